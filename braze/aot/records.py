@@ -1,0 +1,54 @@
+"""What AOT hands down: an ATen graph whose inputs and outputs have roles."""
+
+from __future__ import annotations
+
+import enum
+
+import torch.fx
+
+from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
+from braze.support.record import record
+
+
+class InputRole(enum.Enum):
+    USER = "user"  # a tensor the caller passes: storage differs between calls
+    PARAMETER = "parameter"  # a parameter, buffer or other tensor found through a module: same object on every call
+    SYMBOL = "symbol"  # a symbolic int
+
+
+class OutputKind(enum.Enum):
+    VALUE = "value"  # a fresh tensor (or int) of the user's
+    MUTATION = "mutation"  # the new contents of input ``input``: copied into it after the graph
+    ALIAS = "alias"  # a view of input ``input``, rebuilt from it with as_strided by ``spec``
+    ALIAS_OF_OUTPUT = "alias_of_output"  # a view of output ``output``, rebuilt likewise
+    CONSTANT = "constant"  # ``value``: None or a Python number
+
+
+@record
+class OutputRole:
+    """How one thing that the functional graph computes reaches the caller."""
+
+    kind: OutputKind
+    spec: TensorSpec | None = None
+    input: int = -1
+    output: int = -1
+    value: object = None
+
+
+@record
+class Partition:
+    """ATen graphs for the forward (and, once there is training, the backward).
+
+    ``forward.graph`` returns one tuple: first every MUTATION's value, then the user outputs that
+    are computed (VALUE, and bases for ALIAS_OF_OUTPUT). ``mutations`` and ``outputs`` say what each is;
+    an ``outputs`` entry that is ALIAS or CONSTANT takes no place in the graph's tuple. Each node's
+    ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
+    """
+
+    forward: torch.fx.GraphModule
+    dialect: Dialect
+    inputs: tuple[TensorSpec | SymbolSpec, ...]
+    input_roles: tuple[InputRole, ...]
+    mutations: tuple[OutputRole, ...]
+    outputs: tuple[OutputRole, ...]
+    backward: torch.fx.GraphModule | None = None

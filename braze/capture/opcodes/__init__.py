@@ -1,0 +1,1 @@
+"""Bytecode instructions by family; version ranges with since= and until=."""

@@ -1,0 +1,235 @@
+"""What capture hands down, as data: sources, guards, recipes, effects, breaks."""
+
+from __future__ import annotations
+
+import enum
+from types import CodeType
+from typing import Any
+
+import torch.fx
+
+from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.support.errors import Origin
+from braze.support.record import interned, record
+
+
+class Step(enum.Enum):
+    """How to get from a parent object to a child. The key's meaning stands beside each."""
+
+    LOCAL = "local"  # key: index into the frame's localsplus (root)
+    GLOBAL = "global"  # key: name, in the frame's globals, else in builtins (root)
+    CELL = "cell"  # key: index into the function's closure; the cell's contents (root)
+    GLOBALS_OF = "globals_of"  # key: name; the globals of a function parent
+    ATTR = "attr"  # key: name; plain getattr: only where no Python code runs
+    DICT = "dict"  # key: name; the instance __dict__ read directly: parent.__dict__[key]
+    ITEM = "item"  # key: index (list, tuple) or constant key (dict)
+    KEY = "key"  # key: index; the i-th key of a dict, in order
+    TYPE = "type"  # key: None; type(parent)
+    CLASS_ATTR = "class_attr"  # key: name; looked up along the MRO of a class parent, without descriptors
+    DEFAULTS = "defaults"  # key: index into parent.__defaults__
+    KWDEFAULTS = "kwdefaults"  # key: name in parent.__kwdefaults__
+    CLOSURE = "closure"  # key: index; contents of a function parent's cell
+    FUNC = "func"  # parent.__func__ (key "func") or parent.__self__ (key "self") of a bound method
+    CONSTANT = "constant"  # key: an object known by identity (a module such as torch, a class) (root)
+
+
+@interned
+class Source:
+    """Where a value comes from. ``key`` is hashable (an object in ``IdentityKey`` for CONSTANT)."""
+
+    step: Step
+    key: Any
+    parent: Source | None = None
+
+    def __str__(self) -> str:
+        at = str(self.parent) if self.parent is not None else ""
+        match self.step:
+            case Step.LOCAL:
+                return f"L[{self.key}]"
+            case Step.GLOBAL:
+                return f"G[{self.key!r}]"
+            case Step.CELL:
+                return f"C[{self.key}]"
+            case Step.ATTR:
+                return f"{at}.{self.key}"
+            case Step.DICT:
+                return f"{at}.__dict__[{self.key!r}]"
+            case Step.ITEM:
+                return f"{at}[{self.key!r}]"
+            case Step.TYPE:
+                return f"type({at})"
+            case _:
+                return f"{at}.<{self.step.value} {self.key}>" if at else f"<{self.step.value} {self.key}>"
+
+    __repr__ = __str__
+
+
+class Check(enum.Enum):
+    """What a guard asks of the object at its source; ``expected`` has the type given beside each."""
+
+    TYPE = "type"  # class: type(x) is expected
+    IS = "is"  # any object: x is expected
+    EQUAL = "equal"  # int, float (bitwise), str, bytes, bool, None, complex, or tuple of such: type and value
+    LENGTH = "length"  # int
+    KEYS = "keys"  # tuple of constants: list(x.keys()), in order
+    HAS_KEY = "has_key"  # (constant key, bool)
+    ABSENT = "absent"  # tuple[str, ...]: names that x.__dict__ must not hold
+    TENSOR = "tensor"  # TensorSpec (symbolic sizes as names) ; also exact Python type and dispatch keys
+    ALIAS = "alias"  # Source: x is the object at that source
+    DISTINCT = "distinct"  # tuple[Source, ...]: the tensors there and x are all different objects
+    RANGE = "range"  # ShapeRelation on ints read from tensors' sizes and int inputs; source None
+    GRAD_MODE = "grad_mode"  # bool; source None, as for the rest
+    INFERENCE_MODE = "inference_mode"  # bool
+    AUTOCAST = "autocast"  # tuple of (device type, enabled, dtype) for the devices in use, and cache flag
+    DEFAULT_DTYPE = "default_dtype"  # torch.dtype
+    DEFAULT_DEVICE = "default_device"  # torch.device or None
+    FUNCTION_MODES = "function_modes"  # int: number of active torch function/dispatch modes (0)
+    DETERMINISTIC = "deterministic"  # bool
+
+
+@record
+class Guard:
+    """``check`` must hold of the object at ``source``. ``origin``: the user's line that read it."""
+
+    source: Source | None
+    check: Check
+    expected: Any
+    origin: Origin | None = None
+
+
+@record
+class ShapeRelation:
+    """``expression`` (Python text over symbol names) must be true."""
+
+    expression: str
+    symbols: tuple[str, ...]
+
+
+# -- recipes: how residual code rebuilds a Python value ---------------------------------------------
+
+
+@record
+class FromSource:
+    """The object at a source, read when the graph has run."""
+
+    source: Source
+
+
+@record
+class GraphOutput:
+    """Output ``index`` of the graph."""
+
+    index: int
+
+
+@record
+class Constant:
+    """A value known when tracing: a literal, or an object kept by identity (function, class, module)."""
+
+    value: Any
+
+
+@record
+class Build:
+    """A new object. ``kind``: "tuple" "list" "set" "frozenset" "dict" (args k, v, k, v...; ``cls`` for
+    subclasses), "slice", "range", "object" (cls.__new__(cls), then attributes ``names``), "namedtuple",
+    "function" (code; args: globals-owner function, name, defaults, kwdefaults, closure cells...),
+    "cell" (args: contents or nothing), "method" (func, self), "partial", "iterator" (args: the
+    iterable, its position), "super", "call" (args[0] called with the others).
+    """
+
+    kind: str
+    args: tuple[int, ...]  # ids in the recipe table
+    cls: Any = None
+    names: tuple[str, ...] = ()
+
+
+Recipe = FromSource | GraphOutput | Constant | Build
+
+
+class EffectKind(enum.Enum):
+    SETATTR = "setattr"  # (object, name, value)
+    DELATTR = "delattr"  # (object, name)
+    SETITEM = "setitem"  # (object, key, value)
+    DELITEM = "delitem"  # (object, key)
+    SET_CONTENTS = "set_contents"  # (list|dict|set|deque object, new contents as a fresh container): in place
+    SET_GLOBAL = "set_global"  # (function whose globals, name, value)
+    SET_CELL = "set_cell"  # (cell, value)
+    CALL = "call"  # (callable, args...): e.g. torch._C._set_grad_enabled(value) that outlives the frame
+
+
+@record
+class Effect:
+    """A write to the outside, replayed after the graph has run, in order. ``args`` are recipe ids."""
+
+    kind: EffectKind
+    args: tuple[int, ...]
+    name: str = ""
+
+
+@record
+class FrameState:
+    """One suspended frame of the user's: all that a resume function needs.
+
+    ``offset``: the instruction (byte offset in ``code``) to go on at. ``stack``: recipe ids bottom to
+    top, -1 for a NULL. ``locals``: per localsplus slot a recipe id, or -1 where unbound.
+    ``function``: recipe id of the function (its closure and globals).
+    ``pushes``: values that the pending call will push (1) before going on at ``offset``.
+    """
+
+    code: CodeType
+    offset: int
+    stack: tuple[int, ...]
+    locals: tuple[int, ...]
+    function: int
+    pushes: int = 1
+
+
+class BreakKind(enum.Enum):
+    """The instruction that capture could not carry, in the terms of the residual code."""
+
+    CALL = "call"  # operands: callable, positional..., then keyword values (names in ``detail``)
+    CALL_EX = "call_ex"  # operands: callable, tuple, dict or nothing
+    BRANCH = "branch"  # operand: condition; detail: the two offsets (if false, if true), and pops
+    OPERATOR = "operator"  # operands; detail: a function of module operator, or "getattr"/"setattr"/... by name
+    STATEMENT = "statement"  # as OPERATOR but pushes nothing (setattr, setitem, delattr, delitem)
+    RUN = "run"  # no operand: the resume function starts *at* the instruction and runs it uncaptured
+    RAISE = "raise"  # operand: the exception to raise in the innermost frame
+
+
+@record
+class GraphBreak:
+    """Where and why the trace stopped, and what to run there."""
+
+    kind: BreakKind
+    operands: tuple[int, ...]
+    detail: Any
+    code: str  # "BZ1012"
+    reason: str
+    hints: tuple[str, ...]
+    origin: Origin | None
+    trail: tuple[Origin, ...]
+    frames: tuple[FrameState, ...]  # innermost first; state after the instruction, its result not pushed
+
+
+@record
+class Capture:
+    """All that came out of tracing one frame.
+
+    ``inputs[i]`` is the source of graph input i. ``recipes`` is the table that ids refer to; the recipe of an
+    id is built at most once per call, so identity is kept. ``result``: recipe id of the return value (None
+    with a break). ``graph`` is None where there was nothing to compute.
+    """
+
+    code: CodeType
+    name: str
+    graph: torch.fx.GraphModule | None
+    inputs: tuple[Source, ...]
+    specs: tuple[TensorSpec | SymbolSpec, ...]
+    guards: tuple[Guard, ...]
+    recipes: tuple[Recipe, ...]
+    effects: tuple[Effect, ...]
+    result: int | None
+    graph_break: GraphBreak | None = None
+    instructions: int = 0
+    examples: tuple[Any, ...] = ()  # fake inputs, for the backend

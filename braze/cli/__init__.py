@@ -1,0 +1,4 @@
+"""The command line: demo, explain, env.
+
+Imports everything below.
+"""

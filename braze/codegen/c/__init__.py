@@ -1,0 +1,1 @@
+"""Freestanding C kernels: GCC vector extensions, OpenMP, our own math header."""

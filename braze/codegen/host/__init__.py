@@ -1,0 +1,1 @@
+"""The Python module that allocates, launches and returns."""

@@ -1,0 +1,1 @@
+"""Triton kernels from the same Schedule as the C ones."""

@@ -1,0 +1,16 @@
+"""What a compile hands to its stages."""
+
+from __future__ import annotations
+
+from braze.options import Options
+from braze.support.record import record
+from braze.target import Target
+
+
+@record
+class CompileContext:
+    """Options and target of one compile; ``name`` labels its dumps (the user's function)."""
+
+    options: Options
+    target: Target
+    name: str = "graph"

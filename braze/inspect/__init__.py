@@ -1,0 +1,4 @@
+"""What a compile did, for people: explain and its printing.
+
+Imports backends and below.
+"""

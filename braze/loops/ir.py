@@ -1,0 +1,323 @@
+"""The loop IR in one page.
+
+::
+
+    LoopProgram = buffers, steps in program order, inputs, outputs
+    step        = LoopNest | ExternCall | TemplateCall
+    LoopNest    = axes x reduce_axes, reductions over them, stores
+
+A ``LoopNest`` without reductions evaluates its stores at every point of ``axes``. With
+reductions, each ``Reduction.value`` is evaluated at every point of ``axes x reduce_axes`` and
+combined over ``reduce_axes``; the stores are then evaluated at every point of ``axes`` and refer to
+the results with ``Op.REDUCED``. All indices are flat element offsets into a buffer's storage.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable
+from typing import Any, Union
+
+from braze.support.errors import Origin
+from braze.support.record import interned, record
+from braze.symbolic.expr import Expr, Symbol
+
+
+class DType(enum.Enum):
+    """Element types: (name, bytes)."""
+
+    BOOL = ("bool", 1)
+    U8 = ("u8", 1)
+    I8 = ("i8", 1)
+    I16 = ("i16", 2)
+    I32 = ("i32", 4)
+    I64 = ("i64", 8)
+    F16 = ("f16", 2)
+    BF16 = ("bf16", 2)
+    F32 = ("f32", 4)
+    F64 = ("f64", 8)
+
+    def __init__(self, label: str, itemsize: int) -> None:
+        self.label = label
+        self.itemsize = itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.label.startswith(("f", "bf"))
+
+    @property
+    def is_integer(self) -> bool:
+        return self.label[0] in "iu"
+
+
+class Op(enum.Enum):
+    """Scalar operations. Floats follow IEEE and eager's special values; integers wrap."""
+
+    # leaves
+    LOAD = "load"  # attr=(buffer, Expr); args[k] is the value of the index symbol `indirect(k)`
+    CONST = "const"  # attr=Python number
+    INDEX = "index"  # attr=Expr: the value of an index expression, dtype i64
+    REDUCED = "reduced"  # attr=k: result k of this nest's reductions (see Reduction.results)
+    RANDOM = "random"  # attr="uniform"|"normal"; args=(seed, offset): Philox-4x32-10
+    # conversions
+    CAST = "cast"  # to Node.dtype with C rules (float->int truncates, x->bool is x != 0)
+    BITCAST = "bitcast"
+    # arithmetic
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"  # true division, floats only
+    FLOORDIV = "floordiv"  # rounds to minus infinity, ints and floats
+    TRUNCDIV = "truncdiv"
+    REMAINDER = "remainder"  # sign of the divisor (Python's %)
+    FMOD = "fmod"  # sign of the dividend (C's)
+    NEG = "neg"
+    ABS = "abs"
+    SIGN = "sign"
+    MAXIMUM = "maximum"  # a nan on either side gives nan
+    MINIMUM = "minimum"
+    FMA = "fma"  # only where the lowering asks for it
+    POW = "pow"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    RECIPROCAL = "reciprocal"
+    EXP = "exp"
+    EXP2 = "exp2"
+    EXPM1 = "expm1"
+    LOG = "log"
+    LOG2 = "log2"
+    LOG10 = "log10"
+    LOG1P = "log1p"
+    SIN = "sin"
+    COS = "cos"
+    TAN = "tan"
+    ASIN = "asin"
+    ACOS = "acos"
+    ATAN = "atan"
+    ATAN2 = "atan2"
+    SINH = "sinh"
+    COSH = "cosh"
+    TANH = "tanh"
+    ASINH = "asinh"
+    ACOSH = "acosh"
+    ATANH = "atanh"
+    ERF = "erf"
+    ERFC = "erfc"
+    SIGMOID = "sigmoid"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    TRUNC = "trunc"
+    ROUND = "round"  # half to even
+    HYPOT = "hypot"
+    COPYSIGN = "copysign"
+    # tests: result is bool
+    EQ = "eq"
+    NE = "ne"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+    ISNAN = "isnan"
+    ISINF = "isinf"
+    SIGNBIT = "signbit"
+    # bits and logic (bool operands: logic)
+    AND = "and"
+    OR = "or"
+    XOR = "xor"
+    NOT = "not"
+    SHL = "shl"
+    SHR = "shr"  # arithmetic for signed
+    # choice
+    WHERE = "where"  # args=(cond, then, else): all three are evaluated
+    MASKED = "masked"  # args=(cond, value, other): loads inside value happen only where cond holds
+
+
+@interned
+class Node:
+    """One scalar expression. ``args`` are nodes; ``attr`` is hashable data whose meaning is the op's."""
+
+    op: Op
+    dtype: DType
+    args: tuple[Node, ...] = ()
+    attr: Any = None
+
+
+@interned
+class Axis:
+    """A loop: ``symbol`` runs over 0 <= symbol < extent."""
+
+    symbol: Symbol
+    extent: Expr
+
+
+class ReduceKind(enum.Enum):
+    SUM = "sum"
+    PROD = "prod"
+    MAX = "max"  # nan wins
+    MIN = "min"
+    ANY = "any"
+    ALL = "all"
+    ARGMAX = "argmax"  # first index of the maximum; nan wins; result i64, index over the flattened reduce domain
+    ARGMIN = "argmin"
+    WELFORD = "welford"  # two results: mean, sum of squared deviations (m2)
+    ONLINE_SOFTMAX = "online_softmax"  # two results: maximum, sum of exp(x - maximum)
+
+
+#: number of results a kind gives; 1 where absent
+RESULTS = {ReduceKind.WELFORD: 2, ReduceKind.ONLINE_SOFTMAX: 2}
+
+
+@record
+class Reduction:
+    """``value`` combined over the nest's reduce axes, accumulated in ``dtype``."""
+
+    kind: ReduceKind
+    dtype: DType
+    value: Node
+
+    @property
+    def results(self) -> int:
+        return RESULTS.get(self.kind, 1)
+
+
+class StoreMode(enum.Enum):
+    PLAIN = "plain"
+    ADD = "add"  # atomic where several points may hit one element
+
+
+@record
+class Store:
+    """``buffer[index] = value`` at every point; ``args[k]`` is the value of `indirect(k)` in the index."""
+
+    buffer: str
+    index: Expr
+    value: Node
+    mode: StoreMode = StoreMode.PLAIN
+    args: tuple[Node, ...] = ()
+
+
+class BufferKind(enum.Enum):
+    INPUT = "input"
+    CONSTANT = "constant"  # a parameter or a lifted constant: same storage on every call, data may change
+    TEMPORARY = "temporary"
+    OUTPUT = "output"  # allocated per call, escapes to the user
+
+
+@record
+class Buffer:
+    """Named storage with a layout, sizes and strides in elements.
+
+    ``offset``: element offset of an input's data in its storage is already in its data pointer, so it
+    is always 0 for loads; it is kept for views that are rebuilt.
+    """
+
+    name: str
+    dtype: DType
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    device: str  # "cpu" | "cuda:0"
+    kind: BufferKind
+    origin: Origin | None = None
+
+
+@record
+class LoopNest:
+    name: str
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    reductions: tuple[Reduction, ...]
+    stores: tuple[Store, ...]
+    device: str
+    ops: tuple[str, ...] = ()  # names of the graph's ops it computes, for kernel names
+    origin: Origin | None = None
+
+
+@record
+class BufferView:
+    """A strided window on a buffer, as an argument of an extern or template call, or an output."""
+
+    buffer: str
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+    dtype: DType
+
+
+@record
+class ExternCall:
+    """An ATen call: ``target`` is ``"aten.mm.default"``.
+
+    ``args``/``kwargs`` are (nested tuples of) BufferView, Expr (a size), SymbolicScalar or plain
+    constants. ``outputs``: the buffers that the results become, in order ("" where a result is unused).
+    ``mutates``: the buffers that it writes. ``out_variant``: overload with ``out=`` that may write
+    straight into the planned outputs, or "".
+    """
+
+    name: str
+    target: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: tuple[str, ...]
+    mutates: tuple[str, ...] = ()
+    out_variant: str = ""
+    device: str = "cpu"
+    ops: tuple[str, ...] = ()
+    origin: Origin | None = None
+
+
+@record
+class TemplateCall:
+    """A kernel written as a template: ``kind`` "gemm".
+
+    For "gemm": ``args = (a, b)`` views [..., M, K] and [K, N] (b may be the transposed view of a linear
+    weight); the single output buffer is [M, N] row-major; ``epilogue`` maps ``Op.REDUCED`` attr 0 (the
+    accumulated element, f32) at axes (m, n) to the stored value. ``constant_b`` says that b is a
+    CONSTANT buffer, so that a packed copy may be kept, keyed by the tensor's version.
+    """
+
+    name: str
+    kind: str
+    args: tuple[BufferView, ...]
+    axes: tuple[Axis, ...]
+    epilogue: tuple[Store, ...]
+    constant_b: bool
+    device: str = "cpu"
+    ops: tuple[str, ...] = ()
+    origin: Origin | None = None
+
+
+Step = Union[LoopNest, ExternCall, TemplateCall]
+
+
+@record
+class SizeSource:
+    """How the host finds a size symbol: size ``dim`` of input ``input``, or (dim -1) input is the int itself."""
+
+    symbol: Symbol
+    input: int
+    dim: int
+
+
+@record
+class LoopProgram:
+    """Straight-line steps over named buffers.
+
+    ``inputs``: per graph input the buffer's name, or "" for a symbolic int. ``outputs``: what the host
+    returns, in order: a BufferView, an Expr, or a constant (None, a Python number). An output view of an
+    input buffer is returned as an alias. ``mutated``: input buffers written by the steps.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[Hashable, ...]
+    mutated: tuple[str, ...] = ()
+    sizes: tuple[SizeSource, ...] = ()
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name; KeyError where there is none."""
+        for buffer in self.buffers:
+            if buffer.name == name:
+                return buffer
+        raise KeyError(name)

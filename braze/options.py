@@ -1,0 +1,76 @@
+"""Settings: what each means, its default, and whether it is part of the cache key.
+
+An ``Options`` is immutable and handed to the stages inside a ``CompileContext``; nothing reads
+settings ambiently. ``braze.compile(options={"name": value})`` and ``mode=`` make one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from braze.support.errors import UserError
+from braze.support.record import record
+
+
+def option(default: Any, help: str, *, in_key: bool) -> Any:
+    """A field of Options: its help line, and whether a change of it makes other kernels."""
+    return dataclasses.field(default=default, metadata={"help": help, "in_key": in_key})
+
+
+@record
+class Options:
+    """Everything a user may set for one compile."""
+
+    fullgraph: bool = option(False, "a graph break is an error", in_key=False)
+    dynamic: bool | None = option(None, "sizes symbolic: never (False), at once (True), on change (None)", in_key=False)
+    recompile_limit: int = option(8, "variants per function before one generic variant serves", in_key=False)
+    verify: int = option(0, "run the verifiers between stages: 0 off, 1 records, 2 after every pass", in_key=False)
+    fusion: bool = option(True, "fuse loops", in_key=True)
+    max_fusion_steps: int = option(64, "loop nests in one kernel at most", in_key=True)
+    gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU", in_key=True)
+    arena: bool = option(True, "keep one arena per graph between calls", in_key=True)
+    threads: int = option(0, "threads of a CPU kernel; 0: as many as torch uses when it is built", in_key=True)
+    max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
+    cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
+    trace_freely: bool = option(False, "allow impure calls inside the graph", in_key=False)
+
+    def key(self) -> tuple[tuple[str, Any], ...]:
+        """The settings that change generated code."""
+        return tuple(
+            (f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata["in_key"]
+        )
+
+
+#: mode -> the options it sets, with the meaning torch.compile gives the names
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
+
+
+def make_options(
+    *, mode: str | None = None, options: Mapping[str, Any] | None = None, **named: Any
+) -> Options:
+    """Merge a mode and a dict of options; refuse unknown names with a near miss."""
+    if mode is not None and options:
+        raise UserError("BZ0002", "give mode= or options=, not both", hints=["put the mode's options into options="])
+    if mode is not None and mode not in MODES:
+        raise UserError("BZ0002", f"unknown mode {mode!r}", hints=[near(mode, MODES)])
+    values = dict(MODES[mode or "default"])
+    known = {f.name for f in dataclasses.fields(Options)}
+    for name, value in (options or {}).items():
+        if name not in known:
+            raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(name, known)])
+        values[name] = value
+    return Options(**{**values, **named})
+
+
+def near(name: str, known: Any) -> str:
+    """A did-you-mean line for an unknown name."""
+    found = get_close_matches(name, sorted(known), 1)
+    return f"did you mean {found[0]!r}?" if found else f"known: {', '.join(sorted(known))}"

@@ -1,0 +1,4 @@
+"""LoopProgram -> Schedule: dependences, fusion, order, tiles, memory.
+
+``choices.py`` holds every heuristic. Imports loops, symbolic and base.
+"""

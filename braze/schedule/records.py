@@ -1,0 +1,75 @@
+"""What the scheduler decides: which loops share a kernel, in which order, and where buffers live."""
+
+from __future__ import annotations
+
+import enum
+
+from braze.loops.ir import Axis, Buffer, ExternCall, LoopNest, LoopProgram, TemplateCall
+from braze.support.record import record
+from braze.symbolic.expr import Expr
+
+
+class GroupKind(enum.Enum):
+    POINTWISE = "poi"
+    PERSISTENT = "per"  # a whole reduced row is held at once
+    LOOPED = "red"  # the reduced row is walked in blocks, once per pass
+    EXTERN = "ext"
+    TEMPLATE = "tem"
+
+
+@record
+class Group:
+    """One kernel (or one extern call).
+
+    ``steps``: loop nests in program order, all rewritten to the same symbols: the parallel points are
+    ``axes``; steps that also run over the row use ``row_axes`` (as their reduce axes, or, for a pointwise
+    step inside a reduction kernel, as the innermost of their own axes). ``internal``: buffers that are
+    written and read only inside this group and need no memory outside it. ``reason``: why these steps
+    are together, for the report.
+    """
+
+    name: str
+    kind: GroupKind
+    steps: tuple[LoopNest, ...] = ()
+    axes: tuple[Axis, ...] = ()
+    row_axes: tuple[Axis, ...] = ()
+    internal: tuple[str, ...] = ()
+    call: ExternCall | TemplateCall | None = None
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    device: str = "cpu"
+    reason: str = ""
+
+
+@record
+class Slot:
+    """A buffer's place: byte ``offset`` in the arena of its device; ``bytes`` long."""
+
+    buffer: str
+    offset: Expr
+    bytes: Expr
+
+
+@record
+class MemoryPlan:
+    """Where temporaries live. ``arena_bytes``: size of the one arena, 64-byte aligned slots.
+
+    ``reuse``: (new buffer, old buffer) pairs where the new one is written over the dead old one in place.
+    Buffers that are neither in ``slots`` nor inputs are allocated by the host (outputs), or returned by
+    an extern call that has no out variant.
+    """
+
+    slots: tuple[Slot, ...]
+    arena_bytes: Expr
+    reuse: tuple[tuple[str, str], ...] = ()
+
+
+@record
+class Schedule:
+    program: LoopProgram
+    groups: tuple[Group, ...]
+    memory: MemoryPlan
+    aliases: tuple[tuple[str, str], ...] = ()  # buffer -> buffer whose storage it shares
+
+    def buffer(self, name: str) -> Buffer:
+        return self.program.buffer(name)

@@ -1,0 +1,4 @@
+"""What every other package may use: errors, records, logging, tracing.
+
+Imports the standard library only.
+"""

@@ -1,0 +1,61 @@
+"""Facts about the devices that code is generated for."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+from braze.support.record import interned
+
+
+@interned
+class Target:
+    """What a code generator must know of a device.
+
+    ``vector_bytes`` is the width of a SIMD register (CPU), ``cache_bytes`` the private cache of a
+    core (CPU) or shared memory of a block (GPU).
+    """
+
+    kind: str  # "cpu" | "cuda"
+    arch: str  # "x86-64-avx512", "x86-64-avx2", "aarch64-neon", "sm_90", ...
+    features: tuple[str, ...] = ()
+    vector_bytes: int = 16
+    cores: int = 1
+    cache_bytes: int = 1 << 20
+
+
+@cache
+def cpu_target() -> Target:
+    """This machine's processor, read from /proc/cpuinfo, never probed by compiling."""
+    flags = _cpu_flags()
+    machine = platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if machine in ("aarch64", "arm64"):
+        return Target("cpu", "aarch64-neon", ("neon",), 16, cores)
+    avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags
+    wanted = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_bf16")
+    features = tuple(f for f in wanted if f in flags and (avx512 or not f.startswith(("avx512", "amx"))))
+    if avx512:
+        return Target("cpu", "x86-64-avx512", features, 64, cores)
+    if {"avx2", "fma"} <= flags:
+        return Target("cpu", "x86-64-avx2", features, 32, cores)
+    return Target("cpu", "x86-64-sse2", features, 16, cores)
+
+
+def cuda_target(capability: tuple[int, int], cores: int) -> Target:
+    """A GPU of a compute capability (9, 0), with its number of multiprocessors."""
+    major, minor = capability
+    return Target("cuda", f"sm_{major}{minor}", (), 16, cores, 227 << 10 if major >= 9 else 99 << 10)
+
+
+def _cpu_flags() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
