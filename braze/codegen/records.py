@@ -6,13 +6,44 @@ from braze.support.record import record
 
 
 @record
+class TritonLaunch:
+    """How a Triton kernel is launched.
+
+    The kernel's parameters are its buffers, then one int per entry of ``KernelText.sizes``, then ``xnumel``,
+    then the compile-time ``constants`` by name. ``xnumel``: number of parallel points, an expression over the
+    size symbols as Python text; the grid is ``ceil(xnumel / XBLOCK)``. ``dtypes``: Triton's type names of the
+    buffers, in order ("fp32"), for compiling without a GPU.
+    """
+
+    xnumel: str
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int
+    num_stages: int
+    dtypes: tuple[str, ...]
+
+
+@record
+class PackText:
+    """How the constant operand of a gemm is packed.
+
+    The kernel's source also defines ``void name(const void *b, void *packed, const int64_t *sizes)``, which
+    lays ``buffer`` out in panels of ``bytes`` bytes in all. The kernel takes the result as its
+    argument ``"packed:<buffer>"``.
+    """
+
+    buffer: str
+    name: str
+    bytes: int
+
+
+@record
 class KernelText:
     """One kernel: ``source`` defines the function ``name``.
 
     ``language`` "c": ``void name(void **buffers, const int64_t *sizes)``. ``buffers[i]`` is the data
     pointer of ``args[i]`` (a buffer name, or "scratch:N" for N bytes per thread); ``sizes[j]`` the value
     of size symbol ``sizes[j]``. ``language`` "triton": see codegen/triton. ``canonical``: the source
-    with the kernel's own name replaced, so that equal kernels are built once.
+    with the kernel's own name replaced, so that equal kernels are built once. ``launch``: for Triton only.
     """
 
     name: str
@@ -21,6 +52,8 @@ class KernelText:
     args: tuple[str, ...]
     sizes: tuple[str, ...] = ()
     canonical: str = ""
+    launch: TritonLaunch | None = None
+    packs: tuple[PackText, ...] = ()
 
 
 @record

@@ -1,0 +1,230 @@
+"""Scalar expressions -> Triton lines over tiles.
+
+A tile value depends on the parallel points ("x"), the row ("r"), both, or neither; its shape follows: with a
+row ``[XBLOCK, 1]``, ``[1, RBLOCK]``, ``[XBLOCK, RBLOCK]``, without one ``[XBLOCK]``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from braze.codegen.triton.ops import TYPES, row
+from braze.loops.ir import DType, Node, Op
+from braze.support.errors import InternalError, Unsupported
+from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol, indirect
+
+Deps = frozenset[str]
+NOTHING: Deps = frozenset()
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Value:
+    """A Triton variable (or literal) and the axes its tile spans."""
+
+    name: str
+    deps: Deps
+
+
+@dataclass(slots=True)
+class Scope:
+    """Lines at one nesting level, with what is already computed there."""
+
+    lines: list[str]
+    indent: str
+    row_open: bool  # whether the row's index exists here
+    known: dict[Node, Value] = field(default_factory=dict)
+    stored: dict[tuple[str, Expr], Value] = field(default_factory=dict)
+    outer: Scope | None = None
+
+    def find(self, node: Node) -> Value | None:
+        """The value of a node computed here or further out."""
+        scope: Scope | None = self
+        while scope is not None:
+            if node in scope.known:
+                return scope.known[node]
+            scope = scope.outer
+        return None
+
+    def find_stored(self, key: tuple[str, Expr]) -> Value | None:
+        """What this kernel wrote to a buffer at an index, if it is still in a variable."""
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope.stored:
+                return scope.stored[key]
+            scope = scope.outer
+        return None
+
+
+class Emitter:
+    """Writes expressions of one kernel. The kernel's plan says what axes and buffers mean."""
+
+    def __init__(self, symbols: dict[Symbol, Value], pointers: dict[str, str], tile: tuple[str, ...]) -> None:
+        self.symbols = symbols
+        self.pointers = pointers
+        self.tile = tile
+        self.masks: dict[str, bool] = {"x": True, "r": True}
+        self.recomputed: dict[tuple[str, Expr], Node] = {}
+        self.reduced: dict[int, Value] = {}
+        self.count = 0
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def value(self, node: Node, scope: Scope, guard: str = "") -> Value:
+        """The variable that holds ``node``; ``guard`` is an extra load mask (inside MASKED)."""
+        found = scope.find(node) if not guard else None
+        if found is None:
+            found = self._emit(node, scope, guard)
+            if not guard:
+                scope.known[node] = found
+        return found
+
+    def _emit(self, node: Node, scope: Scope, guard: str) -> Value:
+        match node.op:
+            case Op.CONST:
+                return Value(self.literal(node.attr, node.dtype), NOTHING)
+            case Op.LOAD:
+                return self._load(node, scope, guard)
+            case Op.INDEX:
+                text, deps = self.index(node.attr, {}, scope)
+                return self.assign(
+                    f"({text}).to({TYPES[node.dtype]})" if deps else self._scalar(text, node), deps, scope
+                )
+            case Op.REDUCED:
+                return self.reduced[node.attr]
+            case Op.MASKED:
+                return self._masked(node, scope, guard)
+            case Op.CHECK_INDEX:
+                return self._clamped(node, scope, guard)
+            case Op.CAST:
+                return self._cast(node, scope, guard)
+            case Op.BITCAST:
+                inner = self.value(node.args[0], scope, guard)
+                return self.assign(f"{inner.name}.to({TYPES[node.dtype]}, bitcast=True)", inner.deps, scope)
+        args = [self.value(a, scope, guard) for a in node.args]
+        operand = node.args[-1].dtype
+        template = row(node.op, operand)
+        if template is None:
+            raise Unsupported("BZ5010", f"Triton has no {node.op.value} on {operand.label}")
+        text = template.format(*(a.name for a in args), type=TYPES[node.dtype])
+        return self.assign(text, NOTHING.union(*(a.deps for a in args)), scope)
+
+    def _scalar(self, text: str, node: Node) -> str:
+        ones = ", ".join("1" for _ in self.tile)
+        return f"tl.full([{ones}], {text}, {TYPES[node.dtype]})"
+
+    def _masked(self, node: Node, scope: Scope, guard: str) -> Value:
+        cond, body, other = node.args
+        test = self.value(cond, scope, guard)
+        inner = self.value(body, scope, f"{guard} & {test.name}" if guard else test.name)
+        rest = self.value(other, scope, guard)
+        deps = test.deps | inner.deps | rest.deps
+        return self.assign(f"tl.where({test.name}, {inner.name}, {rest.name})", deps, scope)
+
+    def _clamped(self, node: Node, scope: Scope, guard: str) -> Value:
+        """An index kept inside its range: a GPU kernel cannot report one outside."""
+        inner = self.value(node.args[0], scope, guard)
+        limit, _ = self.index(node.attr, {}, scope)
+        return self.assign(f"tl.minimum(tl.maximum({inner.name}, 0), {limit} - 1)", inner.deps, scope)
+
+    def _cast(self, node: Node, scope: Scope, guard: str) -> Value:
+        inner = self.value(node.args[0], scope, guard)
+        if node.dtype is DType.BOOL:
+            return self.assign(f"({inner.name} != 0)", inner.deps, scope)
+        return self.assign(f"{inner.name}.to({TYPES[node.dtype]})", inner.deps, scope)
+
+    def _load(self, node: Node, scope: Scope, guard: str) -> Value:
+        buffer, index = node.attr
+        if not node.args:
+            kept = scope.find_stored((buffer, index))
+            if kept is not None:
+                return kept
+            if (buffer, index) in self.recomputed:
+                return self.value(self.recomputed[buffer, index], scope, guard)
+        if buffer not in self.pointers:
+            raise InternalError(
+                "BZ9020", f"kernel reads {buffer}[{index}], which it neither keeps nor stores"
+            )
+        places = {indirect(k).name: self.value(a, scope, guard) for k, a in enumerate(node.args)}
+        text, deps = self.index(index, places, scope)
+        if guard:
+            deps = frozenset({"x", "r"} if "r" in deps or len(self.tile) == 2 else {"x"})
+        mask = self.mask(deps, guard)
+        pointer = self.spread(f"{self.pointers[buffer]} + ({text})", deps if mask else NOTHING)
+        filler = ", other=0" if mask else ""
+        return self.assign(f"tl.load({pointer}{mask}{filler})", deps, scope)
+
+    # -- pieces -----------------------------------------------------------------------------------
+
+    def assign(self, text: str, deps: Deps, scope: Scope) -> Value:
+        """A new variable for ``text``."""
+        name = f"t{self.count}"
+        self.count += 1
+        scope.lines.append(f"{scope.indent}{name} = {text}")
+        return Value(name, deps)
+
+    def literal(self, number: object, dtype: DType) -> str:
+        """A constant tile of the type, so that Triton's own promotion never meets a bare number."""
+        ones = ", ".join("1" for _ in self.tile)
+        if isinstance(number, float) and not math.isfinite(number):
+            text = f'float("{number}")'
+        else:
+            text = repr(float(number) if dtype.is_float else number)  # type: ignore[arg-type]
+        return f"tl.full([{ones}], {text}, {TYPES[dtype]})"
+
+    def mask(self, deps: Deps, guard: str = "") -> str:
+        """The mask argument of an access over ``deps``."""
+        parts = [f"{axis}mask" for axis in ("x", "r") if axis in deps and self.masks[axis]]
+        parts += [guard] if guard else []
+        return f", {' & '.join(parts)}" if parts else ""
+
+    def shape(self, deps: Deps) -> str:
+        """The tile's shape, as text."""
+        if len(self.tile) == 1:
+            return "[XBLOCK]" if deps else "[1]"
+        return f"[{'XBLOCK' if 'x' in deps else '1'}, {'RBLOCK' if 'r' in deps else '1'}]"
+
+    def spread(self, text: str, deps: Deps) -> str:
+        """A pointer tile broadcast over all of ``deps``, since a mask may not be larger than its pointers."""
+        return f"tl.broadcast_to({text}, {self.shape(deps)})" if deps else text
+
+    def index(self, index: Expr, places: dict[str, Value], scope: Scope) -> tuple[str, Deps]:
+        """An index expression as text, and the axes it spans."""
+        deps: set[str] = set()
+        names: dict[str, str] = {}
+        for symbol in index.symbols():
+            place = places.get(symbol.name) or self.symbols.get(symbol)
+            if place is None:
+                raise InternalError("BZ9021", f"symbol {symbol} of index {index} is not in scope")
+            names[symbol.name] = place.name
+            deps |= place.deps
+        return index_text(index, names), frozenset(deps)
+
+
+def index_text(e: Expr, names: dict[str, str]) -> str:
+    """Integer arithmetic in Triton's (C's) division: exact where numerators are not negative."""
+    match e:
+        case Integer(number):
+            return str(number)
+        case Symbol(name):
+            return names[name]
+        case Product(factors):
+            return "*".join(f"({index_text(f, names)})" for f in factors)
+        case Sum(parts, constant):
+            texts = [
+                f"{k}*({index_text(m, names)})" if k != 1 else f"({index_text(m, names)})" for m, k in parts
+            ]
+            return " + ".join(texts + ([str(constant)] if constant else []))
+        case FloorDiv(numerator, divisor) | Mod(numerator, divisor):
+            a, b = index_text(numerator, names), index_text(divisor, names)
+            low = numerator.bounds()[0]
+            sign = "//" if isinstance(e, FloorDiv) else "%"
+            if low is not None and low >= 0:
+                return f"(({a}) {sign} ({b}))"
+            return f"bz_int_floordiv({a}, {b})" if sign == "//" else f"bz_int_remainder({a}, {b})"
+        case Max(left, right):
+            return f"tl.maximum({index_text(left, names)}, {index_text(right, names)})"
+        case Min(left, right):
+            return f"tl.minimum({index_text(left, names)}, {index_text(right, names)})"
+    raise InternalError("BZ9022", f"cannot print {type(e).__name__} in an index")

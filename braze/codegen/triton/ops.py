@@ -1,0 +1,133 @@
+"""How each scalar operation is written in Triton: one row per Op.
+
+``{0} {1} {2}`` are the operands, ``{type}`` the result's Triton type. The functions named ``bz_*`` stand in
+``prelude.py``; ``libdevice`` ones run on a GPU only, since Triton's interpreter has no libdevice.
+"""
+
+from __future__ import annotations
+
+from braze.loops.ir import DType, Op
+
+TYPES = {
+    DType.BOOL: "tl.int1",
+    DType.U8: "tl.uint8",
+    DType.I8: "tl.int8",
+    DType.I16: "tl.int16",
+    DType.I32: "tl.int32",
+    DType.I64: "tl.int64",
+    DType.F16: "tl.float16",
+    DType.BF16: "tl.bfloat16",
+    DType.F32: "tl.float32",
+    DType.F64: "tl.float64",
+}
+
+#: types in a kernel's signature, for compiling without a GPU
+POINTERS = {
+    DType.BOOL: "*i1",
+    DType.U8: "*u8",
+    DType.I8: "*i8",
+    DType.I16: "*i16",
+    DType.I32: "*i32",
+    DType.I64: "*i64",
+    DType.F16: "*fp16",
+    DType.BF16: "*bf16",
+    DType.F32: "*fp32",
+    DType.F64: "*fp64",
+}
+
+#: operations on floats; integers have a row of their own in INTEGERS where they differ
+FLOATS: dict[Op, str] = {
+    Op.ADD: "{0} + {1}",
+    Op.SUB: "{0} - {1}",
+    Op.MUL: "{0} * {1}",
+    Op.DIV: "{0} / {1}",
+    Op.FLOORDIV: "bz_floordiv({0}, {1})",
+    Op.TRUNCDIV: "bz_trunc({0} / {1})",
+    Op.REMAINDER: "bz_remainder({0}, {1})",
+    Op.FMOD: "libdevice.fmod({0}, {1})",
+    Op.NEG: "-({0})",
+    Op.ABS: "tl.abs({0})",
+    Op.SIGN: "bz_sign({0})",
+    Op.MAXIMUM: "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    Op.MINIMUM: "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    Op.FMA: "tl.fma({0}, {1}, {2})",
+    Op.POW: "libdevice.pow({0}, {1})",
+    Op.SQRT: "tl.sqrt({0})",
+    Op.RSQRT: "tl.rsqrt({0})",
+    Op.RECIPROCAL: "1.0 / {0}",
+    Op.EXP: "tl.exp({0})",
+    Op.EXP2: "tl.exp2({0})",
+    Op.EXPM1: "bz_expm1({0})",
+    Op.LOG: "tl.log({0})",
+    Op.LOG2: "tl.log2({0})",
+    Op.LOG10: "libdevice.log10({0})",
+    Op.LOG1P: "bz_log1p({0})",
+    Op.SIN: "tl.sin({0})",
+    Op.COS: "tl.cos({0})",
+    Op.TAN: "libdevice.tan({0})",
+    Op.ASIN: "libdevice.asin({0})",
+    Op.ACOS: "libdevice.acos({0})",
+    Op.ATAN: "libdevice.atan({0})",
+    Op.ATAN2: "libdevice.atan2({0}, {1})",
+    Op.SINH: "libdevice.sinh({0})",
+    Op.COSH: "libdevice.cosh({0})",
+    Op.TANH: "bz_tanh({0})",
+    Op.ASINH: "libdevice.asinh({0})",
+    Op.ACOSH: "libdevice.acosh({0})",
+    Op.ATANH: "libdevice.atanh({0})",
+    Op.ERF: "tl.erf({0})",
+    Op.ERFC: "libdevice.erfc({0})",
+    Op.SIGMOID: "1.0 / (1.0 + tl.exp(-({0})))",
+    Op.FLOOR: "tl.floor({0})",
+    Op.CEIL: "tl.ceil({0})",
+    Op.TRUNC: "bz_trunc({0})",
+    Op.ROUND: "bz_round({0})",
+    Op.HYPOT: "libdevice.hypot({0}, {1})",
+    Op.COPYSIGN: "libdevice.copysign({0}, {1})",
+    Op.EQ: "{0} == {1}",
+    Op.NE: "{0} != {1}",
+    Op.LT: "{0} < {1}",
+    Op.LE: "{0} <= {1}",
+    Op.GT: "{0} > {1}",
+    Op.GE: "{0} >= {1}",
+    Op.ISNAN: "{0} != {0}",
+    Op.ISINF: 'tl.abs({0}) == float("inf")',
+    Op.SIGNBIT: "libdevice.signbit({0}) != 0",
+    Op.WHERE: "tl.where({0}, {1}, {2})",
+}
+
+#: operations on integers and bools
+INTEGERS: dict[Op, str] = {
+    Op.FLOORDIV: "bz_int_floordiv({0}, {1})",
+    Op.TRUNCDIV: "{0} // {1}",
+    Op.REMAINDER: "bz_int_remainder({0}, {1})",
+    Op.FMOD: "{0} % {1}",
+    Op.SIGN: "({0} > 0).to({type}) - ({0} < 0).to({type})",
+    Op.MAXIMUM: "tl.maximum({0}, {1})",
+    Op.MINIMUM: "tl.minimum({0}, {1})",
+    Op.AND: "{0} & {1}",
+    Op.OR: "{0} | {1}",
+    Op.XOR: "{0} ^ {1}",
+    Op.NOT: "~({0})",
+    Op.SHL: "{0} << {1}",
+    Op.SHR: "{0} >> {1}",
+    Op.ISNAN: "{0} != {0}",
+    Op.ISINF: "{0} != {0}",
+    Op.SIGNBIT: "{0} < 0",
+}
+
+
+#: single precision, where the plain operators are approximations on a GPU
+SINGLE: dict[Op, str] = {
+    Op.DIV: "tl.div_rn({0}, {1})",
+    Op.SQRT: "tl.sqrt_rn({0})",
+}
+
+
+def row(op: Op, operand: DType) -> str | None:
+    """The format string of ``op`` on operands of a type; None where Triton has none."""
+    if operand is DType.F32 and op in SINGLE:
+        return SINGLE[op]
+    if not operand.is_float and op in INTEGERS:
+        return INTEGERS[op]
+    return FLOATS.get(op)

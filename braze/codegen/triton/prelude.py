@@ -1,0 +1,150 @@
+"""Functions that generated Triton kernels call, as text: only those a kernel uses are put before it.
+
+Polynomials are Cephes' (S. Moshier, Methods and Programs for Mathematical Functions, 1989), single precision.
+"""
+
+from __future__ import annotations
+
+import re
+
+FUNCTIONS: dict[str, str] = {
+    "bz_trunc": """
+@triton.jit
+def bz_trunc(x):
+    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+""",
+    "bz_floordiv": """
+@triton.jit
+def bz_floordiv(a, b):
+    r = bz_fmod_parts(a, b)
+    q = (a - r) / b
+    q = tl.where((r != 0) & ((b < 0) != (r < 0)), q - 1.0, q)
+    near = tl.floor(q)
+    near = tl.where(q - near > 0.5, near + 1.0, near)
+    return tl.where(b == 0, a / b, tl.where(q == 0, (a / b) * 0.0, near))
+""",
+    "bz_fmod_parts": """
+@triton.jit
+def bz_fmod_parts(a, b):
+    q = a / b
+    t = tl.where(q < 0, tl.ceil(q), tl.floor(q))
+    r = tl.fma(-t, b, a)
+    # the rounded quotient may be one too large
+    return tl.where((r != 0) & ((r < 0) != (a < 0)), r + tl.where((a < 0) != (b < 0), -b, b), r)
+""",
+    "bz_remainder": """
+@triton.jit
+def bz_remainder(a, b):
+    r = bz_fmod_parts(a, b)
+    return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)
+""",
+    "bz_int_floordiv": """
+@triton.jit
+def bz_int_floordiv(a, b):
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+""",
+    "bz_int_remainder": """
+@triton.jit
+def bz_int_remainder(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)
+""",
+    "bz_sign": """
+@triton.jit
+def bz_sign(x):
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0)).to(x.dtype)
+""",
+    "bz_round": """
+@triton.jit
+def bz_round(x):
+    low = tl.floor(x)
+    rest = x - low
+    odd = low - 2.0 * tl.floor(low * 0.5)
+    up = (rest > 0.5) | ((rest == 0.5) & (odd == 1.0))
+    return tl.where(rest == 0.0, x, tl.where(up, low + 1.0, low))
+""",
+    "bz_tanh": """
+@triton.jit
+def bz_tanh(x):
+    a = tl.abs(x)
+    z = x * x
+    p = -5.70498872745e-3
+    p = p * z + 2.06390887954e-2
+    p = p * z - 5.37397155531e-2
+    p = p * z + 1.33314422036e-1
+    p = p * z - 3.33332819422e-1
+    small = p * z * x + x
+    large = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
+    return tl.where(a < 0.625, small, tl.where(x < 0, -large, large))
+""",
+    "bz_expm1": """
+@triton.jit
+def bz_expm1(x):
+    # Kahan's correction: (u - 1) * x / log(u)
+    u = tl.exp(x)
+    near = (u - 1.0) * x / tl.log(u)
+    return tl.where(u == 1.0, x, tl.where((u - 1.0 == -1.0) | (tl.abs(x) > 40.0), u - 1.0, near))
+""",
+    "bz_log1p": """
+@triton.jit
+def bz_log1p(x):
+    # Kahan's correction: log(u) * x / (u - 1)
+    u = 1.0 + x
+    near = tl.log(u) * x / (u - 1.0)
+    return tl.where(u == 1.0, x, tl.where(u == float("inf"), u, near))
+""",
+    "bz_max": """
+@triton.jit
+def bz_max(a, b):
+    return tl.where((a > b) | (a != a), a, b)
+""",
+    "bz_min": """
+@triton.jit
+def bz_min(a, b):
+    return tl.where((a < b) | (a != a), a, b)
+""",
+    "bz_rescale": """
+@triton.jit
+def bz_rescale(total, old, new):
+    return tl.where(old == new, total, total * tl.exp(old - new))
+""",
+    "bz_prod": """
+@triton.jit
+def bz_prod(a, b):
+    return a * b
+""",
+    "bz_argmax": """
+@triton.jit
+def bz_argmax(v, i, w, j):
+    vn = v != v
+    wn = w != w
+    first = tl.where(vn | wn, vn & (~wn | (i < j)), (v > w) | ((v == w) & (i < j)))
+    return tl.where(first, v, w), tl.where(first, i, j)
+""",
+    "bz_argmin": """
+@triton.jit
+def bz_argmin(v, i, w, j):
+    vn = v != v
+    wn = w != w
+    first = tl.where(vn | wn, vn & (~wn | (i < j)), (v < w) | ((v == w) & (i < j)))
+    return tl.where(first, v, w), tl.where(first, i, j)
+""",
+}
+
+
+def used(text: str) -> str:
+    """The definitions of every ``bz_*`` function that ``text`` calls, callees first."""
+    wanted: list[str] = []
+
+    def need(name: str) -> None:
+        if name in wanted or name not in FUNCTIONS:
+            return
+        body = FUNCTIONS[name]
+        for callee in re.findall(r"\bbz_\w+", body.split(":", 1)[1]):
+            need(callee)
+        wanted.append(name)
+
+    for name in re.findall(r"\bbz_\w+", text):
+        need(name)
+    return "\n".join(FUNCTIONS[n] for n in wanted)

@@ -1,0 +1,90 @@
+"""Load Triton kernels from their text, launch them, and compile them without a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load_module(name: str, source: str, folder: Path) -> ModuleType:
+    """The Python module of a kernel text. Triton reads the source back from its file, so there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:24]
+    path = folder / f"bz_{digest}.py"
+    if not path.exists() or path.read_text() != source:
+        part = path.with_suffix(f".{id(source):x}.part")
+        part.write_text(source)
+        part.replace(path)
+    module_name = f"braze_triton_{digest}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load(
+    name: str,
+    source: str,
+    sizes: Sequence[str],
+    xnumel: str,
+    constants: Sequence[tuple[str, int]],
+    num_warps: int,
+    num_stages: int,
+    folder: Path,
+) -> Callable[..., None]:
+    """A callable ``(*buffers, *sizes)`` that launches on the current stream. No launch for zero points."""
+    function = getattr(load_module(name, source, folder), name)
+    blocks = dict(constants)
+    count = eval(f"lambda {', '.join(sizes)}: {xnumel}", {"max": max, "min": min})
+    width = blocks["XBLOCK"]
+    given = len(sizes)
+
+    def launch(*args: Any) -> None:
+        points = count(*args[len(args) - given :])
+        if points > 0:
+            grid = ((points + width - 1) // width,)
+            function[grid](*args, points, **blocks, num_warps=num_warps, num_stages=num_stages)
+
+    return launch
+
+
+def compile_offline(
+    name: str,
+    source: str,
+    dtypes: Sequence[str],
+    sizes: Sequence[str],
+    constants: Sequence[tuple[str, int]],
+    num_warps: int,
+    folder: Path,
+    capability: int = 90,
+) -> dict[str, Any]:
+    """Compile a kernel to machine code of ``sm_<capability>`` without a GPU: Triton's stages by name.
+
+    Raises Triton's own CompilationError where the text is not valid.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = getattr(load_module(name, source, folder), name)
+    names = list(function.arg_names)
+    blocks = dict(constants)
+    kinds = [*dtypes, *("i32" for _ in sizes), "i32", *("constexpr" for _ in blocks)]
+    signature = dict(zip(names, kinds, strict=True))
+    constexprs = {(names.index(b),): v for b, v in blocks.items()}
+    built = triton.compile(
+        ASTSource(fn=function, signature=signature, constexprs=constexprs),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": num_warps},
+    )
+    return dict(built.asm)

@@ -1,0 +1,91 @@
+"""Compile generated kernels to sm_90 machine code without a GPU; prints one line a kernel. Run by test_triton.py.
+
+Its own process: Triton decides on import whether it interprets.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from braze.codegen.triton import generate
+from braze.codegen.triton.ops import FLOATS, INTEGERS
+from braze.context import CompileContext
+from braze.loops.ir import Axis, DType, LoopNest, LoopProgram, Node, Op, ReduceKind, Reduction, Store
+from braze.options import Options
+from braze.runtime.triton_load import compile_offline
+from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.symbolic.expr import ZERO, as_expr, axis_symbol
+from braze.target import cuda_target
+from tests.codegen.triton_groups import F32, buffer, read, softmax_group
+
+CTX = CompileContext(Options(), cuda_target((9, 0), 132))
+TESTS = {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.ISNAN, Op.ISINF, Op.SIGNBIT}
+ARITY = {2: "{1}", 3: "{2}"}
+
+
+def every_op(dtype, table):
+    """One pointwise group that computes every operation of a table."""
+    i = axis_symbol("i", 1000)
+    x, y = read("x", i, dtype), read("y", i, dtype)
+    stores, buffers = [], [buffer("x", (1000,), dtype), buffer("y", (1000,), dtype)]
+    for op, text in table.items():
+        count = 3 if "{2}" in text else 2 if "{1}" in text else 1
+        args = (x, y, x)[:count]
+        if op is Op.WHERE:
+            args = (Node(Op.LT, DType.BOOL, (x, y)), x, y)
+        result = DType.BOOL if op in TESTS else dtype
+        stores.append(Store(f"o_{op.value}", i, Node(op, result, args)))
+        buffers.append(buffer(f"o_{op.value}", (1000,), result))
+    axes = (Axis(i, as_expr(1000)),)
+    nest = LoopNest("n", axes, (), (), tuple(stores), "cuda:0", ("every",))
+    return Group("g", GroupKind.POINTWISE, (nest,), axes), buffers
+
+
+def reduction(kind, group_kind):
+    """A row reduction of a kind, one result stored."""
+    i, j = axis_symbol("i", 64), axis_symbol("j", 3000)
+    index = kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
+    flag = kind in (ReduceKind.ANY, ReduceKind.ALL)
+    result = DType.I64 if index else DType.BOOL if flag else F32
+    value = read("x", i * 3000 + j)
+    if flag:
+        value = Node(Op.CAST, DType.BOOL, (value,))
+    nest = LoopNest(
+        "n", (Axis(i, as_expr(64)),), (Axis(j, as_expr(3000)),),
+        (Reduction(kind, DType.BOOL if flag else F32, value),),
+        (Store("out", i, Node(Op.REDUCED, result, (), 0)),), "cuda:0", (kind.value,),
+    )  # fmt: skip
+    return Group("g", group_kind, (nest,), nest.axes, nest.reduce_axes), [
+        buffer("x", (64, 3000)), buffer("out", (64,), result)]  # fmt: skip
+
+
+def cases():
+    yield every_op(F32, FLOATS)
+    yield every_op(DType.I32, {op: t for op, t in INTEGERS.items() if op not in TESTS})
+    names = [("x", (5, 41)), ("top", (5,)), ("e", (5, 41)), ("total", (5,)), ("out", (5, 41))]
+    for kind in (GroupKind.PERSISTENT, GroupKind.LOOPED):
+        yield softmax_group(5, 41, kind), [buffer(n, s) for n, s in names]
+        for reduce_kind in ReduceKind:
+            yield reduction(reduce_kind, kind)
+
+
+def main() -> int:
+    """Compile every case; nonzero where one gives no cubin."""
+    with tempfile.TemporaryDirectory() as folder:
+        for group, buffers in cases():
+            program = LoopProgram("p", tuple(buffers), group.steps, (), ())
+            text = generate(Schedule(program, (group,), MemoryPlan((), ZERO)), CTX)[0]
+            built = compile_offline(
+                text.name, text.source, text.launch.dtypes, text.sizes, text.launch.constants,
+                text.launch.num_warps, Path(folder),
+            )  # fmt: skip
+            print(text.name, group.kind.value, len(built["cubin"]), ".target sm_90" in built["ptx"])
+            if not built["cubin"] or ".target sm_90" not in built["ptx"]:
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
