@@ -1,0 +1,238 @@
+"""Fake tensors: tensors with metadata and no data, on which graphs are recorded and traced.
+
+``new_mode()`` makes a :class:`FakeMode`; ``with mode:`` sends tensor calls through it. Two memos keep it fast:
+``mode.call(func, args, kwargs)`` remembers what a torch function does to metadata, and the dispatch mode itself
+remembers the same for ATen operators. Both remember how results share storage with arguments too, so views stay views.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from braze.graph import torch_compat
+from braze.graph.memo import MISS, Memo
+from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.support.errors import Unsupported
+
+torch_compat.postpone_dynamo()
+
+#: types whose metadata says all; other subclasses carry behaviour that a fake would lose
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.parameter.UninitializedBuffer})
+
+_functions = Memo()
+_operators = Memo()
+
+
+class _Dispatch(FakeTensorMode):
+    """A FakeTensorMode that asks the memo first."""
+
+    owner: FakeMode
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        key = _operators.key(self, func, args, kwargs, torch.get_default_dtype())
+        if key is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        found = _operators.recall(self, key, args, kwargs)
+        if found is not MISS:
+            return found
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        _operators.store(key, args, kwargs, result, mutates=func._schema.is_mutable)
+        return result
+
+
+class FakeMode:
+    """One trace's fakes: a FakeTensorMode, and a ShapeEnv where sizes may be symbolic."""
+
+    def __init__(self, dynamic: bool = False) -> None:
+        env = torch_compat.symbolic_environment() if dynamic else None
+        self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
+        self.dispatch.owner = self
+        self.env = env
+        #: name in expressions -> its hint
+        self.symbols: dict[str, SymbolSpec] = {}
+        self._storages: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
+
+    def __enter__(self) -> FakeMode:
+        self.dispatch.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.dispatch.__exit__(*exc)
+
+    # -- making fakes ------------------------------------------------------------------------
+
+    def fake(
+        self, tensor: torch.Tensor, *, symbolic_dims: set[int] | None = None, source: str = ""
+    ) -> torch.Tensor:
+        """A fake with the tensor's metadata. Tensors that share a storage get fakes that share one."""
+        with torch_compat.disable_functions(), torch_compat.outside_modes():
+            if isinstance(tensor, FakeTensor):
+                if tensor.fake_mode is self.dispatch:
+                    return tensor
+                raise Unsupported("BZ2001", "a fake tensor of another trace", why="it has no data to compute with")
+            _require_plain(tensor)
+            sizes, strides = tuple(tensor.shape), tensor.stride()
+            offset = tensor.storage_offset()
+            if symbolic_dims and self.env is not None:
+                sizes, strides = self._symbolic(sizes, strides, symbolic_dims, source)
+                meta = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
+            else:
+                meta = self._meta(tensor, sizes, strides, offset)
+            fake = torch_compat.assemble_fake(self.dispatch, meta, tensor.device, tensor.requires_grad)
+            if isinstance(tensor, torch.nn.Parameter):
+                fake._is_param = True
+            elif isinstance(tensor, torch.nn.Buffer):
+                fake._is_buffer = True
+                fake.persistent = getattr(tensor, "persistent", True)
+            if not symbolic_dims:
+                self._storages.setdefault(torch_compat.storage_key(tensor), (fake, tensor))
+        if tensor.requires_grad and not tensor.is_leaf:
+            return self._non_leaf(fake)
+        return fake
+
+    def symbol(self, value: int, source: str = "") -> torch.SymInt | int:
+        """A symbolic int with this hint; a plain int where the mode is static, or for 0 and 1."""
+        if self.env is None:
+            return value
+        made = torch_compat.make_symbol(self.env, value, source or f"int{len(self.symbols)}")
+        if isinstance(made, torch.SymInt):
+            name = str(made.node.expr)
+            self.symbols.setdefault(name, SymbolSpec(name, value))
+        return made
+
+    def spec(self, fake: Any) -> TensorSpec:
+        """The fake's metadata as data; symbolic sizes as expressions over symbol names."""
+        return spec_of(fake)
+
+    def shape_relations(self) -> list[tuple[str, tuple[str, ...]]]:
+        """(Python expression, names in it) for each thing the trace assumed of the symbols."""
+        if self.env is None:
+            return []
+        from braze.graph.shape_guards import relations  # imports SymPy
+
+        return relations(self.env)
+
+    # -- running -----------------------------------------------------------------------------
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``func(*args, **kwargs)`` for a torch function on fakes, by memo where its metadata is known.
+
+        The result is what the call would give: fresh fakes, views of the arguments' fakes, or an
+        argument itself. A call that writes to a tensor is always run. Enter the mode first.
+        """
+        key = _functions.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
+        if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
+            return func(*args, **kwargs)
+        found = _functions.recall(self.dispatch, key, args, kwargs)
+        if found is not MISS:
+            return found
+        before = _versions(args, kwargs)
+        result = func(*args, **kwargs)
+        _functions.store(key, args, kwargs, result, mutates=before != _versions(args, kwargs))
+        return result
+
+    # -- parts -------------------------------------------------------------------------------
+
+    def _meta(self, tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor:
+        """A meta tensor; over the storage of an earlier fake if the real tensors share theirs."""
+        shared = self._storages.get(torch_compat.storage_key(tensor))
+        if shared is None:
+            meta = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
+            if not offset:
+                return meta
+        else:
+            meta = torch.empty(0, dtype=tensor.dtype, device="meta")
+        storage = shared[0].untyped_storage() if shared is not None else meta.untyped_storage()
+        needed = tensor.untyped_storage().nbytes()
+        if storage.nbytes() < needed:
+            storage.resize_(needed)
+        return torch.empty(0, dtype=tensor.dtype, device="meta").set_(storage, offset, sizes, strides)
+
+    def _symbolic(
+        self, sizes: tuple[int, ...], strides: tuple[int, ...], dims: set[int], source: str
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Sizes with symbols at ``dims``, and strides that follow from them where the real ones do."""
+        named = tuple(
+            self.symbol(n, f"{source or 'x'}.size({d})") if d in dims else n for d, n in enumerate(sizes)
+        )
+        made: list[Any] = [None] * len(sizes)
+        for d in sorted(range(len(sizes)), key=lambda d: (strides[d], sizes[d], -d)):
+            made[d] = strides[d]
+            for e in range(len(sizes)):
+                if made[e] is not None and e != d and sizes[e] * strides[e] == strides[d] and sizes[d] != 1:
+                    made[d] = named[e] * made[e]
+                    break
+        return named, tuple(made)
+
+    def _non_leaf(self, fake: FakeTensor) -> torch.Tensor:
+        """A copy of the fake with a grad_fn, for an input that autograd has produced."""
+        with self, torch.enable_grad(), torch_compat.disable_functions():
+            return fake.clone()
+
+
+def new_mode(dynamic: bool = False) -> FakeMode:
+    """A fresh FakeMode; ``dynamic``: with a ShapeEnv for symbolic sizes."""
+    return FakeMode(dynamic)
+
+
+def mode_of(values: Any) -> FakeMode | None:
+    """The FakeMode of the first of these values that is one of our fakes."""
+    for value in values:
+        if isinstance(value, FakeTensor) and isinstance(value.fake_mode, _Dispatch):
+            return value.fake_mode.owner
+    return None
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """A tensor's metadata as data."""
+    with torch_compat.disable_functions():
+        return TensorSpec(
+            dtype=tensor.dtype,
+            device=tensor.device,
+            sizes=tuple(map(_plain_size, tensor.shape)),
+            strides=tuple(map(_plain_size, tensor.stride())),
+            offset=_plain_size(tensor.storage_offset()),
+            requires_grad=tensor.requires_grad,
+            is_parameter=isinstance(tensor, torch.nn.Parameter),
+            layout=tensor.layout,
+        )
+
+
+def _plain_size(size: Any) -> int | str:
+    if type(size) is int:
+        return size
+    known = size.node.maybe_as_int()
+    return known if known is not None else str(size.node.expr)
+
+
+def _require_plain(tensor: torch.Tensor) -> None:
+    if type(tensor) not in PLAIN:
+        raise Unsupported(
+            "BZ2002",
+            f"a tensor subclass: {type(tensor).__name__}",
+            why="braze traces plain tensors, parameters and buffers only",
+        )
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise Unsupported("BZ2003", f"a tensor of layout {tensor.layout}", why="braze compiles dense tensors only")
+    if tensor.is_conj() or tensor.is_neg():
+        raise Unsupported("BZ2003", "a lazily conjugated or negated tensor", hints=["call .resolve_conj().resolve_neg()"])
+
+
+def _any_requires_grad(args: Any, kwargs: dict[str, Any]) -> bool:
+    return any(t.requires_grad for t in _tensors(args)) or any(t.requires_grad for t in _tensors(kwargs.values()))
+
+
+def _versions(args: Any, kwargs: dict[str, Any]) -> list[int]:
+    return [t._version for t in _tensors(args)] + [t._version for t in _tensors(kwargs.values())]
+
+
+def _tensors(values: Any) -> Any:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

@@ -1,0 +1,218 @@
+"""What an operator does to metadata, remembered: key of the arguments -> how to build the result.
+
+A recipe says for each result whether it is fresh, a view of an argument, of an earlier result, the argument itself or a plain
+value, so a hit reproduces sharing of storage too. Not remembered: symbolic sizes, fakes that carry a known
+constant, results whose storage is larger than themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from braze.graph import torch_compat
+from braze.support import trace
+
+MISS = object()
+#: entries kept before the table is emptied
+LIMIT = 50_000
+
+#: types of constants that may stand in a key as they are
+_BY_VALUE = frozenset({str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)})
+_NUMBERS = frozenset({int, bool, float, complex})
+
+_NEW, _VIEW, _ARGUMENT, _SIBLING, _PLAIN, _TUPLE, _LIST = range(7)
+
+
+class Memo:
+    """One table: at torch-function level or at ATen level."""
+
+    def __init__(self) -> None:
+        self._table: dict[Any, Any] = {}
+        self.hits = 0
+        self.misses = 0
+
+    def clear(self) -> None:
+        self._table.clear()
+
+    def key(self, mode: Any, func: Any, args: Any, kwargs: dict[str, Any], state: Any) -> Any:
+        """The key of a call, or None if it cannot be remembered."""
+        parts: list[Any] = [func, state]
+        if not _add_all(parts, mode, args):
+            return None
+        if kwargs:
+            for name, value in kwargs.items():
+                parts.append(name)
+                if not _add(parts, mode, value):
+                    return None
+        if len(parts) == 2 or FakeTensor not in parts:
+            # factories: the default device counts too
+            parts.append(_default_device())
+        return tuple(parts)
+
+    def recall(self, mode: Any, key: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result by recipe, or MISS."""
+        try:
+            recipe = self._table.get(key)
+        except TypeError:  # an argument of unhashable type
+            return MISS
+        if recipe is None:
+            self.misses += 1
+            return MISS
+        self.hits += 1
+        if recipe[0] == _NEW:
+            return _build_new(mode, recipe)
+        return _rebuild(mode, recipe, _flat(args, kwargs) if recipe[0] != _PLAIN else (), [])
+
+    def store(self, key: Any, args: Any, kwargs: dict[str, Any], result: Any, *, mutates: bool) -> None:
+        """Remember what came out, unless it cannot be said by a recipe."""
+        if mutates:
+            return
+        try:
+            hash(key)
+        except TypeError:
+            return
+        recipe = _describe(result, _flat(args, kwargs), [])
+        if recipe is None:
+            return
+        if len(self._table) >= LIMIT:
+            self._table.clear()
+            trace.count("memo_emptied")
+        self._table[key] = recipe
+
+
+def _default_device() -> Any:
+    return torch.get_default_device()
+
+
+def _add_all(parts: list[Any], mode: Any, values: Any) -> bool:
+    return all([_add(parts, mode, value) for value in values])
+
+
+def _add(parts: list[Any], mode: Any, value: Any) -> bool:
+    """Append what the metadata of the result may depend on; False where that cannot be said."""
+    kind = type(value)
+    if kind is FakeTensor:
+        if value.fake_mode is not mode or value.constant is not None:
+            return False
+        shape = value.shape
+        if mode.shape_env is not None and not _static(value):
+            return False
+        parts += (
+            FakeTensor,
+            shape,
+            value.stride(),
+            value.storage_offset(),
+            value.dtype,
+            value._fake_device,
+            value.requires_grad,
+            value.is_conj(),
+            value.is_neg(),
+        )
+        return True
+    if kind in _NUMBERS:
+        # the type tells True from 1 and 1.0; the sign matters in -0.0
+        parts += (kind, value if kind is not float else value.hex())
+        return True
+    if kind in _BY_VALUE:
+        parts.append(value)
+        return True
+    if kind is tuple or kind is list or kind is torch.Size:
+        parts += (kind, len(value))
+        return _add_all(parts, mode, value)
+    if kind is slice:
+        parts.append(slice)
+        return _add_all(parts, mode, (value.start, value.stop, value.step))
+    return False
+
+
+def _static(fake: Any) -> bool:
+    return all(type(n) is int for n in (*fake.shape, *fake.stride(), fake.storage_offset()))
+
+
+def _flat(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors among the arguments, in order."""
+    found: list[Any] = []
+    _collect(args, found)
+    if kwargs:
+        _collect(kwargs.values(), found)
+    return found
+
+
+def _collect(values: Any, found: list[Any]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind is FakeTensor:
+            found.append(value)
+        elif kind is tuple or kind is list:
+            _collect(value, found)
+
+
+def _describe(result: Any, arguments: list[Any], made: list[Any]) -> Any:
+    """The recipe of a result, or None."""
+    kind = type(result)
+    if kind is FakeTensor:
+        return _describe_tensor(result, arguments, made)
+    if kind is tuple or kind is list:
+        parts = [_describe(value, arguments, made) for value in result]
+        if None in parts:
+            return None
+        return (_TUPLE if kind is tuple else _LIST, tuple(parts))
+    if kind is int or kind is bool or kind is float or result is None or kind is torch.dtype or kind is torch.Size:
+        if kind is torch.Size and any(type(n) is not int for n in result):
+            return None
+        return (_PLAIN, result)
+    return None
+
+
+def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any]) -> Any:
+    for i, argument in enumerate(arguments):
+        if argument is fake:
+            return (_ARGUMENT, i)
+    if fake.constant is not None or fake.is_conj() or fake.is_neg() or not _static(fake):
+        return None
+    if fake.requires_grad or fake.layout is not torch.strided or getattr(fake, "_is_param", False):
+        return None
+    storage = torch_compat.storage_key(fake)
+    geometry = (tuple(fake.shape), fake.stride(), fake.storage_offset(), fake.dtype)
+    for i, argument in enumerate(arguments):
+        if torch_compat.storage_key(argument) == storage:
+            return (_VIEW, i, *geometry)
+    for i, other in enumerate(made):
+        if torch_compat.storage_key(other) == storage:
+            return (_SIBLING, i, *geometry)
+    made.append(fake)
+    extent = 0
+    if fake.numel():
+        extent = 1 + sum((n - 1) * s for n, s in zip(fake.shape, fake.stride(), strict=True))
+    if fake.storage_offset() or fake.untyped_storage().nbytes() != extent * fake.dtype.itemsize:
+        return None
+    return (_NEW, *geometry, fake._fake_device)
+
+
+def _build_new(mode: Any, recipe: Any) -> Any:
+    with torch_compat.outside_modes():
+        meta = torch.empty_strided(recipe[1], recipe[2], dtype=recipe[4], device="meta")
+        return torch_compat.assemble_fake(mode, meta, recipe[5], False)
+
+
+def _rebuild(mode: Any, recipe: Any, arguments: Any, made: list[Any]) -> Any:
+    what = recipe[0]
+    if what == _NEW:
+        fake = _build_new(mode, recipe)
+        made.append(fake)
+        return fake
+    if what == _VIEW or what == _SIBLING:
+        base = (arguments if what == _VIEW else made)[recipe[1]]
+        with torch_compat.outside_modes():
+            meta = torch.empty(0, dtype=recipe[5], device="meta")
+            meta.set_(base.untyped_storage(), recipe[4], recipe[2], recipe[3])
+            return torch_compat.assemble_fake(mode, meta, base._fake_device, False)
+    if what == _ARGUMENT:
+        return arguments[recipe[1]]
+    if what == _PLAIN:
+        return recipe[1]
+    parts = [_rebuild(mode, part, arguments, made) for part in recipe[1]]
+    return tuple(parts) if what == _TUPLE else parts

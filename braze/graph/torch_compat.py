@@ -1,0 +1,186 @@
+"""Every private name of PyTorch that braze touches, and how to do without Dynamo's import.
+
+Making a ``FakeTensorMode`` and running the first operator in it imports ``torch._dynamo`` (about a second) for
+a setting and for ``disable``. Here a stand-in takes the module's place until somebody uses it for anything
+else; then it loads the real one, so a later ``torch.compile`` works as ever. For a version of PyTorch that was
+not tested, nothing is replaced and the slow import happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from braze.support.log import warn_once
+
+TESTED = {(2, 11), (2, 12), (2, 13)}
+DYNAMO = "torch._dynamo"
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+DisableTorchFunction = torch._C.DisableTorchFunction
+BelowAutograd = torch._C._AutoDispatchBelowAutograd
+make_subclass = torch.Tensor._make_subclass
+
+_loading = threading.RLock()
+
+
+class _LazyDynamo(ModuleType):
+    """Stands for ``torch._dynamo`` until an attribute of it is wanted.
+
+    ``disable`` is answered here, since PyTorch's meta functions ask for it on their first call; what it gave
+    out is taken back when the real module comes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(DYNAMO)
+        folder = os.path.join(os.path.dirname(torch.__file__), "_dynamo")
+        self.__dict__.update(__file__=os.path.join(folder, "__init__.py"), __package__=DYNAMO, _given=[])
+        self.__dict__["disable"] = self._disable
+
+    def _disable(self, fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
+        if fn is None or not recursive or "__dynamo_disable" in getattr(fn, "__dict__", ()):
+            return self._real().disable(fn, recursive, **kwargs)
+        self._given.append(fn)
+        return fn
+
+    def _real(self) -> Any:
+        with _loading:
+            if sys.modules.get(DYNAMO) is self:
+                del sys.modules[DYNAMO]
+                torch.__dict__.pop("_dynamo", None)
+                for fn in self._given:
+                    fn.__dict__.pop("__dynamo_disable", None)
+                self.__dict__.pop("disable", None)
+            return importlib.import_module(DYNAMO)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        return getattr(self._real(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("__spec__", "__loader__", "config"):
+            self.__dict__[name] = value
+        else:
+            setattr(self._real(), name, value)
+
+
+def postpone_dynamo() -> bool:
+    """Put the stand-in in place; whether it now stands there."""
+    if VERSION not in TESTED:
+        warn_once(
+            ("torch version", VERSION),
+            f"braze was tested with PyTorch 2.11 to 2.13, not {torch.__version__}; start-up is slower here",
+        )
+        return False
+    with _loading:
+        there = sys.modules.get(DYNAMO)
+        if there is not None:
+            return isinstance(there, _LazyDynamo)
+        stand_in = _LazyDynamo()
+        sys.modules[DYNAMO] = stand_in
+        # the settings are a module of their own that needs nothing of the package
+        stand_in.__dict__["__path__"] = [os.path.dirname(stand_in.__dict__["__file__"])]
+        try:
+            importlib.import_module(f"{DYNAMO}.config")
+        finally:
+            del stand_in.__dict__["__path__"]
+        return True
+
+
+def outside_modes() -> Any:
+    """A context in which tensor calls reach the plain kernels, past every function and dispatch mode."""
+    return torch._C._DisableTorchDispatch()
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """A number that two tensors share when they share a storage."""
+    return tensor.untyped_storage()._cdata
+
+
+def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:
+    """Wrap a meta tensor as ``FakeTensor(mode, meta, device)`` would, without its checks."""
+    fake = make_subclass(FakeTensor, meta, grad, dispatch_device=True, device_for_backend_keys=device)
+    torch._C._set_throw_on_mutable_data_ptr(fake)
+    fake.__dict__.update(_state_of_fakes(mode, device))
+    return fake  # type: ignore[return-value]
+
+
+def _state_of_fakes(mode: FakeTensorMode, device: torch.device) -> dict[str, Any]:
+    """The instance attributes of a fresh fake on ``device``, read off one that PyTorch made."""
+    known = mode.__dict__.setdefault("_braze_states", {})
+    state = known.get(device)
+    if state is None:
+        meta = torch.empty_strided((), (), device="meta")
+        state = known[device] = dict(FakeTensor(mode, meta, device).__dict__)
+    return state
+
+
+def function_state() -> tuple[Any, ...]:
+    """What, besides its arguments, decides the metadata an operator gives back."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch._C._is_any_autocast_enabled() and autocast_state(),
+    )
+
+
+def autocast_state() -> tuple[Any, ...]:
+    """(device type, enabled, dtype) for the devices that models use, and the cache flag."""
+    enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+    kinds = ("cpu", "cuda")
+    return (*((kind, enabled(kind), dtype(kind)) for kind in kinds), torch.is_autocast_cache_enabled())
+
+
+def disable_functions() -> Any:
+    """A context in which no ``__torch_function__`` (mode or subclass) sees a call."""
+    return torch._C.DisableTorchFunction()
+
+
+def symbolic_environment() -> Any:
+    """A ShapeEnv (imports SymPy)."""
+    from torch.fx.experimental import symbolic_shapes  # heavy: only where sizes are symbolic
+
+    return symbolic_shapes.ShapeEnv()
+
+
+@functools.cache
+def _source_class() -> Any:
+    """A torch Source that is only a name; ``name`` is a property or a method by the version of PyTorch."""
+    from torch._guards import Source
+
+    def text(self: Any) -> str:
+        return self.text
+
+    def start(self: Any, name: str) -> None:
+        self.text = name
+
+    parts: dict[str, Any] = {
+        "__init__": start,
+        "__str__": text,
+        "__hash__": lambda self: hash(self.text),
+        "__eq__": lambda self, other: getattr(other, "text", None) == self.text,
+        "_name_template": property(text),
+    }
+    if callable(Source.__dict__["name"]):
+        parts["name"] = text
+    return type("NamedSource", (Source,), parts)
+
+
+def make_symbol(env: Any, value: int, name: str) -> torch.SymInt | int:
+    """A symbolic int of ``env`` with hint ``value``; 0 and 1 stay plain ints."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = _source_class()(name)
+    symbol = env.create_symbol(value, source, DimDynamic.DUCK, None)
+    return env.create_symintnode(symbol, hint=value, source=source)
