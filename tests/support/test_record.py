@@ -1,0 +1,93 @@
+"""Records compare by value; interned ones are the same object when equal."""
+
+import copy
+import gc
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from braze.support.errors import Origin
+from braze.support.record import interned, record
+
+
+@interned
+class Pair:
+    left: object
+    right: object = 0
+
+
+@record
+class Point:
+    x: int
+    y: int
+
+
+def test_equal_interned_records_are_identical():
+    """Two calls with the same fields give one object, however the fields were given."""
+    assert Pair(1, 2) is Pair(right=2, left=1)
+    assert Pair(1) is Pair(1, 0)
+    assert Pair(1, 2) is not Pair(2, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (0.0, -0.0), ((1,), (True,)), (0j, complex(0, -0.0))]
+)
+def test_interning_tells_values_apart_that_merely_compare_equal(one, other):
+    """1, True and 1.0 compare equal and are different constants."""
+    assert one == other
+    assert Pair(one) is not Pair(other)
+
+
+def test_nan_is_interned_too():
+    """A nan is not equal to itself, yet one record holds it."""
+    assert Pair(math.nan) is Pair(float("nan"))
+
+
+def test_copies_and_pickles_keep_identity():
+    """deepcopy and a pickle round trip give the interned object back."""
+    pair = Pair((1, 2), "x")
+    assert copy.deepcopy(pair) is pair
+    assert pickle.loads(pickle.dumps(Point(1, 2))) == Point(1, 2)
+
+
+def test_interned_records_are_frozen_and_strict():
+    """Fields cannot be written, and wrong arguments are refused."""
+    with pytest.raises(AttributeError):
+        Pair(1, 2).left = 3
+    with pytest.raises(TypeError, match="missing"):
+        Pair()
+    with pytest.raises(TypeError, match="unknown"):
+        Pair(1, wrong=2)
+
+
+def test_the_table_does_not_keep_records_alive():
+    """A record that nobody holds is forgotten."""
+
+    class Token:
+        pass
+
+    token = Token()
+    Pair(token)
+    gc.collect()
+    assert not [o for o in gc.get_referrers(token) if isinstance(o, Pair)]
+
+
+def test_threads_agree_on_one_object():
+    """The same record made by many threads at once is one object."""
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda i: [Pair("t", k) for k in range(200)], range(16)))
+    assert all(a is b for row in made for a, b in zip(row, made[0], strict=True))
+
+
+def test_origin_points_at_the_expression():
+    """Carets stand under the expression, with columns in UTF-8 bytes."""
+    line = 'def f(x): return "é" + g(x)\n'
+    import linecache
+
+    linecache.cache["<made>"] = (len(line), None, [line], "<made>")
+    start = len(line[: line.index("g(x)")].encode())
+    text = Origin("<made>", 1, start, 1, start + 4).excerpt().splitlines()
+    assert text[1][text[0].index("g(x)") :] == "^^^^"
+    assert set(text[1]) == {" ", "^"}
