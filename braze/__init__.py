@@ -1,0 +1,47 @@
+"""A graph compiler for PyTorch: ``model = braze.compile(model)``.
+
+Names are fetched when first used, so that ``import braze`` costs nothing and imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from braze.api import (
+        compile,
+        disable,
+        explain,
+        graph_break,
+        is_compiling,
+        list_backends,
+        register_backend,
+        reset,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+    "compile",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "register_backend",
+    "reset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'braze' has no attribute {name!r}")
+    value = getattr(importlib.import_module("braze.api"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

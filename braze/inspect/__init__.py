@@ -1,4 +1,1 @@
-"""What a compile did, for people: explain and its printing.
-
-Imports backends and below.
-"""
+"""Tools that look at a compile: explain."""

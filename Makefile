@@ -1,0 +1,62 @@
+# Each target does all of its own set-up: a fresh clone and Python 3.11 or newer are enough.
+# A stamp file per set of extras makes the second run install nothing.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+PINNED := -c constraints/torch.txt
+NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
+SETUP  := pyproject.toml setup.py constraints/torch.txt
+
+.PHONY: demo test lint bench format docs clean
+
+demo: $(STAMPS)/demo
+	$(BIN)/python -m braze demo
+
+test: $(STAMPS)/test
+	$(BIN)/python -m pytest tests $(ARGS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check braze tests benchmarks docs setup.py
+	$(BIN)/ruff format --check braze tests benchmarks docs setup.py
+	$(BIN)/mypy
+
+# BENCH="models --models bert,vit" etc.
+BENCH ?= models
+bench: $(STAMPS)/test
+	$(BIN)/python -m benchmarks $(BENCH)
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff check --fix braze tests benchmarks docs setup.py
+	$(BIN)/ruff format braze tests benchmarks docs setup.py
+
+docs: $(STAMPS)/base
+	$(BIN)/python docs/make_codes.py
+
+# torch first and pinned, so that no later install replaces it
+$(STAMPS)/torch: constraints/torch.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
+	$(PIP) install $(shell cat constraints/torch.txt)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/base: $(STAMPS)/torch $(SETUP) $(NATIVE)
+	$(PIP) install $(PINNED) -e .
+	@touch $@
+
+$(STAMPS)/demo: $(STAMPS)/base
+	$(PIP) install $(PINNED) -e '.[demo]'
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/base
+	$(PIP) install $(PINNED) -e '.[demo,test,triton]'
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/base
+	$(PIP) install $(PINNED) -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

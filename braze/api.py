@@ -1,0 +1,139 @@
+"""The public face: what ``import braze`` offers.
+
+Every word of :func:`compile` means what it means to ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from braze.backends.registry import list_backends, register_backend
+from braze.capture import session
+from braze.capture.markers import disable, graph_break, is_compiling
+from braze.inspect.explain import Explanation
+from braze.inspect.explain import explain as _explain
+from braze.module import CompiledModule, compile_module
+from braze.settings import Settings
+from braze.support import log, trace
+from braze.support.errors import UserError
+
+__all__ = [
+    "compile",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "register_backend",
+    "reset",
+]
+
+#: the releases of PyTorch that the tests run on
+TESTED_TORCH = ("2.11", "2.12", "2.13")
+
+log.configure()
+
+
+def compile(
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "braze",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function or a module; also a decorator, with and without arguments.
+
+    A function comes back as a callable of the same signature. An ``nn.Module`` comes back as a module
+    that shares everything with the original (parameters, buffers, submodules, hooks, attributes, keys of the
+    state dict) and whose call is compiled.
+
+    ``fullgraph``: a graph break is an error. ``dynamic``: sizes are symbolic at once (True), never
+    (False), or from the second size on (None). ``backend``: a name of :func:`list_backends` or a callable
+    ``(GraphModule, example_inputs) -> callable``. ``mode``: "default", "reduce-overhead", "max-autotune" or
+    "max-autotune-no-cudagraphs". ``options``: fields of ``braze.options.Options``. ``disable``: return
+    ``model`` as it is.
+    """
+    settings = Settings(
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        backend=backend,
+        mode=mode,
+        options=tuple((options or {}).items()),
+    )
+    settings.check()
+    if model is None:
+        return functools.partial(_compile, settings=settings, disable=disable)
+    return _compile(model, settings, disable)
+
+
+def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanation]:
+    """``braze.explain(fn)(*args)`` compiles and runs ``fn`` afresh and tells what happened.
+
+    Keyword arguments are those of :func:`compile`. The result prints well.
+    """
+    target = fn.__compiled__.original if isinstance(fn, CompiledModule) else getattr(fn, "__wrapped__", fn)
+    return _explain(compile(target, **settings), name=_name(target))
+
+
+def reset() -> None:
+    """Forget every compiled function, counter and once-only warning of this process."""
+    session.reset()
+    trace.reset_counters()
+    log.forget_warnings()
+
+
+def _compile(model: Any, settings: Settings, disable: bool) -> Any:
+    if not callable(model) or isinstance(model, type):
+        raise UserError(
+            "BZ0005",
+            f"cannot compile {model!r}",
+            why="braze.compile takes a function, a method, an nn.Module or another callable object",
+            hints=["compile an instance or its method" if isinstance(model, type) else "pass the callable"],
+        )
+    if disable:
+        return model
+    _warn_of_untested_torch()
+    if isinstance(model, CompiledModule):
+        model = model.__compiled__.original
+    if isinstance(model, nn.Module):
+        return compile_module(model, settings)
+    return session.compile_callable(
+        _as_python_function(model), settings.bound_backend(), settings.resolve(), name=_name(model)
+    )
+
+
+def _as_python_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn``, or a Python function that calls it where it is a builtin, a partial or another object."""
+    fn = getattr(fn, "__braze_function__", fn)
+    if isinstance(fn, types.FunctionType):
+        return fn
+    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
+        return fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return functools.update_wrapper(call, fn) if hasattr(fn, "__name__") else call
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__qualname__", type(fn).__qualname__)
+
+
+def _warn_of_untested_torch() -> None:
+    release = ".".join(torch.__version__.split(".")[:2])
+    if release not in TESTED_TORCH:
+        log.warn_once(
+            ("torch", release),
+            f"PyTorch {torch.__version__} is not one that braze is tested on "
+            f"({TESTED_TORCH[0]} to {TESTED_TORCH[-1]}): compare results with eager before you rely on them",
+        )

@@ -1,0 +1,34 @@
+"""``backend="braze"``, the default: the whole pipeline down to kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.backends.registry import register_backend
+from braze.backends.training import training_runs_eagerly
+from braze.context import CompileContext
+from braze.options import Options
+from braze.pipeline import compile_graph
+from braze.target import Target, cpu_target, cuda_target
+
+
+@register_backend(needs_options=True)
+def braze(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options) -> Callable[..., Any]:
+    """Kernels for the graph; where gradients are needed, the graph itself (see training.py)."""
+    name = str(getattr(gm, "name", None) or gm.meta.get("name", "graph"))
+    if training_runs_eagerly(gm, name):
+        return gm.forward
+    return compile_graph(gm, example_inputs, CompileContext(options, target_of(example_inputs), name))
+
+
+def target_of(example_inputs: Sequence[Any]) -> Target:
+    """The device to generate code for: the first GPU among the inputs, else this machine's processor."""
+    for value in example_inputs:
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+            facts = torch.cuda.get_device_properties(value.device)
+            return cuda_target((facts.major, facts.minor), facts.multi_processor_count)
+    return cpu_target()

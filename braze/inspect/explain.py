@@ -1,0 +1,297 @@
+"""``braze.explain(fn)(*args)``: what became of a call, on one page.
+
+The stages emit events (``support/trace.py``) while they work; here they are gathered into one record and printed.
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from braze.capture.records import Capture, GraphBreak
+from braze.support import trace
+from braze.support.record import record
+
+#: the stages in the order in which a compile goes through them
+STAGES = ("capture", "aot", "lower", "schedule", "codegen", "build", "load")
+
+#: how many lines of the variable parts the page shows
+MOST = 8
+
+
+@record
+class GraphReport:
+    """One captured graph: how many operations of which kind, and what guards it."""
+
+    name: str
+    operations: tuple[tuple[str, int], ...]  # by falling count
+    inputs: int
+    guards: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many operations the graph has."""
+        return sum(n for _, n in self.operations)
+
+
+@record
+class BreakReport:
+    """One place at which a trace stopped, and how often."""
+
+    code: str
+    reason: str
+    place: str  # file:line in function
+    line: int
+    excerpt: str
+    hints: tuple[str, ...]
+    called_from: tuple[str, ...]
+    times: int = 1
+
+
+@record
+class Explanation:
+    """What capture and the stages did. ``str(explanation)`` is the page; rich prints it in colour."""
+
+    name: str
+    graphs: tuple[GraphReport, ...]
+    breaks: tuple[BreakReport, ...]
+    recompiles: tuple[str, ...]
+    kernels: tuple[str, ...]
+    fallbacks: tuple[tuple[str, int], ...]
+    seconds: tuple[tuple[str, float], ...]
+    counters: tuple[tuple[str, int], ...]
+
+    @property
+    def operations(self) -> int:
+        """How many torch-level operations all graphs hold."""
+        return sum(g.size for g in self.graphs)
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """Every guard of every graph."""
+        return tuple(guard for g in self.graphs for guard in g.guards)
+
+    @property
+    def compile_seconds(self) -> float:
+        """All stages together."""
+        return sum(s for _, s in self.seconds)
+
+    def __rich__(self) -> RenderableType:
+        return _page(self)
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        Console(file=out, width=110, color_system=None, highlight=False).print(self)
+        return out.getvalue().rstrip() + "\n"
+
+
+def explain(fn: Callable[..., Any], *, name: str = "") -> Callable[..., Explanation]:
+    """A callable that runs ``fn`` (compiled, not called before) and explains what happened."""
+
+    def call(*args: Any, **kwargs: Any) -> Explanation:
+        return observe(lambda: fn(*args, **kwargs), name or getattr(fn, "__qualname__", "function"))
+
+    return call
+
+
+def observe(run: Callable[[], object], name: str) -> Explanation:
+    """Run something that compiles, and gather what was compiled meanwhile."""
+    counters, seconds = trace.snapshot()
+    with trace.collect() as events:
+        run()
+    later_counters, later_seconds = trace.snapshot()
+    return gather(name, events, later_counters - counters, later_seconds - seconds)
+
+
+def gather(
+    name: str,
+    events: Iterable[tuple[str, object]],
+    counters: Mapping[str, int],
+    seconds: Mapping[str, float],
+) -> Explanation:
+    """The explanation of a run, from its events and what it added to counters and seconds."""
+    graphs: list[GraphReport] = []
+    breaks: dict[tuple[str, str], BreakReport] = {}
+    recompiles: list[str] = []
+    kernels: list[str] = []
+    fallbacks: Counter[str] = Counter()
+    for kind, payload in events:
+        if kind == "capture" and isinstance(payload, Capture):
+            if payload.graph is not None:
+                graphs.append(_graph(payload))
+        elif kind == "break" and isinstance(payload, GraphBreak):
+            report = _break(payload)
+            seen = breaks.get((report.code, report.place))
+            times = seen.times + 1 if seen else 1
+            breaks[report.code, report.place] = _break(payload, times)
+        elif kind == "recompile":
+            recompiles.append(str(payload))
+        elif kind == "compiled":
+            kernels += _kernels(payload)
+        elif kind == "fallback":
+            fallbacks[str(payload)] += 1
+    order = {stage: i for i, stage in enumerate(STAGES)}
+    return Explanation(
+        name=name,
+        graphs=tuple(graphs),
+        breaks=tuple(breaks.values()),
+        recompiles=tuple(recompiles),
+        kernels=tuple(kernels),
+        fallbacks=tuple(fallbacks.most_common()),
+        seconds=tuple(sorted(seconds.items(), key=lambda item: order.get(item[0], len(order)))),
+        counters=tuple(sorted(counters.items())),
+    )
+
+
+def _graph(capture: Capture) -> GraphReport:
+    assert capture.graph is not None
+    nodes = capture.graph.graph.nodes
+    called = Counter(
+        _operation(node.op, node.target)
+        for node in nodes
+        if node.op.startswith("call_") and node.target is not operator.getitem
+    )
+    return GraphReport(
+        name=capture.name,
+        operations=tuple(called.most_common()),
+        inputs=sum(node.op == "placeholder" for node in nodes),
+        guards=tuple(
+            f"{g.source if g.source is not None else 'state'} {g.check.value} {_short(g.expected)}"
+            for g in capture.guards
+        ),
+    )
+
+
+def _operation(op: str, target: Any) -> str:
+    if isinstance(target, str):
+        return f".{target}" if op == "call_method" else target
+    return str(getattr(target, "__name__", target))
+
+
+def _break(found: GraphBreak, times: int = 1) -> BreakReport:
+    origin = found.origin
+    return BreakReport(
+        code=found.code,
+        reason=found.reason,
+        place=f"{_relative(origin.file)}:{origin.line}"
+        + (f" in {origin.function}" if origin.function else "")
+        if origin
+        else "?",
+        line=origin.line if origin else 0,
+        excerpt=origin.excerpt() if origin else "",
+        hints=found.hints,
+        called_from=tuple(
+            f"{_relative(o.file)}:{o.line} in {o.function}" for o in reversed(found.trail[:-1])
+        ),
+        times=times,
+    )
+
+
+def _kernels(payload: object) -> list[str]:
+    """Kernel names of a "compiled" event: a mapping or an object with ``kernels``."""
+    found = payload.get("kernels", ()) if isinstance(payload, Mapping) else getattr(payload, "kernels", ())
+    return [str(getattr(kernel, "name", kernel)) for kernel in found]
+
+
+def _relative(path: str) -> str:
+    near = os.path.relpath(path) if os.path.isabs(path) else path
+    return path if near.startswith("..") else near
+
+
+def _short(value: object, limit: int = 70) -> str:
+    text = getattr(value, "__qualname__", None) or repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+# -- the page ---------------------------------------------------------------------------------------
+
+
+def _page(e: Explanation) -> Group:
+    parts: list[RenderableType] = [_headline(e), Text()]
+    if e.graphs:
+        parts += [_graphs(e), Text()]
+    for i, found in enumerate(e.breaks, 1):
+        parts += [_break_text(i, found), Text()]
+    for title, lines in (
+        ("Recompiles", list(e.recompiles)),
+        ("Run by ATen for want of a lowering", [f"{name} ×{n}" for name, n in e.fallbacks]),
+        ("Kernels", list(e.kernels)),
+    ):
+        if lines:
+            parts += [_list(title, lines), Text()]
+    if e.seconds:
+        parts.append(_seconds(e))
+    return Group(*parts)
+
+
+def _headline(e: Explanation) -> Text:
+    text = Text()
+    text.append(e.name, style="bold")
+    text.append(": ")
+    text.append(_counted(len(e.graphs), "graph"))
+    text.append(", ")
+    text.append(_counted(len(e.breaks), "graph break"), style="bold red" if e.breaks else "green")
+    text.append(f", {_counted(e.operations, 'operation')}, {_counted(len(e.guards), 'guard')}")
+    text.append(f", {_counted(len(e.kernels), 'kernel')}")
+    if e.recompiles:
+        text.append(f", {_counted(len(e.recompiles), 'recompile')}")
+    text.append(f"; compiled in {e.compile_seconds:.2f} s")
+    return text
+
+
+def _graphs(e: Explanation) -> Table:
+    table = Table(title="Graphs", title_justify="left", box=None, padding=(0, 2, 0, 0), title_style="bold")
+    for name, justify in (
+        ("#", "right"),
+        ("of", "left"),
+        ("ops", "right"),
+        ("inputs", "right"),
+        ("guards", "right"),
+        ("most used", "left"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=name != "most used")  # type: ignore[arg-type]
+    for i, graph in enumerate(e.graphs[:MOST], 1):
+        used = ", ".join(f"{name} ×{n}" for name, n in graph.operations[:5])
+        table.add_row(str(i), graph.name, str(graph.size), str(graph.inputs), str(len(graph.guards)), used)
+    if len(e.graphs) > MOST:
+        table.add_row("", f"and {len(e.graphs) - MOST} more", "", "", "", "")
+    return table
+
+
+def _break_text(i: int, found: BreakReport) -> Text:
+    text = Text()
+    text.append(f"Graph break {i}", style="bold red")
+    text.append(f"  {found.code}  {found.place}" + (f"  (×{found.times})" if found.times > 1 else "") + "\n")
+    if found.excerpt:
+        text.append(found.excerpt + "\n", style="cyan")
+    text.append(f"  why: {found.reason}")
+    for hint in found.hints:
+        text.append(f"\n  do:  {hint}", style="green")
+    for place in found.called_from:
+        text.append(f"\n  called from {place}", style="dim")
+    return text
+
+
+def _list(title: str, lines: list[str]) -> Group:
+    shown = lines[:MOST] + ([f"and {len(lines) - MOST} more"] if len(lines) > MOST else [])
+    return Group(Text(title, style="bold"), *(Padding(Text(line), (0, 0, 0, 2)) for line in shown))
+
+
+def _seconds(e: Explanation) -> Group:
+    table = Table.grid(padding=(0, 2))
+    table.add_row(*(Text(name, style="dim") for name, _ in e.seconds), Text("all", style="bold"))
+    table.add_row(*(f"{s:.3f}" for _, s in e.seconds), f"{e.compile_seconds:.3f}")
+    return Group(Text("Seconds by stage", style="bold"), Padding(table, (0, 0, 0, 2)))
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"

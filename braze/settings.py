@@ -1,0 +1,56 @@
+"""What one call of ``braze.compile`` asked for, as data: checked once, pickled with a compiled module."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from braze.backends.registry import find_backend
+from braze.options import Options, make_options
+from braze.support.record import record
+
+
+@record
+class Settings:
+    """The words of ``braze.compile`` but for the model."""
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    backend: str | Callable[..., Any] = "braze"
+    mode: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def check(self) -> None:
+        """Refuse an unknown backend, mode or option now rather than at the first call."""
+        find_backend(self.backend)
+        self.resolve()
+
+    def resolve(self) -> Options:
+        """The options that capture and the stages get.
+
+        A callable backend may have options of its own: those that braze does not know are its, as with
+        torch.compile.
+        """
+        given = dict(self.options)
+        if callable(self.backend):
+            known = {field.name for field in dataclasses.fields(Options)}
+            given = {name: value for name, value in given.items() if name in known}
+        elif self.mode is not None and given:
+            return make_options(mode=self.mode, options=given)
+        mode = None if callable(self.backend) or given else self.mode
+        return make_options(mode=mode, options=given, fullgraph=self.fullgraph, dynamic=self.dynamic)
+
+    def bound_backend(self) -> Callable[..., Any]:
+        """The backend as ``(graph module, example inputs) -> callable``."""
+        backend = find_backend(self.backend)
+        if backend.needs_options:
+            return functools.partial(backend.compile, options=self.resolve())
+        words: dict[str, Any] = {}
+        if callable(self.backend):
+            if self.mode not in (None, "default"):
+                words["mode"] = self.mode
+            if self.options:
+                words["options"] = dict(self.options)
+        return functools.partial(backend.compile, **words) if words else backend.compile

@@ -1,0 +1,157 @@
+"""The imports of the package keep to the layer table of pyproject.toml, in one direction and without cycles."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["braze"]
+GROUPS = {"base": TABLE["base"], "stages": TABLE["stages"]}
+MODULES = sorted((ROOT / "braze").rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    """The row of the table that a module belongs to: braze.lower.pointwise -> lower, braze -> __init__."""
+    return (module.split(".") + ["__init__"])[1]
+
+
+@cache
+def imports_of(path: Path) -> tuple[tuple[str, int, bool], ...]:
+    """(absolute name, line, whether the import runs when the module is loaded) of each import."""
+    found: list[tuple[str, int, bool]] = []
+
+    def visit(node: ast.AST, at_load: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            loads = at_load and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                loads = False
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, child.lineno, loads) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                if child.level:
+                    package = module_name(path).split(".")
+                    if path.name != "__init__.py":
+                        package = package[:-1]
+                    package = package[: len(package) - child.level + 1]
+                    base = ".".join([*package, base] if base else package)
+                found.append((base, child.lineno, loads))
+                found.extend((f"{base}.{alias.name}", child.lineno, loads) for alias in child.names)
+            visit(child, loads)
+
+    visit(ast.parse(path.read_text()), True)
+    return tuple(found)
+
+
+def allowed(layer: str) -> set[str]:
+    row = TABLE["layers"][layer]
+    return {layer, *(name for entry in row for name in GROUPS.get(entry, [entry]))}
+
+
+NAMES = {module_name(path) for path in MODULES}
+
+
+def braze_imports(path: Path) -> list[tuple[str, int, bool]]:
+    """The package's own modules that a file imports."""
+    return [
+        (name, line, loads) for name, line, loads in imports_of(path) if name in NAMES and name != "braze"
+    ]
+
+
+def test_every_module_has_a_row():
+    layers = {layer_of(name) for name in NAMES}
+    assert layers <= set(TABLE["layers"]), "add the new package to [tool.braze.layers]"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_only_what_its_row_allows(path: Path):
+    layer = layer_of(module_name(path))
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for name, line, _ in braze_imports(path)
+        if layer_of(name) not in allowed(layer)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_leaves_pytorchs_compiler_stack_alone(path: Path):
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for name, line, _ in imports_of(path)
+        if any(name == bad or name.startswith(bad + ".") for bad in TABLE["forbidden"])
+        or name.endswith(".make_fx")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_modules_import_each_other_in_one_direction():
+    graph = {
+        module_name(path): {
+            # `from braze.a import b` where b is a module loads braze.a too, but a package may import its parts
+            name
+            for name, _, loads in braze_imports(path)
+            if loads and not module_name(path).startswith(name + ".")
+        }
+        - {module_name(path)}
+        for path in MODULES
+    }
+    packages = {module_name(path) for path in MODULES if path.name == "__init__.py"}
+    for name, needs in graph.items():
+        if name in packages:
+            continue
+        # a module inside a package is not held to wait for the package's own __init__
+        graph[name] = {n for n in needs if not (n in packages and name.startswith(n + "."))}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_rows_name_known_packages():
+    known = {*TABLE["layers"], *GROUPS}
+    assert {name for row in TABLE["layers"].values() for name in row} <= known
+
+
+def test_rows_form_no_cycle():
+    """A lower row never imports a higher one: the table itself has an order."""
+    list(TopologicalSorter({layer: allowed(layer) - {layer} for layer in TABLE["layers"]}).static_order())
+
+
+def known(name: str) -> bool:
+    return any(name == k or name.startswith(k + ".") for k in TABLE["known_torch"])
+
+
+def private_torch_names(path: Path) -> list[str]:
+    """Uses of torch._something written out in a file: ``torch._C.x``, ``from torch._x import y``."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            root: ast.AST = node
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id == "torch" and not known(ast.unparse(node)):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}")
+    for name, line, _ in imports_of(path):
+        private = any(p.startswith("_") and not p.startswith("__") for p in name.split("."))
+        if name.startswith("torch.") and private and not known(name):
+            found.append(f"{path.relative_to(ROOT)}:{line} {name}")
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_private_names_of_torch_stand_in_one_file(path: Path):
+    if module_name(path) in TABLE["private_torch"]:
+        return
+    assert not private_torch_names(path), "move these to braze/graph/torch_compat.py"
