@@ -1,4 +1,81 @@
 """The C extension (frame hook, guard walker, entry, launcher) and its pure-Python stand-in.
 
-Imports support only; the rest of braze imports these names from here, never from ``_native``.
+The rest of braze imports these names from here, never from ``_native``. ``BRAZE_PURE=1`` in the
+environment asks for the stand-in.
 """
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from braze.native.pure import OFF, RUN, TRACE
+from braze.support.log import warn_once
+
+_problem = "BRAZE_PURE is set" if os.environ.get("BRAZE_PURE", "0") not in ("", "0") else ""
+
+if TYPE_CHECKING:
+    from braze.native import _native as core
+elif _problem:
+    from braze.native import pure as core
+else:
+    try:
+        from braze.native import _native as core
+    except ImportError as error:
+        from braze.native import pure as core
+
+        _problem = str(error)
+
+if _problem:
+    warn_once(
+        "BZ6001",
+        f"BZ6001: braze runs on its pure-Python core, which is slower at each call ({_problem}). "
+        "Install a C compiler and reinstall braze to build the extension.",
+    )
+
+#: whether the C extension is in use
+native_available = not _problem
+
+GuardProgram = core.GuardProgram
+Entry = core.Entry
+Launcher = core.Launcher
+Segment = core.Segment
+DEFAULT = core.DEFAULT
+set_frame_callback = core.set_frame_callback
+skip_code = core.skip_code
+untraced_code = core.untraced_code
+forget_code = core.forget_code
+run_hooked = core.run_hooked
+unhooked = core.unhooked
+call_traced = core.call_traced
+mode = core.mode
+uninstall = core.uninstall
+hook_available = core.hook_available
+data_ptr = core.data_ptr
+tensor_meta = core.tensor_meta
+bind_torch = core.bind_torch
+
+__all__ = [
+    "DEFAULT",
+    "OFF",
+    "RUN",
+    "TRACE",
+    "Entry",
+    "GuardProgram",
+    "Launcher",
+    "Segment",
+    "bind_torch",
+    "call_traced",
+    "data_ptr",
+    "forget_code",
+    "hook_available",
+    "mode",
+    "native_available",
+    "run_hooked",
+    "set_frame_callback",
+    "skip_code",
+    "tensor_meta",
+    "unhooked",
+    "uninstall",
+    "untraced_code",
+]

@@ -27,5 +27,15 @@ CODES: dict[str, Code] = {
     # -- BZ40xx: scheduling
     # -- BZ50xx: code generation and builds
     # -- BZ60xx: run time and cache
+    "BZ6001": Code(
+        "pure-Python core",
+        "The C extension could not be built or imported, or BRAZE_PURE is set.",
+        "Install a C compiler and reinstall braze; unset BRAZE_PURE.",
+    ),
+    "BZ6002": Code(
+        "no frame hook",
+        "Graph breaks inside calls need the C extension, which is not built.",
+        "Install a C compiler and reinstall braze.",
+    ),
     # -- BZ90xx: broken invariants of braze itself
 }

@@ -1,0 +1,299 @@
+"""The native core in plain Python, for where the extension could not be built.
+
+Whole-graph captures work as with the extension, only with more time per call. There is no frame
+hook: what needs one raises :class:`~braze.support.errors.Unsupported`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from braze.native import torch_state, walk
+from braze.support.errors import Unsupported
+
+OFF, RUN, TRACE = 0, 1, 2
+
+
+class _Default:
+    """The answer of a handler that asks for a frame to be evaluated normally."""
+
+    def __repr__(self) -> str:
+        return "braze.native.DEFAULT"
+
+
+DEFAULT = _Default()
+
+
+def verify_program(nodes: Sequence[Any], checks: Sequence[Any], inputs: Sequence[int], symbols: int) -> None:
+    """Refuse a malformed guard program with a ValueError that names the row."""
+    for index, (parent, step, _) in enumerate(nodes):
+        if walk.plain(step) not in walk.STEPS:
+            raise ValueError(f"node {index}: unknown step {step!r}")
+        if not -1 <= parent < index:
+            raise ValueError(f"node {index}: parent {parent} does not come before it")
+    for index, (node, check, expected) in enumerate(checks):
+        check = walk.plain(check)
+        if check not in walk.CHECKS:
+            raise ValueError(f"check {index}: unknown check {check!r}")
+        rootless = check == "range" or check in walk.GLOBAL_CHECKS
+        if not (node == -1 if rootless else 0 <= node < len(nodes)):
+            raise ValueError(f"check {index} ({check}): no node {node}")
+        if check == "int" and not 0 <= expected[1] < symbols:
+            raise ValueError(f"check {index}: no symbol {expected[1]}")
+    for node in inputs:
+        if not 0 <= node < len(nodes):
+            raise ValueError(f"input: no node {node}")
+
+
+class GuardProgram:
+    """Guards as plain data and the walk over them. See :mod:`braze.native.walk` for their meaning."""
+
+    def __init__(
+        self, nodes: Sequence[Any], checks: Sequence[Any], inputs: Sequence[int], symbols: int = 0
+    ) -> None:
+        verify_program(nodes, checks, inputs, symbols)
+        self.nodes = tuple((parent, walk.plain(step), key) for parent, step, key in nodes)
+        self.checks = tuple((node, walk.plain(check), expected) for node, check, expected in checks)
+        self.inputs = tuple(inputs)
+        self.symbols = symbols
+
+    def match(self, function: FunctionType, locals: Sequence[Any]) -> tuple[Any, ...] | None:
+        """The graph inputs if every check holds, else None."""
+        session = walk.Walk(self.nodes, self.symbols, function, locals)
+        try:
+            for node, check, expected in self.checks:
+                if check != "range" and not session.holds(node, check, expected):
+                    return None
+            found = tuple(session.value(node) for node in self.inputs)
+            for node, check, expected in self.checks:
+                if check == "range" and not session.holds(node, check, expected):
+                    return None
+        except (walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
+            return None
+        return found
+
+    def explain(self, function: FunctionType, locals: Sequence[Any]) -> tuple[int, Any] | None:
+        """Index of the first check that fails and the value it saw; None if all hold."""
+        return walk.explain(self.nodes, self.checks, self.inputs, self.symbols, function, locals)
+
+    def cost(self, function: FunctionType, locals: Sequence[Any], n: int = 1000) -> float:
+        """Nanoseconds per walk, the mean of ``n``."""
+        start = time.perf_counter_ns()
+        for _ in range(n):
+            self.match(function, locals)
+        return (time.perf_counter_ns() - start) / n
+
+
+def bind(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """The argument slots of ``localsplus`` as Python would fill them; None where it would raise."""
+    code = function.__code__
+    npos, nkwonly = code.co_argcount, code.co_kwonlyargcount
+    names = code.co_varnames[: npos + nkwonly]
+    star, double = bool(code.co_flags & 0x04), bool(code.co_flags & 0x08)
+    if len(args) > npos and not star:
+        return None
+    slots: dict[str, Any] = dict(zip(names[:npos], args, strict=False))
+    extra: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        if name in names[code.co_posonlyargcount :]:
+            if name in slots:
+                return None
+            slots[name] = value
+        elif double:
+            extra[name] = value
+        else:
+            return None
+    defaults = function.__defaults__ or ()
+    for name, value in zip(names[npos - len(defaults) : npos], defaults, strict=True):
+        slots.setdefault(name, value)
+    for name, value in (function.__kwdefaults__ or {}).items():
+        slots.setdefault(name, value)
+    if not all(name in slots for name in names):
+        return None
+    found = [slots[name] for name in names]
+    if star:
+        found.append(tuple(args[npos:]))
+    if double:
+        found.append(extra)
+    return tuple(found)
+
+
+class Entry:
+    """A callable that looks up the variants of one function (or bound method) by their guards."""
+
+    def __init__(self, function: FunctionType | MethodType, on_miss: Callable[..., Any]) -> None:
+        self._lead = (function.__self__,) if isinstance(function, MethodType) else ()
+        plain = function.__func__ if isinstance(function, MethodType) else function
+        if not isinstance(plain, FunctionType):
+            raise TypeError(f"Entry needs a Python function or method, not {type(function).__name__}")
+        self.__wrapped__ = function
+        self.function = plain
+        self.on_miss = on_miss
+        self.variants: tuple[tuple[GuardProgram, Callable[..., Any]], ...] = ()
+        self.hits = self.misses = 0
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__doc__, self.__module__ = function.__doc__, function.__module__
+        self._lock = threading.Lock()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        locals = bind(self.function, self._lead + args, kwargs)
+        answer = None if locals is None else self._look_up(self.function, locals)
+        if locals is None or answer is None:
+            return self.__wrapped__(*args, **kwargs)
+        residual, inputs = answer
+        return residual(inputs, *locals)
+
+    def _look_up(self, function: FunctionType, locals: tuple[Any, ...]) -> tuple[Any, Any] | None:
+        for program, residual in self.variants:
+            inputs = program.match(function, locals)
+            if inputs is not None:
+                self.hits += 1
+                return residual, inputs
+        self.misses += 1
+        return self.on_miss(self, function, locals)
+
+    def call_with(self, function: FunctionType, locals: tuple[Any, ...]) -> Any:
+        """As a call, with the argument slots given, for ``function`` (of the same code).
+
+        DEFAULT where nothing could be compiled: the caller evaluates the frame itself.
+        """
+        answer = self._look_up(function, locals)
+        if answer is None:
+            return DEFAULT
+        residual, inputs = answer
+        return residual(inputs, *locals)
+
+    def add(self, program: GuardProgram, residual: Callable[..., Any]) -> None:
+        """Append a variant."""
+        with self._lock:
+            self.variants = (*self.variants, (program, residual))
+
+    def remove(self, program: GuardProgram) -> None:
+        """Drop the variant of ``program``, if there."""
+        with self._lock:
+            self.variants = tuple(row for row in self.variants if row[0] is not program)
+
+    def clear(self) -> None:
+        """Drop all variants."""
+        with self._lock:
+            self.variants = ()
+
+    def __copy__(self) -> Entry:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Entry:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<braze entry {self.__qualname__} with {len(self.variants)} variants>"
+
+
+class Launcher:
+    """Call ``void f(void **buffers, const int64_t *sizes)`` at an address."""
+
+    def __init__(self, address: int, nbuffers: int, nsizes: int = 0, release: bool = True) -> None:
+        prototype = ctypes.CFUNCTYPE if release else ctypes.PYFUNCTYPE
+        self._call = prototype(None, ctypes.c_void_p, ctypes.c_void_p)(address)
+        self._buffers = ctypes.c_void_p * nbuffers
+        self._sizes = ctypes.c_int64 * nsizes
+        self.address, self.nbuffers, self.nsizes, self.release = address, nbuffers, nsizes, release
+
+    def __call__(self, *args: Any) -> None:
+        if len(args) != self.nbuffers + self.nsizes:
+            raise TypeError(
+                f"launcher takes {self.nbuffers} buffers and {self.nsizes} sizes, not {len(args)} arguments"
+            )
+        buffers = self._buffers(*(data_ptr(value) for value in args[: self.nbuffers]))
+        sizes = self._sizes(*args[self.nbuffers :])
+        self._call(buffers, sizes)
+
+
+class Segment:
+    """Call ``int64_t f(void **buffers, const int64_t *sizes)`` with the GIL released."""
+
+    def __init__(self, address: int) -> None:
+        self._call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address)
+        self.address = address
+
+    def __call__(self, tensors: Sequence[Any], arena: int = 0, sizes: Sequence[int] = ()) -> int:
+        """``buffers`` holds the tensors' addresses, then ``arena``. Returns what ``f`` returns."""
+        buffers = (ctypes.c_void_p * (len(tensors) + 1))(*map(data_ptr, tensors), arena)
+        return self._call(buffers, (ctypes.c_int64 * len(sizes))(*sizes))
+
+
+def data_ptr(tensor: Any) -> int:
+    """The address of a tensor's first element; an int stands for itself."""
+    return tensor if isinstance(tensor, int) else tensor.data_ptr()
+
+
+def tensor_meta(tensor: Any) -> tuple[Any, ...]:
+    """``(type, dtype, device, sizes, strides, requires_grad, dispatch keys)`` of a tensor."""
+
+    return torch_state.metadata(tensor)
+
+
+def bind_torch() -> dict[str, bool]:
+    """Nothing to find: everything is read through Python."""
+    return {}
+
+
+def hook_available() -> bool:
+    """Whether frames can be taken over."""
+    return False
+
+
+def _no_hook(*args: Any, **kwargs: Any) -> Any:
+    raise Unsupported(
+        "BZ6002",
+        "the frame hook is part of braze's C extension, which is not built",
+        why="braze runs on its pure-Python core",
+        hints=[
+            "install a C compiler and reinstall braze: pip install --no-binary braze --force-reinstall braze"
+        ],
+    )
+
+
+call_traced = _no_hook
+
+
+def run_hooked(callable: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call with frames offered to the frame callback; without a hook, just call."""
+    return callable(*args, **kwargs)
+
+
+def unhooked(callable: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call with the hook off."""
+    return callable(*args, **kwargs)
+
+
+def set_frame_callback(callback: Callable[..., Any] | None) -> None:
+    """Say who answers for unknown code in RUN mode; never asked without a hook."""
+
+
+def skip_code(code: CodeType) -> None:
+    """Evaluate frames of ``code`` normally in RUN mode."""
+
+
+def untraced_code(code: CodeType) -> None:
+    """Evaluate frames of ``code`` normally in every mode, with the mode OFF beneath them."""
+
+
+def forget_code(code: CodeType) -> None:
+    """Forget what was stored about ``code``."""
+
+
+def mode() -> int:
+    """OFF, RUN or TRACE."""
+    return OFF
+
+
+def uninstall() -> None:
+    """Take the hook out of the interpreter and forget the callback."""

@@ -1,0 +1,100 @@
+"""What guards ask of PyTorch, in plain Python. PyTorch is imported only when asked for.
+
+Two private names are read (the mode stacks' lengths and a tensor's dispatch keys): public PyTorch
+says neither, and both are what the C walker is checked against.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def torch() -> Any:
+    """The torch module; a guard on torch's state means that torch is there."""
+    module = sys.modules.get("torch")
+    if module is None:
+        import torch as module  # heavy: only where a guard already speaks of it
+    return module
+
+
+def grad_mode() -> bool:
+    return torch().is_grad_enabled()
+
+
+def inference_mode() -> bool:
+    return torch().is_inference_mode_enabled()
+
+
+def autocast(devices: tuple[str, ...] = ("cpu",)) -> tuple[Any, ...]:
+    """``((device type, enabled, dtype), ..., cache flag)``."""
+    t = torch()
+    rows = tuple((name, t.is_autocast_enabled(name), t.get_autocast_dtype(name)) for name in devices)
+    return (*rows, t.is_autocast_cache_enabled())
+
+
+def default_dtype() -> Any:
+    return torch().get_default_dtype()
+
+
+def default_device() -> Any:
+    """The device of ``set_default_device`` or of the innermost ``with device:``; None without one."""
+    t = torch()
+    for index in reversed(range(t._C._len_torch_function_stack())):
+        device = getattr(t._C._get_function_stack_at(index), "device", None)
+        if isinstance(device, t.device):
+            return device
+    return None
+
+
+def function_modes() -> int:
+    """How many torch function and dispatch modes are active."""
+    c = torch()._C
+    return c._len_torch_function_stack() + c._len_torch_dispatch_stack()
+
+
+def deterministic() -> bool:
+    return torch().are_deterministic_algorithms_enabled()
+
+
+def current(check: str, expected: Any = None) -> Any:
+    """The present value of one kind of global state, by the name of its check."""
+    if check == "autocast" and expected is not None:
+        return autocast(tuple(row[0] for row in expected if isinstance(row, tuple)))
+    return globals()[check]()
+
+
+def holds(check: str, expected: Any) -> bool:
+    """Whether a global state is as expected."""
+    value = current(check, expected)
+    if check == "autocast" and not isinstance(expected[-1], bool):
+        value = value[:-1]
+    return value == expected
+
+
+def same_device(found: Any, expected: Any) -> bool:
+    """Equal devices; one without an index stands for any of its type."""
+    return found.type == expected.type and (expected.index is None or found.index == expected.index)
+
+
+def keys(tensor: Any) -> int:
+    """A tensor's dispatch keys as one integer."""
+    return torch()._C._dispatch_keys(tensor).raw_repr()
+
+
+def metadata(tensor: Any) -> tuple[Any, ...]:
+    """``(type, dtype, device, sizes, strides, requires_grad, keys)``, the form of the ``tensor`` check."""
+    t = torch()
+    if not isinstance(tensor, t.Tensor):
+        raise TypeError("not a tensor")
+    with t._C.DisableTorchFunctionSubclass():
+        strides = tuple(tensor.stride()) if tensor.layout == t.strided else ()
+        return (
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tuple(tensor.size()),
+            strides,
+            tensor.requires_grad,
+            keys(tensor),
+        )

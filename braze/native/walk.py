@@ -1,0 +1,355 @@
+"""The meaning of a guard program, in plain Python: how a node is read and when a check holds.
+
+The C walker follows these rules; it calls :func:`explain` to name the check that failed. Reading
+never runs the user's Python code, except ``range`` callables; whatever goes wrong is a mismatch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
+
+from braze.native import torch_state
+
+#: checks that hold of the process rather than of an object (node -1)
+GLOBAL_CHECKS = frozenset(
+    {
+        "grad_mode",
+        "inference_mode",
+        "autocast",
+        "default_dtype",
+        "default_device",
+        "function_modes",
+        "deterministic",
+    }
+)
+STEPS = frozenset(
+    {
+        "local",
+        "global",
+        "cell",
+        "globals_of",
+        "attr",
+        "dict",
+        "item",
+        "key",
+        "type",
+        "class_attr",
+        "defaults",
+        "kwdefaults",
+        "closure",
+        "func",
+        "constant",
+    }
+)
+OBJECT_CHECKS = frozenset(
+    {
+        "type",
+        "is",
+        "equal",
+        "length",
+        "keys",
+        "has_key",
+        "absent",
+        "tensor",
+        "int",
+        "alias",
+        "distinct",
+    }
+)
+CHECKS = GLOBAL_CHECKS | OBJECT_CHECKS | {"range"}
+
+#: marks a size or stride of the ``tensor`` check that may be anything
+ANY = None
+
+
+class Mismatch(Exception):
+    """A node cannot be read, or a check does not hold."""
+
+
+class Missing:
+    """Stands for the value of a node that cannot be read, in :func:`explain`."""
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING = Missing()
+
+
+def plain(word: Any) -> str:
+    """The text of a step or check given as text or as a member of its enumeration."""
+    return word if type(word) is str else word.value
+
+
+def instance_dict(value: Any) -> dict[str, Any]:
+    """The ``__dict__`` of an object (or class, or module), around any ``__getattribute__``."""
+    if isinstance(value, type):
+        return type.__dict__["__dict__"].__get__(value)
+    return object.__getattribute__(value, "__dict__")
+
+
+def class_attribute(cls: Any, name: str) -> Any:
+    """``name`` along the MRO of a class, without descriptors."""
+    for base in type.__dict__["__mro__"].__get__(cls):
+        space = type.__dict__["__dict__"].__get__(base)
+        if name in space:
+            return space[name]
+    raise Mismatch
+
+
+def attribute(value: Any, name: str) -> Any:
+    """``value.name`` as ``object.__getattribute__`` finds it, where that runs no Python code."""
+    if isinstance(value, type):
+        return getattr(value, name)
+    cls = type(value)
+    found: Any = MISSING
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            found = base.__dict__[name]
+            break
+    kind = type(found)
+    if found is not MISSING and (hasattr(kind, "__set__") or hasattr(kind, "__delete__")):
+        if kind is property or isinstance(getattr(kind, "__get__", None), FunctionType):
+            raise Mismatch
+        return kind.__get__(found, value, cls) if hasattr(kind, "__get__") else found
+    try:
+        space = instance_dict(value)
+    except AttributeError:
+        space = {}
+    if name in space:
+        return space[name]
+    if found is MISSING or isinstance(getattr(kind, "__get__", None), FunctionType):
+        raise Mismatch
+    return kind.__get__(found, value, cls) if hasattr(kind, "__get__") else found
+
+
+def global_named(function: FunctionType, name: str) -> Any:
+    """A name as LOAD_GLOBAL finds it for ``function``."""
+    if name in function.__globals__:
+        return function.__globals__[name]
+    return function.__builtins__[name]
+
+
+def item(value: Any, key: Any) -> Any:
+    """``value[key]`` of a dict, list or tuple, read as the builtin would."""
+    if isinstance(value, dict):
+        return dict.__getitem__(value, key)
+    if isinstance(value, (list, tuple)) and type(key) is int and key >= 0:
+        return (list if isinstance(value, list) else tuple).__getitem__(value, key)
+    raise Mismatch
+
+
+def of_function(step: str, key: Any, parent: Any) -> Any:
+    """The steps that look into a function object."""
+    if step == "func":
+        return parent.__func__ if key == "func" else parent.__self__
+    if not isinstance(parent, FunctionType):
+        raise Mismatch
+    if step == "defaults":
+        return (parent.__defaults__ or ())[key]
+    if step == "kwdefaults":
+        return (parent.__kwdefaults__ or {})[key]
+    if step == "globals_of":
+        return global_named(parent, key)
+    return (parent.__closure__ or ())[key].cell_contents
+
+
+def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Sequence[Any]) -> Any:
+    """The object at one node, given its parent's."""
+    match step:
+        case "local":
+            return locals[key]
+        case "global":
+            return global_named(function, key)
+        case "cell":
+            return (function.__closure__ or ())[key].cell_contents
+        case "constant":
+            return key
+        case "attr":
+            return attribute(parent, key)
+        case "dict":
+            return instance_dict(parent)[key]
+        case "item":
+            return item(parent, key)
+        case "key":
+            return tuple(parent.keys() if type(parent).__name__ == "OrderedDict" else dict.keys(parent))[key]
+        case "type":
+            return type(parent)
+        case "class_attr":
+            return class_attribute(parent, key)
+        case _:
+            return of_function(step, key, parent)
+
+
+def same_constant(value: Any, expected: Any) -> bool:
+    """Equal in type and value; floats bit by bit."""
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, float):
+        return struct.pack("d", value) == struct.pack("d", expected)
+    if isinstance(expected, complex):
+        return struct.pack("dd", value.real, value.imag) == struct.pack("dd", expected.real, expected.imag)
+    if isinstance(expected, tuple):
+        return len(value) == len(expected) and all(map(same_constant, value, expected))
+    return value is expected or value == expected
+
+
+def bind_symbol(symbols: list[int | None], index: int, value: int) -> bool:
+    """Give a symbol its value at its first sight; later sights must agree."""
+    if symbols[index] is None:
+        symbols[index] = value
+    return symbols[index] == value
+
+
+def sizes_agree(actual: Sequence[int], expected: Sequence[Any], symbols: list[int | None]) -> bool:
+    """Whether sizes (or strides) are as expected, binding symbols on the way."""
+    if len(actual) != len(expected):
+        return False
+    for value, wanted in zip(actual, expected, strict=True):
+        if wanted is ANY:
+            continue
+        if isinstance(wanted, tuple):
+            if not bind_symbol(symbols, wanted[1], value):
+                return False
+        elif value != wanted:
+            return False
+    return True
+
+
+def tensor_agrees(value: Any, expected: tuple[Any, ...], symbols: list[int | None]) -> bool:
+    """Whether a tensor has the expected Python type, dtype, device, sizes, strides, requires_grad and keys."""
+    python_type, dtype, device, sizes, strides, requires_grad, extra = expected
+    if type(value) is not python_type:
+        return False
+    _, found_dtype, found_device, found_sizes, found_strides, found_grad, keys = torch_state.metadata(value)
+    return (
+        found_dtype == dtype
+        and torch_state.same_device(found_device, device)
+        and sizes_agree(found_sizes, sizes, symbols)
+        and (strides is None or sizes_agree(found_strides, strides, symbols))
+        and (requires_grad is None or found_grad == requires_grad)
+        and (extra is None or keys == extra)
+    )
+
+
+def length(value: Any) -> int:
+    """The number of elements of a builtin container, whatever a subclass's ``__len__`` says."""
+    for kind in (list, tuple, dict, set, frozenset, str, bytes, bytearray):
+        if isinstance(value, kind):
+            return kind.__len__(value)
+    if isinstance(type(value).__len__, FunctionType):
+        raise Mismatch
+    return len(value)
+
+
+class Walk:
+    """One walk: node values (read when first needed) and symbol values."""
+
+    def __init__(
+        self, nodes: Sequence[Any], symbols: int, function: FunctionType, locals: Sequence[Any]
+    ) -> None:
+        self.nodes = nodes
+        self.function = function
+        self.locals = locals
+        self.values: dict[int, Any] = {}
+        self.symbols: list[int | None] = [None] * symbols
+
+    def value(self, index: int) -> Any:
+        """The object at node ``index``; :class:`Mismatch` where it cannot be read."""
+        if index not in self.values:
+            parent, step, key = self.nodes[index]
+            above = self.value(parent) if parent >= 0 else None
+            try:
+                self.values[index] = read(plain(step), key, above, self.function, self.locals)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                raise Mismatch from error
+        return self.values[index]
+
+    def holds(self, node: int, check: str, expected: Any) -> bool:
+        """Whether one check holds."""
+        if check == "range":
+            return bool(expected(tuple(self.symbols)))
+        if check in GLOBAL_CHECKS:
+            return torch_state.holds(check, expected)
+        value = self.value(node)
+        match check:
+            case "type":
+                return type(value) is expected
+            case "is":
+                return value is expected
+            case "equal":
+                return same_constant(value, expected)
+            case "length":
+                return length(value) == expected
+            case "keys":
+                keys = value.keys() if type(value).__name__ == "OrderedDict" else dict.keys(value)
+                return same_constant(tuple(keys), tuple(expected))
+            case "has_key":
+                return dict.__contains__(value, expected[0]) == expected[1]
+            case "absent":
+                return self._absent(value, expected)
+            case "tensor":
+                return tensor_agrees(value, expected, self.symbols)
+            case "int":
+                return type(value) is int and bind_symbol(self.symbols, expected[1], value)
+            case "alias":
+                return value is self.value(expected)
+            case _:
+                seen = {id(value), *(id(self.value(other)) for other in expected if other != node)}
+                return len(seen) == 1 + sum(other != node for other in expected)
+
+    @staticmethod
+    def _absent(value: Any, names: Sequence[str]) -> bool:
+        try:
+            space = instance_dict(value)
+        except AttributeError:
+            return True
+        return not any(name in space for name in names)
+
+
+def explain(
+    nodes: Sequence[Any],
+    checks: Sequence[Any],
+    inputs: Sequence[int],
+    symbols: int,
+    function: FunctionType,
+    locals: Sequence[Any],
+) -> tuple[int, Any] | None:
+    """The first check that does not hold and the value it saw; None if all hold.
+
+    ``(len(checks), MISSING)`` stands for an input that cannot be read. ``range`` checks come last.
+    """
+    walk = Walk(nodes, symbols, function, locals)
+    order = sorted(range(len(checks)), key=lambda i: plain(checks[i][1]) == "range")
+    for index in order:
+        node, check, expected = checks[index]
+        check = plain(check)
+        try:
+            if not walk.holds(node, check, expected):
+                return index, seen(walk, node, check)
+        except (Mismatch, AttributeError, LookupError, TypeError, ValueError):
+            return index, walk.values.get(node, MISSING)
+    try:
+        for node in inputs:
+            walk.value(node)
+    except Mismatch:
+        return len(checks), MISSING
+    return None
+
+
+def seen(walk: Walk, node: int, check: str) -> Any:
+    """What to show as the value a failed check saw."""
+    if check == "range":
+        return tuple(walk.symbols)
+    if check in GLOBAL_CHECKS:
+        return torch_state.current(check)
+    value = walk.value(node)
+    if check == "type":
+        return type(value)
+    return value
+
+
+__all__ = ["ANY", "CHECKS", "GLOBAL_CHECKS", "MISSING", "STEPS", "Mismatch", "Walk", "explain", "plain"]
