@@ -2,3 +2,7 @@
 
 ``choices.py`` holds every heuristic. Imports loops, symbolic and base.
 """
+
+from braze.schedule.scheduler import schedule
+
+__all__ = ["schedule"]

@@ -1,0 +1,251 @@
+"""Blocks -> groups in a canonical form, so that equal kernels have equal text.
+
+1. Values stored and loaded again at the same point are forwarded; stores nobody needs are dropped.
+2. Adjacent axes are merged wherever all accesses of the group stay linear.
+3. Axes are called x0, x1, ... and r0, r1, ....
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Reduction, Store, StoreMode, TemplateCall
+from braze.schedule.blocks import Block, Part, Role, Shape
+from braze.schedule.choices import Choices
+from braze.schedule.dependences import accesses
+from braze.schedule.records import Group, GroupKind
+from braze.schedule.rewrite import Substitution, forwarded, index_exprs, rewrite, roots, walk
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol
+
+
+def group_of(block: Block, number: int, needed: set[str], buffers: Mapping[str, Buffer], choices: Choices) -> Group:
+    """The group of a block; ``needed``: the buffers somebody outside of it reads."""
+    if block.shape is Shape.EXTERN:
+        return _extern(block, number)
+    parts = drop_unneeded(forward(block, buffers, choices), needed)
+    axes, rows, substitution = canonical_axes(block, parts)
+    steps = tuple(
+        merged(tuple(_renamed(p, axes, rows, substitution) for p in run)) for run in passes_of(parts)
+    )
+    if block.shape is Shape.TEMPLATE:
+        return _template(block, steps[0], number)
+    internal, reads, writes = _borders(steps, needed)
+    kind = GroupKind.POINTWISE
+    if block.shape is Shape.ROW:
+        widest = max(r.dtype.itemsize for s in steps for r in s.reductions)
+        kind = choices.reduction_kind([a.extent for a in rows], widest)
+    name = f"{kind.value}_fused_{_ops_text(steps)}_{number}"
+    return Group(
+        name, kind, steps, axes, rows, internal, None, reads, writes, block.device, "; ".join(block.reasons)
+    )
+
+
+def _extern(block: Block, number: int) -> Group:
+    assert block.call is not None
+    found = block.accesses
+    name = f"{block.call.name}_{number}"
+    reads, writes = tuple(sorted(found.reads)), tuple(sorted(found.writes))
+    return Group(name, GroupKind.EXTERN, call=block.call, reads=reads, writes=writes, device=block.device)
+
+
+def _template(block: Block, nest: LoopNest, number: int) -> Group:
+    call = block.call
+    assert isinstance(call, TemplateCall)
+    made = dataclasses.replace(call, axes=nest.axes, epilogue=nest.stores, ops=_ops((call, nest)))
+    found = accesses(made)
+    reads, writes = tuple(sorted(found.reads)), tuple(sorted(found.writes))
+    name = f"tem_fused_{'_'.join(made.ops[:6]) or call.kind}_{number}"
+    reason = "; ".join(block.reasons)
+    return Group(name, GroupKind.TEMPLATE, (), nest.axes, (), (), made, reads, writes, block.device, reason)
+
+
+@dataclasses.dataclass(slots=True)
+class _Known:
+    """A value stored earlier in the block: in which pass, and whether what it was computed from is gone."""
+
+    passes: int
+    role: Role
+    value: Node
+    stale: bool = False
+
+
+def forward(block: Block, buffers: Mapping[str, Buffer], choices: Choices) -> list[Part]:
+    """Replace loads of what earlier steps of the block stored at the same points by the values.
+
+    Adjacent steps over the same points are one pass. A value of another pass is only taken if computing it
+    again is cheap and possible.
+    """
+    known: dict[tuple[str, Expr], _Known] = {}
+    out: list[Part] = []
+    passes = 0
+    for part in block.parts:
+        if out and (part.role is not out[-1].role or part.role is Role.REDUCE):
+            passes += 1
+        part = _with_known(part, known, passes, choices)
+        out.append(part)
+        for s in part.nest.stores:
+            _overwrite(known, s.buffer, passes)
+            if s.mode is StoreMode.PLAIN and not s.args and part.role is not Role.REDUCE:
+                value = forwarded(s.value, buffers[s.buffer].dtype)
+                known[s.buffer, s.index] = _Known(passes, part.role, value)
+    return out
+
+
+def _with_known(part: Part, known: dict[tuple[str, Expr], _Known], passes: int, choices: Choices) -> Part:
+    def replace(node: Node) -> Node:
+        if node.op is Op.LOAD and not node.args:
+            found = known.get(node.attr)
+            if found is not None and _usable(found, part.role, passes, choices):
+                return found.value
+        return node
+
+    memo: dict[Node, Node] = {}
+    nest = part.nest
+    reductions = tuple(Reduction(r.kind, r.dtype, rewrite(r.value, replace, memo)) for r in nest.reductions)
+    stores = tuple(
+        Store(
+            s.buffer,
+            s.index,
+            rewrite(s.value, replace, memo),
+            s.mode,
+            tuple(rewrite(a, replace, memo) for a in s.args),
+        )
+        for s in nest.stores
+    )
+    return Part(part.number, dataclasses.replace(nest, reductions=reductions, stores=stores), part.role)
+
+
+def _usable(found: _Known, role: Role, passes: int, choices: Choices) -> bool:
+    if found.role is role and found.passes == passes:
+        return True
+    same_points = found.role is role or (found.role is Role.ROW and role is Role.REDUCE)
+    return same_points and not found.stale and choices.recompute(found.value)
+
+
+def _overwrite(known: dict[tuple[str, Expr], _Known], buffer: str, passes: int) -> None:
+    """A buffer is written: its earlier values are gone, and values computed from it cannot be computed again."""
+    for key, entry in list(known.items()):
+        if key[0] == buffer:
+            del known[key]
+        elif any(n.op is Op.LOAD and n.attr[0] == buffer for n in walk(entry.value)):
+            if entry.passes == passes:
+                entry.stale = True
+            else:
+                del known[key]
+
+
+def passes_of(parts: list[Part]) -> list[list[Part]]:
+    """Runs of steps over the same points."""
+    runs: list[list[Part]] = []
+    for part in parts:
+        if runs and part.role is not Role.REDUCE and runs[-1][-1].role is part.role:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+def drop_unneeded(parts: list[Part], needed: set[str]) -> list[Part]:
+    """Drop stores that nobody reads, last step first, and steps without stores."""
+    read: set[str] = set(needed)
+    out: list[Part] = []
+    for part in reversed(parts):
+        nest = part.nest
+        stores = tuple(s for s in nest.stores if s.buffer in read)
+        if not stores:
+            continue
+        if len(stores) != len(nest.stores):
+            nest = dataclasses.replace(nest, stores=stores)
+        read |= {n.attr[0] for n in walk(*roots(nest)) if n.op is Op.LOAD}
+        out.append(Part(part.number, nest, part.role))
+    return out[::-1] or parts[-1:]
+
+
+def canonical_axes(block: Block, parts: list[Part]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Substitution]:
+    """Merge and rename the axes of a block; the substitution carries the old symbols over."""
+    indices = {e for p in parts for e in index_exprs(p.nest)}
+    if block.shape is Shape.TEMPLATE:
+        return block.axes, (), Substitution({})
+    mapping: dict[Symbol, Expr] = {}
+    axes = _merged_axes(block.axes, indices, "x", mapping)
+    rows = _merged_axes(block.row_axes, indices, "r", mapping)
+    return axes, rows, Substitution(mapping)
+
+
+def _merged_axes(
+    axes: tuple[Axis, ...], indices: set[Expr], letter: str, mapping: dict[Symbol, Expr]
+) -> tuple[Axis, ...]:
+    runs: list[list[Axis]] = []
+    for axis in axes:
+        if axis.extent is ONE:
+            mapping[axis.symbol] = ZERO
+        elif runs and _contiguous(runs[-1][-1], axis, indices):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    made = []
+    for k, run in enumerate(runs):
+        extent: Expr = ONE
+        for axis in run:
+            extent = extent * axis.extent
+            mapping[axis.symbol] = ZERO
+        symbol = axis_symbol(f"{letter}{k}", extent)
+        # every index is linear with strides that follow on: the innermost symbol stands for the run
+        mapping[run[-1].symbol] = symbol
+        made.append(Axis(symbol, extent))
+    return tuple(made)
+
+
+def _contiguous(outer: Axis, inner: Axis, indices: set[Expr]) -> bool:
+    for e in indices:
+        c, d = e.coefficient(outer.symbol), e.coefficient(inner.symbol)
+        if c is None or d is None or c is not d * inner.extent:
+            return False
+    return True
+
+
+def _renamed(part: Part, axes: tuple[Axis, ...], rows: tuple[Axis, ...], substitution: Substitution) -> LoopNest:
+    nest = part.nest
+    return dataclasses.replace(
+        nest,
+        axes=(*axes, *rows) if part.role is Role.ROW else axes,
+        reduce_axes=rows if part.role is Role.REDUCE else (),
+        reductions=tuple(substitution.reduction(r) for r in nest.reductions),
+        stores=tuple(substitution.store(s) for s in nest.stores),
+    )
+
+
+def merged(steps: tuple[LoopNest, ...]) -> LoopNest:
+    """One nest with all stores, of steps over the same points; all values are computed before any is stored."""
+    if len(steps) == 1:
+        return steps[0]
+    last: dict[object, Store] = {}
+    for k, s in enumerate(s for step in steps for s in step.stores):
+        last[(s.buffer, s.index) if s.mode is StoreMode.PLAIN else k] = s
+    stores = tuple(last.values())
+    return dataclasses.replace(steps[-1], stores=stores, ops=_ops(steps))
+
+
+def _borders(
+    steps: tuple[LoopNest, ...], needed: set[str]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """(internal, reads, writes) of the steps."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    first_read: set[str] = set()
+    for step in steps:
+        found = accesses(step)
+        first_read |= set(found.reads) - writes
+        reads |= set(found.reads)
+        writes |= set(found.writes)
+    internal = {n for n in writes if n not in needed and n not in first_read}
+    return tuple(sorted(internal)), tuple(sorted(reads - internal)), tuple(sorted(writes - internal))
+
+
+def _ops(steps: tuple[LoopNest | TemplateCall, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(op for step in steps for op in step.ops))
+
+
+def _ops_text(steps: tuple[LoopNest, ...]) -> str:
+    return "_".join(_ops(steps)[:6]) or "copy"

@@ -1,0 +1,96 @@
+"""Every heuristic of the scheduler, as methods of one class that can be replaced.
+
+Nothing here is needed for right results: legality is decided elsewhere. ``schedule(program, ctx,
+choices=Choices())`` takes a subclass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from braze.loops.ir import Buffer, LoopNest, Node, Op
+from braze.options import Options
+from braze.schedule.rewrite import walk
+from braze.schedule.records import GroupKind
+from braze.symbolic.expr import Expr, Symbol
+
+#: operations that cost tens of cycles an element
+COSTLY = frozenset(
+    {
+        Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ASIN,
+        Op.ACOS, Op.ATAN, Op.ATAN2, Op.SINH, Op.COSH, Op.TANH, Op.ASINH, Op.ACOSH, Op.ATANH, Op.ERF, Op.ERFC,
+        Op.SIGMOID, Op.POW, Op.HYPOT, Op.RANDOM, Op.FMOD, Op.REMAINDER,
+    }
+)  # fmt: skip
+
+
+class Choices:
+    """The default heuristics."""
+
+    #: a size we do not know is taken to be this
+    unknown_size = 128
+    #: order positions that a fusion may bridge; keeps the search near-linear and values short-lived
+    reach = 400
+    #: positions that unrelated siblings may be apart
+    sibling_reach = 24
+    #: rounds of all phases before we stop looking for more
+    rounds = 4
+    #: bytes of a reduced row that may be held at once
+    persistent_bytes = 32 << 10
+    #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
+    sibling_share = 0.5
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def size_hint(self, e: Expr) -> int:
+        """A likely value of a size expression."""
+        if e.value is not None:
+            return e.value
+        return e.evaluate({s: self._likely(s) for s in e.symbols()})
+
+    def _likely(self, s: Symbol) -> int:
+        low, high = s.bounds()
+        value = max(self.unknown_size, low or 0)
+        return value if high is None else min(value, high)
+
+    def bytes_of(self, buffer: Buffer) -> int:
+        """Likely bytes of a buffer's elements (a broadcast one counts once per stored element)."""
+        total = buffer.dtype.itemsize
+        for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
+            if stride.value != 0:
+                total *= max(self.size_hint(size), 1)
+        return total
+
+    def fits(self, steps: int) -> bool:
+        """Whether a kernel of so many loop nests is acceptable."""
+        return steps <= self.options.max_fusion_steps
+
+    def worthwhile_siblings(self, shared: int, smaller: int) -> bool:
+        """Whether two kernels that only read the same data should be one."""
+        return shared > 0 and shared >= self.sibling_share * smaller
+
+    def keeps_contiguity(self, stride_before: int, stride_after: int) -> bool:
+        """Whether a store whose innermost stride changes so may join (no transposed writes by default)."""
+        return abs(stride_after) <= max(1, abs(stride_before))
+
+    def index_math_in_epilogue(self) -> bool:
+        """Whether a GEMM epilogue may hold divisions in its indices (a reshaped, permuted store)."""
+        return False
+
+    def reduction_kind(self, row_extents: Sequence[Expr], itemsize: int) -> GroupKind:
+        """Hold the row at once, or walk it in blocks."""
+        row = itemsize
+        for e in row_extents:
+            if e.value is None:
+                return GroupKind.LOOPED
+            row *= e.value
+        return GroupKind.PERSISTENT if row <= self.persistent_bytes else GroupKind.LOOPED
+
+    def recompute(self, value: Node) -> bool:
+        """Whether a value used in several passes over a row is cheaper computed again than kept."""
+        return not any(n.op in COSTLY for n in walk(value))
+
+    def worthwhile_column_reduction(self, producer: LoopNest) -> bool:
+        """Whether a reduction over outer dimensions takes its pointwise producer in."""
+        return self.recompute(producer.stores[0].value)

@@ -1,0 +1,146 @@
+"""Who reads and writes what: the accesses of each step, and the order they force.
+
+Buffers that may share storage (results of an aliasing extern call) form one *family*; an access
+to one member counts as an access to the family.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+
+from braze.loops.ir import (
+    BufferView,
+    ExternCall,
+    LoopNest,
+    LoopProgram,
+    Op,
+    Step,
+    Store,
+    StoreMode,
+    TemplateCall,
+)
+from braze.schedule.rewrite import roots, walk
+from braze.symbolic.expr import Expr
+
+#: stands for "anywhere in the buffer"
+ANYWHERE = None
+
+
+@dataclasses.dataclass(slots=True)
+class Accesses:
+    """Indices read and written, by buffer; ``ANYWHERE`` in a set means an index we cannot compare."""
+
+    reads: dict[str, set[Expr | None]] = dataclasses.field(default_factory=lambda: defaultdict(set))
+    writes: dict[str, set[Expr | None]] = dataclasses.field(default_factory=lambda: defaultdict(set))
+
+    def merge(self, other: Accesses) -> Accesses:
+        out = Accesses()
+        for mine, theirs, both in (
+            (self.reads, other.reads, out.reads),
+            (self.writes, other.writes, out.writes),
+        ):
+            for name, indices in (*mine.items(), *theirs.items()):
+                both[name] |= indices
+        return out
+
+    def touched(self) -> set[str]:
+        return {*self.reads, *self.writes}
+
+
+def accesses(step: Step) -> Accesses:
+    """What one step reads and writes."""
+    if isinstance(step, ExternCall):
+        return _of_extern(step)
+    if isinstance(step, TemplateCall):
+        found = Accesses()
+        for view in step.args:
+            found.reads[view.buffer].add(ANYWHERE)
+        _add_stores(found, step.epilogue)
+        for node in walk(*(s.value for s in step.epilogue)):
+            if node.op is Op.LOAD:
+                _add_load(found, node.attr, bool(node.args))
+        return found
+    return _of_nest(step)
+
+
+def views_in(values: object) -> list[BufferView]:
+    """Every BufferView in nested tuples of arguments."""
+    if isinstance(values, BufferView):
+        return [values]
+    if isinstance(values, (tuple, list)):
+        return [view for v in values for view in views_in(v)]
+    return []
+
+
+def _of_extern(step: ExternCall) -> Accesses:
+    found = Accesses()
+    for view in views_in((step.args, tuple(v for _, v in step.kwargs))):
+        found.reads[view.buffer].add(ANYWHERE)
+    for name in (*step.outputs, *step.mutates):
+        if name:
+            found.writes[name].add(ANYWHERE)
+    return found
+
+
+def _of_nest(step: LoopNest) -> Accesses:
+    found = Accesses()
+    for node in walk(*roots(step)):
+        if node.op is Op.LOAD:
+            _add_load(found, node.attr, bool(node.args))
+    _add_stores(found, step.stores)
+    return found
+
+
+def _add_load(found: Accesses, attr: tuple[str, Expr], indirect: bool) -> None:
+    found.reads[attr[0]].add(ANYWHERE if indirect else attr[1])
+
+
+def _add_stores(found: Accesses, stores: tuple[Store, ...]) -> None:
+    for s in stores:
+        index = ANYWHERE if s.args or s.mode is not StoreMode.PLAIN else s.index
+        found.writes[s.buffer].add(index)
+        if s.mode is not StoreMode.PLAIN:
+            found.reads[s.buffer].add(ANYWHERE)
+
+
+def families(program: LoopProgram) -> dict[str, str]:
+    """Buffer -> the representative of all buffers that may share its storage."""
+    parent: dict[str, str] = {b.name: b.name for b in program.buffers}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            name = parent[name]
+        return name
+
+    for step in program.steps:
+        if isinstance(step, ExternCall) and step.aliases:
+            for name in (*filter(None, step.outputs), *step.aliases[1:]):
+                parent[find(name)] = find(step.aliases[0])
+    return {name: find(name) for name in parent}
+
+
+def edges(steps: list[Accesses], family: dict[str, str]) -> list[set[int]]:
+    """For each step the earlier steps that must come before it (read after write, write after read or write)."""
+    before: list[set[int]] = []
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = defaultdict(list)
+    for k, step in enumerate(steps):
+        needs: set[int] = set()
+        for name in step.reads:
+            root = family[name]
+            if root in writer:
+                needs.add(writer[root])
+        for name in step.writes:
+            root = family[name]
+            needs.update(readers[root])
+            if root in writer:
+                needs.add(writer[root])
+        for name in step.reads:
+            readers[family[name]].append(k)
+        for name in step.writes:
+            writer[family[name]] = k
+            readers[family[name]] = []
+        needs.discard(k)
+        before.append(needs)
+    return before

@@ -1,0 +1,156 @@
+"""Join blocks into kernels, to a fixed point.
+
+Candidates are pairs that share a buffer: a writer and a reader, or two neighbouring readers. Within a phase
+they are tried by bytes saved. Phases stand in the order in which they take from each other: what moves into a
+GEMM's epilogue is no longer there for a reduction to read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable
+
+from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopProgram
+from braze.schedule.blockgraph import BlockGraph
+from braze.schedule.blocks import Block, Shape, block_of
+from braze.schedule.choices import Choices
+from braze.schedule.dependences import families
+from braze.schedule.legality import Facts, join
+from braze.support.log import logger
+
+log = logger("fusion")
+
+
+class Fusion:
+    """One run of the fusion over one program."""
+
+    def __init__(self, program: LoopProgram, choices: Choices) -> None:
+        self.choices = choices
+        self.buffers = {b.name: b for b in program.buffers}
+        family = families(program)
+        sizes: dict[str, int] = {}
+        for root in family.values():
+            sizes[root] = sizes.get(root, 0) + 1
+        self.graph = BlockGraph([block_of(k, s) for k, s in enumerate(program.steps)], family)
+        self.kept = kept_buffers(program)
+        self.facts = Facts(
+            choices, {n: sizes[r] == 1 for n, r in family.items()}, {b.name: b.dtype for b in program.buffers}
+        )
+        self.bytes = {b.name: choices.bytes_of(b) for b in program.buffers}
+        self._numbers = itertools.count()
+
+    def run(self) -> list[Block]:
+        """Join until a round changes nothing; the blocks in a valid order."""
+        for _ in range(self.choices.rounds):
+            changed = sum(self.phase(vertical, shapes) for shapes in PHASES)
+            changed += self.phase(horizontal, None)
+            if not changed:
+                break
+        return self.graph.blocks()
+
+    def phase(self, relation: object, shapes: object) -> int:
+        """Try all candidates of one kind, the best first; how many were joined."""
+        heap: list[tuple[int, int, int, Block, Block]] = []
+        seen: set[tuple[Block, Block]] = set()
+
+        def push(pairs: Iterable[tuple[Block, Block]]) -> None:
+            for a, b in pairs:
+                if (a, b) not in seen and (shapes is None or (a.shape, b.shape) in shapes):  # type: ignore[operator]
+                    seen.add((a, b))
+                    score = self.saved(a, b)
+                    if score:
+                        gap = self.graph.position[b] - self.graph.position[a]
+                        heapq.heappush(heap, (-score, gap, next(self._numbers), a, b))
+
+        for block in self.graph.blocks():
+            push(relation(self, block))  # type: ignore[operator]
+        joined = 0
+        while heap:
+            score, _, _, a, b = heapq.heappop(heap)
+            made = self.attempt(a, b, -score)
+            if made is not None:
+                joined += 1
+                push(relation(self, made))  # type: ignore[operator]
+        return joined
+
+    def attempt(self, a: Block, b: Block, score: int) -> Block | None:
+        """Join the two if both still stand and it is legal."""
+        place = self.graph.position
+        if a not in place or b not in place:
+            return None
+        if place[a] > place[b]:
+            a, b = b, a
+        if place[b] - place[a] > self.choices.reach or not self.graph.may_join(a, b):
+            return None
+        shared = sorted(a.accesses.touched() & b.accesses.touched(), key=lambda n: -self.bytes[n])
+        made = join(a, b, self.facts, f"shares {shared[0]} ({_amount(score)} saved)")
+        if made is not None:
+            self.graph.join(a, b, made)
+        log.debug("%s %s + %s: %s", "joined" if made else "kept apart", _names(a), _names(b), _amount(score))
+        return made
+
+    def saved(self, a: Block, b: Block) -> int:
+        """Bytes that need not move if the two are one kernel."""
+        total = 0
+        for name in a.accesses.touched() & b.accesses.touched():
+            written = name in a.accesses.writes or name in b.accesses.writes
+            total += self.bytes[name]
+            if written and name not in self.kept and self.graph.users[name] <= {a, b}:
+                total += self.bytes[name]
+        return total
+
+    def read_bytes(self, block: Block) -> int:
+        return sum(self.bytes[name] for name in block.accesses.reads)
+
+
+def vertical(fusion: Fusion, block: Block) -> Iterable[tuple[Block, Block]]:
+    """Pairs of a writer and a reader that ``block`` is one of."""
+    graph = fusion.graph
+    place = graph.position
+    near = graph.before[block] | graph.after[block]
+    for other in sorted(near, key=place.__getitem__):
+        yield (other, block) if place[other] < place[block] else (block, other)
+
+
+def horizontal(fusion: Fusion, block: Block) -> Iterable[tuple[Block, Block]]:
+    """Pairs with the next reader of each buffer that ``block`` reads."""
+    place = fusion.graph.position
+    if block.shape not in (Shape.POINT, Shape.ROW):
+        return
+    for name in block.accesses.reads:
+        later = [u for u in fusion.graph.users[name] if 0 < place[u] - place[block] <= fusion.choices.sibling_reach]
+        for other in sorted(later, key=place.__getitem__)[:2]:
+            if other.shape not in (Shape.POINT, Shape.ROW):
+                continue
+            smaller = min(fusion.read_bytes(block), fusion.read_bytes(other))
+            if fusion.choices.worthwhile_siblings(_shared_reads(fusion, block, other), smaller):
+                yield block, other
+
+
+_POINT = {(Shape.POINT, Shape.POINT), (Shape.TEMPLATE, Shape.POINT)}
+_ROW = {(Shape.POINT, Shape.ROW), (Shape.ROW, Shape.POINT), (Shape.ROW, Shape.ROW)}
+PHASES = (_POINT, _ROW)
+
+
+def _shared_reads(fusion: Fusion, a: Block, b: Block) -> int:
+    """Bytes of the buffers that both read."""
+    return sum(fusion.bytes[n] for n in a.accesses.reads if n in b.accesses.reads)
+
+
+def kept_buffers(program: LoopProgram) -> set[str]:
+    """Buffers whose contents are needed after the last step: inputs, outputs, and what outputs alias."""
+    kept = {b.name for b in program.buffers if b.kind is not BufferKind.TEMPORARY}
+    kept |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    for step in reversed(program.steps):
+        if isinstance(step, ExternCall) and step.aliases and kept & {*step.outputs}:
+            kept |= {*step.aliases}
+    return kept
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def _names(block: Block) -> str:
+    return "+".join(p.nest.name for p in block.parts) or (block.call.name if block.call else "?")

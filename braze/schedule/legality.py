@@ -1,0 +1,219 @@
+"""Whether, and over which symbols, two blocks may become one kernel.
+
+``join(a, b, ...)`` takes blocks of which ``a`` comes first. They may be joined when
+
+1. they run on one device and their domains can be laid over each other;
+2. every element that one writes and the other touches is touched at the same point: all indices into
+   such a buffer become one expression, and the writer writes each element at one point only;
+3. no scatter store, unknown index or storage shared under another name is involved.
+
+That no third block stands between them is for the caller to know (`blockgraph.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from braze.loops.ir import Axis, ReduceKind
+from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesses
+from braze.schedule.choices import Choices
+from braze.schedule.dependences import Accesses
+from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by
+from braze.schedule.rewrite import Substitution, index_exprs
+from braze.symbolic.expr import ZERO, Expr, FloorDiv, Mod, Symbol
+
+#: shared buffers whose access order is tried as the order of the axes
+_TRIED_ORDERS = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """What legality must know of the whole program."""
+
+    choices: Choices
+    private: Mapping[str, bool]  # buffer -> its storage is reached by this name only
+    dtypes: Mapping[str, object]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fit:
+    """How the symbols of two blocks become common ones, and the role of the second's point steps."""
+
+    axes: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    first: dict[Symbol, Expr]
+    second: dict[Symbol, Expr]
+    role: Role
+
+
+def join(a: Block, b: Block, facts: Facts, reason: str) -> Block | None:
+    """The block that does both, or None where that is not legal or not wise."""
+    shapes = {a.shape, b.shape}
+    if Shape.EXTERN in shapes or a.device != b.device or not facts.choices.fits(len(a.parts) + len(b.parts)):
+        return None
+    if b.shape is Shape.TEMPLATE or (a.shape is Shape.TEMPLATE and b.shape is not Shape.POINT):
+        return None
+    conflicts = _conflicts(a.accesses, b.accesses)
+    if not all(facts.private[name] for name in conflicts):
+        return None
+    for fit in _fits(a, b, facts):
+        first = moved_accesses(a.accesses, fit.first)
+        second = moved_accesses(b.accesses, fit.second)
+        if not _same_points(first, second, conflicts) or not (conflicts or _read_alike(first, second)):
+            continue
+        made = _made(a, b, fit, first.merge(second), reason)
+        if _single_writers(made, conflicts, facts) and _wise(a, b, made, fit, facts):
+            return made
+    return None
+
+
+def _conflicts(a: Accesses, b: Accesses) -> set[str]:
+    """Buffers that one block writes and the other touches."""
+    return {name for name in a.writes if name in b.reads or name in b.writes} | {
+        name for name in a.reads if name in b.writes
+    }
+
+
+def _fits(a: Block, b: Block, facts: Facts) -> Iterator[Fit]:
+    """Ways to lay the domains over each other, the plainest first."""
+    base, other = (b, a) if a.shape is Shape.POINT and b.shape is Shape.ROW else (a, b)
+    for overlay in _overlays(base, other, base.places(), facts):
+        yield _fit(a, b, base, overlay, Role.ROW)
+    if base.shape is Shape.ROW and other.shape is Shape.POINT:
+        once_per_row = [Place(axis, False) for axis in base.axes]
+        for overlay in _overlays(base, other, once_per_row, facts):
+            rows = {axis.symbol: axis.symbol for axis in base.row_axes}
+            whole = Overlay(overlay.axes, base.row_axes, {**overlay.left, **rows}, overlay.right)
+            yield _fit(a, b, base, whole, Role.POINT)
+
+
+def _overlays(base: Block, other: Block, places: list[Place], facts: Facts) -> Iterator[Overlay]:
+    plain = lay_over(places, other.places(), base.listing())
+    if plain is not None:
+        yield plain
+    if _counts_positions(base) or _counts_positions(other):
+        return  # their results depend on the order of the row's axes
+    shared = sorted(base.accesses.touched() & other.accesses.touched())
+    seen = [(places, other.places())]
+    for name in shared[:_TRIED_ORDERS]:
+        left_index, right_index = _an_index(base.accesses, name), _an_index(other.accesses, name)
+        if left_index is None or right_index is None:
+            continue
+        left = ordered_by(places, left_index, facts.choices.size_hint)
+        right = ordered_by(other.places(), right_index, facts.choices.size_hint)
+        if left is None or right is None or (left, right) in seen:
+            continue
+        seen.append((left, right))
+        overlay = lay_over(left, right, base.listing())
+        if overlay is not None:
+            yield overlay
+
+
+def _counts_positions(block: Block) -> bool:
+    kinds = {r.kind for part in block.parts for r in part.nest.reductions}
+    return bool(kinds & {ReduceKind.ARGMAX, ReduceKind.ARGMIN})
+
+
+def _an_index(found: Accesses, name: str) -> Expr | None:
+    for index in (*found.writes.get(name, ()), *found.reads.get(name, ())):
+        if index is not None:
+            return index
+    return None
+
+
+def _fit(a: Block, b: Block, base: Block, overlay: Overlay, role: Role) -> Fit:
+    if base.shape is Shape.TEMPLATE:
+        # a template's own axes stay whole: the other side gets divisions where it splits them
+        back = decomposed(overlay.left, overlay.axes, base.axes)
+        right = {s: e.subs(back) for s, e in overlay.right.items()}
+        return Fit(base.axes, (), {}, right, Role.POINT)
+    first, second = (overlay.left, overlay.right) if base is a else (overlay.right, overlay.left)
+    if base.shape is Shape.POINT:
+        role = Role.POINT
+    return Fit(overlay.axes, overlay.row_axes, first, second, role)
+
+
+def _same_points(a: Accesses, b: Accesses, conflicts: set[str]) -> bool:
+    for name in conflicts:
+        indices = set()
+        for side in (a, b):
+            indices |= side.writes.get(name, set()) | side.reads.get(name, set())
+        if len(indices) != 1 or None in indices:
+            return False
+    return True
+
+
+def _read_alike(a: Accesses, b: Accesses) -> bool:
+    """Whether some buffer is read at the same points by both."""
+    return any(
+        indices & b.reads[name] - {None} for name, indices in a.reads.items() if name in b.reads
+    )
+
+
+def _made(a: Block, b: Block, fit: Fit, found: Accesses, reason: str) -> Block:
+    parts: list[Part] = []
+    for block, mapping in ((a, fit.first), (b, fit.second)):
+        substitution = Substitution(mapping)
+        for part in block.parts:
+            role = part.role
+            if block.shape is Shape.POINT and fit.role is Role.ROW:
+                role = Role.ROW
+            parts.append(moved(part, substitution, fit.axes, fit.rows, role))
+    parts.sort(key=lambda p: p.number)
+    shape = Shape.ROW if Shape.ROW in (a.shape, b.shape) else a.shape
+    reasons = (*a.reasons, *b.reasons, reason)
+    first = min(a.first, b.first)
+    return Block(shape, tuple(parts), fit.axes, fit.rows, found, first, a.device, a.call, reasons)
+
+
+def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
+    """Whether each element of a buffer in conflict is written at one point only."""
+    for part in block.parts:
+        for store in part.nest.stores:
+            if store.buffer in conflicts and not injective(store.index, part.nest.axes, facts.choices.size_hint):
+                return False
+    return True
+
+
+def _wise(a: Block, b: Block, made: Block, fit: Fit, facts: Facts) -> bool:
+    """Whether the stores keep their innermost strides, and an epilogue stays free of divisions."""
+    choices = facts.choices
+    if made.shape is Shape.TEMPLATE:
+        return choices.index_math_in_epilogue() or not any(
+            _divides(e, made.axes) for part in made.parts for e in index_exprs(part.nest)
+        )
+    for old in (a, b):
+        for part, new in _renumbered(old, made):
+            before = _innermost_stride(part, choices)
+            after = _innermost_stride(new, choices)
+            if part.role is not Role.REDUCE and not choices.keeps_contiguity(before, after):
+                return False
+    return True
+
+
+def _renumbered(old: Block, made: Block) -> Iterator[tuple[Part, Part]]:
+    by_number = {p.number: p for p in made.parts}
+    for part in old.parts:
+        yield part, by_number[part.number]
+
+
+def _innermost_stride(part: Part, choices: Choices) -> int:
+    """The greatest stride of a store along the step's innermost axis."""
+    if not part.nest.axes:
+        return 0
+    symbol = part.nest.axes[-1].symbol
+    strides = [s.index.coefficient(symbol) or ZERO for s in part.nest.stores]
+    return max((abs(choices.size_hint(c)) for c in strides), default=0)
+
+
+def _divides(e: Expr, axes: tuple[Axis, ...]) -> bool:
+    """Whether a division of an axis is left in an index."""
+    symbols = {a.symbol for a in axes}
+    stack: list[Expr] = [e]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, (FloorDiv, Mod)) and x.symbols() & symbols:
+            return True
+        stack.extend(x.children())
+    return False

@@ -1,0 +1,237 @@
+"""Give every temporary a place in one arena, by liveness.
+
+Slots of buffers alive at the same time never overlap. A pointwise kernel may write its result over an operand
+that dies there, read at the same index (``reuse``). Sizes may be expressions: then a free slot is reused
+only where it is provably large enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from braze.loops.ir import Buffer, ExternCall, LoopProgram, Store, TemplateCall
+from braze.schedule.dependences import accesses
+from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
+from braze.support.record import record
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer
+
+ALIGNMENT = 64
+
+
+@record
+class Life:
+    """A buffer in the arena is alive from group ``start`` to group ``stop``, both inclusive."""
+
+    buffer: str
+    start: int
+    stop: int
+    bytes: Expr
+
+
+def plan_memory(program: LoopProgram, groups: Sequence[Group], kept: set[str]) -> MemoryPlan:
+    """The arena plan for groups in their final order."""
+    buffers = {b.name: b for b in program.buffers}
+    lives = lifetimes(groups, buffers, kept)
+    reuse = in_place(groups, lives, buffers)
+    chains = _chains(lives, reuse)
+    if all(c.bytes.value is not None for c in chains):
+        offsets, total = _pack_static(chains)
+    else:
+        offsets, total = _pack_symbolic(chains)
+    roots = dict(reuse)
+    slots = []
+    for life in lives:
+        root = life.buffer
+        while root in roots:
+            root = roots[root]
+        slots.append(Slot(life.buffer, offsets[root], life.bytes))
+    return MemoryPlan(tuple(slots), total, tuple(reuse))
+
+
+def storage_bytes(buffer: Buffer) -> Expr:
+    """Bytes from the first to the last element."""
+    last: Expr = ZERO
+    for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
+        if size is ZERO:
+            return ZERO
+        last = last + (size - 1) * stride
+    return (last + 1) * buffer.dtype.itemsize
+
+
+def aligned(size: Expr) -> Expr:
+    return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+
+def lifetimes(groups: Sequence[Group], buffers: Mapping[str, Buffer], kept: set[str]) -> list[Life]:
+    """Lives of the temporaries that kernels and out-variants write; extern results live with the allocator."""
+    placed: dict[str, int] = {}
+    own: set[str] = set()
+    last: dict[str, int] = {}
+    for k, g in enumerate(groups):
+        if isinstance(g.call, ExternCall) and not g.call.out_variant:
+            own.update(g.call.outputs)
+        for name in g.writes:
+            placed.setdefault(name, k)
+        for name in (*g.reads, *g.writes):
+            last[name] = k
+        # what an extern result may share storage with lives as long as the result
+    for g in reversed(groups):
+        if isinstance(g.call, ExternCall) and g.call.aliases:
+            stop = max((last.get(n, 0) for n in g.call.outputs), default=0)
+            for name in g.call.aliases:
+                last[name] = max(last.get(name, 0), stop)
+    lives = [
+        Life(name, start, last[name], storage_bytes(buffers[name]))
+        for name, start in placed.items()
+        if name not in kept and name not in own
+    ]
+    return sorted(lives, key=lambda x: (x.start, x.buffer))
+
+
+def in_place(
+    groups: Sequence[Group], lives: Sequence[Life], buffers: Mapping[str, Buffer]
+) -> list[tuple[str, str]]:
+    """(new, old) pairs where a pointwise group may write the new buffer over the old one."""
+    by_name = {life.buffer: life for life in lives}
+    dying: dict[int, list[Life]] = {}
+    for life in lives:
+        dying.setdefault(life.stop, []).append(life)
+    taken: set[str] = set()
+    pairs: list[tuple[str, str]] = []
+    for life in lives:
+        group = groups[life.start]
+        if group.kind is not GroupKind.POINTWISE:
+            continue
+        for old in dying.get(life.start, ()):
+            if old.start == life.start or old.buffer in taken or old.bytes is not life.bytes:
+                continue
+            if _same_elements(group, life.buffer, old.buffer, buffers) and by_name[old.buffer] is old:
+                pairs.append((life.buffer, old.buffer))
+                taken.add(old.buffer)
+                break
+    return pairs
+
+
+def _same_elements(group: Group, new: str, old: str, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether the group reads ``old`` only where it writes ``new`` at the same point."""
+    if buffers[new].dtype.itemsize != buffers[old].dtype.itemsize or len(group.steps) != 1:
+        return False
+    found = accesses(group.steps[0])
+    indices = found.reads[old] | found.writes[new]
+    return len(indices) == 1 and None not in indices and new not in found.reads and _covers_domain(group, new)
+
+
+def _covers_domain(group: Group, name: str) -> bool:
+    """Whether each point writes its own element (else a later point could read a clobbered one)."""
+    stores: list[Store] = [s for s in group.steps[0].stores if s.buffer == name]
+    return all(
+        s.index.coefficient(axis.symbol) not in (None, ZERO)
+        for s in stores
+        for axis in group.axes
+        if axis.extent is not ONE
+    )
+
+
+def _chains(lives: Sequence[Life], reuse: Sequence[tuple[str, str]]) -> list[Life]:
+    """Lives with each in-place chain as one life under its first buffer's name."""
+    by_name = {life.buffer: life for life in lives}
+    following = {old: new for new, old in reuse}
+    later = {new for new, _ in reuse}
+    chains = []
+    for life in lives:
+        if life.buffer in later:
+            continue
+        stop, name = life.stop, life.buffer
+        while name in following:
+            name = following[name]
+            stop = by_name[name].stop
+        chains.append(Life(life.buffer, life.start, stop, life.bytes))
+    return chains
+
+
+def _pack_static(lives: Sequence[Life]) -> tuple[dict[str, Expr], Expr]:
+    """Offsets by two greedy rules; the smaller arena wins."""
+    plans = [_best_fit(lives)]
+    if len(lives) <= 400:
+        plans.append(_largest_first(lives))
+    offsets, total = min(plans, key=lambda p: p[1])
+    return {name: Integer(offset) for name, offset in offsets.items()}, Integer(total)
+
+
+def _round(n: int) -> int:
+    return -(-n // ALIGNMENT) * ALIGNMENT
+
+
+def _largest_first(lives: Sequence[Life]) -> tuple[dict[str, int], int]:
+    """Place the largest buffers first, each at the lowest offset free during its life."""
+    offsets: dict[str, int] = {}
+    placed: list[tuple[int, int, Life]] = []
+    total = 0
+    for life in sorted(lives, key=lambda x: -(x.bytes.value or 0)):
+        need = _round(life.bytes.value or 0)
+        at = 0
+        for start, stop, other in placed:
+            if other.start <= life.stop and life.start <= other.stop:
+                if at + need <= start:
+                    break
+                at = max(at, stop)
+        offsets[life.buffer] = at
+        placed.append((at, at + need, life))
+        placed.sort(key=lambda p: p[0])
+        total = max(total, at + need)
+    return offsets, total
+
+
+def _best_fit(lives: Sequence[Life]) -> tuple[dict[str, int], int]:
+    """Walk the groups in order; take the smallest free gap that is large enough."""
+    offsets: dict[str, int] = {}
+    live: list[tuple[int, int, int]] = []  # offset, end, stop
+    total = 0
+    for life in lives:
+        live = sorted(x for x in live if x[2] >= life.start)
+        need = _round(life.bytes.value or 0)
+        best: tuple[int, int] | None = None
+        at = 0
+        for offset, end, _ in live:
+            gap = offset - at
+            if gap >= need and (best is None or gap < best[0]):
+                best = gap, at
+            at = max(at, end)
+        place = best[1] if best else at
+        offsets[life.buffer] = place
+        live.append((place, place + need, life.stop))
+        total = max(total, place + need)
+    return offsets, total
+
+
+def _pack_symbolic(lives: Sequence[Life]) -> tuple[dict[str, Expr], Expr]:
+    """Whole slots are handed on to buffers that provably fit."""
+    offsets: dict[str, Expr] = {}
+    slots: list[tuple[Expr, Expr, int]] = []  # offset, bytes, free after group
+    total: Expr = ZERO
+    for life in lives:
+        need = aligned(life.bytes)
+        fitting = [k for k, (_, size, stop) in enumerate(slots) if stop < life.start and _fits(need, size)]
+        exact = [k for k in fitting if slots[k][1] is need]
+        if fitting:
+            k = (exact or fitting)[-1]
+            offset, size, _ = slots[k]
+            slots[k] = offset, size, life.stop
+        else:
+            offset = total
+            slots.append((offset, need, life.stop))
+            total = total + need
+        offsets[life.buffer] = offset
+    return offsets, total
+
+
+def _fits(need: Expr, size: Expr) -> bool:
+    if need is size:
+        return True
+    low = (size - need).bounds()[0]
+    return low is not None and low >= 0
+
+
+def is_arena_call(call: ExternCall | TemplateCall | None) -> bool:
+    """Whether an extern call writes straight into planned storage."""
+    return not isinstance(call, ExternCall) or bool(call.out_variant)

@@ -1,0 +1,131 @@
+"""Replace symbols and loads inside scalar nodes and loop nests.
+
+Nodes are interned, so each function keeps a memo by node and an unchanged node comes back itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from braze.loops.ir import DType, LoopNest, Node, Op, Reduction, Store
+from braze.symbolic.expr import Expr, Symbol
+
+SymbolMap = Mapping[Symbol, Expr]
+
+
+class Substitution:
+    """Replaces symbols in expressions, nodes and stores; remembers what it has done."""
+
+    def __init__(self, mapping: SymbolMap) -> None:
+        self.mapping = {s: e for s, e in mapping.items() if s is not e}
+        self._exprs: dict[Expr, Expr] = {}
+        self._nodes: dict[Node, Node] = {}
+
+    def expr(self, e: Expr) -> Expr:
+        if not self.mapping:
+            return e
+        found = self._exprs.get(e)
+        if found is None:
+            found = self._exprs[e] = e.subs(self.mapping)
+        return found
+
+    def node(self, node: Node) -> Node:
+        if not self.mapping:
+            return node
+        return rewrite(node, self._replace, self._nodes)
+
+    def store(self, store: Store) -> Store:
+        args = tuple(self.node(a) for a in store.args)
+        return Store(store.buffer, self.expr(store.index), self.node(store.value), store.mode, args)
+
+    def reduction(self, r: Reduction) -> Reduction:
+        return Reduction(r.kind, r.dtype, self.node(r.value))
+
+    def _replace(self, node: Node) -> Node:
+        attr = map_attr(node.attr, self.expr)
+        return node if attr is node.attr else Node(node.op, node.dtype, node.args, attr)
+
+
+def rewrite(node: Node, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Node:
+    """Rebuild an expression bottom-up with ``replace`` applied to every node."""
+    stack = [(node, False)]
+    while stack:
+        n, ready = stack.pop()
+        if n in memo:
+            continue
+        if not ready:
+            stack.append((n, True))
+            stack.extend((a, False) for a in n.args if a not in memo)
+            continue
+        args = tuple(memo[a] for a in n.args)
+        same = all(x is y for x, y in zip(args, n.args, strict=True))
+        memo[n] = replace(n if same else Node(n.op, n.dtype, args, n.attr))
+    return memo[node]
+
+
+def map_attr(attr: object, f: Callable[[Expr], Expr]) -> object:
+    """Apply ``f`` to the expressions in a node's ``attr`` (bare, or inside a tuple)."""
+    if isinstance(attr, Expr):
+        return f(attr)
+    if isinstance(attr, tuple):
+        out = tuple(map_attr(a, f) for a in attr)
+        return attr if all(x is y for x, y in zip(out, attr, strict=True)) else out
+    return attr
+
+
+def walk(*roots: Node) -> Iterator[Node]:
+    """Every node under ``roots`` once."""
+    seen: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(node.args)
+
+
+def roots(nest: LoopNest) -> Iterator[Node]:
+    """The expressions a nest evaluates: reductions' values, stores' values and indirect indices."""
+    for r in nest.reductions:
+        yield r.value
+    for s in nest.stores:
+        yield s.value
+        yield from s.args
+
+
+def index_exprs(nest: LoopNest) -> Iterator[Expr]:
+    """Every expression over the nest's axes: indices of loads and stores, index values, bounds."""
+    for s in nest.stores:
+        yield s.index
+    for node in walk(*roots(nest)):
+        yield from attr_exprs(node.attr)
+
+
+def attr_exprs(attr: object) -> Iterator[Expr]:
+    """The expressions in a node's ``attr``."""
+    if isinstance(attr, Expr):
+        yield attr
+    elif isinstance(attr, tuple):
+        for a in attr:
+            yield from attr_exprs(a)
+
+
+def forwarded(value: Node, dtype: DType) -> Node:
+    """What a load gives of a value that was stored into a buffer of ``dtype``."""
+    return value if value.dtype is dtype else Node(Op.CAST, dtype, (value,))
+
+
+def forward_loads(store: Store, known: Mapping[tuple[str, Expr], Node], memo: dict[Node, Node]) -> Store:
+    """Replace loads of (buffer, index) pairs in ``known`` by the values that were stored there."""
+
+    def replace(node: Node) -> Node:
+        if node.op is Op.LOAD and not node.args:
+            return known.get(node.attr, node)
+        return node
+
+    value = rewrite(store.value, replace, memo)
+    args = tuple(rewrite(a, replace, memo) for a in store.args)
+    if value is store.value and args == store.args:
+        return store
+    return Store(store.buffer, store.index, value, store.mode, args)

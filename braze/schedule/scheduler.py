@@ -1,0 +1,81 @@
+"""The stage itself: fuse, put in order, plan memory."""
+
+from __future__ import annotations
+
+from braze.context import CompileContext
+from braze.loops.ir import BufferView, ExternCall, LoopProgram
+from braze.schedule.blocks import Block, block_of
+from braze.schedule.canonical import group_of
+from braze.schedule.choices import Choices
+from braze.schedule.dependences import Accesses, edges, families
+from braze.schedule.fusion import Fusion, kept_buffers
+from braze.schedule.memory import plan_memory
+from braze.schedule.order import low_peak_order
+from braze.schedule.records import Group, Schedule
+from braze.schedule.verify import verify_schedule
+
+
+def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None = None) -> Schedule:
+    """Decide the kernels of ``program``, their order, and where its temporaries live."""
+    choices = choices or Choices(ctx.options)
+    blocks = _blocks(program, choices)
+    kept = kept_buffers(program)
+    groups = _groups(program, blocks, kept, choices)
+    groups = _ordered(program, groups, kept, choices)
+    memory = plan_memory(program, groups, kept)
+    made = Schedule(program, tuple(groups), memory, _aliases(program))
+    if ctx.options.verify:
+        verify_schedule(made)
+    return made
+
+
+def _blocks(program: LoopProgram, choices: Choices) -> list[Block]:
+    if choices.options.fusion:
+        return Fusion(program, choices).run()
+    return [block_of(k, s) for k, s in enumerate(program.steps)]
+
+
+def _groups(program: LoopProgram, blocks: list[Block], kept: set[str], choices: Choices) -> list[Group]:
+    buffers = {b.name: b for b in program.buffers}
+    readers: dict[str, list[Block]] = {}
+    for block in blocks:
+        for name in block.accesses.reads:
+            readers.setdefault(name, []).append(block)
+    groups = []
+    for number, block in enumerate(blocks):
+        needed = {n for n in block.accesses.writes if n in kept or any(r is not block for r in readers.get(n, ()))}
+        groups.append(group_of(block, number, needed, buffers, choices))
+    return groups
+
+
+def group_accesses(group: Group) -> Accesses:
+    """The group's reads and writes, by name only."""
+    found = Accesses()
+    for name in group.reads:
+        found.reads[name].add(None)
+    for name in group.writes:
+        found.writes[name].add(None)
+    return found
+
+
+def _ordered(program: LoopProgram, groups: list[Group], kept: set[str], choices: Choices) -> list[Group]:
+    before = dict(enumerate(edges([group_accesses(g) for g in groups], families(program))))
+    sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.name not in kept}
+    return low_peak_order(groups, before, sizes, kept)
+
+
+def _aliases(program: LoopProgram) -> tuple[tuple[str, str], ...]:
+    """Results of extern calls that may share storage with an argument."""
+    return tuple(
+        (out, other)
+        for step in program.steps
+        if isinstance(step, ExternCall)
+        for out in step.outputs
+        for other in step.aliases
+        if out
+    )
+
+
+def output_buffers(program: LoopProgram) -> set[str]:
+    """Buffers that reach the caller."""
+    return {o.buffer for o in program.outputs if isinstance(o, BufferView)}

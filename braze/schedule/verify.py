@@ -1,0 +1,114 @@
+"""What must hold of every schedule."""
+
+from __future__ import annotations
+
+from braze.loops.ir import BufferKind, LoopNest, LoopProgram
+from braze.schedule.dependences import Accesses, accesses, edges, families
+from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.support.errors import InternalError
+from braze.symbolic.expr import ZERO, Expr
+
+
+def verify_schedule(s: Schedule) -> None:
+    """Raise InternalError BZ9040 where the schedule breaks a rule."""
+    _everything_written_before_read(s)
+    _program_order_kept(s)
+    for group in s.groups:
+        _group_is_well_formed(group)
+    check_memory(s.groups, s.memory)
+
+
+def _fail(what: str, group: Group | None = None) -> None:
+    why = f"in {group.name}: {group.reason}" if group else ""
+    raise InternalError("BZ9040", f"bad schedule: {what}", why=why)
+
+
+def _everything_written_before_read(s: Schedule) -> None:
+    there = {b.name for b in s.program.buffers if b.kind in (BufferKind.INPUT, BufferKind.CONSTANT)}
+    for group in s.groups:
+        for name in group.reads:
+            if name not in there and name not in group.writes:
+                _fail(f"{name} is read before anything writes it", group)
+        there.update(group.writes)
+    for name in _outputs(s.program):
+        if name not in there:
+            _fail(f"output {name} is never written")
+
+
+def _outputs(program: LoopProgram) -> set[str]:
+    return {b.name for b in program.buffers if b.kind is BufferKind.OUTPUT}
+
+
+def _program_order_kept(s: Schedule) -> None:
+    """Writers of each kept buffer follow one another as in the program."""
+    written: dict[str, int] = {}
+    for step in s.program.steps:
+        for name in accesses(step).writes:
+            written[name] = written.get(name, 0) + 1
+    family = families(s.program)
+    found = []
+    for group in s.groups:
+        a = Accesses()
+        for name in group.reads:
+            a.reads[name].add(None)
+        for name in group.writes:
+            a.writes[name].add(None)
+        found.append(a)
+    for k, needs in enumerate(edges(found, family)):
+        if any(need >= k for need in needs):
+            _fail("a group stands before one it needs", s.groups[k])
+
+
+def _group_is_well_formed(group: Group) -> None:
+    if group.kind in (GroupKind.EXTERN, GroupKind.TEMPLATE):
+        if group.call is None or group.steps:
+            _fail("a call group holds its call and no steps", group)
+        return
+    if not group.steps:
+        _fail("a loop group without steps", group)
+    for step in group.steps:
+        full = (*group.axes, *group.row_axes)
+        if step.reductions:
+            good = step.axes == group.axes and step.reduce_axes == group.row_axes
+        else:
+            good = step.axes in (group.axes, full) and not step.reduce_axes
+        if not good:
+            _fail(f"{step.name} runs over other axes than its group", group)
+        _symbols_are_known(step, group)
+
+
+def _symbols_are_known(step: LoopNest, group: Group) -> None:
+    own = {a.symbol for a in (*step.axes, *step.reduce_axes)}
+    foreign = {a.symbol for a in (*group.axes, *group.row_axes)} - own
+    found = accesses(step)
+    for indices in (*found.reads.values(), *found.writes.values()):
+        for e in indices:
+            if e is not None and e.symbols() & foreign:
+                _fail(f"{step.name} uses {e}, which its axes do not bind", group)
+
+
+def check_memory(groups: tuple[Group, ...], plan: MemoryPlan) -> None:
+    """Slots of buffers alive at the same time must not overlap, except in-place pairs."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for k, g in enumerate(groups):
+        for name in (*g.reads, *g.writes):
+            first.setdefault(name, k)
+            last[name] = k
+    slots = [s for s in plan.slots if s.buffer in first]
+    reuse = set(plan.reuse)
+    for i, a in enumerate(slots):
+        for b in slots[i + 1 :]:
+            apart = last[a.buffer] < first[b.buffer] or last[b.buffer] < first[a.buffer]
+            if apart or (a.buffer, b.buffer) in reuse or (b.buffer, a.buffer) in reuse:
+                continue
+            if not _disjoint(a.offset, a.bytes, b.offset, b.bytes):
+                _fail(f"slots of {a.buffer} and {b.buffer} overlap while both are alive")
+
+
+def _disjoint(a: Expr, a_bytes: Expr, b: Expr, b_bytes: Expr) -> bool:
+    for gap in (b - a - a_bytes, a - b - b_bytes):
+        low = gap.bounds()[0]
+        if gap is ZERO or (low is not None and low >= 0):
+            return True
+    return a_bytes is ZERO or b_bytes is ZERO
