@@ -1,0 +1,68 @@
+"""The command line: ``python -m benchmarks models --impls eager,torch,braze --models bert,vit``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.console import Console
+
+from benchmarks import overhead, report, run
+from braze.options import near
+
+IMPLS = ("eager", "torch", "braze")
+#: named rather than imported from zoo, which would import torch into the parent
+MODELS = (
+    "minilm", "bert", "distilbert", "gpt2", "opt", "llama", "qwen3", "mistral", "gemma", "t5_encoder",
+    "vit", "resnet", "convnext", "swin", "timm_resnet18", "timm_deit_tiny", "timm_mobilenetv3",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Measure, print a table, keep the numbers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suite", choices=("models", "overhead", "compile_time"))
+    parser.add_argument("--impls", default=",".join(IMPLS), help="of eager, torch, braze (default: all)")
+    parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)} (default: all)")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="interleaved rounds (default: 7; compile_time: 1)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="about how long each model runs per implementation"
+    )
+    parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
+    arguments = parser.parse_args()
+    impls = _chosen(parser, arguments.impls, IMPLS)
+    models = _chosen(parser, arguments.models, MODELS)
+    console, progress = Console(), Console(stderr=True)
+
+    def say(what: str) -> None:
+        progress.print(f"[dim]{what}", highlight=False)
+
+    if arguments.suite == "models":
+        rows = run.run_models(impls, models, arguments.rounds or 7, arguments.seconds, say)
+        table = report.models_table(rows, impls)
+    elif arguments.suite == "overhead":
+        rows = run.run_overhead(impls, tuple(overhead.CASES), arguments.rounds or 15, say)
+        table = report.overhead_table(rows, impls, overhead.CASES)
+    else:
+        rows = run.run_compile_time(impls, models, arguments.rounds or 1, say)
+        table = report.compile_time_table(rows, impls)
+    path = report.write(arguments.suite, rows, sys.argv[1:], arguments.out)
+    console.print(table)
+    for line in report.failures(rows):
+        console.print(f"failed: {line}", style="red", highlight=False)
+    console.print(f"kept in {path}", highlight=False)
+    return 0
+
+
+def _chosen(parser: argparse.ArgumentParser, given: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in given.split(",") if name.strip())
+    for name in names:
+        if name not in known:
+            parser.error(f"unknown {name!r}: {near(name, known)}")
+    return names
+
+
+if __name__ == "__main__":
+    sys.exit(main())

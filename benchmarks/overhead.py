@@ -1,0 +1,89 @@
+"""Small functions whose call costs what guards and wrappers cost.
+
+``add``: ``f(x) = x + 1`` with ``backend="eager"``, as a user would meet it. The others run on a backend that
+answers with results it has kept, so that a call is guards and wrapper and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Linears(nn.Module):
+    """A module tree of 50 small Linears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))) for _ in range(10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def add(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def sum_of_eight(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> torch.Tensor:
+    return a + b + c + d + e + f + g + h
+
+
+def kept_results(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A backend whose callable computes once and answers with that ever after."""
+    kept: list[Any] = []
+
+    def call(*inputs: Any) -> Any:
+        if not kept:
+            kept.append(gm.forward(*inputs))
+        return kept[0]
+
+    return call
+
+
+def case(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], str | Callable[..., Any]]:
+    """The function, its arguments, and the backend to compile it with."""
+    torch.manual_seed(0)
+    if name == "add":
+        return add, (torch.ones(4),), "eager"
+    if name == "linears":
+        return Linears().eval(), (torch.ones(1, 4),), kept_results
+    if name == "linears_eager":
+        return Linears().eval(), (torch.ones(1, 4),), "eager"
+    if name == "eight":
+        return sum_of_eight, tuple(torch.ones(4) for _ in range(8)), kept_results
+    raise KeyError(name)
+
+
+#: case -> what it shows
+CASES = {
+    "add": 'f(x) = x + 1, backend="eager"',
+    "linears": "50 Linears, graph that costs nothing",
+    "linears_eager": '50 Linears, backend="eager"',
+    "eight": "eight tensors, graph that costs nothing",
+}
+
+
+def prepare(impl: str, name: str) -> Callable[[int], float]:
+    """A function that makes n calls and returns seconds per call."""
+    from benchmarks.worker import compiled
+
+    fn, args, backend = case(name)
+    call = compiled(impl, fn, backend)
+
+    def loop(calls: int) -> float:
+        with torch.no_grad():
+            numbers = range(calls)
+            start = time.perf_counter()
+            for _ in numbers:
+                call(*args)
+            return (time.perf_counter() - start) / calls
+
+    loop(5)
+    return loop

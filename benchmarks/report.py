@@ -1,0 +1,191 @@
+"""Tables of ratios, and the JSON file beside them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+Row = dict[str, Any]
+RESULTS = Path(__file__).parent / "results"
+
+
+def write(suite: str, rows: list[Row], command: Sequence[str], out: str | None) -> Path:
+    """Keep the rows with the date, the versions, the machine and the command that made them."""
+    now = datetime.datetime.now(datetime.UTC)
+    path = Path(out) if out else RESULTS / f"{now:%Y-%m-%d-%H%M}-{suite}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "suite": suite,
+        "date": now.isoformat(timespec="seconds"),
+        "command": "python -m benchmarks " + " ".join(command),
+        "versions": {name: _version(name) for name in ("torch", "braze", "transformers", "timm", "numpy")}
+        | {"python": platform.python_version(), "commit": _commit()},
+        "machine": {
+            "processor": _processor(),
+            "cores": len(os.sched_getaffinity(0)),
+            "system": platform.platform(),
+        },
+        "rows": rows,
+    }
+    path.write_text(json.dumps(facts, indent=1) + "\n")
+    return path
+
+
+def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
+    """Milliseconds, speed against eager, error against float64 in units of eager's error, graphs and breaks."""
+    table = Table(
+        title="One call, milliseconds (speed against eager), median of interleaved rounds",
+        title_justify="left",
+    )
+    table.add_column("model")
+    for impl in impls:
+        table.add_column(impl, justify="right")
+    for impl in impls:
+        if impl != "eager":
+            table.add_column(f"{impl}\nerror / eager's", justify="right")
+            table.add_column(f"{impl}\ngraphs, breaks", justify="right")
+            table.add_column(f"{impl}\nfirst call s", justify="right")
+    speeds: dict[str, list[float]] = {impl: [] for impl in impls}
+    for model, here in _grouped(rows, "model"):
+        eager = here.get("eager", {})
+        cells = []
+        for impl in impls:
+            row = here.get(impl, {})
+            if "milliseconds" not in row:
+                cells.append("failed")
+                continue
+            speed = _speed(eager, row)
+            if speed and impl != "eager":
+                speeds[impl].append(speed)
+            cells.append(
+                f"{row['milliseconds']:.1f}" + (f" ({speed:.2f})" if speed and impl != "eager" else "")
+            )
+        for impl in impls:
+            if impl == "eager":
+                continue
+            row = here.get(impl, {})
+            cells.append(_error(row))
+            cells.append(f"{row.get('graphs', '?')}, {row.get('breaks', '?')}")
+            cells.append(f"{row['first_call_seconds']:.2f}" if "first_call_seconds" in row else "")
+        table.add_row(model, *cells)
+    table.add_section()
+    means = [f"{statistics.geometric_mean(speeds[i]):.3f}" if speeds[i] else "" for i in impls]
+    table.add_row("geometric mean", *means)
+    return table
+
+
+def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str]) -> Table:
+    """Microseconds per call, and what each adds to eager."""
+    table = Table(title="One call, microseconds (added to eager's)", title_justify="left")
+    table.add_column("case")
+    for impl in impls:
+        table.add_column(impl, justify="right")
+    for case, here in _grouped(rows, "case"):
+        eager = here.get("eager", {}).get("microseconds")
+        cells = []
+        for impl in impls:
+            taken = here.get(impl, {}).get("microseconds")
+            added = f" ({taken - eager:+.2f})" if taken and eager and impl != "eager" else ""
+            cells.append(f"{taken:.2f}{added}" if taken else "failed")
+        table.add_row(what[case], *cells)
+    return table
+
+
+def compile_time_table(rows: list[Row], impls: Sequence[str]) -> Table:
+    """Seconds of each kind of first call, and braze's share of torch.compile's."""
+    kinds = {"capture": "capture", "capture_again": "capture again", "cold": "cold", "warm": "warm"}
+    table = Table(title="First call, seconds, each in a new process", title_justify="left")
+    table.add_column("model")
+    shown = [impl for impl in impls if impl != "eager"]
+    for title in kinds.values():
+        for impl in shown:
+            table.add_column(f"{title}\n{impl}", justify="right")
+        table.add_column(f"{title}\nratio", justify="right")
+    ratios: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for model, here in _grouped(rows, "model"):
+        cells = []
+        for kind in kinds:
+            cells += [f"{here[impl][kind]:.2f}" if kind in here.get(impl, {}) else "failed" for impl in shown]
+            ratio = _ratio(here, kind)
+            if ratio:
+                ratios[kind].append(ratio)
+            cells.append(f"{ratio:.3f}" if ratio else "")
+        table.add_row(model, *cells)
+    table.add_section()
+    means = [
+        c
+        for kind in kinds
+        for c in (
+            *[""] * len(shown),
+            f"{statistics.geometric_mean(ratios[kind]):.3f}" if ratios[kind] else "",
+        )
+    ]
+    table.add_row("geometric mean", *means)
+    return table
+
+
+def failures(rows: list[Row]) -> list[str]:
+    """One line for each thing that could not be measured."""
+    return [
+        f"{row.get('model', row.get('case'))}: {row['failed'].splitlines()[0]}"
+        for row in rows
+        if "failed" in row
+    ]
+
+
+def _ratio(here: dict[str, Row], kind: str) -> float | None:
+    ours, theirs = here.get("braze", {}).get(kind), here.get("torch", {}).get(kind)
+    return ours / theirs if ours and theirs else None
+
+
+def _speed(eager: Row, row: Row) -> float | None:
+    """Eager's time over this one's, round by round, since both of a round met the same machine."""
+    if "rounds_ms" not in eager or "rounds_ms" not in row:
+        return None
+    return statistics.median(a / b for a, b in zip(eager["rounds_ms"], row["rounds_ms"]))
+
+
+def _error(row: Row) -> str:
+    if "error" not in row:
+        return ""
+    return f"{row['error'] / row['eager_error']:.2f}" if row["eager_error"] else f"{row['error']:.1e}"
+
+
+def _grouped(rows: list[Row], key: str) -> Iterable[tuple[str, dict[str, Row]]]:
+    groups: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault(row[key], {})[row["impl"]] = row
+    return groups.items()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

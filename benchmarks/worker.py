@@ -1,0 +1,206 @@
+"""One implementation in one process, told by its parent what to do: ``python -m benchmarks.worker eager 5 6``.
+
+Reads one JSON command a line from one descriptor and answers one JSON line on the other; standard output stays
+free for what libraries print. A command that fails answers with the error, and the worker goes on.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import overhead, zoo
+
+
+class Worker:
+    """A model, and the callable that the implementation makes of it."""
+
+    def __init__(self, impl: str) -> None:
+        self.impl = impl
+        self.model: nn.Module | None = None
+        self.inputs: dict[str, Any] = {}
+        self.call: Callable[..., Any] | None = None
+
+    def load(self, model: str) -> dict[str, Any]:
+        """Build a model and call it once in eager mode, so that nothing later pays for lazy set-up."""
+        self.model = self.call = None
+        gc.collect()
+        reset(self.impl)
+        self.model, self.inputs = zoo.CASES[model].make()
+        with torch.no_grad():
+            self.model(**self.inputs)
+        return {"parameters": sum(p.numel() for p in self.model.parameters())}
+
+    def compile(self, backend: str | None = None) -> dict[str, Any]:
+        """Compile and call once; seconds of that call, number of graphs and of breaks."""
+        assert self.model is not None
+        counts = Counts(self.impl)
+        with counts:
+            start = time.perf_counter()
+            self.call = compiled(self.impl, self.model, backend)
+            with torch.no_grad():
+                self.call(**self.inputs)
+            seconds = time.perf_counter() - start
+        return {"seconds": seconds, "graphs": counts.graphs, "breaks": counts.breaks, "stages": counts.stages}
+
+    def check(self) -> dict[str, Any]:
+        """Error against a float64 run of the same model: ours, and eager's."""
+        assert self.model is not None and self.call is not None
+        with torch.no_grad():
+            exact = list(tensors(copy.deepcopy(self.model).double()(**as_double(self.inputs))))
+            ours = list(tensors(self.call(**self.inputs)))
+            eager = list(tensors(self.model_call()))
+        return {"error": error(ours, exact), "eager_error": error(eager, exact), "outputs": len(ours)}
+
+    def model_call(self) -> Any:
+        """An eager call of the model."""
+        assert self.model is not None
+        return self.model(**self.inputs)
+
+    def time(self, calls: int) -> dict[str, Any]:
+        """Seconds of each of some calls."""
+        assert self.call is not None
+        spent = []
+        with torch.no_grad():
+            for _ in range(calls):
+                start = time.perf_counter()
+                self.call(**self.inputs)
+                spent.append(time.perf_counter() - start)
+        return {"seconds": spent}
+
+    def reset(self) -> dict[str, Any]:
+        """Forget what was compiled."""
+        self.call = None
+        reset(self.impl)
+        return {}
+
+    def overhead(self, case: str) -> dict[str, Any]:
+        """Prepare a small function; the answer is what one warm call takes."""
+        self.loop = overhead.prepare(self.impl, case)
+        return {"seconds": self.loop(200)}
+
+    def loops(self, calls: int) -> dict[str, Any]:
+        """Seconds per call of the prepared small function."""
+        return {"seconds": self.loop(calls)}
+
+
+def compiled(
+    impl: str, model: Callable[..., Any], backend: str | Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """What each implementation makes of a callable."""
+    if impl == "eager":
+        return model
+    if impl == "torch":
+        return torch.compile(model, backend=backend or "inductor")
+    import braze
+
+    return braze.compile(model, backend=backend or "braze")
+
+
+def reset(impl: str) -> None:
+    """Forget compiled code in this process."""
+    if impl == "torch":
+        torch.compiler.reset()
+    elif impl == "braze":
+        import braze
+
+        braze.reset()
+
+
+class Counts:
+    """Graphs and breaks of what is compiled inside the block."""
+
+    def __init__(self, impl: str) -> None:
+        self.impl = impl
+        self.graphs = 1 if impl == "eager" else 0
+        self.breaks = 0
+        self.stages: dict[str, float] = {}
+
+    def __enter__(self) -> None:
+        if self.impl == "braze":
+            from braze.support import trace
+
+            self.before = trace.snapshot()
+            self.collecting = trace.collect()
+            self.events = self.collecting.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.impl == "braze":
+            from braze.inspect.explain import gather
+            from braze.support import trace
+
+            self.collecting.__exit__(None, None, None)
+            after = trace.snapshot()
+            found = gather("", self.events, after[0] - self.before[0], after[1] - self.before[1])
+            self.graphs, self.breaks, self.stages = len(found.graphs), len(found.breaks), dict(found.seconds)
+        elif self.impl == "torch":
+            from torch._dynamo.utils import counters
+
+            self.graphs = counters["stats"]["unique_graphs"]
+            self.breaks = sum(counters["graph_break"].values())
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The floating-point tensors of an output, in order."""
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+
+
+def as_double(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Inputs with floating-point tensors in float64."""
+    return {
+        name: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
+
+
+def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """The largest root-mean-square difference of an output, relative to that output's own."""
+    if len(found) != len(exact):
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(found, exact):
+        if a.shape != b.shape:
+            return float("inf")
+        scale = b.square().mean().sqrt().clamp_min(1e-30)
+        worst = max(worst, float((a.double() - b).square().mean().sqrt() / scale))
+    return worst
+
+
+def main() -> None:
+    impl, read, write = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    worker = Worker(impl)
+    with os.fdopen(read) as commands, os.fdopen(write, "w") as answers:
+        for line in commands:
+            command = json.loads(line)
+            name = command.pop("do")
+            try:
+                answer = getattr(worker, name)(**command)
+            except Exception as failure:
+                answer = {
+                    "failed": f"{type(failure).__name__}: {failure}"[:2000],
+                    "where": traceback.format_exc()[-4000:],
+                }
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()
