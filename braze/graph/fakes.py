@@ -73,7 +73,7 @@ class FakeMode:
             if isinstance(tensor, FakeTensor):
                 if tensor.fake_mode is self.dispatch:
                     return tensor
-                raise Unsupported("BZ2001", "a fake tensor of another trace", why="it has no data to compute with")
+                raise Unsupported("BZ2019", "a fake tensor of another trace", why="it has no data to compute with")
             _require_plain(tensor)
             sizes, strides = tuple(tensor.shape), tensor.stride()
             offset = tensor.storage_offset()
@@ -134,6 +134,16 @@ class FakeMode:
         result = func(*args, **kwargs)
         _functions.store(key, args, kwargs, result, mutates=before != _versions(args, kwargs))
         return result
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As ``func(*args, **kwargs)`` for an ATen operator on fakes; a memo hit skips the dispatcher."""
+        if not func._schema.is_mutable:
+            key = _operators.key(self.dispatch, func, args, kwargs, torch.get_default_dtype())
+            if key is not None:
+                found = _operators.recall(self.dispatch, key, args, kwargs)
+                if found is not MISS:
+                    return found
+        return func(*args, **kwargs)
 
     # -- parts -------------------------------------------------------------------------------
 

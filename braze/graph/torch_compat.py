@@ -125,6 +125,21 @@ def _state_of_fakes(mode: FakeTensorMode, device: torch.device) -> dict[str, Any
     return state
 
 
+def has_composite_kernel(func: Any) -> bool:
+    """Whether an operator overload is defined by other operators."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def any_autocast() -> bool:
+    """Whether autocast is on for any device."""
+    return torch._C._is_any_autocast_enabled()
+
+
+def disable_autocast() -> Any:
+    """A context in which autocast casts nothing."""
+    return torch._C._DisableAutocast()
+
+
 def function_state() -> tuple[Any, ...]:
     """What, besides its arguments, decides the metadata an operator gives back."""
     return (

@@ -1,0 +1,299 @@
+"""Rewrite an ATen graph so that no operator writes to a tensor.
+
+Works on storages: the nodes over one storage are views of a base (an input, or the node that made the memory). A write to a
+view becomes a new value of the view, which is scattered back into a new value of the base; whoever reads a node of that storage later
+reads it from the newest base. Graphs without writes are left as they are. Refused with ``Unsupported``: writes to inputs that
+share memory, to constants, to memory with overlapping elements, and writes whose way back to the base is unknown.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from braze.aot.symbols import SymbolNodes
+from braze.aot.views import apply_view, has_overlap, scatter_back
+from braze.aot.writes import functional_values, written_arguments
+from braze.graph import torch_compat
+from braze.graph.fakes import FakeMode
+from braze.graph.passes import drop_unread
+from braze.support.errors import Unsupported
+
+aten = torch.ops.aten
+
+#: views that ask something of the strides
+CONTIGUOUS_VIEWS = frozenset({aten.view.default, aten.view.dtype, aten.view_as_complex.default})
+
+Node = torch.fx.Node
+
+
+class _Alias:
+    """A node of the old graph that sees a storage: its way from the base, and its present value."""
+
+    __slots__ = ("current", "generation", "node", "parent")
+
+    def __init__(self, node: Node, parent: _Alias | None) -> None:
+        self.node = node
+        self.parent = parent
+        #: the node that now holds what ``node`` would, as of ``generation``
+        self.current = node
+        self.generation = 0
+
+
+class _Storage:
+    """One piece of memory: how often it has been written, and who sees it."""
+
+    __slots__ = ("base", "generation", "inputs")
+
+    def __init__(self, base: _Alias) -> None:
+        self.base = base
+        self.generation = 0
+        self.inputs: list[Node] = []
+
+
+class Functional:
+    """The result: where inputs ended with other contents, and what became of each node."""
+
+    def __init__(self, mutated: list[tuple[Node, Node]], latest: dict[Node, Node]) -> None:
+        #: (placeholder, node with its final contents)
+        self.mutated = mutated
+        #: old output node -> node that holds its value at the end
+        self.latest = latest
+
+
+def functionalize(module: torch.fx.GraphModule, mode: FakeMode, wanted: Iterable[Node]) -> Functional:
+    """Remove all writes from the graph in place; ``wanted`` are the nodes whose values are output."""
+    wanted = list(wanted)
+    if not any(_writes(node) for node in module.graph.nodes):
+        return Functional([], {node: node for node in wanted})
+    return _Functionalizer(module.graph, mode).run(wanted)
+
+
+def _writes(node: Node) -> bool:
+    return node.op == "call_function" and hasattr(node.target, "_schema") and node.target._schema.is_mutable
+
+
+class _Functionalizer:
+    def __init__(self, graph: torch.fx.Graph, mode: FakeMode) -> None:
+        self.graph = graph
+        self.mode = mode
+        self.symbols = SymbolNodes(graph)
+        self.storages: dict[int, _Storage] = {}
+        self.aliases: dict[Node, _Alias] = {}
+        self.here: Node | None = None
+
+    def run(self, wanted: list[Node]) -> Functional:
+        """Rewrite node by node; then bring the metadata of all nodes up to date."""
+        if self.mode.env is not None:
+            placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+            with self.graph.inserting_after(placeholders[-1]):
+                self.symbols.find(placeholders)
+        output = next(n for n in reversed(self.graph.nodes) if n.op == "output")
+        for node in list(self.graph.nodes):
+            if node is output:
+                break
+            self.here = node
+            if _writes(node):
+                self._rewrite(node)
+            else:
+                self._enter(node)
+                self._refresh_arguments(node)
+        self.here = output
+        with self.graph.inserting_before(output):
+            latest = {node: self._value(node) for node in wanted}
+            mutated = [
+                (node, self._value(node))
+                for storage in self.storages.values()
+                if storage.generation
+                for node in storage.inputs
+            ]
+        order = {node: i for i, node in enumerate(self.graph.nodes)}
+        mutated.sort(key=lambda pair: order[pair[0]])
+        output.args = (tuple([*(value for _, value in mutated), *latest.values()]),)
+        drop_unread(self.graph)
+        for node in self.graph.nodes:
+            if node.op == "call_function":
+                evaluate(node, self.mode)
+        return Functional(mutated, latest)
+
+    # -- who sees what -------------------------------------------------------------------------
+
+    def _enter(self, node: Node) -> None:
+        """Note which storage a new node sees."""
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            return
+        key = torch_compat.storage_key(val)
+        storage = self.storages.get(key)
+        if storage is None:
+            alias = self.aliases[node] = _Alias(node, None)
+            storage = self.storages[key] = _Storage(alias)
+        elif node.op in ("placeholder", "get_attr"):
+            self.aliases[node] = _Alias(node, None)
+        else:
+            parent = self._parent(node, key)
+            alias = self.aliases[node] = _Alias(node, parent)
+            alias.generation = storage.generation
+        if node.op in ("placeholder", "get_attr"):
+            storage.inputs.append(node)
+
+    def _parent(self, node: Node, key: int) -> _Alias | None:
+        """The alias that a view is a view of."""
+        if node.target is operator.getitem:
+            node = node.args[0]  # type: ignore[assignment]
+        for source in node.all_input_nodes:
+            val = source.meta.get("val")
+            if isinstance(val, torch.Tensor) and torch_compat.storage_key(val) == key:
+                return self.aliases.get(source)
+        return None
+
+    def _storage(self, node: Node) -> _Storage | None:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            return None
+        return self.storages.get(torch_compat.storage_key(val))
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _refresh_arguments(self, node: Node) -> None:
+        """Let a node read what its arguments hold by now."""
+        stale = {}
+        with self.graph.inserting_before(node):
+            for source in node.all_input_nodes:
+                value = self._value(source)
+                if value is not source:
+                    stale[source] = value
+        if stale:
+            node.args = torch.fx.node.map_arg(node.args, lambda n: stale.get(n, n))
+            node.kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: stale.get(n, n))
+
+    def _value(self, node: Node) -> Node:
+        """The node that holds what ``node``'s tensor holds by now; inserted where the cursor stands."""
+        storage = self._storage(node)
+        alias = self.aliases.get(node)
+        if storage is None or alias is None:
+            return node
+        return self._current(alias, storage)
+
+    def _current(self, alias: _Alias, storage: _Storage) -> Node:
+        if alias.generation == storage.generation:
+            return alias.current
+        if alias.parent is None:
+            raise self._refuse("BZ2005", "a write to one of several inputs that share memory")
+        parent = self._current(alias.parent, storage)
+        self._require_same_layout(alias, parent)
+        alias.current = self._insert(*apply_view(alias.node, parent))
+        alias.generation = storage.generation
+        return alias.current
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _rewrite(self, node: Node) -> None:
+        """Replace a writing node by its functional form and new values of what it wrote."""
+        targets = written_arguments(node)
+        self._refresh_arguments(node)
+        with self.graph.inserting_before(node):
+            for target, value in zip(targets, functional_values(node, self._insert), strict=True):
+                self._write(target, value)
+        if node.users:
+            node.replace_all_uses_with(targets[0])
+        self.graph.erase_node(node)
+
+    def _write(self, target: Node, value: Node) -> None:
+        """Make ``value`` what ``target`` and all that overlaps it hold from now on."""
+        alias = self._owner(target)
+        storage = self._storage(alias.node)
+        if storage is None or has_overlap(alias.node.meta["val"]):
+            raise self._refuse("BZ2012", "a write to a tensor whose elements share memory")
+        if any(n.op == "get_attr" for n in storage.inputs):
+            raise self._refuse("BZ2013", "a write to a tensor that the graph holds as a constant")
+        if len(storage.inputs) > 1:
+            raise self._refuse("BZ2005", "a write to one of several inputs that share memory")
+        chain = [alias]
+        while chain[-1].parent is not None:
+            chain.append(chain[-1].parent)
+        olds = [self._current(link, storage) for link in chain[1:]]
+        storage.generation += 1
+        alias.current, alias.generation = value, storage.generation
+        for link, parent, old in zip(chain, chain[1:], olds, strict=False):
+            value = self._insert(*self._scatter(link, old, value))
+            parent.current, parent.generation = value, storage.generation
+        if chain[-1] is not storage.base:
+            raise self._refuse("BZ2005", "a write to memory that another input sees")
+
+    def _scatter(self, link: _Alias, parent: Node, value: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        self._require_same_layout(link, parent)
+        call = scatter_back(link.node, parent, value)
+        if call is None:
+            raise self._refuse("BZ2014", f"a write through {link.node.target}")
+        return call
+
+    def _owner(self, node: Node) -> _Alias:
+        """The alias whose present value ``node`` is."""
+        alias = self.aliases.get(node)
+        if alias is not None:
+            return alias
+        raise self._refuse("BZ2015", f"a write to {node.target}, of unknown memory")
+
+    def _require_same_layout(self, alias: _Alias, parent: Node) -> None:
+        """``as_strided`` counts in the base's memory, which must be laid out as it was."""
+        if alias.node.target is torch.ops.aten.as_strided.default and alias.parent is not None:
+            was, now = alias.parent.node.meta["val"], parent.meta["val"]
+            if was.stride() != now.stride() or was.storage_offset() != now.storage_offset():
+                raise self._refuse("BZ2014", "a write near an as_strided view of other strides")
+
+    def _insert(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        """A new node with its fake."""
+        args = torch.fx.node.map_aggregate(args, self._symbolic)  # type: ignore[assignment]
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["origin"] = self.here.meta.get("origin") if self.here is not None else None
+        return evaluate(node, self.mode)
+
+    def _symbolic(self, value: Any) -> Any:
+        return self.symbols.node(value) if isinstance(value, torch.SymInt) else value
+
+    def _refuse(self, code: str, what: str) -> Unsupported:
+        origin = self.here.meta.get("origin") if self.here is not None else None
+        return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
+
+
+
+def evaluate(node: Node, mode: FakeMode) -> Node:
+    """Give a node the fake that its operator makes of its arguments' fakes.
+
+    A view that the new strides do not allow gets a contiguous copy of its argument first.
+    """
+    args = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
+    kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
+    if isinstance(node.target, OpOverload):
+        if node.target in CONTIGUOUS_VIEWS and not _viewable(args, node.target):
+            source = node.args[0]
+            with node.graph.inserting_before(node):
+                copy = node.graph.call_function(
+                    aten.clone.default, (source,), {"memory_format": torch.contiguous_format}
+                )
+            copy.meta["origin"] = node.meta.get("origin")
+            node.args = (evaluate(copy, mode), *node.args[1:])
+            args = (copy.meta["val"], *args[1:])
+        node.meta["val"] = mode.run(node.target, tuple(args), dict(kwargs))
+    else:
+        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+    return node
+
+
+def _viewable(args: Any, target: Any) -> bool:
+    source = args[0]
+    if target is aten.view_as_complex.default:
+        return source.stride(-1) == 1 and all(s % 2 == 0 for s in source.stride()[:-1])
+    if target is aten.view.dtype:
+        return source.dtype.itemsize == args[1].itemsize or source.is_contiguous()
+    try:
+        with torch_compat.outside_modes():
+            torch.empty_strided(source.shape, source.stride(), device="meta").view(args[1])
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""Operators that the aot stage itself takes apart: several views at once, and what evaluation makes nothing of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def split(x: Tensor, size: int, dim: int = 0) -> Any:
+    """Slices of ``size``, the last one smaller."""
+    total = x.shape[dim]
+    if type(total) is not int or type(size) is not int or size == 0:
+        return NotImplemented
+    return [aten.slice.Tensor(x, dim, s, min(s + size, total)) for s in range(0, max(total, 1), size)]
+
+
+def split_with_sizes(x: Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
+    """Slices of the given sizes; PyTorch checks that they add up."""
+    if any(type(s) is not int or s < 0 for s in (*sizes, x.shape[dim])) or sum(sizes) != x.shape[dim]:
+        return NotImplemented
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return [aten.slice.Tensor(x, dim, s, s + n) for s, n in zip(starts, sizes)]
+
+
+def unbind(x: Tensor, dim: int = 0) -> Any:
+    """One select per index."""
+    if x.dim() == 0 or type(x.shape[dim]) is not int:
+        return NotImplemented
+    return [aten.select.int(x, dim, i) for i in range(x.shape[dim])]
+
+
+def dropout(x: Tensor, p: float, train: bool) -> Any:
+    """The input itself, outside training."""
+    return x if not train or p == 0 or x.numel() == 0 else NotImplemented
+
+
+STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
+    {
+        aten.split.Tensor: split,
+        aten.split_with_sizes.default: split_with_sizes,
+        aten.unbind.int: unbind,
+        aten.dropout.default: dropout,
+        aten.feature_dropout.default: dropout,
+        aten.alpha_dropout.default: dropout,
+    }
+)

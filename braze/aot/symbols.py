@@ -1,0 +1,88 @@
+"""Symbolic ints as nodes of a graph: sizes of inputs, and arithmetic on them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from braze.support.errors import Unsupported
+
+aten = torch.ops.aten
+
+
+class SymbolNodes:
+    """The node that computes each size expression; made once per expression, where first wanted."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self._graph = graph
+        self._nodes: dict[Any, torch.fx.Node] = {}
+
+    def find(self, placeholders: list[torch.fx.Node]) -> None:
+        """Note which placeholder gives each symbol: an int input, or a size of a tensor."""
+        for node in placeholders:
+            value = node.meta["val"]
+            if isinstance(value, torch.SymInt):
+                self._nodes.setdefault(value.node.expr, node)
+        for node in placeholders:
+            value = node.meta["val"]
+            if isinstance(value, torch.Tensor):
+                for dim, size in enumerate(value.shape):
+                    if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                        self._size(node, dim, size)
+
+    def _size(self, node: torch.fx.Node, dim: int, size: torch.SymInt) -> None:
+        if size.node.expr not in self._nodes:
+            made = self._graph.call_function(aten.sym_size.int, (node, dim))
+            made.meta["val"] = size
+            self._nodes[size.node.expr] = made
+
+    def bind(self, value: torch.SymInt, node: torch.fx.Node) -> None:
+        """A node that the trace made for this value."""
+        self._nodes.setdefault(value.node.expr, node)
+
+    def node(self, value: torch.SymInt) -> torch.fx.Node | int:
+        """The node for a symbolic int; a plain int where it is known."""
+        known = value.node.maybe_as_int()
+        if known is not None:
+            return known
+        return self._of(value.node.expr, value)
+
+    def _of(self, expr: Any, like: torch.SymInt) -> Any:
+        if expr.is_Integer:
+            return int(expr)
+        found = self._nodes.get(expr)
+        if found is None:
+            found = self._nodes[expr] = self._compose(expr, like)
+        return found
+
+    def _compose(self, expr: Any, like: torch.SymInt) -> torch.fx.Node:
+        """A new node from the operands' nodes."""
+        name = type(expr).__name__
+        operands = [self._of(e, like) for e in expr.args]
+        match name:
+            case "Add" | "Mul":
+                function = operator.add if name == "Add" else operator.mul
+                result = operands[0]
+                done = expr.args[0]
+                for operand, part in zip(operands[1:], expr.args[1:], strict=True):
+                    done = expr.func(done, part)
+                    result = self._call(function, (result, operand), done, like)
+                return result
+            case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
+                return self._call(operator.floordiv, tuple(operands), expr, like)
+            case "Mod" | "PythonMod":
+                return self._call(operator.mod, tuple(operands), expr, like)
+            case "Max":
+                return self._call(torch.sym_max, tuple(operands), expr, like)
+            case "Min":
+                return self._call(torch.sym_min, tuple(operands), expr, like)
+            case "Pow" | "PowByNatural":
+                return self._call(operator.pow, tuple(operands), expr, like)
+        raise Unsupported("BZ2011", f"a size computed as {expr}", why=f"no graph node for {name}")
+
+    def _call(self, function: Any, operands: tuple[Any, ...], expr: Any, like: torch.SymInt) -> torch.fx.Node:
+        node = self._graph.call_function(function, operands)
+        node.meta["val"] = like.node.shape_env.create_symintnode(expr, hint=None)
+        return node

@@ -1,0 +1,342 @@
+"""Trace a torch-level graph to ATen operators, on fakes and below autograd.
+
+The graph's nodes are run one by one under a dispatch mode that records each ATen operator as an FX node. An operator with
+a decomposition (``ctx``'s own first, then ours) is traced through it; composite operators are traced
+through PyTorch's composition unless listed in ``KEPT``. Mutation is recorded as it is; ``functionalize`` removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braze.aot.structural import STRUCTURAL
+from braze.aot.symbols import SymbolNodes
+from braze.graph import torch_compat
+from braze.graph.fakes import FakeMode, mode_of, new_mode
+from braze.support.errors import BrazeError, Origin, Unsupported
+
+aten = torch.ops.aten
+
+#: composite operators that stay one node: what lowers them has better than their parts
+KEPT = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
+
+#: operators that give their argument back, as a new tensor object over the same memory
+ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
+
+
+
+class Traced:
+    """An ATen graph, and what stands in its output: (node or value, fake or value) per user output."""
+
+    def __init__(self, module: torch.fx.GraphModule, mode: FakeMode, outputs: list[tuple[Any, Any]]) -> None:
+        self.module = module
+        self.mode = mode
+        self.outputs = outputs
+
+
+def trace(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    decompositions: Mapping[OpOverload, Callable[..., Any]],
+) -> Traced:
+    """The ATen graph of a captured graph; its placeholders are the captured ones, in order."""
+    mode = mode_of(example_inputs) or mode_of(n.meta.get("val") for n in gm.graph.nodes) or new_mode()
+    recorder = _Recorder(mode, {**STRUCTURAL, **decompositions})
+    env: dict[torch.fx.Node, Any] = {}
+    inputs = iter(example_inputs)
+    with _ambient_state_restored(), mode, torch_compat.disable_functions(), torch_compat.BelowAutograd():
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = recorder.input(node, next(inputs))
+        recorder.use_symbols()
+        outputs: list[Any] = []
+        for node in gm.graph.nodes:
+            recorder.origin = node.meta.get("origin")
+            if node.op == "output":
+                outputs = _flat_outputs(_values(node.args[0], env), recorder.origin)
+            elif node.op != "placeholder":
+                env[node] = _run(node, gm, env, recorder)
+        pairs = [(recorder.argument(value), value) for value in outputs]
+    recorder.graph.output(tuple(node for node, _ in pairs))
+    module = torch.fx.GraphModule(recorder.constants, recorder.graph)
+    return Traced(module, mode, pairs)
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes each ATen operator that reaches it into a graph."""
+
+    def __init__(self, mode: FakeMode, decompositions: Mapping[OpOverload, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.mode = mode
+        self.decompositions = decompositions
+        self.graph = torch.fx.Graph()
+        self.constants: dict[str, Any] = {}
+        self.origin: Origin | None = None
+        self.symbols = SymbolNodes(self.graph)
+        self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    # -- inputs ------------------------------------------------------------------------------
+
+    def input(self, captured: torch.fx.Node, example: Any) -> Any:
+        """A placeholder like the captured one; the value to trace with."""
+        node = self.graph.placeholder(captured.name)
+        node.meta.update({k: captured.meta[k] for k in ("role", "source", "origin") if k in captured.meta})
+        if isinstance(example, torch.Tensor):
+            example = self._alias(example if isinstance(example, FakeTensor) else self.mode.fake(example))
+            example.__dict__["_node"] = node
+        node.meta["val"] = example
+        return example
+
+    def use_symbols(self) -> None:
+        """Let sizes of the inputs stand for the symbols in them."""
+        if self.mode.env is not None:
+            self.symbols.find(list(self.graph.nodes))
+
+    def _alias(self, fake: Any) -> Any:
+        """A fake over the same memory that in-place changes of metadata do not reach; without grad."""
+        with torch_compat.outside_modes():
+            meta = torch.empty(0, dtype=fake.dtype, device="meta")
+            meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+            return torch_compat.assemble_fake(self.mode.dispatch, meta, fake._fake_device, False)
+
+    # -- operators ---------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # questions about metadata
+            return func(*args, **kwargs)
+        rule = self.decompositions.get(func)
+        if rule is not None:
+            with self, _without_autocast(func):
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func not in KEPT and _is_composite(func):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.emit(func, args, kwargs)
+
+    def emit(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operator on the fakes and record it."""
+        if func is aten.lift_fresh.default and type(args[0]) is not FakeTensor:
+            return self._literal(args[0])
+        args = self._constants_faked(args)
+        if kwargs:
+            kwargs = dict(zip(kwargs, self._constants_faked(tuple(kwargs.values())), strict=True))
+        if func in ALIASES:
+            return self._rebound(args)
+        if torch.Tag.inplace_view in func.tags:
+            return self._inplace_view(func, args, kwargs)
+        result = self.mode.run(func, args, kwargs)
+        if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
+            return result  # an argument given back
+        node = self.graph.create_node(
+            "call_function",
+            func,
+            tuple(map(self.argument, args)),
+            {name: self.argument(value) for name, value in kwargs.items()},
+        )
+        node.meta["origin"] = self.origin
+        self._bind(node, result)
+        return result
+
+    def _bind(self, node: torch.fx.Node, result: Any) -> None:
+        """Let later uses of ``result`` refer to ``node``."""
+        node.meta["val"] = result
+        if isinstance(result, torch.Tensor):
+            result.__dict__.setdefault("_node", node)
+        elif isinstance(result, (tuple, list)):
+            for i, part in enumerate(result):
+                if isinstance(part, torch.Tensor) and "_node" not in part.__dict__:
+                    item = self.graph.call_function(operator.getitem, (node, i))
+                    item.meta.update(val=part, origin=self.origin)
+                    part.__dict__["_node"] = item
+        elif isinstance(result, torch.SymInt):
+            self.symbols.bind(result, node)
+
+    def argument(self, value: Any) -> Any:
+        """The FX argument that stands for a value."""
+        kind = type(value)
+        if kind is FakeTensor:
+            node = value.__dict__.get("_node")
+            if node is None:
+                raise Unsupported("BZ2008", "a fake tensor that the trace did not make", origin=self.origin)
+            return node
+        if kind is tuple or kind is list or kind is torch.Size:
+            return type(value)(map(self.argument, value)) if kind is not torch.Size else list(map(self.argument, value))
+        if kind is torch.SymInt:
+            return self.symbols.node(value)
+        if isinstance(value, torch.Tensor):
+            return self.argument(self.attribute(value))
+        return value
+
+    # -- special operators -------------------------------------------------------------------
+
+    def _rebound(self, args: Any) -> Any:
+        """A new fake over the same memory, known by the same node."""
+        alias = self._alias(args[0])
+        alias.__dict__["_node"] = args[0].__dict__["_node"]
+        return alias
+
+    def _inplace_view(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """``x.t_()``: x becomes a view of what it was; the old node keeps the old metadata."""
+        target = args[0]
+        functional = functional_of_inplace_view(func)
+        if functional is None:
+            raise Unsupported("BZ2009", f"{func}, which changes what memory a tensor has", origin=self.origin)
+        if target.__dict__["_node"].op == "placeholder":
+            raise Unsupported("BZ2009", f"{func} on an input of the graph", origin=self.origin)
+        before = self._alias(target)
+        old = before.__dict__["_node"] = target.__dict__["_node"]
+        old.meta["val"] = before
+        after = self.emit(functional, (before, *args[1:]), kwargs)
+        func(*args, **kwargs)
+        target.__dict__["_node"] = after.__dict__["_node"]
+        return target
+
+    def _constants_faked(self, args: Any) -> Any:
+        """Arguments with fakes for real tensors, which become constants of the graph."""
+        if all(type(a) is FakeTensor or not isinstance(a, (torch.Tensor, list, tuple)) for a in args):
+            return args
+        made: list[Any] = []
+        for value in args:
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                value = self.attribute(value)
+            elif type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+                value = type(value)(self._constants_faked(tuple(value)))
+            made.append(value)
+        return tuple(made)
+
+    def _literal(self, tensor: torch.Tensor) -> Any:
+        """A tensor that the program spells out: made anew on each call."""
+        with torch_compat.outside_modes():
+            one_number = tensor.dim() == 0 and tensor.device.type == "cpu" and type(tensor) is torch.Tensor
+            value = tensor.item() if one_number else None
+        if one_number:
+            return self.emit(aten.full.default, ([], value), {"dtype": tensor.dtype, "device": tensor.device})
+        return self.emit(aten.clone.default, (tensor,), {})
+
+    def attribute(self, tensor: torch.Tensor) -> Any:
+        """The fake of a real tensor that the graph holds under a name."""
+        found = self._known.get(id(tensor))
+        if found is not None:
+            return found[1]
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = tensor
+        node = self.graph.create_node("get_attr", name)
+        fake = self._alias(self.mode.fake(tensor))
+        node.meta.update(val=fake, origin=self.origin)
+        fake.__dict__["_node"] = node
+        self._known[id(tensor)] = (tensor, fake)
+        return fake
+
+
+# -- running the captured graph ------------------------------------------------------------------
+
+
+def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], recorder: _Recorder) -> Any:
+    """The value of one captured node."""
+    try:
+        if node.op == "get_attr":
+            value = _attribute(gm, str(node.target))
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                return recorder.attribute(value)
+            return value
+        args, kwargs = _values(node.args, env), _values(node.kwargs, env)
+        with recorder:
+            if node.op == "call_function":
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            return gm.get_submodule(str(node.target))(*args, **kwargs)
+    except BrazeError:
+        raise
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError, IndexError) as error:
+        raise Unsupported(
+            "BZ2007",
+            f"tracing {node.target} to ATen failed",
+            why=f"{type(error).__name__}: {error}",
+            origin=recorder.origin,
+        ) from error
+
+
+def _values(part: Any, env: dict[Any, Any]) -> Any:
+    """An FX argument with nodes replaced by their values."""
+    kind = type(part)
+    if kind is torch.fx.Node:
+        return env[part]
+    if isinstance(part, (tuple, list)):
+        made = [_values(p, env) for p in part]
+        return made if isinstance(part, list) else tuple(made)
+    if isinstance(part, dict):
+        return {key: _values(value, env) for key, value in part.items()}
+    if kind is slice:
+        return slice(_values(part.start, env), _values(part.stop, env), _values(part.step, env))
+    return part
+
+
+def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
+    value: Any = gm
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _flat_outputs(result: Any, origin: Origin | None) -> list[Any]:
+    values = list(result) if isinstance(result, (tuple, list)) else [result]
+    plain = (torch.Tensor, int, float, bool, complex, str, torch.SymInt, type(None))
+    for value in values:
+        if not isinstance(value, plain):
+            raise Unsupported("BZ2010", f"an output of type {type(value).__name__}", origin=origin)
+    return values
+
+
+@contextlib.contextmanager
+def _ambient_state_restored() -> Iterator[None]:
+    """Put grad mode and autocast back, whatever the graph's nodes set."""
+    grad = torch.is_grad_enabled()
+    cache = torch.is_autocast_cache_enabled()
+    kinds = ("cpu", "cuda")
+    autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cache)
+        for kind, enabled, dtype in autocast:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether PyTorch defines the operator by others."""
+    return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
+
+
+def _without_autocast(func: Any) -> Any:
+    """Parts of an operator with a kernel of its own are not cast one by one."""
+    if torch_compat.any_autocast() and not _is_composite(func):
+        return torch_compat.disable_autocast()
+    return contextlib.nullcontext()
+
+
+@functools.cache
+def functional_of_inplace_view(func: Any) -> Any:
+    """``aten.t`` for ``aten.t_``; None for those that change the memory itself."""
+    name = func._schema.name.removeprefix("aten::")
+    if name in ("resize_", "set_", "resize_as_"):
+        return None
+    packet = getattr(aten, name.removesuffix("_"), None)
+    return getattr(packet, func._overloadname, None) if packet is not None else None

@@ -1,0 +1,113 @@
+"""View operators: make one again over another tensor, or write its value back into what it views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+Node = torch.fx.Node
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node's operator gives a view of its first argument."""
+    return node.target in _WAY_BACK
+
+
+def has_overlap(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor may be the same memory."""
+    if any(n == 0 for n in tensor.shape):
+        return False
+    dims = [(s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1]
+    reach = 0
+    for stride, size in sorted(dims, key=lambda d: int(d[0])):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def apply_view(node: Node, parent: Node) -> Call:
+    """The view of ``node``, of ``parent`` instead of its first argument."""
+    return node.target, (parent, *node.args[1:]), dict(node.kwargs)
+
+
+def scatter_back(view: Node, parent: Node, value: Node) -> Call | None:
+    """The call that gives ``parent`` with the part that ``view`` sees replaced by ``value``; None if unknown."""
+    rule = _WAY_BACK.get(view.target)
+    return rule(view, parent, value) if rule is not None else None
+
+
+def argument(node: Node, index: int, name: str, default: Any = None) -> Any:
+    """An argument of a call by its position or name."""
+    if len(node.args) > index:
+        return node.args[index]
+    return node.kwargs.get(name, default)
+
+
+def _reshaped(view: Node, parent: Node, value: Node) -> Call | None:
+    """For views that keep every element, in row-major order."""
+    if view.meta["val"].numel() != parent.meta["val"].numel():
+        return None
+    return aten.view.default, (value, list(parent.meta["val"].shape)), {}
+
+
+def _permuted(view: Node, parent: Node, value: Node) -> Call:
+    dims = [d % len(view.args[1]) for d in view.args[1]]  # type: ignore[arg-type, operator, union-attr]
+    return aten.permute.default, (value, [dims.index(i) for i in range(len(dims))]), {}
+
+
+def _unsqueezed(view: Node, parent: Node, value: Node) -> Call:
+    return aten.squeeze.dim, (value, view.args[1]), {}
+
+
+def _sliced(view: Node, parent: Node, value: Node) -> Call:
+    dim, start = argument(view, 1, "dim", 0), argument(view, 2, "start")
+    end, step = argument(view, 3, "end"), argument(view, 4, "step", 1)
+    return aten.slice_scatter.default, (parent, value, dim, start, end, step), {}
+
+
+def _scattered(function: Any) -> Callable[[Node, Node, Node], Call]:
+    def rule(view: Node, parent: Node, value: Node) -> Call:
+        return function, (parent, value, *view.args[1:]), dict(view.kwargs)
+
+    return rule
+
+
+def _same(function: Any) -> Callable[[Node, Node, Node], Call]:
+    """For views that are undone by ``function`` with the same arguments."""
+
+    def rule(view: Node, parent: Node, value: Node) -> Call:
+        return function, (value, *view.args[1:]), dict(view.kwargs)
+
+    return rule
+
+
+def _reinterpreted(view: Node, parent: Node, value: Node) -> Call:
+    return aten.view.dtype, (value, parent.meta["val"].dtype), {}
+
+
+_WAY_BACK: dict[Any, Callable[[Node, Node, Node], Call | None]] = {
+    aten.view.default: _reshaped,
+    aten._unsafe_view.default: _reshaped,
+    aten.reshape.default: _reshaped,
+    aten.squeeze.default: _reshaped,
+    aten.squeeze.dim: _reshaped,
+    aten.squeeze.dims: _reshaped,
+    aten.expand.default: _reshaped,
+    aten.unsqueeze.default: _unsqueezed,
+    aten.permute.default: _permuted,
+    aten.t.default: _same(aten.t.default),
+    aten.transpose.int: _same(aten.transpose.int),
+    aten.slice.Tensor: _sliced,
+    aten.select.int: _scattered(aten.select_scatter.default),
+    aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
+    aten.as_strided.default: _scattered(aten.as_strided_scatter.default),
+    aten.view_as_real.default: _same(aten.view_as_complex.default),
+    aten.view_as_complex.default: _same(aten.view_as_real.default),
+    aten.view.dtype: _reinterpreted,
+}

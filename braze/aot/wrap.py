@@ -1,0 +1,157 @@
+"""Around a compiled forward: write mutated inputs back, rebuild outputs that are views, put constants in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.aot.records import OutputKind, OutputRole, Partition
+from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.support.errors import Unsupported
+
+Boxed = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def wrap(partition: Partition, compiled: Boxed, *, eager: Callable[..., Any] | None = None) -> Boxed:
+    """``f(inputs) -> user outputs`` around ``compiled(inputs) -> the forward graph's tuple``.
+
+    Where the graph writes to an input that in some call shares its memory with another input, the functional
+    graph would miss the write through the other: such a call runs ``eager(*inputs)`` instead.
+    """
+    if not partition.mutations and all(role.kind is OutputKind.VALUE for role in partition.outputs):
+        return compiled
+    call = _Wrapped(partition, compiled, eager)
+    call.boxed = True
+    return call
+
+
+class _Wrapped:
+    """What the wrapper does on each call, worked out beforehand."""
+
+    def __init__(self, partition: Partition, compiled: Boxed, eager: Callable[..., Any] | None) -> None:
+        self.compiled = compiled
+        self.eager = eager
+        self.boxed = True
+        self.mutated = tuple(role.input for role in partition.mutations)
+        self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
+        self.symbols = _symbol_reader(partition)
+        self.build = tuple(_builder(role, partition) for role in partition.outputs)
+        position = len(partition.mutations)
+        places = []
+        # bases of views stand between the mutations and the values
+        position += len({r.output for r in partition.outputs if r.kind is OutputKind.ALIAS_OF_OUTPUT})
+        for role in partition.outputs:
+            places.append(position if role.kind is OutputKind.VALUE else -1)
+            position += role.kind is OutputKind.VALUE
+        self.places = tuple(places)
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        if self.mutated and self._shares_written_memory(inputs):
+            if self.eager is None:
+                raise Unsupported(
+                    "BZ2017",
+                    "inputs that share memory, of which the graph writes one",
+                    hints=["pass tensors that do not overlap"],
+                )
+            return list(self.eager(*inputs))
+        results = self.compiled(inputs)
+        if self.mutated:
+            with torch.no_grad():
+                for i, value in zip(self.mutated, results, strict=False):
+                    inputs[i].copy_(value)
+        names = self.symbols(inputs)
+        return [
+            results[place] if place >= 0 else build(inputs, results, names)
+            for place, build in zip(self.places, self.build, strict=True)
+        ]
+
+    def _shares_written_memory(self, inputs: Sequence[Any]) -> bool:
+        """Whether a written input's storage is another input's too."""
+        seen: dict[int, int] = {}
+        for i in self.tensors:
+            if inputs[i].numel():
+                pointer = inputs[i].untyped_storage().data_ptr()
+                seen[pointer] = seen.get(pointer, 0) + 1
+        return any(
+            inputs[i].numel() and seen[inputs[i].untyped_storage().data_ptr()] > 1 for i in self.mutated
+        )
+
+
+def _builder(role: OutputRole, partition: Partition) -> Callable[..., Any]:
+    """f(inputs, results, symbols) -> one output that the graph does not return."""
+    match role.kind:
+        case OutputKind.CONSTANT:
+            return lambda inputs, results, names: role.value
+        case OutputKind.ALIAS if role.spec is None:
+            return lambda inputs, results, names: inputs[role.input]
+        case OutputKind.ALIAS:
+            base = partition.inputs[role.input]
+            assert isinstance(base, TensorSpec) and role.spec is not None
+            view = _viewer(role.spec, base.offset)
+            return lambda inputs, results, names: view(inputs[role.input], names)
+        case OutputKind.ALIAS_OF_OUTPUT:
+            assert role.spec is not None
+            view = _viewer(role.spec, 0)
+            return lambda inputs, results, names: view(results[role.output], names)
+    return lambda inputs, results, names: None
+
+
+def _viewer(spec: TensorSpec, base_offset: int | str) -> Callable[[torch.Tensor, dict[str, int]], torch.Tensor]:
+    """f(base, symbols) -> the view of base's memory that ``spec`` describes."""
+    sizes, strides = _evaluator(spec.sizes), _evaluator(spec.strides)
+    offset = _evaluator((spec.offset, base_offset))
+
+    def view(base: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
+        here, start = offset(names)
+        begin = base.storage_offset() + here - start
+        if base.dtype is spec.dtype:
+            return base.as_strided(sizes(names), strides(names), begin)
+        # offsets count in elements of the view's own type
+        begin = base.storage_offset() * base.dtype.itemsize // spec.dtype.itemsize + here
+        begin -= start * base.dtype.itemsize // spec.dtype.itemsize
+        fresh = torch.empty(0, dtype=spec.dtype, device=base.device)
+        return fresh.set_(base.untyped_storage(), begin, sizes(names), strides(names))
+
+    return view
+
+
+def _evaluator(parts: tuple[int | str, ...]) -> Callable[[dict[str, int]], tuple[int, ...]]:
+    """f(symbols) -> the numbers; expressions over symbols are compiled once."""
+    if all(isinstance(part, int) for part in parts):
+        fixed = tuple(int(part) for part in parts)
+        return lambda names: fixed
+    code = compile(f"({', '.join(map(str, parts))},)", "<sizes>", "eval")
+    return lambda names: eval(code, {"__builtins__": {}}, names)
+
+
+def _symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, int]]:
+    """f(inputs) -> the value of each size symbol."""
+    reads: dict[str, tuple[int, int]] = {}
+    for i, spec in enumerate(partition.inputs):
+        if isinstance(spec, SymbolSpec):
+            if spec.name.isidentifier():
+                reads.setdefault(spec.name, (i, -1))
+        else:
+            for dim, size in enumerate(spec.sizes):
+                if isinstance(size, str) and size.isidentifier():
+                    reads.setdefault(size, (i, dim))
+    if not reads:
+        return lambda inputs: {}
+    items = tuple((name, i, dim) for name, (i, dim) in reads.items())
+    return lambda inputs: {
+        name: inputs[i] if dim < 0 else inputs[i].shape[dim] for name, i, dim in items
+    }
+
+
+def eager_forward(partition: Partition) -> Boxed:
+    """Run the ATen graph itself, as ``compiled``."""
+    forward = partition.forward
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return forward(*inputs)
+
+    run.boxed = True  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,111 @@
+"""Writing operators: which arguments they write, and the operator that computes what they would write."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from braze.support.errors import Unsupported
+
+aten = torch.ops.aten
+
+Node = torch.fx.Node
+Insert = Callable[[Any, tuple[Any, ...], dict[str, Any]], Node]
+
+#: in-place operators whose functional form has another name
+_OTHER_NAME = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.normal_.default: aten.normal_functional.default,
+    aten.copy_.default: None,
+    aten.fill_.Scalar: None,
+    aten.fill_.Tensor: None,
+    aten.zero_.default: None,
+}
+
+
+def written_arguments(node: Node) -> list[Node]:
+    """The arguments that a node writes, in order of its schema."""
+    found: list[Node] = []
+    schema = node.target._schema  # type: ignore[union-attr]
+    for i, parameter in enumerate(schema.arguments):
+        if parameter.alias_info is None or not parameter.alias_info.is_write:
+            continue
+        if parameter.kwarg_only:
+            value = node.kwargs.get(parameter.name)
+        else:
+            value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter.name)
+        if isinstance(value, Node):
+            found.append(value)
+        elif value is not None:
+            raise _refuse(node, "it writes to a list of tensors")
+    return found
+
+
+def functional_values(node: Node, insert: Insert) -> list[Node]:
+    """The values that a node would write, one per written argument; its reads must be up to date."""
+    op = node.target
+    like = [target.meta["val"] for target in written_arguments(node)]
+    if op is aten.copy_.default or op is aten.fill_.Tensor:
+        return [_fit(node.args[1], like[0], insert)]  # type: ignore[arg-type]
+    if op is aten.fill_.Scalar or op is aten.zero_.default:
+        value = node.args[1] if op is aten.fill_.Scalar else 0
+        return [_fit(value, like[0], insert)]
+    functional = functional_form(op)
+    if functional is None:
+        raise _refuse(node, "no functional form of it is known")
+    outs = {p.name for p in op._schema.arguments if p.is_out}  # type: ignore[union-attr]
+    kwargs = {name: value for name, value in node.kwargs.items() if name not in outs}
+    result = insert(functional, node.args, kwargs)
+    made = result.meta["val"]
+    if isinstance(made, torch.Tensor):
+        return [_fit(result, like[0], insert)]
+    parts = [insert(operator.getitem, (result, i), {}) for i in range(len(made))]
+    if len(parts) != len(like):
+        raise _refuse(node, "it gives more than it writes")
+    return [_fit(part, target, insert) for part, target in zip(parts, like, strict=True)]
+
+
+@functools.cache
+def functional_form(op: OpOverload) -> OpOverload | None:
+    """The overload that computes what ``op`` writes: ``add.Tensor`` for ``add_.Tensor`` and ``add.out``."""
+    if op in _OTHER_NAME:
+        return _OTHER_NAME[op]
+    namespace, name = op._schema.name.split("::")
+    wanted = [(p.name, str(p.type)) for p in op._schema.arguments if not p.is_out]
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    if packet is None:
+        return None
+    overloads = [op._overloadname, *packet.overloads()]
+    for overload in overloads:
+        candidate = getattr(packet, overload, None)
+        if candidate is None or candidate._schema.is_mutable:
+            continue
+        if [(p.name, str(p.type)) for p in candidate._schema.arguments] == wanted:
+            return candidate
+    return None
+
+
+def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:
+    """A value with the dtype, device and shape of the tensor that it is written to."""
+    if not isinstance(value, Node):
+        return insert(aten.full.default, (list(like.shape), value), {"dtype": like.dtype, "device": like.device})
+    have = value.meta["val"]
+    options: dict[str, Any] = {}
+    if have.dtype != like.dtype:
+        options["dtype"] = like.dtype
+    if have.device != like.device:
+        options["device"] = like.device
+    if options:
+        value = insert(aten._to_copy.default, (value,), options)
+    if tuple(have.shape) != tuple(like.shape):
+        value = insert(aten.expand.default, (value, list(like.shape)), {})
+    return value
+
+
+def _refuse(node: Node, why: str) -> Unsupported:
+    return Unsupported("BZ2016", f"{node.target}, which writes to a tensor", why=why, origin=node.meta.get("origin"))

@@ -1,0 +1,220 @@
+"""Passes over graphs of ATen operators, and the runner that names, times and verifies them.
+
+Each pass takes a GraphModule in the FUNCTIONAL or CORE dialect, changes it in place and says whether it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.graph.specs import Dialect
+from braze.graph.verify import verify
+from braze.support import trace
+from braze.support.log import logger
+from braze.support.record import record
+
+aten = torch.ops.aten
+
+Node = torch.fx.Node
+
+
+@record
+class GraphPass:
+    """A named rewrite."""
+
+    name: str
+    run: Callable[[torch.fx.GraphModule], bool]
+
+
+def run_passes(
+    module: torch.fx.GraphModule, passes: Sequence[GraphPass], dialect: Dialect, *, verify_level: int = 0
+) -> None:
+    """Run passes in order; at level 2 verify after each, at level 1 at the end."""
+    for each in passes:
+        before = len(module.graph.nodes)
+        with trace.stage(f"aot.{each.name}"):
+            changed = each.run(module)
+        if changed:
+            logger("aot").debug("%s: %d -> %d nodes", each.name, before, len(module.graph.nodes))
+        if verify_level >= 2:
+            verify(module, dialect, after=each.name)
+    if verify_level == 1:
+        verify(module, dialect, after=passes[-1].name if passes else "no pass")
+
+
+def is_impure(node: Node) -> bool:
+    """Whether a node must stay though nobody reads it: it writes, or draws random numbers."""
+    if node.op in ("placeholder", "output"):
+        return True
+    if node.op != "call_function":
+        return False
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    return schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+
+
+def remove_dead_nodes(module: torch.fx.GraphModule) -> bool:
+    """Drop nodes that nobody reads."""
+    return drop_unread(module.graph)
+
+
+def drop_unread(graph: torch.fx.Graph) -> bool:
+    """As :func:`remove_dead_nodes`, on a graph."""
+    changed = False
+    for node in reversed(graph.nodes):
+        if not node.users and not is_impure(node):
+            graph.erase_node(node)
+            changed = True
+    return changed
+
+
+def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
+    """Compute once what is computed twice from the same arguments."""
+    seen: dict[Any, Node] = {}
+    changed = False
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            key: Any = ("get_attr", node.target)
+        elif node.op == "call_function" and not is_impure(node):
+            key = (node.target, _hashable(node.args), _hashable(node.kwargs))
+        else:
+            continue
+        known = seen.setdefault(key, node)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            module.graph.erase_node(node)
+            changed = True
+    return changed
+
+
+def remove_no_ops(module: torch.fx.GraphModule) -> bool:
+    """Drop operators that give their argument's value with its metadata: copies, casts, views to the same shape.
+
+    In a functional graph a copy of a value is the value, whatever its strides, as long as nobody
+    counts in its memory: a clone that an ``as_strided`` reads stays.
+    """
+    changed = False
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and node.target in _NO_OPS and _gives_its_argument(node):
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+            changed = True
+    return changed
+
+
+def fold_view_chains(module: torch.fx.GraphModule) -> bool:
+    """Shorten chains of views: a view of a view, a permute of a permute."""
+    changed = False
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and node.target in _FOLDS and isinstance(node.args[0], Node):
+            changed |= _FOLDS[node.target](node, node.args[0])
+    return changed
+
+
+DEFAULT = (
+    GraphPass("remove_no_ops", remove_no_ops),
+    GraphPass("fold_view_chains", fold_view_chains),
+    GraphPass("merge_equal_nodes", merge_equal_nodes),
+    GraphPass("remove_dead_nodes", remove_dead_nodes),
+)
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+_NO_OPS = frozenset(
+    {
+        aten.clone.default,
+        aten._to_copy.default,
+        aten.view.default,
+        aten.expand.default,
+        aten.permute.default,
+        aten.slice.Tensor,
+        aten.contiguous.default,
+        aten.squeeze.dims,
+    }
+)
+
+
+def _gives_its_argument(node: Node) -> bool:
+    source = node.args[0]
+    if not isinstance(source, Node):
+        return False
+    have, want = source.meta.get("val"), node.meta.get("val")
+    if not isinstance(have, torch.Tensor) or not isinstance(want, torch.Tensor):
+        return False
+    if (have.dtype, have.device) != (want.dtype, want.device) or not _same_sizes(have.shape, want.shape):
+        return False
+    if node.target is aten.permute.default:
+        return list(node.args[1]) == sorted(node.args[1])  # type: ignore[arg-type]
+    if node.target in (aten.clone.default, aten._to_copy.default, aten.contiguous.default):
+        return _same_sizes(have.stride(), want.stride()) or not _layout_matters(node)
+    if node.target is aten.slice.Tensor:
+        return True
+    return _same_sizes(have.stride(), want.stride()) or node.target is aten.view.default
+
+
+def _layout_matters(node: Node) -> bool:
+    """Whether someone reads the memory of a node rather than its values, or it is given to the user."""
+    views = (aten.as_strided.default, aten.as_strided_scatter.default, aten.view.default, aten.view.dtype)
+    return any(user.op == "output" or user.target in views for user in node.users) or any(
+        user.target is aten.view_as_complex.default for user in node.users
+    )
+
+
+def _same_sizes(a: Any, b: Any) -> bool:
+    """Equal sizes, without asking anything of symbols (which would add guards)."""
+    return len(a) == len(b) and all(_same_size(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same_size(x: Any, y: Any) -> bool:
+    if type(x) is int and type(y) is int:
+        return x == y
+    return isinstance(x, torch.SymInt) and isinstance(y, torch.SymInt) and x.node.expr == y.node.expr
+
+
+def _fold_view(node: Node, source: Node) -> bool:
+    """view(view(x)) = view(x): both list the elements of x in row-major order."""
+    if source.op != "call_function" or source.target is not aten.view.default:
+        return False
+    base = source.args[0]
+    if not isinstance(base, Node) or not base.meta["val"].is_contiguous():
+        return False
+    node.args = (base, *node.args[1:])
+    return True
+
+
+def _fold_permute(node: Node, source: Node) -> bool:
+    """permute(permute(x, a), b) = permute(x, a[b])."""
+    if source.op != "call_function" or source.target is not aten.permute.default:
+        return False
+    inner, outer = source.args[1], node.args[1]
+    node.args = (source.args[0], [inner[d] for d in outer])  # type: ignore[index, union-attr]
+    return True
+
+
+_FOLDS: dict[Any, Callable[[Node, Node], bool]] = {
+    aten.view.default: _fold_view,
+    aten.permute.default: _fold_permute,
+}
+
+
+def _hashable(part: Any) -> Any:
+    """A key that tells 1 from 1.0 and True, and -0.0 from 0.0."""
+    kind = type(part)
+    if kind is Node:
+        return part
+    if isinstance(part, (list, tuple)):
+        return tuple(map(_hashable, part))
+    if isinstance(part, dict):
+        return tuple((k, _hashable(v)) for k, v in part.items())
+    if kind is float:
+        return float, part.hex()
+    if kind is slice:
+        return slice, _hashable((part.start, part.stop, part.step))
+    return kind, part
+
+
