@@ -61,10 +61,13 @@ class HostModule:
     """All the text of one compiled graph.
 
     ``source`` is a Python module that defines ``make(runtime)``, which returns ``call(inputs)``: takes
-    the sequence of graph inputs, returns the tuple of graph outputs.
+    the sequence of graph inputs, returns the tuple of graph outputs. ``units``: complete C translation
+    units to be linked into one library: the kernels, and the ``segment_N`` functions
+    that the module calls.
     """
 
     name: str
     source: str
     kernels: tuple[KernelText, ...]
     target: str  # Target.arch
+    units: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 1. Values stored and loaded again at the same point are forwarded; stores nobody needs are dropped.
 2. Adjacent axes are merged wherever all accesses of the group stay linear.
-3. Axes are called x0, x1, ... and r0, r1, ....
+3. Axes are called i0, i1, ... and r0, r1, ....
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def canonical_axes(block: Block, parts: list[Part]) -> tuple[tuple[Axis, ...], t
     if block.shape is Shape.TEMPLATE:
         return block.axes, (), Substitution({})
     mapping: dict[Symbol, Expr] = {}
-    axes = _merged_axes(block.axes, indices, "x", mapping)
+    axes = _merged_axes(block.axes, indices, "i", mapping)
     rows = _merged_axes(block.row_axes, indices, "r", mapping)
     return axes, rows, Substitution(mapping)
 

@@ -1,0 +1,126 @@
+"""Extern calls as Python text: arguments, results, and what keeps a result's layout as planned."""
+
+from __future__ import annotations
+
+import torch
+
+from braze.codegen.host.homes import Home, Homes
+from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
+from braze.loops.ir import BufferKind, BufferView, ExternCall
+from braze.symbolic.expr import Expr, Integer
+
+
+class Views:
+    """Tensors that the host needs for extern calls and outputs.
+
+    Views of arena slots are made once per arena where all sizes are known; views of constants
+    once per data pointer; others at each call.
+    """
+
+    def __init__(self, homes: Homes) -> None:
+        self.homes = homes
+        self.of_arena: dict[str, str] = {}  # variable -> expression, made once per arena
+        self.of_constants: dict[str, tuple[str, str]] = {}  # variable -> (constant, expression)
+        self._names: dict[BufferView, str] = {}
+
+    def text(self, view: BufferView) -> str:
+        """A Python expression for the view as a tensor."""
+        home = self.homes.of(view.buffer)
+        if home is Home.ARENA:
+            return self._arena(view)
+        name = identifier(view.buffer)
+        if self.homes.is_whole(view):
+            return name
+        made = strided(name, view, self.homes)
+        static = all(e.is_constant for e in (*view.sizes, *view.strides, view.offset))
+        if self.homes.buffers[view.buffer].kind is BufferKind.CONSTANT and static:
+            variable = self._names.setdefault(view, f"{name}_v{len(self.of_constants)}")
+            self.of_constants[variable] = name, made
+            return variable
+        return made
+
+    def _arena(self, view: BufferView) -> str:
+        slot = self.homes.slots[view.buffer]
+        item = view.dtype.itemsize
+        own = self.homes.buffers[view.buffer].dtype.itemsize
+        offset = (slot.offset + view.offset * own) // item
+        made = (
+            f"as_strided(arena.typed({dtype_text(view.dtype)}), {tuple_text(view.sizes)}, "
+            f"{tuple_text(view.strides)}, {offset})"
+        )
+        if not all(e.is_constant for e in (*view.sizes, *view.strides, offset)):
+            return made
+        variable = self._names.setdefault(view, f"{identifier(view.buffer)}_a{len(self._names)}")
+        self.of_arena[variable] = made
+        return variable
+
+
+def strided(name: str, view: BufferView, homes: Homes) -> str:
+    """``as_strided`` on a tensor variable."""
+    base = name
+    if view.dtype is not homes.buffers[view.buffer].dtype:
+        base = f"{name}.view({dtype_text(view.dtype)})"
+    place = "" if view.offset.value == 0 else f", {name}.storage_offset() + {view.offset}"
+    return f"as_strided({base}, {tuple_text(view.sizes)}, {tuple_text(view.strides)}{place})"
+
+
+def argument_text(value: object, views: Views) -> str:
+    """One argument of an extern call."""
+    if isinstance(value, BufferView):
+        return views.text(value)
+    if isinstance(value, Expr):
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(argument_text(v, views) for v in value)}]"
+    return constant_text(value)
+
+
+def extern_lines(call: ExternCall, function: str, views: Views) -> list[str]:
+    """The statements of one extern call."""
+    args = [argument_text(a, views) for a in call.args]
+    args += [f"{k}={argument_text(v, views)}" for k, v in call.kwargs]
+    if call.out_variant:
+        names = out_names(call.out_variant)
+        for name, buffer in zip(names, call.outputs, strict=True):
+            args.append(f"{name}={views.text(whole(buffer, views.homes))}")
+        return [f"{function}({', '.join(args)})"]
+    text = f"{function}({', '.join(args)})"
+    if not any(call.outputs):
+        return [text]
+    targets = [identifier(o) if o else "_" for o in call.outputs]
+    many = returns_several(call.target) or len(targets) > 1
+    lines = [f"{tuple_text(tuple(targets)) if many else targets[0]} = {text}"]
+    return lines + [line for o in call.outputs if o for line in _layout(o, views.homes)]
+
+
+def _layout(buffer: str, homes: Homes) -> list[str]:
+    """A result whose strides are not the planned ones is copied into them."""
+    b = homes.buffers[buffer]
+    name, strides = identifier(buffer), tuple_text(b.strides)
+    if not b.sizes:
+        return []
+    sizes = tuple_text(b.sizes)
+    return [f"if {name}.stride() != {strides}:", f"    {name} = relayout({name}, {sizes}, {strides})"]
+
+
+def whole(buffer: str, homes: Homes) -> BufferView:
+    """The view of a whole buffer."""
+    b = homes.buffers[buffer]
+    return BufferView(buffer, b.sizes, b.strides, Integer(0), b.dtype)
+
+
+def overload(target: str) -> torch._ops.OpOverload:
+    """The operator of a dotted name: "aten.mm.out"."""
+    namespace, name, variant = target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), variant)
+
+
+def out_names(target: str) -> list[str]:
+    """The names of an overload's ``out=`` arguments."""
+    return [a.name for a in overload(target)._schema.arguments if a.is_out]
+
+
+def returns_several(target: str) -> bool:
+    """Whether an operator returns a tuple or a list of tensors."""
+    returns = overload(target)._schema.returns
+    return len(returns) != 1 or str(returns[0].type).startswith(("List", "Tensor[]"))

@@ -1,0 +1,44 @@
+"""Where each buffer lives while the graph runs."""
+
+from __future__ import annotations
+
+import enum
+
+from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall
+from braze.schedule.records import Schedule, Slot
+
+
+class Home(enum.Enum):
+    ARGUMENT = "argument"  # a graph input
+    ARENA = "arena"  # a slot of the arena
+    FRESH = "fresh"  # torch.empty_strided in this call
+    RESULT = "result"  # what an extern call returns
+
+
+class Homes:
+    """The home of every buffer that somebody touches."""
+
+    def __init__(self, s: Schedule) -> None:
+        self.buffers: dict[str, Buffer] = {b.name: b for b in s.program.buffers}
+        self.slots: dict[str, Slot] = {slot.buffer: slot for slot in s.memory.slots}
+        self.static = s.memory.arena_bytes.is_constant
+        self._returned = {
+            name
+            for g in s.groups
+            if isinstance(g.call, ExternCall) and not g.call.out_variant
+            for name in g.call.outputs
+        }
+
+    def of(self, name: str) -> Home:
+        buffer = self.buffers[name]
+        if buffer.kind in (BufferKind.INPUT, BufferKind.CONSTANT):
+            return Home.ARGUMENT
+        if name in self._returned:
+            return Home.RESULT
+        return Home.ARENA if name in self.slots else Home.FRESH
+
+    def is_whole(self, view: BufferView) -> bool:
+        """Whether a view is the buffer as it is laid out."""
+        b = self.buffers[view.buffer]
+        same = view.sizes == b.sizes and view.strides == b.strides and view.dtype is b.dtype
+        return same and view.offset.value == 0

@@ -1,0 +1,215 @@
+"""Schedule and kernels -> the host module: Python that binds inputs, calls segments and ATen, returns outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from braze.codegen.host.externs import Views, extern_lines, overload, strided
+from braze.codegen.host.homes import Home, Homes
+from braze.codegen.host.segments import Segment, declarations, packed_name, segment_text
+from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
+from braze.codegen.records import HostModule, KernelText
+from braze.context import CompileContext
+from braze.loops.ir import BufferView, ExternCall
+from braze.schedule.records import Group, Schedule
+from braze.support.record import record
+from braze.symbolic.expr import ZERO, Expr, Symbol
+
+
+@record
+class CUnits:
+    """How the C generator makes translation units of texts."""
+
+    assemble: Callable[..., str]
+    split: Callable[[tuple[str, ...], int], tuple[tuple[str, ...], ...]]
+
+
+def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContext, c: CUnits) -> HostModule:
+    """The host module of a schedule with one kernel text per loop or template group (by name)."""
+    writer = _Host(s, kernels)
+    source = writer.source(ctx.name)
+    texts = tuple(k.source for k in writer.unique.values() if k.language == "c")
+    units: tuple[str, ...] = ()
+    if writer.segments:
+        batches = c.split(texts, ctx.target.cores)
+        functions = {name for name, k in writer.unique.items() if k.language == "c"}
+        units = tuple(c.assemble(batch, runtime=False) for batch in batches)
+        tail = [declarations(functions), *writer.segment_texts]
+        units = (c.assemble(tail, runtime=True), *units)
+    return HostModule(ctx.name, source, tuple(writer.unique.values()), ctx.target.arch, units)
+
+
+class _Host:
+    """Collects the parts of one module while walking the groups."""
+
+    def __init__(self, s: Schedule, kernels: Sequence[KernelText]) -> None:
+        self.schedule = s
+        self.homes = Homes(s)
+        self.views = Views(self.homes)
+        self.sizes: tuple[Symbol, ...] = tuple(x.symbol for x in s.program.sizes)
+        self.kernels = {k.name: k for k in kernels}
+        self.unique: dict[str, KernelText] = {}
+        self.same: dict[str, str] = {}  # canonical text -> function
+        self.segments: list[Segment] = []
+        self.segment_texts: list[str] = []
+        self.bindings: list[str] = []
+        self.operators: dict[str, str] = {}
+        self.packs: dict[str, str] = {}
+        self.body: list[str | Segment] = []
+        self.fresh: set[str] = set()
+        self.last = {n: k for k, g in enumerate(s.groups) for n in (*g.reads, *g.writes)}
+        self.kept = {o.buffer for o in s.program.outputs if isinstance(o, BufferView)}
+
+    def source(self, name: str) -> str:
+        """The module's text."""
+        self._groups()
+        body = [line for x in self.body for line in ([x] if isinstance(x, str) else self._segment(x))]
+        returned = self._outputs()
+        inputs = self._inputs()
+        arena = self._arena()
+        lines = [
+            f'"""Host module of {name}: written by braze."""',
+            "",
+            "import torch",
+            "",
+            "",
+            "def make(runtime):",
+            "    as_strided, empty_strided = torch.as_strided, torch.empty_strided",
+            "    relayout, take, give = runtime.relayout, runtime.take, runtime.give",
+            *_indent(self.bindings),
+        ]
+        if self.views.of_arena:
+            made = [f"{expression}," for expression in self.views.of_arena.values()]
+            lines += ["", "    def bind_views(arena):", "        return (", *_indent(made, 3), "        )"]
+        lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
+        if arena:
+            lines.append("        give(arena)")
+        lines += [f"        return {returned}", "", "    return call", ""]
+        return "\n".join(lines)
+
+    def _inputs(self) -> list[str]:
+        names = []
+        for k, buffer in enumerate(self.schedule.program.inputs):
+            symbols = [x for x in self.schedule.program.sizes if x.input == k and x.dim < 0]
+            names.append(identifier(buffer) if buffer else identifier(symbols[0].symbol.name) if symbols else "_")
+        lines = [f"{tuple_text(tuple(names))} = inputs"] if names else []
+        for x in self.schedule.program.sizes:
+            if x.dim >= 0:
+                buffer = identifier(self.schedule.program.inputs[x.input])
+                lines.append(f"{identifier(x.symbol.name)} = {buffer}.size({x.dim})")
+        for variable, (constant, expression) in self.views.of_constants.items():
+            self.bindings.append(f"{variable}_of = runtime.constant_view(lambda {constant}: {expression})")
+            lines.append(f"{variable} = {variable}_of({constant})")
+        for buffer, pack in self.packs.items():
+            lines.append(f"{packed_name(buffer)} = {pack}({identifier(buffer)})")
+        return lines
+
+    def _arena(self) -> list[str]:
+        if not self.schedule.memory.slots:
+            return []
+        lines = [f"arena = take({self.schedule.memory.arena_bytes})"]
+        if self.views.of_arena:
+            names = tuple_text(tuple(self.views.of_arena))
+            lines.append("views = arena.views.get(call)")
+            lines.append("if views is None:")
+            lines.append("    views = arena.views[call] = bind_views(arena)")
+            lines.append(f"{names} = views")
+        return lines
+
+    def _groups(self) -> None:
+        current: Segment | None = None
+        for k, group in enumerate(self.schedule.groups):
+            kernel = self.kernels.get(group.name)
+            if kernel is not None and kernel.language == "c":
+                if current is None:
+                    current = Segment(f"segment_{len(self.segments)}")
+                    self.segments.append(current)
+                    self.body.append(current)
+                current.before += self._allocations(group)
+                current.kernels.append((kernel, self._function(kernel)))
+                current.after += self._releases(group, k)
+                continue
+            current = None
+            self.body += self._allocations(group)
+            if kernel is not None:
+                self._triton(kernel)
+            elif isinstance(group.call, ExternCall):
+                self._extern(group.call)
+            self.body += self._releases(group, k)
+
+    def _segment(self, segment: Segment) -> list[str]:
+        """The statements that run a segment."""
+        self.segment_texts.append(segment_text(segment, self.homes, self.sizes))
+        self.bindings.append(f'{segment.name} = runtime.segment("{segment.name}")')
+        arena = "arena.base" if segment.uses_arena else "0"
+        args = [tuple_text(tuple(segment.tensors)), arena]
+        if self.sizes:
+            args.append(tuple_text(tuple(identifier(x.name) for x in self.sizes)))
+        call = f"{segment.name}({', '.join(args)})"
+        lines = [f"if {call}:", "    runtime.report()"] if segment.reports else [call]
+        return [*segment.before, *lines, *segment.after]
+
+    def _function(self, kernel: KernelText) -> str:
+        """The function that does a kernel's work: equal kernels share one."""
+        name = self.same.setdefault(kernel.canonical or kernel.source, kernel.name)
+        first = self.unique.setdefault(name, kernel)
+        for pack, twin in zip(kernel.packs, first.packs, strict=True):
+            if pack.buffer not in self.packs:
+                self.packs[pack.buffer] = f"pack_{len(self.packs)}"
+                self.bindings.append(f'{self.packs[pack.buffer]} = runtime.packed("{twin.name}", {twin.bytes})')
+        return name
+
+    def _triton(self, kernel: KernelText) -> None:
+        if kernel.name not in self.unique:
+            self.unique[kernel.name] = kernel
+            self.bindings.append(f'{kernel.name} = runtime.triton("{kernel.name}")')
+        args = [self._tensor(a) for a in kernel.args] + [identifier(z) for z in kernel.sizes]
+        self.body.append(f"{kernel.name}({', '.join(args)})")
+
+    def _tensor(self, name: str) -> str:
+        if self.homes.of(name) is not Home.ARENA:
+            return identifier(name)
+        b = self.homes.buffers[name]
+        return self.views.text(BufferView(name, b.sizes, b.strides, ZERO, b.dtype))
+
+    def _extern(self, call: ExternCall) -> None:
+        target = call.out_variant or call.target
+        if target not in self.operators:
+            self.operators[target] = f"op_{overload(target).__name__.replace('.', '_')}_{len(self.operators)}"
+            self.bindings.append(f'{self.operators[target]} = runtime.operator("{target}")')
+        self.body += extern_lines(call, self.operators[target], self.views)
+
+    def _releases(self, group: Group, k: int) -> list[str]:
+        """Let go of extern results that are not used after group ``k``."""
+        dead = [
+            identifier(n)
+            for n in dict.fromkeys((*group.reads, *group.writes))
+            if self.last[n] == k and n not in self.kept and self.homes.of(n) is Home.RESULT
+        ]
+        return [f"del {', '.join(dead)}"] if dead else []
+
+    def _allocations(self, group: Group) -> list[str]:
+        """Allocate what the group is the first to write and the caller will get."""
+        fresh = [n for n in group.writes if self.homes.of(n) is Home.FRESH and n not in self.fresh]
+        self.fresh.update(fresh)
+        return [f"{identifier(n)} = {_empty(self.homes, n)}" for n in fresh]
+
+    def _outputs(self) -> str:
+        returned = []
+        for o in self.schedule.program.outputs:
+            if isinstance(o, BufferView):
+                whole = self.homes.is_whole(o)
+                returned.append(identifier(o.buffer) if whole else strided(identifier(o.buffer), o, self.homes))
+            else:
+                returned.append(str(o) if isinstance(o, Expr) else constant_text(o))
+        return tuple_text(tuple(returned))
+
+
+def _empty(homes: Homes, name: str) -> str:
+    b = homes.buffers[name]
+    device = "" if b.device == "cpu" else f", device={b.device!r}"
+    return f"empty_strided({tuple_text(b.sizes)}, {tuple_text(b.strides)}, dtype={dtype_text(b.dtype)}{device})"
+
+
+def _indent(lines: Sequence[str], depth: int = 1) -> list[str]:
+    return [("    " * depth + line) if line else "" for line in lines]

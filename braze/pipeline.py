@@ -1,0 +1,156 @@
+"""Every stage in order: from a torch-level graph to a function that runs its kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+import braze
+from braze import aot
+from braze.aot.records import Partition
+from braze.codegen import c as c_code
+from braze.codegen.host import CUnits, generate_host
+from braze.codegen.records import HostModule
+from braze.context import CompileContext
+from braze.loops.ir import ExternCall, LoopProgram
+from braze.lower.program import lower
+from braze.runtime import build, cache, loader
+from braze.schedule import schedule
+from braze.schedule.printer import GroupReport, print_schedule, report
+from braze.schedule.records import Schedule
+from braze.support import trace
+from braze.support.errors import BrazeError
+from braze.support.log import logger, warn_once
+from braze.support.record import record
+
+GraphCall = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+@record
+class CompiledInfo:
+    """What a compile came to, for ``explain``."""
+
+    name: str
+    kernels: tuple[str, ...]
+    externs: tuple[str, ...]
+    groups: tuple[GroupReport, ...]
+    arena_bytes: str
+    seconds: float
+
+
+def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext) -> Callable[..., Any]:
+    """What the default backend does: ``gm`` as a callable that runs kernels of ours."""
+    partition = partition_graph(gm, example_inputs, ctx)
+    return aot.wrap(partition, compile_partition(partition, ctx), eager=gm)
+
+
+def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
+    """The forward graph of a partition as ``call(inputs) -> outputs``."""
+    start = time.perf_counter()
+    program = lower_graph(partition, ctx)
+    plan = schedule_program(program, ctx)
+    host = generate_code(plan, ctx)
+    try:
+        call = load_code(host)
+    except BrazeError as error:
+        if error.code != "BZ5001":
+            raise
+        return run_eagerly(partition, error)
+    trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
+    return call
+
+
+def partition_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext) -> Partition:
+    """Trace to ATen, functionalize, decompose."""
+    if trace.dumping():
+        trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))
+    with trace.stage("aot"):
+        partition = aot.partition(gm, example_inputs, ctx)
+    if trace.dumping():
+        trace.dump(f"{ctx.name}_aten", "py", partition.forward.print_readable(print_output=False))
+    return partition
+
+
+def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:
+    """ATen to loops."""
+    program = lower(partition, ctx)
+    if trace.dumping():
+        trace.dump(f"{ctx.name}_loops", "txt", str(program))
+    return program
+
+
+def schedule_program(program: LoopProgram, ctx: CompileContext) -> Schedule:
+    """Loops to groups, in order, with their memory."""
+    with trace.stage("schedule"):
+        plan = schedule(program, ctx)
+    if trace.dumping():
+        trace.dump(f"{ctx.name}_schedule", "txt", print_schedule(plan))
+    log = logger("schedule")
+    if log.isEnabledFor(20):
+        log.info("%s", print_schedule(plan))
+    return plan
+
+
+def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
+    """Groups to kernels, and the module that calls them."""
+    with trace.stage("codegen"):
+        kernels = c_code.generate(plan, ctx)
+        host = generate_host(plan, kernels, ctx, CUnits(c_code.assemble, c_code.split))
+    trace.dump(f"{ctx.name}_host", "py", host.source)
+    for k, unit in enumerate(host.units):
+        trace.dump(f"{ctx.name}_kernels{k}", "c", unit)
+    logger("output_code").info("%s\n%s", host.source, "\n".join(host.units))
+    return host
+
+
+def load_code(host: HostModule) -> GraphCall:
+    """Build what the cache does not have, load it, bind the host module."""
+    library = None
+    if host.units:
+        with trace.stage("build"):
+            path = library_file(host)
+        with trace.stage("load"):
+            library = build.load(str(path))
+    with trace.stage("load"):
+        return loader.load_host(host.name, host.source, loader.Runtime(library))
+
+
+def library_file(host: HostModule) -> Any:
+    """The shared library of a host module, from the cache or the compiler."""
+    key = cache.key(
+        "kernels",
+        source="\0".join(host.units),
+        flags=build.flags(host.target),
+        target=host.target,
+        compiler=build.compiler_id(),
+        braze=getattr(braze, "__version__", "0"),
+    )
+
+    def make() -> bytes:
+        trace.count("kernels_built", len(host.kernels))
+        return build.build_c(host.units, host.target)
+
+    return cache.DiskCache().file(key, make, "so")
+
+
+def run_eagerly(partition: Partition, error: BrazeError) -> GraphCall:
+    """Without a compiler the ATen graph itself is the program."""
+    warn_once(
+        "BZ5001",
+        f"BZ5001: {error.what}: graphs run through ATen, without kernels of braze. "
+        "Install gcc or clang (Debian: apt install gcc), or point CC at one.",
+        "kernels",
+    )
+    trace.count("graphs_run_eagerly")
+    return aot.eager_forward(partition)
+
+
+def info(plan: Schedule, ctx: CompileContext, seconds: float) -> CompiledInfo:
+    """The record of one compile."""
+    groups = report(plan)
+    externs = tuple(g.call.target for g in plan.groups if isinstance(g.call, ExternCall))
+    kernels = tuple(g.name for g in plan.groups if not isinstance(g.call, ExternCall))
+    return CompiledInfo(ctx.name, kernels, externs, groups, str(plan.memory.arena_bytes), seconds)

@@ -1,0 +1,70 @@
+"""Memory for temporaries that is kept between calls.
+
+Nothing in an arena outlives the call that took it, so all graphs of a process share one pool: it holds one
+free arena, as large as the largest graph needs. A call that finds none free (another thread, or a graph inside a
+custom operator) makes its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Arena:
+    """A block of bytes, 64-byte aligned, and the views of it that graphs have made."""
+
+    __slots__ = ("base", "bytes", "storage", "views", "_typed")
+
+    def __init__(self, size: int) -> None:
+        self.storage = torch.empty(size + 64, dtype=torch.uint8)
+        self.bytes = size
+        skip = -self.storage.data_ptr() % 64
+        self.base = self.storage.data_ptr() + skip
+        self.views: dict[Any, tuple[torch.Tensor, ...]] = {}
+        whole = size // 64 * 64
+        self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self.storage[skip : skip + whole]}
+
+    def typed(self, dtype: torch.dtype) -> torch.Tensor:
+        """The whole arena as elements of ``dtype``; its first element is at ``base``."""
+        found = self._typed.get(dtype)
+        if found is None:
+            found = self._typed[dtype] = self._typed[torch.uint8].view(dtype)
+        return found
+
+
+class ArenaPool:
+    """At most one free arena; taking and giving are single list operations, so no lock is needed."""
+
+    def __init__(self, keep: bool = True) -> None:
+        self._free: list[Arena] = []
+        self.keep = keep
+
+    def take(self, size: int) -> Arena:
+        """An arena of at least ``size`` bytes that nobody else uses until it is given back."""
+        try:
+            arena = self._free.pop()
+        except IndexError:
+            return Arena(-(-size // 64) * 64)
+        if arena.bytes >= size:
+            return arena
+        del arena  # let the allocator have it before we ask for more
+        return Arena(-(-size // 64) * 64)
+
+    def give(self, arena: Arena) -> None:
+        """Return an arena; the larger one is kept where two come back."""
+        if not self.keep:
+            return
+        if not self._free:
+            self._free.append(arena)
+        elif arena.bytes > self._free[0].bytes:
+            self._free[0:1] = [arena]
+
+    def clear(self) -> None:
+        """Free the memory (``braze.reset``)."""
+        self._free.clear()
+
+
+#: the process's arenas
+POOL = ArenaPool()

@@ -1,0 +1,109 @@
+"""A host module's text and its library -> the function that runs the graph."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from braze import native
+from braze.runtime.arena import POOL, Arena, ArenaPool
+from braze.runtime.operators import operator
+from braze.runtime.packed import PackedWeight, packer
+
+_numbers = itertools.count()
+
+
+class Library(Protocol):
+    """A loaded shared library."""
+
+    def symbol(self, name: str) -> int: ...
+
+
+class Runtime:
+    """What a host module calls."""
+
+    def __init__(
+        self,
+        library: Library | None,
+        pool: ArenaPool = POOL,
+        triton: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self._library = library
+        self._triton = dict(triton or {})
+        self.take: Callable[[int], Arena] = pool.take
+        self.give: Callable[[Arena], None] = pool.give
+
+    operator = staticmethod(operator)
+
+    def segment(self, name: str) -> native.Segment:
+        """A C segment, called as (tensors, arena address, sizes)."""
+        return native.Segment(self._symbol(name))
+
+    def packed(self, name: str, size: int) -> PackedWeight:
+        """The keeper of one weight's packed copy."""
+        return PackedWeight(packer(self._symbol(name)), size)
+
+    def triton(self, name: str) -> Callable[..., Any]:
+        """The launcher of a Triton kernel."""
+        return self._triton[name]
+
+    @staticmethod
+    def constant_view(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """A view of a parameter, made again when the parameter's data moves."""
+        kept: list[Any] = [None, None]
+
+        def view(constant: torch.Tensor) -> torch.Tensor:
+            where = constant.data_ptr()
+            pointer, made = kept
+            if pointer != where:
+                made = make(constant.detach())
+                kept[:] = where, made
+            return made
+
+        return view
+
+    @staticmethod
+    def relayout(result: torch.Tensor, sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+        """A result of ATen copied into the strides that the kernels after it were made for."""
+        if tuple(result.shape) != tuple(sizes):
+            raise RuntimeError(f"an operator returned sizes {tuple(result.shape)} where {tuple(sizes)} were planned")
+        made = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)
+        return made.copy_(result)
+
+    @staticmethod
+    def report() -> None:
+        """A kernel met an index out of range."""
+        raise IndexError("index out of range in self")
+
+    def _symbol(self, name: str) -> int:
+        assert self._library is not None
+        return self._library.symbol(name)
+
+
+def load_host(name: str, source: str, runtime: Runtime) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Execute a host module; its lines show in tracebacks."""
+    file = f"<braze {name} {next(_numbers)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    space: dict[str, Any] = {}
+    exec(compile(source, file, "exec"), space)
+    call = space["make"](runtime)
+    if "runtime.operator" in source:
+        call = _without_grad(call)
+    call.boxed = True
+    return call
+
+
+def _without_grad(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Grad mode off while ATen writes into planned buffers."""
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled():
+            return call(inputs)
+        with torch.no_grad():
+            return call(inputs)
+
+    return run

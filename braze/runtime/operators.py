@@ -1,0 +1,30 @@
+"""ATen operators by name, through the cheapest public binding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: operators whose ``torch.<name>`` takes the schema's arguments: half the cost of a call through ``torch.ops``
+_DIRECT = {
+    "aten.mm.default": torch.mm,
+    "aten.mm.out": torch.mm,
+    "aten.addmm.default": torch.addmm,
+    "aten.addmm.out": torch.addmm,
+    "aten.bmm.default": torch.bmm,
+    "aten.bmm.out": torch.bmm,
+    "aten.baddbmm.default": torch.baddbmm,
+    "aten.baddbmm.out": torch.baddbmm,
+    "aten.convolution.default": torch.convolution,
+}
+
+
+def operator(target: str) -> Callable[..., Any]:
+    """The callable of ``"aten.mm.out"``."""
+    found = _DIRECT.get(target)
+    if found is not None:
+        return found
+    namespace, name, overload = target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
