@@ -1,1 +1,31 @@
-"""Freestanding C kernels: GCC vector extensions, OpenMP, our own math header."""
+"""Schedule -> C: one function per group, from vector extensions and our own small math library."""
+
+from __future__ import annotations
+
+from braze.codegen.c.pointwise import pointwise_kernel
+from braze.codegen.c.prelude import assemble, flags, split
+from braze.codegen.c.rows import row_kernel
+from braze.codegen.records import KernelText
+from braze.context import CompileContext
+from braze.loops.ir import Buffer, TemplateCall
+from braze.schedule.records import Group, GroupKind, Schedule
+
+__all__ = ["assemble", "flags", "generate", "kernel", "split"]
+
+
+def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
+    """The kernels of a schedule's CPU groups, in order; extern calls have none."""
+    buffers = {b.name: b for b in schedule.program.buffers}
+    return tuple(
+        kernel(group, buffers, ctx)
+        for group in schedule.groups
+        if group.kind is not GroupKind.EXTERN and group.device == "cpu"
+    )
+
+
+def kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
+    """The kernel of one group."""
+    if isinstance(group.call, TemplateCall):
+        raise NotImplementedError
+    make = row_kernel if group.row_axes else pointwise_kernel
+    return make(group, buffers, ctx.target.vector_bytes)

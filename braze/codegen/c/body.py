@@ -1,0 +1,674 @@
+"""Emit scalar expressions as C statements, on vectors where lanes differ and on scalars where not.
+
+A ``Body`` holds a stack of scopes (C blocks). Each value is emitted once, into the outermost scope in
+which everything that it depends on is known: what does not change in a loop leaves the loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from braze.codegen.c import ops
+from braze.codegen.c.analysis import Ranges, Varying, indirect_symbols, walk
+from braze.codegen.c.expr import at_zero, stride, to_c
+from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
+from braze.loops.ir import DType, Node, Op, Store, StoreMode
+from braze.support.errors import InternalError
+from braze.support.record import record
+from braze.symbolic.expr import Expr, Symbol
+
+
+@record
+class Value:
+    """A C name (or literal) that holds a value: its representation, whether lanes differ, its scope's depth."""
+
+    text: str
+    rep: str
+    varying: bool
+    depth: int
+
+
+class Scope:
+    """One C block that is being written: its lines, its symbols' C names, the values known in it."""
+
+    def __init__(self, depth: int, symbols: dict[Symbol, str], indent: str) -> None:
+        self.depth = depth
+        self.symbols = symbols
+        self.indent = indent
+        self.lines: list[str] = []
+        self.values: dict[object, Value] = {}
+        #: lanes in use where the vector is not full (C text), else ""
+        self.count = ""
+        #: a mask that guards loads (C name), else ""; loads are not hoisted out of such a scope
+        self.mask = ""
+        self.guarded = False
+
+
+class Body:
+    """Writes the inside of one kernel function.
+
+    ``pointers`` maps a buffer to its C pointer; ``storage`` to its element type's label. ``forward`` maps
+    (buffer, index) to a value that the group has stored there and that is still in a register.
+    """
+
+    def __init__(
+        self, lanes: int, symbol: Symbol | None, varying: Varying, ranges: Ranges, storage: dict[str, str]
+    ) -> None:
+        self.lanes = lanes
+        self.symbol = symbol
+        self.varying = varying
+        self.ranges = ranges
+        self.storage = storage
+        self.pointers: dict[str, str] = {}
+        self.forward: dict[tuple[str, Expr], Value] = {}
+        #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
+        self.scratch: dict[str, tuple[str, Expr]] = {}
+        self.scopes: list[Scope] = [Scope(0, {}, "  ")]
+        self._count = 0
+
+    # -- scopes ---------------------------------------------------------------------------------
+
+    @property
+    def scope(self) -> Scope:
+        return self.scopes[-1]
+
+    def open(self, head: str, symbols: dict[Symbol, str] | None = None, *, count: str = "") -> Scope:
+        """Open a C block; the text before it is written when the block closes, after what it hoists."""
+        outer = self.scope
+        new = Scope(outer.depth + 1, symbols or {}, outer.indent + "  ")
+        new.count = count or outer.count
+        new.mask, new.guarded = outer.mask, outer.guarded
+        new.lines.append(head)
+        self.scopes.append(new)
+        return new
+
+    def close(self) -> None:
+        """Write the innermost block into the one around it."""
+        inner = self.scopes.pop()
+        outer = self.scope
+        head, *rest = inner.lines
+        outer.lines.append(outer.indent + head + "{")
+        outer.lines.extend(rest)
+        outer.lines.append(outer.indent + "}")
+        self.forward = {k: v for k, v in self.forward.items() if v.depth <= outer.depth}
+
+    def line(self, text: str, depth: int | None = None) -> None:
+        """Append a statement to a scope (default: the innermost)."""
+        scope = self.scope if depth is None else self.scopes[depth]
+        scope.lines.append(scope.indent + text)
+
+    def name(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def names(self) -> dict[Symbol, str]:
+        """C names of all symbols in sight."""
+        out: dict[Symbol, str] = {}
+        for scope in self.scopes:
+            out.update(scope.symbols)
+        return out
+
+    def symbol_depth(self, e: Expr) -> int:
+        """The depth of the innermost scope that binds a symbol of ``e``."""
+        depth = 0
+        for s in e.symbols():
+            for scope in reversed(self.scopes):
+                if s in scope.symbols:
+                    depth = max(depth, scope.depth)
+                    break
+        return depth
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def known(self, key: object) -> Value | None:
+        for scope in reversed(self.scopes):
+            found = scope.values.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def define(self, key: object, text: str, rep: str, varying: bool, depth: int) -> Value:
+        """A new C variable that holds ``text``."""
+        c = rep_vector(rep, self.lanes) if varying else SCALAR[rep]
+        name = self.name()
+        self.line(f"const {c} {name} = {text};", depth)
+        value = Value(name, rep, varying, depth)
+        if key is not None:
+            self.scopes[depth].values[key] = value
+        return value
+
+    def index(self, e: Expr) -> str:
+        """C text of an index expression, computed in the outermost scope that can."""
+        if e.value is not None or isinstance(e, Symbol):
+            return to_c(e, self.names())
+        found = self.known(("index", e))
+        if found is not None:
+            return found.text
+        depth = self.symbol_depth(e)
+        name = self.name("x")
+        self.line(f"const int64_t {name} = {to_c(e, self.names())};", depth)
+        self.scopes[depth].values["index", e] = Value(name, "i64", False, depth)
+        return name
+
+    def value(self, node: Node) -> Value:
+        """The value of a node, emitted if it is not yet."""
+        found = self.known(node)
+        if found is not None:
+            return found
+        # arguments first, so that deep trees do not become deep recursions
+        for n in _without_guarded(node):
+            if self.known(n) is None:
+                value = self._emit(n)
+                self.scopes[value.depth].values[n] = value
+        found = self.known(node)
+        if found is None:
+            raise InternalError("BZ9051", f"no value was emitted for {node.op.value}")
+        return found
+
+    def vector(self, node: Node, rep: str = "") -> Value:
+        """The node's value as a vector in a representation."""
+        return self.splat(self.convert(self.value(node), rep))
+
+    def splat(self, v: Value) -> Value:
+        if v.varying:
+            return v
+        key = ("splat", v.text, v.rep)
+        found = self.known(key)
+        if found is not None:
+            return found
+        return self.define(key, f"bz_splat_{v.rep}x{self.lanes}({v.text})", v.rep, True, v.depth)
+
+    def convert(self, v: Value, rep: str) -> Value:
+        """Between i32 and i64 (a narrowed value met by a wide one)."""
+        if not rep or v.rep == rep:
+            return v
+        if v.varying:
+            t = rep_vector(rep, self.lanes)
+            return self.define(
+                ("as", v.text, rep), f"__builtin_convertvector({v.text}, {t})", rep, True, v.depth
+            )
+        return Value(v.text, rep, False, v.depth)
+
+    def _emit(self, node: Node) -> Value:
+        if node.op is Op.LOAD:
+            return self._load(node)
+        if node.op is Op.CONST:
+            return Value(_literal(node, self.ranges.rep(node)), self.ranges.rep(node), False, 0)
+        if node.op is Op.INDEX:
+            return self._index_value(node)
+        if node.op is Op.MASKED:
+            return self._masked(node)
+        if node.op is Op.REDUCED:
+            raise InternalError("BZ9052", f"result {node.attr} of a reduction is not known here")
+        args = [self.value(a) for a in node.args]
+        varying = any(a.varying for a in args)
+        depth = max((a.depth for a in args), default=0)
+        if node.op is Op.CHECK_INDEX:
+            return self._check(node, args[0])
+        rep, text = self._expression(node, args, varying)
+        return self.define(None, text, rep, varying, depth)
+
+    def _index_value(self, node: Node) -> Value:
+        e: Expr = node.attr
+        rep = self.ranges.rep(node)
+        if self.symbol is None or self.symbol not in e.symbols():
+            return Value(self.index(e), rep, False, self.symbol_depth(e))
+        t, depth = rep_vector(rep, self.lanes), self.symbol_depth(e)
+        step = stride(e, self.symbol)
+        if step is not None:
+            c = f"({SCALAR[rep]})"
+            scaled = (
+                "" if step == 1 else f" * {c}({to_c(step, self.names()) if isinstance(step, Expr) else step})"
+            )
+            base = self.index(at_zero(e, self.symbol))
+            j = self.names()[self.symbol]
+            text = f"({c}({base} + ({j}){scaled.replace(c, '')}) + bz_iota_{t}{scaled})"
+            return self.define(None, text, rep, True, depth)
+        name = self.name()
+        self.line(f"{t} {name};", depth)
+        self.line(f"for (int l = 0; l < {self.lanes}; ++l) {name}[l] = {to_c(e, self._lane_names())};", depth)
+        return Value(name, rep, True, depth)
+
+    def _lane_names(self) -> dict[Symbol, str]:
+        """Symbols' C names inside a loop over lanes ``l``."""
+        names = self.names()
+        if self.symbol is not None and self.symbol in names:
+            names[self.symbol] = f"({names[self.symbol]} + l)"
+        return names
+
+    def _check(self, node: Node, arg: Value) -> Value:
+        n = self.index(node.attr)
+        rep = self.ranges.rep(node)
+        depth = max(arg.depth, self.symbol_depth(node.attr), self._guard_depth())
+        if not arg.varying:
+            return self.define(None, f"bz_check_s({arg.text}, {n}, status)", rep, False, depth)
+        name = self.name()
+        self.line(f"{rep_vector(rep, self.lanes)} {name} = {{}};", depth)
+        self.line(f"{self._lanes_head(depth)} {name}[l] = bz_check_s({arg.text}[l], {n}, status);", depth)
+        return Value(name, rep, True, depth)
+
+    def _guard_depth(self) -> int:
+        """The outermost depth to which a load may be hoisted."""
+        for scope in self.scopes:
+            if scope.guarded:
+                return scope.depth
+        return 0
+
+    def _lanes_head(self, depth: int = -1) -> str:
+        """A loop over the lanes in use at a depth, with its guard."""
+        scope = self.scopes[depth]
+        count = scope.count or str(self.lanes)
+        guard = f" if ({scope.mask}[l])" if scope.mask else ""
+        return f"for (int l = 0; l < {count}; ++l){guard}"
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def _load(self, node: Node) -> Value:
+        buffer, e = node.attr
+        forwarded = self.forward.get((buffer, e))
+        if forwarded is not None:
+            return forwarded
+        if buffer in self.scratch:
+            return self._load_scratch(buffer)
+        if buffer not in self.pointers:
+            raise InternalError("BZ9053", f"buffer {buffer} is read before it is written in its group")
+        args = [self.value(a) for a in node.args]
+        storage = self.storage[buffer]
+        rep = STORAGE[storage][1]
+        depth = max([self.symbol_depth(e), self._guard_depth(), *(a.depth for a in args)])
+        in_lanes = (self.symbol is not None and self.symbol in e.symbols()) or any(a.varying for a in args)
+        if not in_lanes:
+            names = self._with_indirect(self.names(), e, args)
+            at = to_c(e, names) if args else self.index(e)
+            return self.define(
+                None, _scalar_load(storage, f"{self.pointers[buffer]}[{at}]"), rep, False, depth
+            )
+        return self._load_lanes(buffer, e, args, depth)
+
+    def _load_lanes(self, buffer: str, e: Expr, args: Sequence[Value], depth: int) -> Value:
+        assert self.symbol is not None
+        storage, p, w = self.storage[buffer], self.pointers[buffer], self.lanes
+        rep = STORAGE[storage][1]
+        scope = self.scopes[depth]
+        uniform_args = not any(a.varying for a in args)
+        if uniform_args and stride(e, self.symbol) == 1:
+            base = at_zero(e, self.symbol)
+            at = f"({to_c(base, self._with_indirect(self.names(), e, args))})" if args else self.index(base)
+            address = f"{p} + {at} + {self.names()[self.symbol]}"
+            if scope.mask:
+                mask = f"{scope.mask} & bz_lanesx{w}({scope.count})" if scope.count else scope.mask
+                text = f"bz_loadm_{storage}x{w}({address}, {mask})"
+            elif scope.count:
+                text = f"bz_loadn_{storage}x{w}({address}, {scope.count})"
+            else:
+                text = f"bz_load_{storage}x{w}({address})"
+            return self.define(None, text, rep, True, depth)
+        names = self._with_indirect(self._lane_names(), e, args, lane=True)
+        raw = self.name("g")
+        c = STORAGE[storage][0]
+        self.line(f"{c} {raw}[{w}] = {{}};", depth)
+        self.line(f"{self._lanes_head(depth)} {raw}[l] = {p}[{to_c(e, names)}];", depth)
+        return self.define(None, f"bz_load_{storage}x{w}({raw})", rep, True, depth)
+
+    def _with_indirect(
+        self, names: dict[Symbol, str], e: Expr, args: Sequence[Value], *, lane: bool = False
+    ) -> dict[Symbol, str]:
+        for s in indirect_symbols(e):
+            v = args[int(s.name[3:])]
+            names[s] = f"(int64_t){v.text}[l]" if v.varying and lane else f"(int64_t){v.text}"
+            names[s] = f"({names[s]})"
+        return names
+
+    def _load_scratch(self, buffer: str) -> Value:
+        pointer, at = self.scratch[buffer]
+        storage = self.storage[buffer]
+        depth = max(self.symbol_depth(at), self.scope.depth if self.symbol is None else 0)
+        if self.symbol is None:
+            return self.define(
+                None, _scalar_load(storage, f"{pointer}[{self.index(at)}]"), STORAGE[storage][1], False, depth
+            )
+        address = f"{pointer} + {self._scratch_index(at)}"
+        # whole vectors: scratch is padded
+        return self.define(
+            None, f"bz_load_{storage}x{self.lanes}({address})", STORAGE[storage][1], True, depth
+        )
+
+    def _scratch_index(self, at: Expr) -> str:
+        assert self.symbol is not None
+        if self.symbol in at.symbols():
+            return f"{self.index(at_zero(at, self.symbol))} + {self.names()[self.symbol]}"
+        # lanes are parallel points: each row position holds one vector
+        return f"({self.index(at)})*{self.lanes}"
+
+    def store(self, store: Store, *, memory: bool = True) -> None:
+        """Emit a store; the value is forwarded to later loads of the same place."""
+        rep = STORAGE[self.storage[store.buffer]][1]
+        value = self.value(self._as_stored(store))
+        self.forget(store.buffer)
+        value = self.convert(value, rep)
+        if store.mode is StoreMode.PLAIN and not store.args:
+            self.forward[store.buffer, store.index] = self._at_this_depth(value)
+        if store.buffer in self.scratch:
+            self._store_scratch(store.buffer, value)
+        if memory:
+            self._store_memory(store, value)
+
+    def _as_stored(self, store: Store) -> Node:
+        """The value in the buffer's own type."""
+        label = self.storage[store.buffer]
+        if store.value.dtype.label == label:
+            return store.value
+        dtype = next(d for d in DType if d.label == label)
+        return Node(Op.CAST, dtype, (store.value,))
+
+    def _at_this_depth(self, value: Value) -> Value:
+        """The value as of the innermost scope: it is what the store left, valid while that scope lasts."""
+        return Value(value.text, value.rep, value.varying, max(value.depth, self.scope.depth))
+
+    def forget(self, buffer: str) -> None:
+        """Drop values that were loaded from a buffer before it is written."""
+        for scope in self.scopes:
+            stale = [
+                k for k in scope.values
+                if isinstance(k, Node) and any(n.op is Op.LOAD and n.attr[0] == buffer for n in walk(k))
+            ]  # fmt: skip
+            for k in stale:
+                del scope.values[k]
+
+    def _store_scratch(self, buffer: str, value: Value) -> None:
+        pointer, at = self.scratch[buffer]
+        storage = self.storage[buffer]
+        if self.symbol is None:
+            self.line(f"{pointer}[{self.index(at)}] = {_scalar_store(storage, value.text)};")
+        else:
+            v = self.splat(value)
+            self.line(f"bz_store_{storage}x{self.lanes}({pointer} + {self._scratch_index(at)}, {v.text});")
+
+    def _store_memory(self, store: Store, value: Value) -> None:
+        e, storage, p, w = store.index, self.storage[store.buffer], self.pointers[store.buffer], self.lanes
+        args = [self.value(a) for a in store.args]
+        in_lanes = (self.symbol is not None and self.symbol in e.symbols()) or any(a.varying for a in args)
+        add = "+=" if store.mode is StoreMode.ADD else "="
+        if not in_lanes and not (value.varying and store.mode is StoreMode.ADD):
+            at = to_c(e, self._with_indirect(self.names(), e, args)) if args else self.index(e)
+            text = f"{value.text}[0]" if value.varying else value.text
+            self.line(_assign(storage, f"{p}[{at}]", text, add))
+            return
+        uniform_args = not any(a.varying for a in args)
+        if (
+            uniform_args
+            and add == "="
+            and self.symbol is not None
+            and stride(e, self.symbol) == 1
+            and not args
+        ):
+            address = f"{p} + {self.index(at_zero(e, self.symbol))} + {self.names()[self.symbol]}"
+            v = self.splat(value)
+            if self.scope.count:
+                self.line(f"bz_storen_{storage}x{w}({address}, {v.text}, {self.scope.count});")
+            else:
+                self.line(f"bz_store_{storage}x{w}({address}, {v.text});")
+            return
+        names = self._with_indirect(self._lane_names(), e, args, lane=True)
+        text = f"{value.text}[l]" if value.varying else value.text
+        self.line(f"{self._lanes_head()} {{ {_assign(storage, f'{p}[{to_c(e, names)}]', text, add)} }}")
+
+    # -- guarded values -------------------------------------------------------------------------
+
+    def _masked(self, node: Node) -> Value:
+        """Evaluate the value where the condition holds; nothing is loaded where it does not."""
+        cond, inner, other = node.args
+        c, o = self.value(cond), self.value(other)
+        rep = self.ranges.rep(node)
+        varying = self.varying(node) or c.varying or o.varying or self._computes_lanes(inner)
+        name = self.name()
+        depth = self.scope.depth
+        o = self.convert(o, rep)
+        if varying:
+            o = self.splat(o)
+        self.line(f"{rep_vector(rep, self.lanes) if varying else SCALAR[rep]} {name} = {o.text};")
+        if not c.varying:
+            scope = self.open(f"if ({c.text}) ")
+            scope.guarded = True
+            v = self.convert(self.value(inner), rep)
+            v = self.splat(v) if varying else v
+            self.line(f"{name} = {v.text};")
+            self.close()
+            return Value(name, rep, varying, depth)
+        outer = self.scope.mask
+        scope = self.open("")
+        scope.guarded = True
+        if outer:
+            both = self.name("m")
+            self.line(f"const i32x{self.lanes} {both} = {outer} & {c.text};")
+            scope.mask = both
+        else:
+            scope.mask = c.text
+        v = self.splat(self._guarded_value(inner, rep, scope))
+        self.line(f"{name} = bz_sel_{rep}x{self.lanes}({c.text}, {v.text}, {o.text});")
+        self.close()
+        return Value(name, rep, True, depth)
+
+    def _guarded_value(self, inner: Node, rep: str, scope: Scope) -> Value:
+        """The value under a mask; loads that do not depend on the lane need one lane that holds."""
+        if not any(n.op is Op.LOAD and not self.varying(n) for n in walk(inner)):
+            return self.convert(self.value(inner), rep)
+        count = f" & bz_lanesx{self.lanes}({scope.count})" if scope.count else ""
+        name = self.name()
+        self.line(f"{rep_vector(rep, self.lanes)} {name} = {{}};")
+        self.open(f"if (bz_anyx{self.lanes}({scope.mask}{count})) ")
+        v = self.splat(self.convert(self.value(inner), rep))
+        self.line(f"{name} = {v.text};")
+        self.close()
+        return Value(name, rep, True, self.scope.depth)
+
+    def _computes_lanes(self, node: Node) -> bool:
+        """Whether forwarded values make a node differ by lane."""
+        for n in walk(node):
+            if n.op is Op.LOAD:
+                held = self.forward.get(n.attr)
+                if (held is not None and held.varying) or n.attr[0] in self.scratch:
+                    return True
+            known = self.known(n)
+            if known is not None and known.varying:
+                return True
+        return False
+
+    # -- operations -----------------------------------------------------------------------------
+
+    def _expression(self, node: Node, args: list[Value], varying: bool) -> tuple[str, str]:
+        """(representation, C text) of an operation on known arguments."""
+        op = node.op
+        rep = self.ranges.rep(node)
+        if op is Op.CAST:
+            return rep, self._cast(args[0], node.args[0].dtype, node.dtype, rep, varying)
+        if op is Op.BITCAST:
+            return rep, self._bitcast(args[0], node.args[0].dtype, node.dtype, varying)
+        if op is Op.WHERE:
+            return rep, self._where(args, rep, varying)
+        if op is Op.RANDOM:
+            both = "i64" if any(a.rep == "i64" for a in args) else "i32"
+            t = f"{both}x{self.lanes}" if varying else "s"
+            return "f32", f"bz_{node.attr}_{t}({', '.join(self._arg(a, both, varying) for a in args)})"
+        if op in ops.COMPARISONS or op in (Op.ISNAN, Op.ISINF, Op.SIGNBIT):
+            return "b", self._test(op, args, varying)
+        within = rep
+        if rep in ("i32", "i64"):
+            within = "i64" if any(a.rep == "i64" for a in args) else rep
+        text = self._arithmetic(op, args, within, varying)
+        if within != rep:
+            t = rep_vector(rep, self.lanes)
+            text = f"__builtin_convertvector({text}, {t})" if varying else f"({SCALAR[rep]})({text})"
+        return rep, self._rounded(text, node.dtype, varying)
+
+    def _arg(self, v: Value, rep: str, varying: bool) -> str:
+        v = self.convert(v, rep)
+        return self.splat(v).text if varying else v.text
+
+    def _arithmetic(self, op: Op, args: list[Value], rep: str, varying: bool) -> str:
+        table = ops.FLOAT if rep in ("f32", "f64") else ops.MASK if rep == "b" else ops.INTEGER
+        row = table.get(op)
+        if row is None:
+            raise InternalError("BZ9054", f"no C for {op.value} on {rep}")
+        texts = [self._arg(a, rep, varying) for a in args]
+        fields = {
+            "t": f"{rep}x{self.lanes}", "s": SCALAR[rep], "f": "f" if rep == "f32" else "",
+            "one": "1.0f" if rep == "f32" else "1.0", "zero": "0.0f" if rep == "f32" else "0.0",
+        }  # fmt: skip
+        named = dict(zip("abc", texts, strict=False))
+        if varying:
+            return row.vector.format(args=", ".join(texts), **named, **fields)
+        scalar = row.scalar or (ops.FLOAT_SCALAR.get(op, "") if rep in ("f32", "f64") else "")
+        if scalar:
+            return scalar.format(args=", ".join(texts), **named, **fields)
+        splats = [f"bz_splat_{rep}x{self.lanes}({t})" for t in texts]
+        named = dict(zip("abc", splats, strict=False))
+        return f"({row.vector.format(args=', '.join(splats), **named, **fields)})[0]"
+
+    def _test(self, op: Op, args: list[Value], varying: bool) -> str:
+        rep = "i64" if any(a.rep == "i64" for a in args) else args[0].rep
+        a = [self._arg(v, rep, varying) for v in args]
+        t = f"{rep}x{self.lanes}"
+        if rep == "b":
+            row = ops.MASK[op]
+            fields = {"a": a[0], "b": a[-1]}
+            return row.vector.format(**fields) if varying else row.scalar.format(**fields)
+        big = {"f32": "0x1.fffffep127f", "f64": "0x1.fffffffffffffp1023"}.get(rep, "0")
+        if op is Op.ISNAN:
+            text = f"{a[0]} != {a[0]}"
+        elif op is Op.ISINF:
+            text = f"({a[0]} > {big}) | ({a[0]} < -{big})"
+        elif op is Op.SIGNBIT and rep in ("f32", "f64"):
+            i = "i32" if rep == "f32" else "i64"
+            text = f"({i}x{self.lanes}){a[0]} < 0" if varying else f"__builtin_signbit({a[0]}) != 0"
+        elif op is Op.SIGNBIT:
+            text = f"{a[0]} < 0"
+        else:
+            text = f"{a[0]} {ops.COMPARISONS[op]} {a[1]}"
+        return f"bz_mask_{t}({text})" if varying else text
+
+    def _where(self, args: list[Value], rep: str, varying: bool) -> str:
+        cond = args[0]
+        x, y = (self._arg(a, rep, varying) for a in args[1:])
+        if not varying:
+            return f"{cond.text} ? {x} : {y}"
+        return f"bz_sel_{rep}x{self.lanes}({self.splat(cond).text}, {x}, {y})"
+
+    def _cast(self, v: Value, source: DType, to: DType, rep: str, varying: bool) -> str:
+        w = self.lanes
+        if to is DType.BOOL:
+            if v.rep == "b":
+                return v.text
+            zero = {"f32": "0.0f", "f64": "0.0"}.get(v.rep, "0")
+            return f"bz_mask_{v.rep}x{w}({v.text} != {zero})" if varying else f"{v.text} != {zero}"
+        if not varying:
+            return self._rounded(f"({SCALAR[rep]}){v.text}", to, varying) if source is not to else v.text
+        if v.rep == "b":
+            if rep == "i32":
+                return f"{v.text} & 1"
+            if rep == "f32":
+                return f"(f32x{w})({v.text} & 0x3f800000)"
+            return f"__builtin_convertvector({v.text} & 1, {rep}x{w})"
+        text = v.text
+        if v.rep != rep:
+            text = f"__builtin_convertvector({v.text}, {rep}x{w})"
+        if _holds(source, to):
+            return text
+        return self._rounded(text, to, varying)
+
+    def _bitcast(self, v: Value, source: DType, to: DType, varying: bool) -> str:
+        src, dst = source.label, to.label
+        if varying:
+            w = self.lanes
+            raw = {"f16": "i16", "bf16": "i16"}.get(src, src), {"f16": "u16", "bf16": "u16"}.get(dst, dst)
+            return f"bz_widen_{dst}x{w}(({raw[1]}x{w})bz_narrow_{src}x{w}({v.text}))"
+        a, b = STORAGE[src][0], STORAGE[dst][0]
+        text = _scalar_load(dst, f"((union {{ {a} from; {b} to; }}){{{_scalar_store(src, v.text)}}}).to")
+        return text
+
+    def _rounded(self, text: str, dtype: DType, varying: bool) -> str:
+        """A result brought into its type's values: half types round, small integers wrap."""
+        label = dtype.label
+        if label in ("bf16", "f16"):
+            if varying:
+                return f"bz_round_{label}x{self.lanes}({text})"
+            back, there = ("bz_bf16_s", "bz_tobf16_s") if label == "bf16" else ("bz_half_s", "bz_tohalf_s")
+            return f"{back}({there}({text}))"
+        if label in ("u8", "i8", "i16"):
+            if not varying:
+                return f"({STORAGE[label][0]})({text})"
+            if label == "u8":
+                return f"({text}) & 255"
+            shift = 24 if label == "i8" else 16
+            return f"(({text}) << {shift}) >> {shift}"
+        return text
+
+
+def _without_guarded(node: Node) -> list[Node]:
+    """Nodes under ``node`` in order, but not what lies inside MASKED values."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(node, False)]
+    while stack:
+        n, done = stack.pop()
+        if done:
+            order.append(n)
+        elif n not in seen:
+            seen.add(n)
+            stack.append((n, True))
+            args = (n.args[0], n.args[2]) if n.op is Op.MASKED else n.args
+            stack.extend((a, False) for a in reversed(args) if a not in seen)
+    return order
+
+
+def _holds(source: DType, to: DType) -> bool:
+    """Whether every value of ``source`` is one of ``to``, so that no rounding or wrapping is due."""
+    if source.is_float and to.is_float:
+        return source is to or to in (DType.F32, DType.F64)
+    return to in (DType.I32, DType.I64, DType.F32, DType.F64)
+
+
+def _literal(node: Node, rep: str) -> str:
+    v = node.attr
+    if rep in ("f32", "f64"):
+        f = "f" if rep == "f32" else ""
+        v = float(v)
+        if math.isnan(v):
+            return f'__builtin_nan{f}("")'
+        if math.isinf(v):
+            return f"({'-' if v < 0 else ''}__builtin_inf{f}())"
+        text = v.hex() + f
+        return f"({text})" if text.startswith("-") else text
+    if rep == "b":
+        return "1" if v else "0"
+    if v == -(2**63):
+        return "(-0x7fffffffffffffffL - 1)"
+    text = str(int(v)) + ("L" if rep == "i64" else "")
+    return f"({text})" if v < 0 else text
+
+
+def _scalar_load(storage: str, place: str) -> str:
+    if storage == "bool":
+        return f"{place} != 0"
+    if storage == "bf16":
+        return f"bz_bf16_s({place})"
+    if storage == "f16":
+        return f"bz_half_s({place})"
+    return place
+
+
+def _scalar_store(storage: str, text: str) -> str:
+    if storage == "bf16":
+        return f"bz_tobf16_s({text})"
+    if storage == "f16":
+        return f"bz_tohalf_s({text})"
+    if storage == "bool":
+        return f"({text}) & 1"
+    return text
+
+
+def _assign(storage: str, place: str, text: str, how: str) -> str:
+    if how == "+=":
+        return f"{place} = {_scalar_store(storage, f'{_scalar_load(storage, place)} + {text}')};"
+    return f"{place} = {_scalar_store(storage, text)};"

@@ -1,0 +1,184 @@
+"""Reductions in vector registers: neutral elements, how partial results combine, and across lanes."""
+
+from __future__ import annotations
+
+from braze.codegen.c.body import Body, Value
+from braze.codegen.c.items import Fold
+from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
+from braze.loops.dtypes import integer_range
+from braze.loops.ir import DType, ReduceKind
+
+_LIMITS = {
+    "f32": ("(-__builtin_inff())", "__builtin_inff()"),
+    "f64": ("(-__builtin_inf())", "__builtin_inf()"),
+}
+_ARG = (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
+
+
+class Accumulator:
+    """The running result of one fold: ``copies`` registers, so that their additions overlap."""
+
+    def __init__(self, body: Body, fold: Fold, vector: bool, copies: int, index_rep: str) -> None:
+        self.body = body
+        self.fold = fold
+        self.rep = STORAGE[fold.dtype.label][1]
+        self.is_arg = fold.kind in _ARG
+        self.index_rep = index_rep
+        self.vector = vector
+        w = body.lanes
+        self.type = rep_vector(self.rep, w) if vector else SCALAR[self.rep]
+        self.index_type = rep_vector(index_rep, w) if vector else SCALAR[index_rep]
+        self.names = [body.name("a") for _ in range(copies)]
+        self.total = ""
+
+    def declare(self) -> None:
+        """Start from the neutral element."""
+        neutral = self.neutral()
+        start = f"bz_splat_{self.rep}x{self.body.lanes}({neutral})" if self.vector else neutral
+        for a in self.names:
+            self.body.line(f"{self.type} {a} = {start};")
+            if self.is_arg:
+                zero = f"({self.index_type}){{}}" if self.vector else "0"
+                # no index yet: any element, of the neutral value too, takes its place
+                self.body.line(f"{self.index_type} {a}i = {zero} - 1;")
+
+    def declare_total(self) -> None:
+        """A second level of summation, for long rows: sums of blocks."""
+        self.total = self.body.name("t")
+        self.body.line(f"{self.type} {self.total} = {self._zero()};")
+
+    def fold_total(self) -> None:
+        """Add the block's sums to the total and start again."""
+        for a in self.names:
+            self.body.line(f"{self.total} += {a}; {a} = {self._zero()};")
+
+    def _zero(self) -> str:
+        return f"({self.type}){{}}" if self.vector else "0"
+
+    @property
+    def is_float_sum(self) -> bool:
+        return self.fold.kind is ReduceKind.SUM and self.rep in ("f32", "f64")
+
+    def neutral(self) -> str:
+        kind, rep = self.fold.kind, self.rep
+        if kind in (ReduceKind.SUM, ReduceKind.ANY):
+            return {"f32": "0.0f", "f64": "0.0"}.get(rep, "0")
+        if kind is ReduceKind.ALL:
+            return "1"
+        if kind is ReduceKind.PROD:
+            return "1" if rep in ("i32", "i64", "b") else "1.0f" if rep == "f32" else "1.0"
+        least = kind in (ReduceKind.MAX, ReduceKind.ARGMAX)
+        if rep in _LIMITS:
+            return _LIMITS[rep][0 if least else 1]
+        if rep == "b":
+            return "0" if least else "1"
+        low, high = integer_range(self.fold.dtype)
+        if self.fold.dtype is DType.I64:
+            return "(-0x7fffffffffffffffL - 1)" if least else "0x7fffffffffffffffL"
+        return f"({low if low > -(2**31) else '-2147483647 - 1'})" if least else str(high)
+
+    def add(self, value: Value, index: Value | None, copy: int, active: str) -> None:
+        """Combine one value; ``active``: a mask (C text) of the lanes in use, or ""."""
+        a, v = self.names[copy], value.text
+        w = self.body.lanes
+        if self.is_arg:
+            assert index is not None
+            better = self.body.name("m")
+            mask = "i32x" + str(w) if self.vector else "int"
+            self.body.line(f"const {mask} {better} = {self._better(v, index.text, a, f'{a}i', active)};")
+            self._assign(a, f"{a}i", v, index.text, better)
+            return
+        if active and self.vector:
+            held = self.body.name("v")
+            other = f"bz_splat_{self.rep}x{w}({self.neutral()})"
+            self.body.line(f"const {self.type} {held} = bz_sel_{self.rep}x{w}({active}, {v}, {other});")
+            v = held
+        self.body.line(f"{a} = {self.combine(a, v)};")
+
+    def _assign(self, a: str, ai: str, v: str, vi: str, better: str) -> None:
+        w = self.body.lanes
+        if self.vector:
+            self.body.line(f"{a} = bz_sel_{self.rep}x{w}({better}, {v}, {a});")
+            self.body.line(f"{ai} = bz_sel_{self.index_rep}x{w}({better}, {vi}, {ai});")
+        else:
+            self.body.line(f"if ({better}) {{ {a} = {v}; {ai} = {vi}; }}")
+
+    def _better(self, v: str, vi: str, a: str, ai: str, active: str = "") -> str:
+        """Whether (v, vi) comes before (a, ai): nan first, then the extreme, then the lowest index."""
+        sign = ">" if self.fold.kind is ReduceKind.ARGMAX else "<"
+        r, ir = f"bz_mask_{self.rep}x{self.body.lanes}", f"bz_mask_{self.index_rep}x{self.body.lanes}"
+        if self.rep == "b":
+            first = f"({v} & ~{a})" if sign == ">" else f"(~{v} & {a})"
+            equal = f"~({v} ^ {a})"
+            if not self.vector:
+                first, equal = (f"({v} && !{a})" if sign == ">" else f"(!{v} && {a})"), f"({v} == {a})"
+            none, lower = f"{ai} < 0", f"{vi} < {ai}"
+            parts = [first, f"({equal} & {self._m(ir, lower)})", self._m(ir, none)]
+            text = " | ".join(parts)
+        else:
+            nan = self.rep in ("f32", "f64")
+            equal = f"({v} == {a}) | (({v} != {v}) & ({a} != {a}))" if nan else f"{v} == {a}"
+            first = f"({v} {sign} {a}) | (({v} != {v}) & ({a} == {a}))" if nan else f"{v} {sign} {a}"
+            lower, none = f"{vi} < {ai}", f"{ai} < 0"
+            text = f"{self._m(r, first)} | ({self._m(r, equal)} & {self._m(ir, lower)}) | {self._m(ir, none)}"
+        valid = f" & {self._m(ir, f'{vi} >= 0')}"
+        return f"({text}){valid}" + (f" & ({active})" if active and self.vector else "")
+
+    def _m(self, mask: str, text: str) -> str:
+        return f"{mask}({text})" if self.vector else f"({text})"
+
+    def combine(self, a: str, v: str) -> str:
+        kind, rep, w = self.fold.kind, self.rep, self.body.lanes
+        if rep == "b":
+            return f"{a} | {v}" if kind in (ReduceKind.ANY, ReduceKind.MAX, ReduceKind.SUM) else f"{a} & {v}"
+        if kind is ReduceKind.SUM:
+            return f"{a} + {v}"
+        if kind is ReduceKind.PROD:
+            return f"{a} * {v}"
+        if kind in (ReduceKind.ANY, ReduceKind.ALL):
+            return f"{a} {'|' if kind is ReduceKind.ANY else '&'} {v}"
+        sign = ">" if kind is ReduceKind.MAX else "<"
+        test = f"({v} {sign} {a})" + (f" | ({v} != {v})" if rep in ("f32", "f64") else "")
+        if not self.vector:
+            return f"{test} ? {v} : {a}"
+        return f"bz_sel_{rep}x{w}(bz_mask_{rep}x{w}({test}), {v}, {a})"
+
+    def finish(self, across_lanes: bool) -> Value:
+        """The result: copies combined, and lanes too where the row lies along them."""
+        body = self.body
+        first, *others = self.names
+        if self.total:
+            for a in self.names:
+                body.line(f"{self.total} += {a};")
+            first, others = self.total, []
+        for a in others:
+            self._merge(first, a)
+        if across_lanes and self.vector:
+            half = body.lanes // 2
+            while half:
+                self._merge_rotated(first, half)
+                half //= 2
+        result, rep = (f"{first}i", self.index_rep) if self.is_arg else (first, self.rep)
+        if across_lanes and self.vector:
+            return body.define(
+                None, f"{result}[0]" + (" & 1" if rep == "b" else ""), rep, False, body.scope.depth
+            )
+        return Value(result, rep, self.vector, body.scope.depth)
+
+    def _merge(self, a: str, other: str) -> None:
+        if self.is_arg:
+            better = self.body.name("m")
+            mask = f"i32x{self.body.lanes}" if self.vector else "int"
+            self.body.line(f"const {mask} {better} = {self._better(other, other + 'i', a, a + 'i')};")
+            self._assign(a, f"{a}i", other, f"{other}i", better)
+        else:
+            self.body.line(f"{a} = {self.combine(a, other)};")
+
+    def _merge_rotated(self, a: str, by: int) -> None:
+        w = self.body.lanes
+        raw = "i32" if self.rep == "b" else self.rep
+        r = self.body.name("h")
+        self.body.line(f"const {self.type} {r} = bz_rot{by}_{raw}x{w}({a});")
+        if self.is_arg:
+            self.body.line(f"const {self.index_type} {r}i = bz_rot{by}_{self.index_rep}x{w}({a}i);")
+        self._merge(a, r)

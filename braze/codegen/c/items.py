@@ -1,0 +1,307 @@
+"""A group's steps as the passes of one kernel.
+
+A reduction kernel does, for each parallel point, a sequence of *phases*: loops over the row, and
+statements at the point between them. Results of reductions become named registers (``%r0``), so that
+steps refer to them as to any buffer. ``WELFORD`` and ``ONLINE_SOFTMAX`` become two plain passes each:
+the row is in cache, and two passes are more exact and cost one exponential less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from braze.codegen.c.analysis import COST, store_roots, walk
+from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
+from braze.support.record import record
+from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, product
+
+#: values at least this costly are kept for a later pass over the row rather than computed again
+_WORTH_KEEPING = 8
+
+
+@record
+class Fold:
+    """One reduction to one register: ``register`` = ``kind`` of ``value`` over the row."""
+
+    register: str
+    kind: ReduceKind
+    dtype: DType
+    value: Node
+
+
+@record
+class Item:
+    """A part of a step: reductions or stores over the row, or stores at the point."""
+
+    over_row: bool
+    folds: tuple[Fold, ...] = ()
+    stores: tuple[Store, ...] = ()
+
+    def roots(self) -> tuple[Node, ...]:
+        return tuple(f.value for f in self.folds) + store_roots(self.stores)
+
+    def reads(self) -> set[str]:
+        return {n.attr[0] for n in walk(*self.roots()) if n.op is Op.LOAD}
+
+
+@dataclasses.dataclass(slots=True)
+class Phase:
+    """Items that are done together: one loop over the row, or statements at the point."""
+
+    over_row: bool
+    items: list[Item]
+
+    def roots(self) -> Iterator[Node]:
+        for item in self.items:
+            yield from item.roots()
+
+
+@dataclasses.dataclass(slots=True)
+class Plan:
+    """Phases in order, the registers' types, and the row buffers that outlive their phase."""
+
+    phases: list[Phase]
+    registers: dict[str, DType]
+    kept: dict[str, DType]
+
+
+def register(name: str, dtype: DType) -> Node:
+    """The value of a register."""
+    return Node(Op.LOAD, dtype, (), (name, ZERO))
+
+
+def row_position(row_axes: tuple[Axis, ...]) -> Expr:
+    """The index over the flattened row."""
+    out: Expr = ZERO
+    for axis in row_axes:
+        out = out * axis.extent + axis.symbol
+    return out
+
+
+def plan(steps: tuple[LoopNest, ...], row_axes: tuple[Axis, ...], internal: tuple[str, ...]) -> Plan:
+    """Arrange the steps of a reduction group in as few passes over the row as their order allows."""
+    registers: dict[str, DType] = {}
+    items: list[Item] = []
+    for number, step in enumerate(steps):
+        items.extend(_items(step, row_axes, f"%{number}_", registers))
+    items = _use_registers(items)
+    phases = _arrange(items)
+    kept = _keep_costly(phases, row_axes)
+    types = {s.buffer: s.value.dtype for i in items for s in i.stores}
+    for name in _outliving(phases, frozenset(internal)):
+        kept[name] = types[name]
+    return Plan(phases, registers, kept)
+
+
+def _items(
+    step: LoopNest, row_axes: tuple[Axis, ...], prefix: str, registers: dict[str, DType]
+) -> Iterator[Item]:
+    if not step.reductions:
+        row = {a.symbol for a in row_axes}
+        yield Item(any(a.symbol in row for a in step.axes), (), step.stores)
+        return
+    results: list[Node] = []
+    first: list[Fold] = []
+    point: list[Store] = []
+    second: list[Fold] = []
+
+    def new(kind: ReduceKind, dtype: DType, value: Node, into: list[Fold]) -> Node:
+        name = f"{prefix}{len(registers)}"
+        result = DType.I64 if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN) else dtype
+        registers[name] = result
+        into.append(Fold(name, kind, dtype, value))
+        return register(name, result)
+
+    count = product([a.extent for a in row_axes]) if row_axes else ONE
+    for r in step.reductions:
+        value = r.value if r.value.dtype is r.dtype or _is_arg(r.kind) else Node(Op.CAST, r.dtype, (r.value,))
+        dtype = r.value.dtype if _is_arg(r.kind) else r.dtype
+        if r.kind is ReduceKind.WELFORD:
+            total = new(ReduceKind.SUM, dtype, value, first)
+            mean_name = f"{prefix}{len(registers)}"
+            registers[mean_name] = dtype
+            point.append(Store(mean_name, ZERO, Node(Op.DIV, dtype, (total, _number(count, dtype)))))
+            mean = register(mean_name, dtype)
+            off = Node(Op.SUB, dtype, (value, mean))
+            results += [mean, new(ReduceKind.SUM, dtype, Node(Op.MUL, dtype, (off, off)), second)]
+        elif r.kind is ReduceKind.ONLINE_SOFTMAX:
+            top = new(ReduceKind.MAX, dtype, value, first)
+            power = Node(Op.EXP, dtype, (Node(Op.SUB, dtype, (value, top)),))
+            results += [top, new(ReduceKind.SUM, dtype, power, second)]
+        else:
+            results.append(new(r.kind, dtype, value, first))
+    yield Item(True, tuple(first), ())
+    if second:
+        if point:
+            yield Item(False, (), tuple(point))
+        yield Item(True, tuple(second), ())
+    yield Item(False, (), tuple(_with_results(s, results) for s in step.stores))
+
+
+def _use_registers(items: list[Item]) -> list[Item]:
+    """Read a stored result of a reduction from its register, so that equal expressions are the same node."""
+    known: dict[tuple[str, Expr], Node] = {}
+    memo: dict[Node, Node] = {}
+
+    def replace(n: Node) -> Node:
+        return known.get(n.attr, n) if n.op is Op.LOAD and not n.args else n
+
+    out = []
+    for item in items:
+        out.append(_mapped(item, replace, memo))
+        for s in out[-1].stores:
+            if (
+                not item.over_row
+                and s.mode is StoreMode.PLAIN
+                and s.value.op is Op.LOAD
+                and s.value.attr[0][0] == "%"
+            ):
+                known[s.buffer, s.index] = s.value
+                memo.clear()
+    return out
+
+
+def _mapped(item: Item, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Item:
+    folds = tuple(Fold(f.register, f.kind, f.dtype, rebuilt(f.value, replace, memo)) for f in item.folds)
+    stores = tuple(
+        Store(
+            s.buffer,
+            s.index,
+            rebuilt(s.value, replace, memo),
+            s.mode,
+            tuple(rebuilt(a, replace, memo) for a in s.args),
+        )
+        for s in item.stores
+    )
+    return Item(item.over_row, folds, stores)
+
+
+def _is_arg(kind: ReduceKind) -> bool:
+    return kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
+
+
+def _number(count: Expr, dtype: DType) -> Node:
+    if count.value is not None:
+        return Node(Op.CONST, dtype, (), float(count.value))
+    return Node(Op.CAST, dtype, (Node(Op.INDEX, DType.I64, (), count),))
+
+
+def _with_results(store: Store, results: list[Node]) -> Store:
+    memo: dict[Node, Node] = {}
+
+    def replace(n: Node) -> Node:
+        if n.op is not Op.REDUCED:
+            return n
+        found = results[n.attr]
+        return found if found.dtype is n.dtype else Node(Op.CAST, n.dtype, (found,))
+
+    args = tuple(rebuilt(a, replace, memo) for a in store.args)
+    return Store(store.buffer, store.index, rebuilt(store.value, replace, memo), store.mode, args)
+
+
+def rebuilt(root: Node, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Node:
+    """A tree with ``replace`` applied to every node, leaves first."""
+    for n in walk(root):
+        if n not in memo:
+            args = tuple(memo[a] for a in n.args)
+            same = all(x is y for x, y in zip(args, n.args, strict=True))
+            memo[n] = replace(n if same else Node(n.op, n.dtype, args, n.attr))
+    return memo[root]
+
+
+def _arrange(items: list[Item]) -> list[Phase]:
+    """Put each item in the first phase in which what it needs is there."""
+    phases: list[Phase] = []
+    #: buffer -> first phase that may use what was written, and last phase that touches it
+    ready: dict[str, int] = {}
+    touched: dict[str, int] = {}
+    for item in items:
+        reads, writes = item.reads(), {s.buffer for s in item.stores}
+        at = max((ready.get(b, 0) for b in reads), default=0)
+        at = max([at, *(touched.get(b, 0) for b in writes)])
+        while at < len(phases) and phases[at].over_row != item.over_row:
+            at += 1
+        if at == len(phases):
+            phases.append(Phase(item.over_row, []))
+        phases[at].items.append(item)
+        for b in reads | writes:
+            touched[b] = max(touched.get(b, 0), at)
+        for s in item.stores:
+            # a row store is forwarded within its loop; a point store to all that follows
+            ready[s.buffer] = at
+        for f in item.folds:
+            ready[f.register] = at + 1
+    return phases
+
+
+def _outliving(phases: list[Phase], internal: frozenset[str]) -> list[str]:
+    """Internal buffers written in a loop over the row and read in a later one."""
+    written: dict[str, int] = {}
+    found: dict[str, None] = {}
+    for number, phase in enumerate(phases):
+        for item in phase.items:
+            for name in item.reads():
+                if name in written and written[name] != number:
+                    found[name] = None
+            if phase.over_row:
+                written.update({s.buffer: number for s in item.stores if s.buffer in internal})
+    return list(found)
+
+
+def _keep_costly(phases: list[Phase], row_axes: tuple[Axis, ...]) -> dict[str, DType]:
+    """Store costly values that several passes compute in row scratch the first time."""
+    kept: dict[str, DType] = {}
+    loops = [p for p in phases if p.over_row]
+    seen: dict[Node, Phase] = {}
+    at = row_position(row_axes)
+    for phase in loops:
+        repeated = [n for n in _costly(phase) if n in seen and seen[n] is not phase]
+        for n in _outermost(repeated):
+            name = f"%k{len(kept)}"
+            kept[name] = n.dtype
+            _insert_store(seen[n], n, Store(name, at, n))
+            _replace_in(phase, n, Node(Op.LOAD, n.dtype, (), (name, at)))
+        for n in _costly(phase):
+            seen.setdefault(n, phase)
+    return kept
+
+
+def _costly(phase: Phase) -> list[Node]:
+    """Values of a pass that cost much, where they are computed for every element."""
+    found: dict[Node, None] = {}
+    for root in phase.roots():
+        spent: dict[Node, int] = {}
+        guarded = {m for n in walk(root) if n.op is Op.MASKED for m in walk(n.args[1])}
+        for n in walk(root):
+            spent[n] = COST.get(n.op, 0)
+            if spent[n] >= _WORTH_KEEPING and n not in guarded and n.dtype.is_float:
+                found[n] = None
+    return list(found)
+
+
+def _outermost(nodes: list[Node]) -> list[Node]:
+    inside = {m for n in nodes for m in walk(n) if m is not n}
+    return [n for n in nodes if n not in inside]
+
+
+def _insert_store(phase: Phase, value: Node, store: Store) -> None:
+    """Add a store to the first item of a loop that computes the value, after what it needs."""
+    for k, item in enumerate(phase.items):
+        if any(n is value for n in walk(*item.roots())):
+            phase.items.insert(k + 1, Item(True, (), (store,)))
+            return
+
+
+def _replace_in(phase: Phase, old: Node, new: Node) -> None:
+    memo: dict[Node, Node] = {}
+
+    def replace(n: Node) -> Node:
+        return new if n is old else n
+
+    phase.items[:] = [_mapped(item, replace, memo) for item in phase.items]
+
+
+def number_of(axes: tuple[Axis, ...]) -> Expr:
+    """The number of points of some loops."""
+    return product([a.extent for a in axes]) if axes else as_expr(1)

@@ -1,0 +1,159 @@
+"""One group of loop nests as one C kernel.
+
+The parallel points are numbered; a thread gets a contiguous share of the numbers and walks it with an
+odometer. The vector axis is either the innermost part of a task (then the axis is cut in blocks if there
+are few other points), or lies in the row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from braze.codegen.c import analysis
+from braze.codegen.c.analysis import Ranges, Varying, walk
+from braze.codegen.c.body import Body
+from braze.codegen.c.expr import to_c
+from braze.codegen.c.prelude import STORAGE
+from braze.codegen.records import KernelText
+from braze.loops.ir import Axis, Buffer, Node, Op, StoreMode
+from braze.schedule.records import Group
+from braze.support.record import record
+from braze.symbolic.expr import Expr, Integer, Symbol, floor_div, product
+
+#: elements of the vector axis in one task, where that axis is cut
+_BLOCK = 4096
+
+
+@record
+class Frame:
+    """What every kernel of a group needs: its arguments, sizes, vector axis and lanes."""
+
+    group: Group
+    buffers: dict[str, Buffer]
+    args: tuple[str, ...]
+    sizes: tuple[str, ...]
+    vector: Axis | None
+    lanes: int
+    serial: bool
+    status: bool
+
+
+def make_frame(
+    group: Group, buffers: dict[str, Buffer], vector_bytes: int, registers: Iterable[str], nodes: list[Node]
+) -> tuple[Frame, Body]:
+    """Choose the vector axis and lanes of a group, and start its body."""
+    found = analysis.accesses(group.steps)
+    internal = frozenset(group.internal)
+    all_axes = (*group.axes, *group.row_axes)
+    vector = analysis.choose_vector_axis(all_axes, found, vector_bytes // 4, internal)
+    symbol = vector.symbol if vector is not None else None
+    in_row = vector in group.row_axes
+    varying = Varying(symbol, () if in_row else registers)
+    ranges = Ranges()
+    lanes = analysis.choose_lanes(nodes, varying, ranges, vector_bytes)
+    names = tuple(dict.fromkeys(a.buffer for a in found if a.buffer not in internal))
+    sizes = _sizes(group, all_axes)
+    serial = any(s.mode is StoreMode.ADD for step in group.steps for s in step.stores)
+    status = any(n.op is Op.CHECK_INDEX for n in nodes)
+    frame = Frame(group, buffers, names, sizes, vector, lanes, serial, status)
+    storage = {name: b.dtype.label for name, b in buffers.items()}
+    body = Body(lanes, symbol, varying, ranges, storage)
+    for i, name in enumerate(names):
+        body.pointers[name] = f"b{i}"
+    for s in sizes:
+        body.scope.symbols[Symbol(s)] = s
+    return frame, body
+
+
+def _sizes(group: Group, axes: tuple[Axis, ...]) -> tuple[str, ...]:
+    """Names of the size symbols that the group's extents and indices mention."""
+    bound = {a.symbol.name for a in axes}
+    found: set[str] = set()
+    exprs: list[Expr] = [a.extent for a in axes]
+    for step in group.steps:
+        exprs += [a.extent for a in (*step.axes, *step.reduce_axes)]
+        exprs += [s.index for s in step.stores]
+        for n in walk(*analysis.roots(step)):
+            attr = n.attr
+            if n.op is Op.LOAD:
+                exprs.append(attr[1])
+            elif isinstance(attr, Expr):
+                exprs.append(attr)
+    for e in exprs:
+        for s in e.symbols():
+            if s.name not in bound and not re.fullmatch(r"ind\d+", s.name):
+                found.add(s.name)
+    return tuple(sorted(found))
+
+
+def tasks_of(frame: Frame) -> tuple[list[Axis], Expr, int]:
+    """(point axes walked one by one, number of tasks, block of the vector axis or 0)."""
+    vector = frame.vector
+    others = [a for a in frame.group.axes if a is not vector]
+    count = product([a.extent for a in others]) if others else Integer(1)
+    if vector is None or vector in frame.group.row_axes:
+        return others, count, 0
+    if frame.group.row_axes:
+        block = frame.lanes
+    else:
+        few = analysis.size_of(count) < 64
+        block = _BLOCK if few else 0
+    if block:
+        count = count * floor_div(vector.extent + (block - 1), Integer(block))
+    return others, count, block
+
+
+def open_tasks(frame: Frame, body: Body) -> str:
+    """Open the loop over tasks, with a C variable per point axis; the name of the block's number, or ""."""
+    others, _, block = tasks_of(frame)
+    digits = [(a.symbol.name, body.index(a.extent)) for a in others]
+    if block and frame.vector is not None:
+        blocks = floor_div(frame.vector.extent + (block - 1), Integer(block))
+        digits.append(("block", body.index(blocks)))
+    if digits:
+        body.line("int64_t rest = lo;")
+    for n, (name, extent) in reversed(list(enumerate(digits))):
+        body.line(f"int64_t {name} = rest{f' % {extent}; rest /= {extent}' if n else ''};")
+    step = _odometer(digits)
+    body.open(f"for (int64_t task = lo; task < hi; ++task{step}) ", {a.symbol: a.symbol.name for a in others})
+    return "block" if block else ""
+
+
+def _odometer(digits: list[tuple[str, str]]) -> str:
+    """The increment of the task's digits, as part of the for statement."""
+    if not digits:
+        return ""
+    text = f"++{digits[0][0]}"
+    for name, extent in digits[1:]:
+        text = f"(++{name} == {extent} ? ({name} = 0, {text}) : 0)"
+    return f", {text}"
+
+
+def finish(frame: Frame, body: Body, name: str, tasks: Expr, work: str, extra: str = "") -> KernelText:
+    """The complete function(s) around a body's lines."""
+    lines = [f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"]
+    lines += header(frame)
+    lines += body.scope.lines
+    lines.append("}")
+    lines += [extra] if extra else []
+    lines.append(f"void {name}(void **b, const int64_t *s) {{")
+    lines += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(frame.sizes)]
+    cost = "0" if frame.serial else work
+    lines.append(f"  bz_run({name}_body, b, s, {to_c(tasks)}, {cost});")
+    lines.append("}")
+    source = "\n".join(lines) + "\n"
+    args = (*frame.args, "status") if frame.status else frame.args
+    return KernelText(name, "c", source, args, frame.sizes, source.replace(name, "KERNEL"))
+
+
+def header(frame: Frame) -> list[str]:
+    """Named pointers and sizes."""
+    out = []
+    for i, name in enumerate(frame.args):
+        c = STORAGE[frame.buffers[name].dtype.label][0]
+        out.append(f"  {c} *const b{i} = ({c} *)b[{i}];")
+    if frame.status:
+        out.append(f"  int64_t *const status = (int64_t *)b[{len(frame.args)}];")
+    out += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(frame.sizes)]
+    return out

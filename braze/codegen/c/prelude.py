@@ -1,0 +1,386 @@
+"""Complete C sources from kernels: types, loads and stores, the thread team, and the library parts in use.
+
+Representations. A value in a register is one of ``f32 f64 i32 i64 b``, as a scalar or as a vector of W
+lanes (``f32x16``); ``b`` is a mask of 32-bit lanes, 0 or -1 (a scalar ``b`` is 0 or 1). Elements in memory
+are of a storage type (``bf16``, ``u8``, ...); ``bz_load_bf16x16`` widens to the representation and
+``bz_store_bf16x16`` narrows, rounding to nearest even.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS
+from braze.target import Target
+
+#: storage label -> (C type of an element, representation)
+STORAGE: dict[str, tuple[str, str]] = {
+    "bool": ("uint8_t", "b"),
+    "u8": ("uint8_t", "i32"),
+    "i8": ("int8_t", "i32"),
+    "i16": ("int16_t", "i32"),
+    "i32": ("int32_t", "i32"),
+    "i64": ("int64_t", "i64"),
+    "f16": ("uint16_t", "f32"),
+    "bf16": ("uint16_t", "f32"),
+    "f32": ("float", "f32"),
+    "f64": ("double", "f64"),
+}
+#: C type of a scalar in a representation
+SCALAR = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t", "b": "int"}
+#: bytes of a lane in a representation
+REP_BYTES = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, "b": 4}
+_RAW = {
+    "uint8_t": "u8", "int8_t": "i8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32", "int64_t": "i64",
+    "float": "f32", "double": "f64",
+}  # fmt: skip
+
+_BASE = """\
+typedef unsigned char uint8_t; typedef signed char int8_t; typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned int uint32_t; typedef long int64_t; typedef unsigned long uint64_t;
+extern void (*bz_team)(void (*)(void *), void *, unsigned, unsigned);
+extern int (*bz_thread)(void);
+extern int (*bz_threads)(void);
+void *malloc(unsigned long);
+void free(void *);
+typedef void bz_body(void **, const int64_t *, int64_t, int64_t, int64_t);
+typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, threads; } bz_job;
+static void bz_share(void *p) {
+  const bz_job *j = (const bz_job *)p;
+  const int64_t t = bz_thread();
+  if (t >= j->threads) return;
+  const int64_t each = j->tasks / j->threads, more = j->tasks % j->threads;
+  const int64_t lo = t * each + (t < more ? t : more);
+  j->body(j->b, j->s, lo, lo + each + (t < more), t);
+}
+/* tasks in contiguous shares; one thread per 64 KiB of work, and the whole team or none */
+static inline void bz_run(bz_body *body, void **b, const int64_t *s, int64_t tasks, int64_t work) {
+  int64_t n = work >> 16;
+  if (n > tasks) n = tasks;
+  if (n > 1) { const int64_t all = bz_threads(); if (n > all) n = all; }
+  if (n > 1) { bz_job j = {body, b, s, tasks, n}; bz_team(bz_share, &j, 0, 0); }
+  else if (tasks > 0) body(b, s, 0, tasks, 0);
+}
+static inline int64_t bz_fdiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+static inline int64_t bz_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }
+"""
+
+#: defined once per library; build.load points them at the OpenMP runtime that libtorch uses
+RUNTIME = """\
+static void bz_alone(void (*f)(void *), void *p, unsigned n, unsigned flags) { (void)n; (void)flags; f(p); }
+static int bz_zero(void) { return 0; }
+static int bz_one(void) { return 1; }
+void (*bz_team)(void (*)(void *), void *, unsigned, unsigned) = bz_alone;
+int (*bz_thread)(void) = bz_zero;
+int (*bz_threads)(void) = bz_one;
+"""
+
+_WORD = re.compile(
+    r"\b(bz_\w+?)x(\d+)\b|\b((?:f32|f64|i32|i64|i16|u16|i8|u8)x(?:\d+))(u?)\b|\b(bz_\w+_(?:f32|f64)?s)\b"
+)
+_CALL = re.compile(r"\b([a-z][a-z0-9]*)\(")
+
+
+def assemble(kernels: Iterable[str], *, runtime: bool = True) -> str:
+    """One translation unit: the needed library parts, then the kernels (and ``runtime``'s definitions)."""
+    text = "\n".join(kernels)
+    types: dict[str, None] = {}
+    parts: dict[str, str] = {}
+    scalars: dict[str, None] = {}
+    _need(text, types, parts, scalars)
+    head = [
+        _BASE,
+        *(_typedef(t) for t in sorted(types, key=_type_order)),
+        *(_declare(s) for s in sorted(scalars)),
+    ]
+    return "\n".join([*head, *parts.values(), RUNTIME if runtime else "", text, ""])
+
+
+def flags(target: Target) -> tuple[str, ...]:
+    """Compiler options for a target: the ISA, and what keeps results as eager's."""
+    isa: tuple[str, ...]
+    if target.arch == "x86-64-avx512":
+        isa = ("-march=x86-64-v4", "-mprefer-vector-width=512")
+    elif target.arch == "x86-64-avx2":
+        isa = ("-march=x86-64-v3",)
+    else:
+        isa = ()
+    return (
+        *isa, "-O2", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
+        "-fno-tree-vectorize", "-fno-semantic-interposition", "-fvisibility=default", "-w",
+    )  # fmt: skip
+
+
+def split(kernels: tuple[str, ...], units: int) -> tuple[tuple[str, ...], ...]:
+    """Kernels dealt to at most ``units`` translation units of about equal length, each at least 6 KB."""
+    units = max(1, min(units, sum(map(len, kernels)) // 6000))
+    bins: list[list[str]] = [[] for _ in range(units)]
+    weights = [0] * units
+    for kernel in sorted(kernels, key=len, reverse=True):
+        least = weights.index(min(weights))
+        bins[least].append(kernel)
+        weights[least] += len(kernel) + 500
+    return tuple(tuple(b) for b in bins if b)
+
+
+def _need(text: str, types: dict[str, None], parts: dict[str, str], scalars: dict[str, None]) -> None:
+    """Collect what ``text`` mentions, dependencies first."""
+    words, calls = _mentions(text)
+    scalars.update(dict.fromkeys(calls))
+    for name, lanes, vector, scalar in words:
+        if vector:
+            types[vector] = None
+            continue
+        key = scalar or f"{name}x{lanes}"
+        if key in parts:
+            continue
+        body = _section(scalar or name, int(lanes) if lanes else 0)
+        if body is None:
+            continue
+        parts[key] = ""
+        _need(body, types, parts, scalars)
+        # after its dependencies
+        del parts[key]
+        parts[key] = body
+
+
+@cache
+def _mentions(text: str) -> tuple[tuple[tuple[str, str, str, str], ...], tuple[str, ...]]:
+    words = dict.fromkeys((m[1] or "", m[2] or "", m[3] or "", m[5] or "") for m in _WORD.finditer(text))
+    calls = dict.fromkeys(m[1] for m in _CALL.finditer(text) if m[1] in _DECLARED)
+    return tuple(words), tuple(calls)
+
+
+_DECLARED = {n + suffix for n in LIBM_SCALARS for suffix in ("", "f")} | {
+    "sqrtf",
+    "logf",
+    "cosf",
+    "sinf",
+    "fmodf",
+}
+
+
+def _declare(name: str) -> str:
+    base, c = (name, "double") if name in LIBM_SCALARS else (name[:-1], "float")
+    return f"{c} {name}({', '.join([c] * LIBM_SCALARS[base])});"
+
+
+def _type_order(name: str) -> tuple[int, str]:
+    return len(name), name
+
+
+@cache
+def _typedef(name: str) -> str:
+    rep, _, lanes = name.partition("x")
+    c = {raw: c for c, raw in _RAW.items()}[rep]
+    size = int(re.sub(r"\D", "", rep)) // 8 * int(lanes)
+    return (
+        f"typedef {c} {name} __attribute__((vector_size({size})));\n"
+        f"typedef {c} {name}u __attribute__((vector_size({size}), aligned(1), may_alias));"
+    )
+
+
+@cache
+def _section(name: str, lanes: int) -> str | None:
+    """The text of one library function for a number of lanes."""
+    text = SECTIONS.get(name)
+    if text is not None:
+        return text.replace("@W@", str(lanes))
+    w = lanes
+    kind, _, what = name.removeprefix("bz_").rpartition("_")
+    if kind == "splat":
+        if what == "b":
+            return f"static inline i32x{w} bz_splat_bx{w}(int x) {{ return (i32x{w}){{}} - x; }}"
+        return f"static inline {what}x{w} bz_splat_{what}x{w}({SCALAR[what]} x) {{ return x - ({what}x{w}){{}}; }}"
+    if kind == "sel":
+        return _select(what, w)
+    if kind.startswith("rot"):
+        h = int(kind[3:])
+        order = ", ".join(str((l + h) % w) for l in range(w))
+        t, i = f"{what}x{w}", f"i{REP_BYTES[what] * 8}x{w}"
+        return (
+            f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
+            f"\n#else\n  return __builtin_shuffle(v, ({i}){{{order}}});\n#endif\n}}"
+        )
+    if kind == "mask":
+        wide = REP_BYTES[what] == 8
+        body = f"__builtin_convertvector(m, i32x{w})" if wide else "m"
+        return f"static inline i32x{w} bz_mask_{what}x{w}(i{64 if wide else 32}x{w} m) {{ return {body}; }}"
+    if kind == "" and what == "lanes":
+        return (
+            f"static inline i32x{w} bz_lanesx{w}(int64_t n) "
+            f"{{ return (i32x{w}){{{', '.join(map(str, range(w)))}}} < (int)n; }}"
+        )
+    if kind == "iota":
+        return f"static const {what}x{w} bz_iota_{what}x{w} = {{{', '.join(map(str, range(w)))}}};"
+    if what in STORAGE and kind in _MEMORY:
+        return _MEMORY[kind](what, w)
+    return None
+
+
+def _select(what: str, w: int) -> str:
+    """``m ? a : b`` by lanes."""
+    if what == "b":
+        return f"static inline i32x{w} bz_sel_bx{w}(i32x{w} m, i32x{w} a, i32x{w} b) {{ return (m & a) | (~m & b); }}"
+    t, i = f"{what}x{w}", f"i{REP_BYTES[what] * 8}x{w}"
+    mask = "m" if REP_BYTES[what] == 4 else f"__builtin_convertvector(m, {i})"
+    return (
+        f"static inline {t} bz_sel_{t}(i32x{w} m, {t} a, {t} b) {{\n  const {i} k = {mask};\n"
+        f"  return ({t})((k & ({i})a) | (~k & ({i})b));\n}}"
+    )
+
+
+def _raw(storage: str, w: int) -> str:
+    return f"{_RAW[STORAGE[storage][0]]}x{w}"
+
+
+def rep_vector(rep: str, w: int) -> str:
+    """The C type of a vector in a representation."""
+    return f"{'i32' if rep == 'b' else rep}x{w}"
+
+
+def _widen(s: str, w: int) -> str:
+    """Raw elements to the representation."""
+    rep = rep_vector(STORAGE[s][1], w)
+    head = f"static inline {rep} bz_widen_{s}x{w}({_raw(s, w)} x) "
+    if s == "bool":
+        return head + f"{{ return __builtin_convertvector(x, i32x{w}) != 0; }}"
+    if s == "bf16":
+        return head + f"{{ return (f32x{w})(__builtin_convertvector(x, i32x{w}) << 16); }}"
+    if s == "f16":
+        return head + _widen_half(w)
+    if s in ("u8", "i8", "i16"):
+        return head + f"{{ return __builtin_convertvector(x, i32x{w}); }}"
+    return head + "{ return x; }"
+
+
+def _widen_half(w: int) -> str:
+    loop = f"f32x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_half_s(x[l]); return r;"
+    fast = {
+        16: (
+            "defined(__AVX512F__)",
+            "return (f32x16)__builtin_ia32_vcvtph2ps512_mask((i16x16)x, (f32x16){}, -1, 4);",
+        ),
+        8: ("defined(__F16C__)", "return (f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x);"),
+    }
+    if w not in fast:
+        return f"{{ {loop} }}"
+    return f"{{\n#if {fast[w][0]}\n  {fast[w][1]}\n#else\n  {loop}\n#endif\n}}"
+
+
+def _narrow(s: str, w: int) -> str:
+    """The representation to raw elements; floats round to nearest even, integers wrap."""
+    rep, raw = rep_vector(STORAGE[s][1], w), _raw(s, w)
+    head = f"static inline {raw} bz_narrow_{s}x{w}({rep} x) "
+    if s == "bool":
+        return head + f"{{ return __builtin_convertvector(x & 1, {raw}); }}"
+    if s == "bf16":
+        return head + (
+            f"{{\n  const i32x{w} b = (i32x{w})x, r = (b + 0x7fff + ((b >> 16) & 1)) >> 16;\n"
+            f"  return __builtin_convertvector(bz_sel_i32x{w}(x == x, r, (b >> 16) | 0x40), {raw});\n}}"
+        )
+    if s == "f16":
+        return head + _narrow_half(w)
+    if s in ("u8", "i8", "i16"):
+        return head + f"{{ return __builtin_convertvector(x, {raw}); }}"
+    return head + "{ return x; }"
+
+
+def _narrow_half(w: int) -> str:
+    loop = f"u16x{w} r; for (int l = 0; l < {w}; ++l) r[l] = bz_tohalf_s(x[l]); return r;"
+    fast = {
+        16: (
+            "defined(__AVX512F__)",
+            "return (u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, -1);",
+        ),
+        8: ("defined(__F16C__)", "return (u16x8)__builtin_ia32_vcvtps2ph256(x, 0);"),
+    }
+    if w not in fast:
+        return f"{{ {loop} }}"
+    return f"{{\n#if {fast[w][0]}\n  {fast[w][1]}\n#else\n  {loop}\n#endif\n}}"
+
+
+def _load(s: str, w: int) -> str:
+    rep = rep_vector(STORAGE[s][1], w)
+    return (
+        f"static inline {rep} bz_load_{s}x{w}(const void *p) "
+        f"{{ return bz_widen_{s}x{w}(*(const {_raw(s, w)}u *)p); }}"
+    )
+
+
+def _partial(s: str, w: int) -> str:
+    """Loads of the first n elements; the other lanes are zero."""
+    rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
+    lines = [f"static inline {rep} bz_loadn_{s}x{w}(const void *p, int64_t n) {{"]
+    loop = f"  {raw} v = {{}};\n  for (int64_t l = 0; l < n; ++l) v[l] = ((const {c} *)p)[l];"
+    if s in ("f32", "i32") and w == 16:
+        cast = "f32x16" if s == "f32" else "i32x16"
+        name = "loadups512_mask" if s == "f32" else "loaddqusi512_mask"
+        lines += [
+            "#ifdef __AVX512F__",
+            f"  const {raw} v = ({cast})__builtin_ia32_{name}(p, ({cast}){{}}, (uint16_t)((1u << n) - 1));",
+            "#else", loop, "#endif",
+        ]  # fmt: skip
+    else:
+        lines.append(loop)
+    return "\n".join([*lines, f"  return bz_widen_{s}x{w}(v);", "}"])
+
+
+def _masked(s: str, w: int) -> str:
+    """Loads where the mask holds; the other lanes are zero and their memory is not touched."""
+    rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
+    lines = [f"static inline {rep} bz_loadm_{s}x{w}(const void *p, i32x{w} m) {{"]
+    loop = f"  {raw} v = {{}};\n  for (int l = 0; l < {w}; ++l) if (m[l]) v[l] = ((const {c} *)p)[l];"
+    if s in ("f32", "i32") and w == 16:
+        cast = "f32x16" if s == "f32" else "i32x16"
+        name = "loadups512_mask" if s == "f32" else "loaddqusi512_mask"
+        lines += [
+            "#ifdef __AVX512DQ__",
+            f"  const {raw} v = ({cast})__builtin_ia32_{name}(p, ({cast}){{}}, __builtin_ia32_cvtd2mask512(m));",
+            "#else", loop, "#endif",
+        ]  # fmt: skip
+    else:
+        lines.append(loop)
+    return "\n".join([*lines, f"  return bz_widen_{s}x{w}(v);", "}"])
+
+
+def _store(s: str, w: int) -> str:
+    rep = rep_vector(STORAGE[s][1], w)
+    return (
+        f"static inline void bz_store_{s}x{w}(void *p, {rep} v) "
+        f"{{ *({_raw(s, w)}u *)p = bz_narrow_{s}x{w}(v); }}"
+    )
+
+
+def _storen(s: str, w: int) -> str:
+    rep, raw, c = rep_vector(STORAGE[s][1], w), _raw(s, w), STORAGE[s][0]
+    lines = [
+        f"static inline void bz_storen_{s}x{w}(void *p, {rep} x, int64_t n) {{",
+        f"  const {raw} v = bz_narrow_{s}x{w}(x);",
+    ]
+    loop = f"  for (int64_t l = 0; l < n; ++l) (({c} *)p)[l] = v[l];"
+    if s == "f32" and w == 16:
+        lines += [
+            "#ifdef __AVX512F__",
+            "  __builtin_ia32_storeups512_mask((float *)p, v, (uint16_t)((1u << n) - 1));",
+            "#else", loop, "#endif",
+        ]  # fmt: skip
+    else:
+        lines.append(loop)
+    return "\n".join([*lines, "}"])
+
+
+def _round(s: str, w: int) -> str:
+    """A representation rounded to the storage type."""
+    rep = rep_vector(STORAGE[s][1], w)
+    return (
+        f"static inline {rep} bz_round_{s}x{w}({rep} x) {{ return bz_widen_{s}x{w}(bz_narrow_{s}x{w}(x)); }}"
+    )
+
+
+_MEMORY = {
+    "widen": _widen, "narrow": _narrow, "load": _load, "loadn": _partial, "loadm": _masked, "store": _store,
+    "storen": _storen, "round": _round,
+}  # fmt: skip

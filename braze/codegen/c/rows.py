@@ -1,0 +1,242 @@
+"""Reduction groups: for each parallel point, passes over its row and statements between them.
+
+The vectors lie in the row (the usual case: results are folded across lanes) or along a parallel axis
+(sums over columns: each lane is a point of its own). Row buffers that a later pass reads stay in scratch.
+"""
+
+from __future__ import annotations
+
+from braze.codegen.c import analysis
+from braze.codegen.c.analysis import walk
+from braze.codegen.c.body import Body, Value
+from braze.codegen.c.folds import Accumulator
+from braze.codegen.c.items import Item, Phase, Plan, plan, row_position
+from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
+from braze.codegen.c.prelude import STORAGE
+from braze.codegen.records import KernelText
+from braze.loops.ir import Axis, Buffer, DType, Node, Op, ReduceKind
+from braze.schedule.records import Group
+from braze.symbolic.expr import ZERO, Expr, product
+
+#: bytes of row scratch that may lie on a thread's stack
+_STACK = 128 << 10
+#: additions in one chain before its sum is moved to a second level
+_CHAIN = 64
+
+
+def row_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int) -> KernelText:
+    """The C of a group with reductions."""
+    todo = plan(group.steps, group.row_axes, group.internal)
+    nodes = list(walk(*(n for p in todo.phases for n in p.roots())))
+    frame, body = make_frame(group, buffers, vector_bytes, todo.registers, nodes)
+    return _Rows(frame, body, todo).kernel(buffers)
+
+
+class _Rows:
+    """Writes one reduction kernel."""
+
+    def __init__(self, frame: Frame, body: Body, todo: Plan) -> None:
+        self.frame, self.body, self.todo = frame, body, todo
+        group = frame.group
+        self.in_row = frame.vector in group.row_axes
+        self.columns = frame.vector is not None and not self.in_row
+        self.memory = frozenset(frame.args)
+        others = [a for a in group.row_axes if a is not frame.vector]
+        self.row_order: tuple[Axis, ...] = (
+            (*others, frame.vector) if self.in_row and frame.vector else group.row_axes
+        )
+        body.storage.update({name: d.label for name, d in (*todo.registers.items(), *todo.kept.items())})
+        self.freed: list[str] = []
+
+    def kernel(self, buffers: dict[str, Buffer]) -> KernelText:
+        frame, body = self.frame, self.body
+        self._declare_scratch()
+        _, tasks, block = tasks_of(frame)
+        number = open_tasks(frame, body)
+        if self.columns:
+            self._columns(number, block)
+        else:
+            self._phases()
+        body.close()
+        for pointer in self.freed:
+            body.line(f"free({pointer});")
+        work = analysis.work_bytes(frame.group.steps, buffers)
+        return finish(frame, body, frame.group.name, tasks, work)
+
+    def _declare_scratch(self) -> None:
+        """Row buffers that outlive a pass: on the stack if they are small, else from malloc."""
+        at = row_position(self.row_order)
+        length = product([a.extent for a in self.row_order])
+        lanes = self.frame.lanes
+        total = 0
+        for name, dtype in self.todo.kept.items():
+            pointer, c = self.body.name("k"), STORAGE[dtype.label][0]
+            count: Expr = length * lanes if self.columns else length + lanes
+            size = None if count.value is None else count.value * dtype.itemsize
+            if size is not None and total + size <= _STACK:
+                total += size
+                self.body.line(f"{c} {pointer}[{count}] __attribute__((aligned(64)));")
+            else:
+                self.body.line(
+                    f"{c} *const {pointer} = ({c} *)malloc(({self.body.index(count)})*sizeof({c}));"
+                )
+                self.freed.append(pointer)
+            self.body.scratch[name] = (pointer, at)
+
+    def _columns(self, number: str, block: int) -> None:
+        """One vector of points at a time; the last one may be short."""
+        body, axis = self.body, self.frame.vector
+        assert axis is not None
+        w, j, known = self.frame.lanes, axis.symbol.name, axis.extent.value
+        extent = body.index(axis.extent)
+        body.line(f"const int64_t {j} = {number}*{block};")
+        if known is not None and known % w == 0:
+            body.open("", {axis.symbol: j})
+            self._phases()
+            body.close()
+            return
+        if known is None or known >= w:
+            body.open(f"if ({j} + {w} <= {extent}) ", {axis.symbol: j})
+            self._phases()
+            body.close()
+        test = f"if ({j} + {w} > {extent}) "
+        body.open(test, {axis.symbol: j}, count=f"({extent} - {j})")
+        self._phases()
+        body.close()
+
+    def _phases(self) -> None:
+        for phase in self.todo.phases:
+            if phase.over_row:
+                self._loop(phase)
+            else:
+                self._stores(phase.items)
+
+    def _stores(self, items: list[Item]) -> None:
+        for item in items:
+            for s in item.stores:
+                self.body.store(s, memory=s.buffer in self.memory)
+
+    # -- one pass over the row ------------------------------------------------------------------
+
+    def _loop(self, phase: Phase) -> None:
+        body = self.body
+        copies = self._copies(phase)
+        made = [
+            Accumulator(body, fold, self.frame.vector is not None, copies, self._position_rep())
+            for item in phase.items
+            for fold in item.folds
+        ]
+        for a in made:
+            a.declare()
+        two_level = [a for a in made if a.is_float_sum and self._chain(copies) > _CHAIN]
+        for a in two_level:
+            a.declare_total()
+        self._walk_row(phase, made, two_level, copies)
+        for a in made:
+            value = a.finish(self.in_row)
+            body.forward[a.fold.register, ZERO] = value
+
+    def _position_rep(self) -> str:
+        return self.body.ranges.rep(self._position())
+
+    def _position(self) -> Node:
+        return Node(Op.INDEX, DType.I64, (), row_position(self.frame.group.row_axes))
+
+    def _copies(self, phase: Phase) -> int:
+        """How many vectors are folded side by side: several where a pass does little else."""
+        vector = self.frame.vector
+        if not self.in_row or vector is None or not any(i.folds for i in phase.items):
+            return 1
+        weight = sum(1 + analysis.COST.get(n.op, 0) for n in set(walk(*phase.roots())))
+        copies = 4 if weight <= 6 else 2 if weight <= 20 else 1
+        extent = analysis.size_of(vector.extent)
+        while copies > 1 and extent < 2 * copies * self.frame.lanes:
+            copies //= 2
+        return copies
+
+    def _chain(self, copies: int) -> int:
+        """Additions in one accumulator over the whole row."""
+        length = 1
+        for a in self.row_order:
+            length *= analysis.size_of(a.extent)
+            if a.extent.value is None:
+                length *= 1024
+        return length // (self.frame.lanes * copies if self.in_row else 1)
+
+    def _walk_row(
+        self, phase: Phase, made: list[Accumulator], two_level: list[Accumulator], copies: int
+    ) -> None:
+        body = self.body
+        *outer, inner = self.row_order
+        for axis in outer:
+            j = axis.symbol.name
+            body.open(f"for (int64_t {j} = 0; {j} < {body.index(axis.extent)}; ++{j}) ", {axis.symbol: j})
+        w = self.frame.lanes if self.in_row else 1
+        block = _CHAIN * w * copies
+        known = inner.extent.value
+        end = body.index(inner.extent)
+        blocked = bool(two_level) and (known is None or known > block)
+        if blocked:
+            start, stop = body.name("x"), body.name("x")
+            body.open(f"for (int64_t {start} = 0; {start} < {end}; {start} += {block}) ")
+            body.line(f"const int64_t {stop} = {start} + {block} < {end} ? {start} + {block} : {end};")
+            self._walk_inner(phase, made, inner, start, stop, copies)
+        else:
+            self._walk_inner(phase, made, inner, "0", end, copies)
+        for a in two_level:
+            a.fold_total()
+        for _ in range(len(outer) + blocked):
+            body.close()
+
+    def _walk_inner(
+        self, phase: Phase, made: list[Accumulator], axis: Axis, start: str, stop: str, copies: int
+    ) -> None:
+        body, j, known = self.body, axis.symbol.name, axis.extent.value
+        if not self.in_row:
+            body.open(f"for (int64_t {j} = {start}; {j} < {stop}; ++{j}) ", {axis.symbol: j})
+            self._items(phase, made, 0, "")
+            body.close()
+            return
+        w = self.frame.lanes
+        body.open("")
+        body.line(f"int64_t {j} = {start};")
+        wide = w * copies
+        if copies > 1:
+            body.open(f"for (; {j} + {wide} <= {stop}; {j} += {wide}) ")
+            for c in range(copies):
+                name = f"{j}_{c}"
+                body.open("", {axis.symbol: name})
+                body.line(f"const int64_t {name} = {j} + {c * w};")
+                self._items(phase, made, c, "")
+                body.close()
+            body.close()
+        if (copies == 1 or known is None or known % wide >= w) and (known is None or known >= w):
+            body.open(f"for (; {j} + {w} <= {stop}; {j} += {w}) ", {axis.symbol: j})
+            self._items(phase, made, 0, "")
+            body.close()
+        if known is None or known % w:
+            count = f"({stop} - {j})"
+            body.open(f"if ({j} < {stop}) ", {axis.symbol: j}, count=count)
+            self._items(phase, made, 0, f"bz_lanesx{w}({count})")
+            body.close()
+        body.close()
+
+    def _items(self, phase: Phase, made: list[Accumulator], copy: int, active: str) -> None:
+        """The body of one pass, for one vector (or one element)."""
+        body = self.body
+        by_register = {a.fold.register: a for a in made}
+        for item in phase.items:
+            for fold in item.folds:
+                a = by_register[fold.register]
+                a.add(self._operand(fold.value, a.rep), self._index_of(a), copy, active)
+            for s in item.stores:
+                body.store(s, memory=s.buffer in self.memory)
+
+    def _operand(self, node: Node, rep: str) -> Value:
+        value = self.body.convert(self.body.value(node), rep)
+        return self.body.splat(value) if self.frame.vector is not None else value
+
+    def _index_of(self, a: Accumulator) -> Value | None:
+        if a.fold.kind not in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+            return None
+        return self._operand(self._position(), a.index_rep)

@@ -1,0 +1,224 @@
+"""Build C text with the compiler at hand, and load the result.
+
+Units are compiled side by side by direct subprocesses (no shell) and linked to one library. The library
+has no OpenMP runtime of its own: ``load`` points its team functions at the one that libtorch uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from braze.support import trace
+from braze.support.errors import InternalError, Unsupported
+from braze.support.log import warn_once
+
+#: seconds for one unit at -O2, and for the second try at -O1
+TIMEOUT = 120.0
+_ISA = {
+    "x86-64-avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+    "x86-64-avx2": ("-march=x86-64-v3",),
+}
+#: what keeps results as eager's (no contraction, no fast-math), and builds small
+_COMMON = (
+    "-O2", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
+    "-fno-tree-vectorize", "-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-w", "-x", "c", "-pipe",
+)  # fmt: skip
+
+
+def flags(target_arch: str) -> tuple[str, ...]:
+    """Compiler options for a target: its instructions, and what keeps results as eager's."""
+    return (*_ISA.get(target_arch, ()), *_COMMON)
+
+
+@cache
+def compiler() -> tuple[str, ...]:
+    """The C compiler's command: $CC, else clang, gcc or cc from PATH."""
+    named = shlex.split(os.environ.get("CC", ""))
+    if named:
+        found = shutil.which(named[0])
+        if found:
+            return (found, *named[1:])
+        warn_once(
+            ("cc", named[0]), f"CC={named[0]!r} is not an executable; looking for another compiler", "kernels"
+        )
+    for name in ("clang", "gcc", "cc"):
+        found = shutil.which(name)
+        if found:
+            return (found,)
+    raise Unsupported(
+        "BZ5001",
+        "no C compiler found",
+        why="braze writes CPU kernels in C and builds them with gcc or clang",
+        hints=["install gcc or clang", "or set CC to a compiler", 'or use backend="aot_eager"'],
+    )
+
+
+def compiler_id() -> str:
+    """What a cache key holds of the compiler: its path, size and time of change."""
+    command = compiler()
+    real = os.path.realpath(command[0])
+    stat = os.stat(real)
+    return " ".join((*command, real, str(stat.st_size), str(int(stat.st_mtime))))
+
+
+def build_c(text: str | Sequence[str], target_arch: str, extra: tuple[str, ...] = ()) -> bytes:
+    """The shared library made of one or more translation units."""
+    units = (text,) if isinstance(text, str) else tuple(text)
+    command = (*compiler(), *flags(target_arch), *extra)
+    with trace.stage("build"), tempfile.TemporaryDirectory(prefix="braze-") as folder:
+        out = Path(folder) / "kernels.so"
+        sources = [Path(folder) / f"unit{i}.c" for i in range(len(units))]
+        for path, unit in zip(sources, units, strict=True):
+            path.write_text(unit)
+        link = (
+            "-shared",
+            "-nostartfiles",
+            "-Wl,-z,nodelete" if sys.platform == "linux" else "",
+            "-o",
+            str(out),
+        )
+        link = tuple(word for word in link if word)
+        if len(units) == 1:
+            _run([(*command, str(sources[0]), *link, "-lm")], units)
+        else:
+            objects = [p.with_suffix(".o") for p in sources]
+            _run(
+                [(*command, "-c", str(s), "-o", str(o)) for s, o in zip(sources, objects, strict=True)], units
+            )
+            _run([(*compiler(), *map(str, objects), *link, "-lm")], units)
+        trace.count("libraries_built")
+        return out.read_bytes()
+
+
+def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
+    """Run commands side by side; a unit that takes too long is tried again at -O1."""
+    running = [_start(c) for c in commands]
+    deadline = time.monotonic() + TIMEOUT
+    for i, (command, process) in enumerate(zip(commands, running, strict=True)):
+        try:
+            message, _ = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            warn_once(
+                ("slow build", command[-1]), f"compiling took over {TIMEOUT:.0f} s; trying -O1", "kernels"
+            )
+            process = _start(tuple("-O1" if w == "-O2" else w for w in command))
+            try:
+                message, _ = process.communicate(timeout=TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                message = b"timed out"
+        if process.returncode:
+            _stop(running)
+            _fail(command, message.decode(errors="replace"), units[i] if i < len(units) else "")
+
+
+def _start(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=True
+    )
+
+
+def _stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def _fail(command: tuple[str, ...], message: str, unit: str) -> None:
+    """Report a compiler's refusal with its first errors and where the source lies."""
+    if re.search(r"(unrecognized|unsupported|unknown|bad value).*(-m|option|argument|-f)", message):
+        raise Unsupported(
+            "BZ5002",
+            f"the C compiler {command[0]} does not know the options braze needs",
+            why=message[:500],
+            hints=["use gcc 11 or newer, or clang 14 or newer (set CC)"],
+        )
+    path = trace.dump("failed_unit", "c", unit)
+    if path is None:
+        kept = (
+            Path(tempfile.gettempdir()) / f"braze-failed-{hashlib.sha256(unit.encode()).hexdigest()[:12]}.c"
+        )
+        kept.write_text(unit)
+        path = kept
+    first = "\n".join(message.splitlines()[:12])
+    raise InternalError("BZ5003", f"generated C did not compile; the source is {path}", why=first)
+
+
+class Library:
+    """A loaded library; it stays loaded as long as the process lives."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._handle = ctypes.CDLL(path, mode=os.RTLD_NOW | getattr(os, "RTLD_LOCAL", 0))
+
+    def symbol(self, name: str) -> int:
+        """A function's (or variable's) address."""
+        address = ctypes.cast(getattr(self._handle, name), ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    def has(self, name: str) -> bool:
+        """Whether the library defines ``name``."""
+        try:
+            getattr(self._handle, name)
+        except AttributeError:
+            return False
+        return True
+
+
+def load(path: str) -> Library:
+    """Load a library and give it libtorch's thread team."""
+    library = Library(path)
+    team = openmp()
+    if team is not None and library.has("bz_team"):
+        for variable, address in zip(("bz_team", "bz_thread", "bz_threads"), team, strict=True):
+            ctypes.c_void_p.in_dll(library._handle, variable).value = address
+    return library
+
+
+@cache
+def openmp() -> tuple[int, int, int] | None:
+    """Addresses of (GOMP_parallel, omp_get_thread_num, omp_get_max_threads) in libtorch's own runtime."""
+    for path in _openmp_candidates():
+        try:
+            # RTLD_NOLOAD: only the runtime that is there already, never a second one
+            handle = ctypes.CDLL(path, mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
+            names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_max_threads")
+            found = [ctypes.cast(getattr(handle, n), ctypes.c_void_p).value for n in names]
+        except (OSError, AttributeError):
+            continue
+        if all(found):
+            return found[0] or 0, found[1] or 0, found[2] or 0
+    warn_once(
+        "no OpenMP", "libtorch's OpenMP runtime was not found: CPU kernels run on one thread", "kernels"
+    )
+    return None
+
+
+def _openmp_candidates() -> list[str]:
+    """Loaded OpenMP runtimes, those beside libtorch first."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    paths = dict.fromkeys(
+        p for p in (line.split(maxsplit=5)[-1] for line in lines) if re.search(r"/lib(g|i|)omp", p)
+    )
+    torch_libs = {os.path.dirname(line.split(maxsplit=5)[-1]) for line in lines if "libtorch_cpu" in line}
+    return sorted(paths, key=lambda p: (os.path.dirname(p) not in torch_libs, "libgomp" not in p, p))
