@@ -1,4 +1,1 @@
-"""The command line: demo, explain, env.
-
-Imports everything below.
-"""
+"""The command ``braze``: demo, explain, env."""

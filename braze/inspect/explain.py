@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from braze.capture.records import Capture, GraphBreak
+from braze.capture.session import Recompile
 from braze.support import trace
 from braze.support.record import record
 
@@ -134,7 +135,7 @@ def gather(
             times = seen.times + 1 if seen else 1
             breaks[report.code, report.place] = _break(payload, times)
         elif kind == "recompile":
-            recompiles.append(str(payload))
+            recompiles.append(_recompile(payload))
         elif kind == "compiled":
             kernels += _kernels(payload)
         elif kind == "fallback":
@@ -193,6 +194,15 @@ def _break(found: GraphBreak, times: int = 1) -> BreakReport:
             f"{_relative(o.file)}:{o.line} in {o.function}" for o in reversed(found.trail[:-1])
         ),
         times=times,
+    )
+
+
+def _recompile(payload: object) -> str:
+    if not isinstance(payload, Recompile):
+        return str(payload)
+    why = "; ".join(dict.fromkeys(miss.text for miss in payload.misses))
+    return f"{payload.name}: {why}" + (
+        " (one generic variant serves from here on)" if payload.generic else ""
     )
 
 

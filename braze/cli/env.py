@@ -1,0 +1,80 @@
+"""``braze env``: what a bug report should say of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from importlib import metadata
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import braze
+from braze import native
+from braze.runtime import build, cache
+from braze.support.errors import BrazeError
+from braze.target import cpu_target
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one fact a line."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts():
+        table.add_row(Text(name, style="bold"), Text(value))
+    Console(soft_wrap=True, highlight=False).print(table)
+    return 0
+
+
+def facts() -> list[tuple[str, str]]:
+    """(name, value) of everything that changes what braze does here."""
+    target = cpu_target()
+    return [
+        ("braze", braze.__version__),
+        ("python", f"{platform.python_implementation()} {platform.python_version()}"),
+        ("torch", torch.__version__),
+        ("triton", _version("triton")),
+        ("system", platform.platform()),
+        ("processor", f"{target.arch}, {target.cores} cores, {', '.join(target.features)}"),
+        ("threads", str(torch.get_num_threads())),
+        ("gpu", _gpus()),
+        ("native core", _native()),
+        ("compiler", _compiler()),
+        ("cache", _cache()),
+        *((name, value) for name, value in sorted(os.environ.items()) if name.startswith("BRAZE_")),
+    ]
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _gpus() -> str:
+    if not torch.cuda.is_available():
+        return "none"
+    names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return ", ".join(f"{gpu.name} (sm_{gpu.major}{gpu.minor})" for gpu in names)
+
+
+def _native() -> str:
+    if not native.native_available:
+        return "pure Python stand-in (slower calls)"
+    return f"built; frame hook {'available' if native.hook_available() else 'not available'}"
+
+
+def _compiler() -> str:
+    try:
+        return f"{' '.join(build.compiler())} ({build.compiler_id()})"
+    except BrazeError as error:
+        return f"none: {error.what}"
+
+
+def _cache() -> str:
+    folder = cache.folder()
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    return f"{folder} ({len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB)"

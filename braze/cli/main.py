@@ -1,0 +1,48 @@
+"""``braze demo``, ``braze explain script.py``, ``braze explain BZ1012``, ``braze env``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+import braze
+from braze.support.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 1 where the user asked for something that cannot be."""
+    arguments = _parser().parse_args(argv)
+    # each command imports what it needs: `braze explain BZ1012` answers without importing torch
+    command = importlib.import_module(arguments.module)
+    try:
+        return command.run(arguments)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="braze", description="A graph compiler for PyTorch.")
+    parser.add_argument("--version", action="version", version=f"braze {braze.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    demo = commands.add_parser(
+        "demo", help="embed sentences with a real model, compiled, and find neighbours"
+    )
+    demo.add_argument("--file", help="a text file, one sentence a line (default: sentences of old books)")
+    demo.add_argument("--query", action="append", default=[], help="a sentence to find neighbours of")
+    demo.add_argument("--rounds", type=int, default=5, help="rounds of timing, eager and compiled in turn")
+    demo.set_defaults(module="braze.cli.demo")
+
+    explain = commands.add_parser(
+        "explain", help="run a script and tell what was compiled; or explain a code such as BZ1012"
+    )
+    explain.add_argument("what", help="a Python script, or a code")
+    explain.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    explain.set_defaults(module="braze.cli.explain")
+
+    env = commands.add_parser("env", help="versions, processor, compiler and cache folder, for a bug report")
+    env.set_defaults(module="braze.cli.env")
+    return parser

@@ -1,0 +1,79 @@
+"""What tests of several folders say in the words of the domain."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import braze
+from braze.inspect.explain import Explanation, observe
+
+
+def explained(fn: Callable[..., Any], *args: Any, backend: Any = "eager", **kwargs: Any) -> Explanation:
+    """What a first call compiles."""
+    compiled = braze.compile(fn, backend=backend)
+    return observe(lambda: compiled(*args, **kwargs), getattr(fn, "__name__", "fn"))
+
+
+def graphs(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+    """How many graphs a first call makes."""
+    return len(explained(fn, *args, **kwargs).graphs)
+
+
+def breaks(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[int]:
+    """The user lines of a first call's graph breaks."""
+    return [found.line for found in explained(fn, *args, **kwargs).breaks]
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of a nested output, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [t for item in value for t in tensors(item)]
+    return []
+
+
+def as_double(value: Any) -> Any:
+    """A deep copy with floating-point tensors and modules in float64."""
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).double()
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value.clone()
+    if isinstance(value, dict):
+        return {k: as_double(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(as_double(v) for v in value)
+    return value
+
+
+def assert_like_eager(fn: Callable[..., Any], *args: Any, backend: Any = "braze", **kwargs: Any) -> None:
+    """Compiled and eager agree in kind, and compiled is no further from the float64 result than eager.
+
+    "No further" leaves room for rounding: twice eager's error, or a few units in the last place of the largest
+    value.
+    """
+    compiled = braze.compile(fn, backend=backend)
+    with torch.no_grad():
+        theirs = tensors(fn(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+        ours = tensors(compiled(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+        exact = tensors(as_double(fn)(*as_double(args), **as_double(kwargs)))
+    assert len(ours) == len(theirs)
+    for a, b, c in zip(ours, theirs, exact):
+        assert (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
+        if not b.is_floating_point():
+            assert torch.equal(a, b)
+            continue
+        assert torch.equal(a.isnan(), b.isnan())
+        assert torch.equal(a.isinf(), b.isinf())
+        finite = b.isfinite()
+        if not finite.any():
+            continue
+        a, b, c = a[finite].double(), b[finite].double(), c[finite].double()
+        room = 8 * torch.finfo(theirs[0].dtype).eps * float(c.abs().max().clamp_min(1e-30))
+        assert float((a - c).abs().max()) <= 2 * float((b - c).abs().max()) + room
