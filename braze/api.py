@@ -10,12 +10,12 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
 from braze.capture.markers import disable, graph_break, is_compiling
+from braze.graph import torch_compat
 from braze.inspect.explain import Explanation
 from braze.inspect.explain import explain as _explain
 from braze.module import CompiledModule, compile_module
@@ -33,9 +33,6 @@ __all__ = [
     "register_backend",
     "reset",
 ]
-
-#: the releases of PyTorch that the tests run on
-TESTED_TORCH = ("2.11", "2.12", "2.13")
 
 log.configure()
 
@@ -101,7 +98,7 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
         )
     if disable:
         return model
-    _warn_of_untested_torch()
+    torch_compat.warn_of_untested_version()
     if isinstance(model, CompiledModule):
         model = model.__compiled__.original
     if isinstance(model, nn.Module):
@@ -127,13 +124,3 @@ def _as_python_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _name(fn: Any) -> str:
     return getattr(fn, "__qualname__", type(fn).__qualname__)
-
-
-def _warn_of_untested_torch() -> None:
-    release = ".".join(torch.__version__.split(".")[:2])
-    if release not in TESTED_TORCH:
-        log.warn_once(
-            ("torch", release),
-            f"PyTorch {torch.__version__} is not one that braze is tested on "
-            f"({TESTED_TORCH[0]} to {TESTED_TORCH[-1]}): compare results with eager before you rely on them",
-        )

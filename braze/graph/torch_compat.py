@@ -74,13 +74,20 @@ class _LazyDynamo(ModuleType):
             setattr(self._real(), name, value)
 
 
-def postpone_dynamo() -> bool:
-    """Put the stand-in in place; whether it now stands there."""
+def warn_of_untested_version() -> None:
+    """Say once that this PyTorch is not one that the tests run on."""
     if VERSION not in TESTED:
         warn_once(
             ("torch version", VERSION),
-            f"braze was tested with PyTorch 2.11 to 2.13, not {torch.__version__}; start-up is slower here",
+            f"braze is tested with PyTorch 2.11 to 2.13, not {torch.__version__}: start-up is slower here; "
+            "compare results with eager before you rely on them",
         )
+
+
+def postpone_dynamo() -> bool:
+    """Put the stand-in in place; whether it now stands there."""
+    if VERSION not in TESTED:
+        warn_of_untested_version()
         return False
     with _loading:
         there = sys.modules.get(DYNAMO)
