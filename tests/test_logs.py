@@ -1,0 +1,95 @@
+"""BRAZE_LOGS has the grammar of TORCH_LOGS; BRAZE_DUMP writes numbered files."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from braze.support import log
+from braze.support.errors import UserError
+
+PROGRAM = """
+import torch, braze
+
+@braze.compile(backend="eager")
+def f(x):
+    x = x + 1
+    braze.graph_break()
+    return x * 2
+
+f(torch.ones(3))
+"""
+
+
+def run(program: str = PROGRAM, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+
+
+@pytest.fixture(autouse=True)
+def _levels():
+    """Levels as they were."""
+    before = {name: log.logger(name).level for name in log.SUBJECTS}
+    yield
+    for name, level in before.items():
+        log.logger(name).setLevel(level)
+
+
+def test_names_turn_subjects_on_up_and_off():
+    log.configure("guards,+graph_breaks,-kernels")
+    assert log.logger("guards").level == logging.INFO
+    assert log.logger("graph_breaks").level == logging.DEBUG
+    assert log.logger("kernels").level == logging.CRITICAL
+
+
+def test_all_means_every_subject():
+    log.configure("+all,-memory")
+    assert {n for n in log.SUBJECTS if log.logger(n).level == logging.DEBUG} == set(log.SUBJECTS) - {"memory"}
+
+
+def test_an_unknown_name_is_refused_with_a_near_miss():
+    with pytest.raises(UserError) as refused:
+        log.configure("gaurds")
+    assert refused.value.code == "BZ0004"
+    assert refused.value.hints == ("did you mean 'guards'?",)
+
+
+def test_help_lists_the_names():
+    err = run("import braze; braze.compile", BRAZE_LOGS="help").stderr
+    for name in log.SUBJECTS:
+        assert name in err
+
+
+def test_quiet_without_the_variable():
+    assert run().stderr == ""
+
+
+def test_graph_breaks_are_logged_with_their_line():
+    err = run(BRAZE_LOGS="graph_breaks").stderr
+    assert "[braze.graph_breaks]" in err
+    assert ":7" in err
+
+
+def test_guards_are_logged():
+    assert "[braze.guards]" in run(BRAZE_LOGS="guards").stderr
+
+
+def test_dump_writes_numbered_files(tmp_path: Path):
+    assert run(BRAZE_DUMP=str(tmp_path)).returncode == 0
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files
+    assert [int(name.split("_")[0]) for name in files] == list(range(1, len(files) + 1))
+
+
+def test_dumped_python_compiles(tmp_path: Path):
+    run(BRAZE_DUMP=str(tmp_path))
+    sources = list(tmp_path.glob("*.py"))
+    assert sources
+    for path in sources:
+        compile(path.read_text(), str(path), "exec")
