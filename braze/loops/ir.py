@@ -36,6 +36,14 @@ class DType(enum.Enum):
     BF16 = ("bf16", 2)
     F32 = ("f32", 4)
     F64 = ("f64", 8)
+    # opaque: pass through extern calls and aliases, never computed on by a LoopNest
+    C64 = ("c64", 8)
+    C128 = ("c128", 16)
+    U16 = ("u16", 2)
+    U32 = ("u32", 4)
+    U64 = ("u64", 8)
+    F8E4M3 = ("f8e4m3", 1)
+    F8E5M2 = ("f8e5m2", 1)
 
     def __init__(self, label: str, itemsize: int) -> None:
         self.label = label
@@ -43,11 +51,16 @@ class DType(enum.Enum):
 
     @property
     def is_float(self) -> bool:
-        return self.label.startswith(("f", "bf"))
+        return self.label in ("f16", "bf16", "f32", "f64")
 
     @property
     def is_integer(self) -> bool:
-        return self.label[0] in "iu"
+        return self.label in ("u8", "i8", "i16", "i32", "i64")
+
+    @property
+    def is_computable(self) -> bool:
+        """Whether loops may compute with it (opaque types only pass through)."""
+        return self.is_float or self.is_integer or self.label == "bool"
 
 
 class Op(enum.Enum):
@@ -129,6 +142,8 @@ class Op(enum.Enum):
     SHR = "shr"  # arithmetic for signed
     # choice
     WHERE = "where"  # args=(cond, then, else): all three are evaluated
+    # args=(i,), attr=n: i, known to be in 0 <= i < n; elsewhere an IndexError, and never a read out of bounds
+    CHECK_INDEX = "check_index"
     MASKED = "masked"  # args=(cond, value, other): loads inside value happen only where cond holds
 
 
@@ -157,7 +172,9 @@ class ReduceKind(enum.Enum):
     MIN = "min"
     ANY = "any"
     ALL = "all"
-    ARGMAX = "argmax"  # first index of the maximum; nan wins; result i64, index over the flattened reduce domain
+    ARGMAX = (
+        "argmax"  # first index of the maximum; nan wins; result i64, index over the flattened reduce domain
+    )
     ARGMIN = "argmin"
     WELFORD = "welford"  # two results: mean, sum of squared deviations (m2)
     ONLINE_SOFTMAX = "online_softmax"  # two results: maximum, sum of exp(x - maximum)
@@ -263,6 +280,7 @@ class ExternCall:
     device: str = "cpu"
     ops: tuple[str, ...] = ()
     origin: Origin | None = None
+    aliases: tuple[str, ...] = ()  # buffers whose storage the outputs may share
 
 
 @record
@@ -314,6 +332,11 @@ class LoopProgram:
     outputs: tuple[Hashable, ...]
     mutated: tuple[str, ...] = ()
     sizes: tuple[SizeSource, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """Where the program mainly runs: on the GPU as soon as it has buffers there."""
+        return next((b.device for b in self.buffers if b.device != "cpu"), "cpu")
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name; KeyError where there is none."""

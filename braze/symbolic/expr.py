@@ -13,7 +13,7 @@ positive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
 from braze.support.record import interned
@@ -24,7 +24,11 @@ IntLike = Union["Expr", int]
 class Expr:
     """An integer expression; see the module docstring. Ordered by text for stable output only."""
 
-    __slots__ = ()
+    __slots__ = ("_text", "_bounds", "_symbols")
+
+    _text: str
+    _bounds: tuple[int | None, int | None]
+    _symbols: frozenset[Symbol]
 
     def __add__(self, other: IntLike) -> Expr:
         return _sum(((self, 1), (as_expr(other), 1)))
@@ -63,22 +67,27 @@ class Expr:
         return self.value is not None
 
     def symbols(self) -> frozenset[Symbol]:
-        """Every symbol inside."""
-        found: set[Symbol] = set()
-        stack: list[Expr] = [self]
-        while stack:
-            e = stack.pop()
-            if isinstance(e, Symbol):
-                found.add(e)
-            else:
-                stack.extend(e.children())
-        return frozenset(found)
+        """Every symbol inside (not those of a symbol's own limit)."""
+        try:
+            return self._symbols
+        except AttributeError:
+            found = frozenset().union(*(c.symbols() for c in self.children()))
+            object.__setattr__(self, "_symbols", found)
+            return found
 
     def children(self) -> tuple[Expr, ...]:
         return ()
 
     def bounds(self) -> tuple[int | None, int | None]:
         """Least and greatest value, inclusive; None where unbounded."""
+        try:
+            return self._bounds
+        except AttributeError:
+            found = self._find_bounds()
+            object.__setattr__(self, "_bounds", found)
+            return found
+
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         return None, None
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
@@ -105,8 +114,19 @@ class Expr:
             c = c + rest * k
         return c
 
+    def __str__(self) -> str:
+        try:
+            return self._text
+        except AttributeError:
+            text = self._render()
+            object.__setattr__(self, "_text", text)
+            return text
+
     def __repr__(self) -> str:
         return str(self)
+
+    def _render(self) -> str:
+        raise NotImplementedError(type(self).__name__)
 
 
 @interned
@@ -117,13 +137,13 @@ class Integer(Expr):
     def value(self) -> int | None:
         return self.number
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         return self.number, self.number
 
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
         return self.number
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         return str(self.number)
 
     __repr__ = Expr.__repr__
@@ -141,11 +161,14 @@ class Symbol(Expr):
     high: int | None = None
     limit: Expr | None = None
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         if self.high is None and self.limit is not None:
             top = self.limit.bounds()[1]
             return self.low, None if top is None else top - 1
         return self.low, self.high
+
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset((self,))
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
         return as_expr(mapping.get(self, self))
@@ -153,7 +176,7 @@ class Symbol(Expr):
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
         return env[self]
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         return self.name
 
     __repr__ = Expr.__repr__
@@ -168,7 +191,7 @@ class Product(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.factors
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         low, high = self.factors[0].bounds()
         for f in self.factors[1:]:
             low, high = _multiply_bounds((low, high), f.bounds())
@@ -186,7 +209,7 @@ class Product(Expr):
             out *= f.evaluate(env)
         return out
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         return "*".join(_wrapped(f) for f in self.factors)
 
     __repr__ = Expr.__repr__
@@ -202,7 +225,7 @@ class Sum(Expr):
     def children(self) -> tuple[Expr, ...]:
         return tuple(m for m, _ in self.parts)
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         low: int | None = self.constant
         high: int | None = self.constant
         for m, k in self.parts:
@@ -219,7 +242,7 @@ class Sum(Expr):
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
         return self.constant + sum(k * m.evaluate(env) for m, k in self.parts)
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         out = ""
         for m, k in self.parts:
             text = _wrapped(m) if abs(k) == 1 else f"{abs(k)}*{_wrapped(m)}"
@@ -239,7 +262,7 @@ class FloorDiv(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.numerator, self.divisor
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         lo, hi = self.numerator.bounds()
         dlo, dhi = self.divisor.bounds()
         dlo = max(dlo or 1, 1)
@@ -253,7 +276,7 @@ class FloorDiv(Expr):
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
         return self.numerator.evaluate(env) // self.divisor.evaluate(env)
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         return f"{_wrapped(self.numerator)}//{_wrapped(self.divisor)}"
 
     __repr__ = Expr.__repr__
@@ -267,7 +290,7 @@ class Mod(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.numerator, self.divisor
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         top = self.divisor.bounds()[1]
         lo, hi = self.numerator.bounds()
         if lo is not None and lo >= 0 and hi is not None:
@@ -280,7 +303,7 @@ class Mod(Expr):
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
         return self.numerator.evaluate(env) % self.divisor.evaluate(env)
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         return f"{_wrapped(self.numerator)}%{_wrapped(self.divisor)}"
 
     __repr__ = Expr.__repr__
@@ -294,7 +317,7 @@ class Max(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.left, self.right
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         (a, b), (c, d) = self.left.bounds(), self.right.bounds()
         lows = [x for x in (a, c) if x is not None]
         return max(lows, default=None), None if b is None or d is None else max(b, d)
@@ -305,7 +328,7 @@ class Max(Expr):
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
         return max(self.left.evaluate(env), self.right.evaluate(env))
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         return f"max({self.left}, {self.right})"
 
     __repr__ = Expr.__repr__
@@ -319,7 +342,7 @@ class Min(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.left, self.right
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> tuple[int | None, int | None]:
         (a, b), (c, d) = self.left.bounds(), self.right.bounds()
         highs = [x for x in (b, d) if x is not None]
         return None if a is None or c is None else min(a, c), min(highs, default=None)
@@ -330,7 +353,7 @@ class Min(Expr):
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
         return min(self.left.evaluate(env), self.right.evaluate(env))
 
-    def __str__(self) -> str:
+    def _render(self) -> str:
         return f"min({self.left}, {self.right})"
 
     __repr__ = Expr.__repr__
@@ -447,6 +470,18 @@ def axis_symbol(name: str, extent: IntLike) -> Symbol:
     return Symbol(name, 0, None, e)
 
 
+def linear(values: Sequence[Expr], factors: Sequence[Expr], offset: Expr) -> Expr:
+    """offset + sum of value*factor, in one normalisation."""
+    pairs: list[tuple[Expr, int]] = [(offset, 1)]
+    for v, f in zip(values, factors, strict=True):
+        if isinstance(f, Integer):
+            if f.number:
+                pairs.append((v, f.number))
+        else:
+            pairs.append((_multiply(v, f), 1))
+    return _sum(pairs)
+
+
 def known_le(a: IntLike, b: IntLike) -> bool:
     """Whether a <= b is provable from the bounds."""
     low = (as_expr(b) - as_expr(a)).bounds()[0]
@@ -459,7 +494,7 @@ def _order(x: Expr, y: Expr) -> int | None:
     return 1 if known_le(y, x) else None
 
 
-def _sum(pairs: Iterator[tuple[Expr, int]] | tuple[tuple[Expr, int], ...], constant: int = 0) -> Expr:
+def _sum(pairs: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
     found: dict[Expr, int] = {}
     for e, k in pairs:
         if isinstance(e, Integer):
@@ -507,7 +542,10 @@ def _multiply(a: Expr, b: Expr) -> Expr:
         return _sum(tuple((_multiply(m, b), k) for m, k in terms(a)) + ((b, constant_part(a)),))
     if isinstance(b, Sum):
         return _multiply(b, a)
-    factors = [*(a.factors if isinstance(a, Product) else (a,)), *(b.factors if isinstance(b, Product) else (b,))]
+    factors = [
+        *(a.factors if isinstance(a, Product) else (a,)),
+        *(b.factors if isinstance(b, Product) else (b,)),
+    ]
     return Product(tuple(sorted(factors, key=str)))
 
 

@@ -1,0 +1,300 @@
+"""The rules that every LoopProgram obeys, one function each; ``verify`` runs them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from braze.loops.build import TESTS, nodes_of
+from braze.loops.ir import (
+    Buffer,
+    BufferKind,
+    BufferView,
+    DType,
+    ExternCall,
+    LoopNest,
+    LoopProgram,
+    Node,
+    Op,
+    ReduceKind,
+    Step,
+    Store,
+    StoreMode,
+    TemplateCall,
+)
+from braze.support.errors import InternalError
+from braze.symbolic.expr import Expr, Symbol, terms
+
+Problems = Iterator[str]
+
+
+def verify(program: LoopProgram) -> None:
+    """Raise InternalError with every broken rule, and the step that breaks it."""
+    found = [f"{rule.__name__}: {problem}" for rule in RULES for problem in rule(program)]
+    if found:
+        raise InternalError(
+            "BZ9002", f"loop program {program.name} is not well formed", why="; ".join(found[:5])
+        )
+
+
+def buffers_have_one_name(program: LoopProgram) -> Problems:
+    """No two buffers share a name; sizes and strides pair up."""
+    seen: set[str] = set()
+    for b in program.buffers:
+        if b.name in seen:
+            yield f"two buffers named {b.name}"
+        seen.add(b.name)
+        if len(b.sizes) != len(b.strides):
+            yield f"{b.name} has {len(b.sizes)} sizes and {len(b.strides)} strides"
+
+
+def reads_follow_writes(program: LoopProgram) -> Problems:
+    """A step reads inputs, constants, and what earlier steps wrote; outputs name written buffers."""
+    known = {b.name for b in program.buffers}
+    written = {b.name for b in program.buffers if b.kind in (BufferKind.INPUT, BufferKind.CONSTANT)}
+    for step in program.steps:
+        for name in reads_of(step):
+            if name not in known:
+                yield f"{step.name} reads {name}, which is no buffer"
+            elif name not in written:
+                yield f"{step.name} reads {name} before it is written"
+        for name in writes_of(step):
+            if name not in known:
+                yield f"{step.name} writes {name}, which is no buffer"
+            written.add(name)
+    for o in program.outputs:
+        if isinstance(o, BufferView) and o.buffer not in written:
+            yield f"output {o.buffer} is never written"
+
+
+def buffers_are_written_once(program: LoopProgram) -> Problems:
+    """One step stores a buffer (plainly), inputs are written only by calls that say so."""
+    kinds = {b.name: b.kind for b in program.buffers}
+    seen: set[str] = set()
+    for step in program.steps:
+        names = [s.buffer for s in stores_of(step) if s.mode is StoreMode.PLAIN]
+        names += step.outputs if isinstance(step, ExternCall) else ()
+        for name in filter(None, names):
+            if name in seen:
+                yield f"{step.name} stores {name}, which is stored already"
+            if kinds.get(name) in (BufferKind.INPUT, BufferKind.CONSTANT):
+                yield f"{step.name} stores the input {name}"
+            seen.add(name)
+
+
+def symbols_are_in_scope(program: LoopProgram) -> Problems:
+    """Indices use the nest's axes, size symbols, and `ind<k>` for an argument that exists."""
+    sizes = {s.symbol for s in program.sizes}
+    for step in program.steps:
+        if isinstance(step, ExternCall):
+            continue
+        axes = {a.symbol for a in step.axes}
+        inner = {a.symbol for a in step.reduce_axes} if isinstance(step, LoopNest) else set()
+        for a in (*step.axes, *(step.reduce_axes if isinstance(step, LoopNest) else ())):
+            for s in a.extent.symbols() - sizes:
+                yield f"{step.name}: the extent {a.extent} holds {s}"
+        for node in _nodes(step, True):
+            for s in _index_symbols(node) - sizes - axes - inner:
+                if not _is_argument(s, len(node.args)):
+                    yield f"{step.name}: {s} in {node.attr} is not in scope"
+        for store in stores_of(step):
+            for s in store.index.symbols() - sizes - axes:
+                if not _is_argument(s, len(store.args)):
+                    yield f"{step.name}: {s} in the store to {store.buffer} is not in scope"
+        for node in _nodes(step, False):
+            for s in _index_symbols(node) & inner:
+                yield f"{step.name}: the reduce axis {s} is used after the reduction"
+
+
+def accesses_are_in_bounds(program: LoopProgram) -> Problems:
+    """Where ranges can tell, an access lies inside its buffer (loads under a mask may be anywhere)."""
+    table = {b.name: b for b in program.buffers}
+    for step in program.steps:
+        for node in _unmasked_loads(step):
+            name, at = node.attr
+            yield from _outside(step, table.get(name), at)
+        for store in stores_of(step):
+            yield from _outside(step, table.get(store.buffer), store.index)
+
+
+def types_agree(program: LoopProgram) -> Problems:
+    """Operands have one type, tests give bools, loads and stores have their buffer's type."""
+    table = {b.name: b.dtype for b in program.buffers}
+    for step in program.steps:
+        if isinstance(step, ExternCall):
+            continue
+        for store in stores_of(step):
+            if table.get(store.buffer, store.value.dtype) is not store.value.dtype:
+                yield f"{step.name} stores {store.value.dtype.label} to {store.buffer}"
+        for node in (*_nodes(step, True), *_nodes(step, False)):
+            problem = _type_problem(node, table)
+            if problem:
+                yield f"{step.name}: {problem}"
+
+
+def results_exist(program: LoopProgram) -> Problems:
+    """REDUCED names a result of the nest, with its type."""
+    for step in program.steps:
+        if isinstance(step, ExternCall):
+            continue
+        types = [DType.F32]
+        if isinstance(step, LoopNest):
+            types = []
+            for r in step.reductions:
+                index = r.kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
+                types += [DType.I64 if index else r.dtype] * r.results
+                if r.value.dtype is not r.dtype:
+                    yield f"{step.name} reduces {r.value.dtype.label} values as {r.dtype.label}"
+        for node in _nodes(step, False):
+            if node.op is Op.REDUCED and (node.attr >= len(types) or types[node.attr] is not node.dtype):
+                yield f"{step.name}: no result {node.attr} of type {node.dtype.label}"
+
+
+RULES: tuple[Callable[[LoopProgram], Problems], ...] = (
+    buffers_have_one_name,
+    reads_follow_writes,
+    buffers_are_written_once,
+    symbols_are_in_scope,
+    accesses_are_in_bounds,
+    types_agree,
+    results_exist,
+)
+
+
+# -- what steps read and write
+
+
+def stores_of(step: Step) -> tuple[Store, ...]:
+    """The stores of a nest or an epilogue."""
+    if isinstance(step, LoopNest):
+        return step.stores
+    return step.epilogue if isinstance(step, TemplateCall) else ()
+
+
+def reads_of(step: Step) -> list[str]:
+    """Every buffer that a step reads, each once."""
+    names: dict[str, None] = {}
+    if isinstance(step, ExternCall):
+        names.update(dict.fromkeys(v.buffer for v in _views((*step.args, *(v for _, v in step.kwargs)))))
+        return list(names)
+    if isinstance(step, TemplateCall):
+        names.update(dict.fromkeys(v.buffer for v in step.args))
+    for node in (*_nodes(step, True), *_nodes(step, False)):
+        if node.op is Op.LOAD:
+            names[node.attr[0]] = None
+    names.update((s.buffer, None) for s in stores_of(step) if s.mode is StoreMode.ADD)
+    return list(names)
+
+
+def writes_of(step: Step) -> list[str]:
+    """Every buffer that a step writes, each once."""
+    if isinstance(step, ExternCall):
+        return list(dict.fromkeys([*filter(None, step.outputs), *step.mutates]))
+    return list(dict.fromkeys(s.buffer for s in stores_of(step)))
+
+
+def _views(a: object) -> list[BufferView]:
+    if isinstance(a, BufferView):
+        return [a]
+    return [v for item in a for v in _views(item)] if isinstance(a, tuple) else []
+
+
+def _nodes(step: Step, inside: bool) -> list[Node]:
+    """Nodes evaluated inside the reduction, or at the stores."""
+    if inside:
+        return nodes_of(*(r.value for r in step.reductions)) if isinstance(step, LoopNest) else []
+    return nodes_of(*(s.value for s in stores_of(step)), *(a for s in stores_of(step) for a in s.args))
+
+
+def _index_symbols(node: Node) -> frozenset[Symbol]:
+    if node.op is Op.LOAD:
+        at: Expr = node.attr[1]
+        return at.symbols()
+    return node.attr.symbols() if node.op in (Op.INDEX, Op.CHECK_INDEX) else frozenset()
+
+
+def _is_argument(s: Symbol, count: int) -> bool:
+    k = s.name.removeprefix("ind")
+    return s.name.startswith("ind") and k.isdigit() and int(k) < count
+
+
+def _unmasked_loads(step: Step) -> list[Node]:
+    if isinstance(step, ExternCall):
+        return []
+    roots = [r.value for r in step.reductions] if isinstance(step, LoopNest) else []
+    roots += [s.value for s in stores_of(step)] + [a for s in stores_of(step) for a in s.args]
+    found: list[Node] = []
+    seen: set[Node] = set()
+    while roots:
+        node = roots.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is Op.LOAD:
+            found.append(node)
+        roots.extend((node.args[0], node.args[2]) if node.op is Op.MASKED else node.args)
+    return found
+
+
+def _outside(step: Step, buffer: Buffer | None, at: Expr) -> Problems:
+    """Intervals of sums of plain symbols are exact, so an excess there is real."""
+    if buffer is None or not all(isinstance(m, Symbol) for m, _ in terms(at)):
+        return
+    sizes = [s.value for s in buffer.sizes]
+    strides = [s.value for s in buffer.strides]
+    low, high = at.bounds()
+    span = 1
+    for size, stride in zip(sizes, strides, strict=True):
+        if size is None or stride is None or size == 0:
+            return
+        span += (size - 1) * stride
+    empty = not isinstance(step, ExternCall) and any(
+        a.extent.value == 0 for a in (*step.axes, *(step.reduce_axes if isinstance(step, LoopNest) else ()))
+    )
+    if not empty and ((low is not None and low < 0) or (high is not None and high >= span)):
+        yield f"{step.name}: {buffer.name}[{at}] reaches {low}..{high} of {span} elements"
+
+
+_SAME_TYPE = frozenset(
+    {
+        Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.TRUNCDIV, Op.REMAINDER, Op.FMOD, Op.MAXIMUM, Op.MINIMUM, Op.FMA,
+        Op.POW, Op.ATAN2, Op.HYPOT, Op.COPYSIGN, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.AND, Op.OR, Op.XOR, Op.SHL,
+        Op.SHR,
+    }
+)  # fmt: skip
+_FLOATS_ONLY = frozenset(
+    {
+        Op.DIV,
+        Op.SQRT,
+        Op.RSQRT,
+        Op.EXP,
+        Op.LOG,
+        Op.TANH,
+        Op.ERF,
+        Op.SIGMOID,
+        Op.RECIPROCAL,
+        Op.EXPM1,
+        Op.LOG1P,
+    }
+)
+_HALF = (DType.F16, DType.BF16)
+
+
+def _type_problem(node: Node, table: dict[str, DType]) -> str:
+    if not node.dtype.is_computable:
+        return f"{node.op.value} on {node.dtype.label}"
+    if node.op is Op.LOAD and table.get(node.attr[0], node.dtype) is not node.dtype:
+        return f"{node.attr[0]} is loaded as {node.dtype.label}"
+    types = {a.dtype for a in node.args}
+    if node.op in _SAME_TYPE and len(types) > 1:
+        return f"{node.op.value} of {', '.join(a.dtype.label for a in node.args)}"
+    if node.op in TESTS:
+        return "" if node.dtype is DType.BOOL else f"{node.op.value} gives {node.dtype.label}"
+    if node.op in (Op.WHERE, Op.MASKED):
+        c, x, y = node.args
+        fine = c.dtype is DType.BOOL and x.dtype is y.dtype is node.dtype
+        return "" if fine else f"{node.op.value} of {', '.join(a.dtype.label for a in node.args)}"
+    if node.op in _FLOATS_ONLY and not node.dtype.is_float:
+        return f"{node.op.value} on {node.dtype.label}"
+    if (node.op in _SAME_TYPE or node.op in _FLOATS_ONLY) and node.dtype in _HALF:
+        return f"{node.op.value} computes in {node.dtype.label}"
+    return ""

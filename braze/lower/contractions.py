@@ -1,0 +1,126 @@
+"""Matrix products, convolutions and attention: extern calls, and the packed GEMM template for linear layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from braze.loops import build
+from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, Store, TemplateCall
+from braze.lower.fallback import call_extern
+from braze.lower.lazy import Lazy, contiguous_strides, numel
+from braze.lower.pointwise_core import broadcast_index
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import aten, lowering
+from braze.lower.views import permute_value, reshape_value
+from braze.symbolic.expr import ONE, ZERO, axis_symbol, known_le, linear
+
+
+@lowering(aten.linear.default)
+def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = None) -> Any:
+    """x @ weight.T + bias."""
+    if weight.rank == 2:
+        out = gemm(g, x, permute_value(g, weight, [1, 0]), bias)
+        if out is not None:
+            return out
+    return call_extern(g, aten.linear.default, (x, weight, bias), {})
+
+
+@lowering(aten.addmm.default)
+def addmm(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * bias + alpha * a @ b."""
+    if beta == 1 and alpha == 1:
+        out = gemm(g, a, b, bias)
+        if out is not None:
+            return out
+    scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
+    return call_extern(g, aten.addmm.default, (bias, a, b), scales)
+
+
+@lowering(aten.mm.default)
+def mm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
+    """a @ b."""
+    out = gemm(g, a, b, None)
+    return call_extern(g, aten.mm.default, (a, b), {}) if out is None else out
+
+
+def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
+    """The template's call, or None where it does not apply.
+
+    Applies when 1. the option is on and all is float32 on the CPU, 2. ``b`` is a matrix in a CONSTANT buffer
+    with known sizes, 3. the rows of ``a`` lie, or can be laid, at one stride.
+    """
+    if not g.ctx.options.gemm_template or g.ctx.target.kind != "cpu":
+        return None
+    values = [v for v in (a, b, bias) if v is not None]
+    if any(v.dtype is not DType.F32 or v.device != "cpu" for v in values):
+        return None
+    view = b.view
+    if view is None or g.buffers[view.buffer].kind is not BufferKind.CONSTANT or b.rank != 2:
+        return None
+    k, n = b.sizes
+    if (
+        k.value is None
+        or n.value is None
+        or k.value == 0
+        or n.value == 0
+        or not a.rank
+        or ONE not in view.strides
+    ):
+        return None
+    rows = numel(a.sizes[:-1])
+    if rows is ZERO or (bias is not None and bias.rank > (2 if a.rank == 2 else 1)):
+        return None
+    left = _as_rows(g, reshape_value(g, a, (rows, k)))
+    buffer = g.new_buffer(DType.F32, (rows, n), (n, ONE), "cpu")
+    axes = (Axis(axis_symbol("m", rows), rows), Axis(axis_symbol("n", n), n))
+    index = [axes[0].symbol, axes[1].symbol]
+    value: Node = build.reduced(0, DType.F32)
+    out_sizes = (*a.sizes[:-1], n)
+    if bias is not None:
+        g.realize(bias)
+        value = build.add(value, bias.load(broadcast_index(bias, 2, (rows, n))(index)))
+    store = Store(buffer, linear(index, (n, ONE), ZERO), value)
+    g.add(
+        TemplateCall(
+            g.name_step((g.op_name,)),
+            "gemm",
+            (left, view),
+            axes,
+            (store,),
+            True,
+            "cpu",
+            (g.op_name,),
+            g.origin,
+        )
+    )
+    return reshape_value(g, g.lazy(buffer), out_sizes)
+
+
+def _as_rows(g: ProgramBuilder, a: Lazy) -> BufferView:
+    """The matrix with contiguous rows; copied only if its rows are not."""
+    view = g.realize(a)
+    if view.strides[1] is ONE and (view.sizes[0] is ONE or known_le(view.sizes[1], view.strides[0])):
+        return view
+    if view.sizes[1] is ONE and view.strides[0] is ONE:
+        return BufferView(view.buffer, view.sizes, (ONE, ONE), view.offset, view.dtype)
+    return g.copy(a, contiguous_strides(a.sizes))
+
+
+def _extern(target: Any) -> None:
+    """A row: an operator whose ATen kernel is the intended way."""
+
+    def lower(g: ProgramBuilder, *args: Any, **kwargs: Any) -> Any:
+        return call_extern(g, target, args, kwargs)
+
+    lowering(target)(lower)
+
+
+for _target in (
+    aten.bmm.default,
+    aten.baddbmm.default,
+    aten.convolution.default,
+    aten.scaled_dot_product_attention.default,
+    aten.dot.default,
+    aten.mv.default,
+):
+    _extern(_target)

@@ -1,0 +1,143 @@
+"""Operators that run through ATen: those meant to, and every one without a lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from braze.loops.ir import BufferView, ExternCall
+from braze.lower.lazy import Lazy
+from braze.lower.realize import ProgramBuilder
+from braze.support import trace
+from braze.support.errors import Unsupported
+from braze.support.log import warn_once
+from braze.symbolic.expr import Expr
+
+#: operators for which ATen's kernel is the intended way: no word about them
+INTENDED = frozenset(
+    {
+        "mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_convolution", "matmul", "dot", "mv", "einsum",
+        "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math_for_mha", "_scaled_mm",
+        "native_dropout", "bernoulli", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
+        "randperm", "multinomial", "normal", "uniform", "exponential", "sort", "topk", "empty", "empty_strided",
+        "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d", "upsample_bicubic2d",
+        "upsample_nearest2d", "cumsum", "cumprod",
+    }
+)  # fmt: skip
+
+#: operator -> the overload that writes its single result into given memory
+OUT_VARIANTS = {
+    "aten.mm.default": "aten.mm.out",
+    "aten.addmm.default": "aten.addmm.out",
+    "aten.bmm.default": "aten.bmm.out",
+    "aten.baddbmm.default": "aten.baddbmm.out",
+}
+
+
+def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Append a call of an ATen (or custom) operator; returns its results as values in memory."""
+    schema = target._schema
+    plain_args = tuple(argument(g, a) for a in args)
+    plain_kwargs = tuple((name, argument(g, a)) for name, a in kwargs.items())
+    mutates: list[str] = []
+    aliases: list[str] = []
+    if any(a.alias_info is not None for a in (*schema.arguments, *schema.returns)):
+        read = [*plain_args, *(a for _, a in plain_kwargs)]
+        names = {a.name: v for a, v in zip(schema.arguments, plain_args, strict=False)} | dict(plain_kwargs)
+        for a in schema.arguments:
+            if a.alias_info is not None and a.alias_info.is_write:
+                mutates += [v.buffer for v in views_in(names.get(a.name))]
+        if any(r.alias_info is not None for r in schema.returns):
+            aliases = [v.buffer for v in views_in(tuple(read))]
+    outputs: list[str] = []
+    result = _results(g, g.val, outputs)
+    name = target_name(target)
+    g.add(
+        ExternCall(
+            g.name_step((g.op_name,)),
+            name,
+            plain_args,
+            plain_kwargs,
+            tuple(outputs),
+            tuple(dict.fromkeys(mutates)),
+            OUT_VARIANTS.get(name, ""),
+            device_of(g),
+            (g.op_name,),
+            g.origin,
+            tuple(dict.fromkeys(aliases)),
+        )
+    )
+    return result
+
+
+def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run an operator that has no lowering through ATen, and say so once."""
+    if g.op_name not in INTENDED:
+        name = target_name(target)
+        trace.emit("fallback", name)
+        trace.count("fallbacks")
+        warn_once(
+            ("fallback", name),
+            f"BZ3001: {name} has no lowering for this call and runs through ATen"
+            + (f"; first seen at {g.origin}" if g.origin is not None else ""),
+            "fallbacks",
+        )
+    return call_extern(g, target, args, kwargs)
+
+
+def target_name(target: Any) -> str:
+    """``aten.mm.default``."""
+    return f"{target.namespace}.{target.__name__}"
+
+
+def device_of(g: ProgramBuilder) -> str:
+    """The device of the node's first tensor result."""
+    val = g.val
+    while isinstance(val, (tuple, list)) and val:
+        val = next((v for v in val if v is not None), None)
+    return str(val.device) if isinstance(val, torch.Tensor) else "cpu"
+
+
+def argument(g: ProgramBuilder, a: Any) -> Any:
+    """A graph argument as data: a window on a buffer, a size, or a plain constant."""
+    if isinstance(a, Lazy):
+        return g.realize(a)
+    if isinstance(a, Expr):
+        return a if a.value is None else a.value
+    if isinstance(a, (list, tuple)):
+        return tuple(argument(g, item) for item in a)
+    return a
+
+
+def views_in(a: Any) -> list[BufferView]:
+    """Every buffer window inside an argument."""
+    if isinstance(a, BufferView):
+        return [a]
+    if isinstance(a, tuple):
+        return [v for item in a for v in views_in(item)]
+    return []
+
+
+def _results(g: ProgramBuilder, val: Any, outputs: list[str]) -> Any:
+    if isinstance(val, torch.Tensor):
+        name = g.new_buffer(
+            g.dtype_of(val.dtype), g.symbols.exprs(val.shape), g.symbols.exprs(val.stride()), str(val.device)
+        )
+        outputs.append(name)
+        return g.lazy(name)
+    if isinstance(val, (tuple, list)):
+        return tuple([_results(g, v, outputs) for v in val])
+    if val is None:
+        outputs.append("")
+        return None
+    if isinstance(val, torch.SymInt) or isinstance(val, int):
+        outputs.append("")
+        return g.symbols.expr(val)
+    raise Unsupported(
+        "BZ3003",
+        f"{g.op_name} returns a {type(val).__name__}",
+        why="only tensors and sizes are values of a loop program",
+    )

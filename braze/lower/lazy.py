@@ -1,0 +1,146 @@
+"""Tensor values during lowering: a view of a buffer, or a function from an index to a scalar node.
+
+A ``Lazy`` that is not realized runs its ``inner`` function where it is read. Views of it only map the
+index; once it is realized (``realize.py``), they become strided windows on its buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Union
+
+from braze.loops.ir import BufferView, DType, Node
+from braze.support.errors import Origin
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer, linear
+
+if TYPE_CHECKING:
+    from braze.lower.realize import ProgramBuilder
+
+Index = Sequence[Expr]
+Strided = Callable[[BufferView], Union[BufferView, None]]
+
+
+class Lazy:
+    """A tensor that is known by how to compute each element.
+
+    ``view``: where it lies, once realized. ``hint``: the strides that eager gives it. ``cost``: a measure of the
+    arithmetic that reading one element repeats (0: a plain read). ``base`` and ``rederive``: the value
+    that this is a view of, and how to take the view once that value lies in memory.
+    """
+
+    __slots__ = (
+        "base",
+        "cost",
+        "device",
+        "dtype",
+        "hint",
+        "inner",
+        "ops",
+        "origin",
+        "rederive",
+        "sizes",
+        "view",
+    )
+
+    def __init__(
+        self,
+        sizes: tuple[Expr, ...],
+        dtype: DType,
+        device: str,
+        inner: Callable[[Index], Node],
+        *,
+        view: BufferView | None = None,
+        cost: int = 0,
+        ops: tuple[str, ...] = (),
+        base: Lazy | None = None,
+        rederive: Strided | None = None,
+    ) -> None:
+        self.sizes = sizes
+        self.dtype = dtype
+        self.device = device
+        self.inner = inner
+        self.view = view
+        self.cost = cost
+        self.ops = ops
+        self.base = base
+        self.rederive = rederive
+        self.hint: tuple[Expr, ...] | None = None
+        self.origin: Origin | None = None
+
+    def load(self, index: Index) -> Node:
+        """The element at ``index``."""
+        return self.inner(index)
+
+    @property
+    def rank(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def pending_cost(self) -> int:
+        """The arithmetic that one more reader repeats."""
+        if self.view is not None:
+            return 0
+        return self.base.pending_cost if self.base is not None and self.base.view is not None else self.cost
+
+    @property
+    def pending_ops(self) -> tuple[str, ...]:
+        """The operations that one more reader computes anew, for kernel names."""
+        return () if self.view is not None else self.ops
+
+    def __repr__(self) -> str:
+        where = self.view.buffer if self.view is not None else f"cost {self.cost}"
+        return f"Lazy({self.dtype.label}[{', '.join(map(str, self.sizes))}], {where})"
+
+
+def strided_lazy(builder: ProgramBuilder, view: BufferView, device: str) -> Lazy:
+    """A value that lies in memory."""
+    value = Lazy(view.sizes, view.dtype, device, lambda index: builder.load(view, index), view=view)
+    value.hint = view.strides
+    return value
+
+
+def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Row-major strides; sizes 0 and 1 count as 1, as torch has it for 0."""
+    strides: list[Expr] = []
+    step: Expr = ONE
+    for size in reversed(sizes):
+        strides.append(step)
+        if size is not ONE and size is not ZERO:
+            step = step * size
+    return tuple(reversed(strides))
+
+
+def dense_order(sizes: Sequence[Expr], strides: Sequence[Expr]) -> list[int] | None:
+    """Dimensions from innermost to outermost, if the strides are a permuted row-major layout without holes.
+
+    Dimensions of size 1 are left out, as their strides mean nothing.
+    """
+    left = [d for d, size in enumerate(sizes) if size is not ONE]
+    order: list[int] = []
+    step: Expr = ONE
+    while left:
+        found = next((d for d in reversed(left) if strides[d] is step), None)
+        if found is None:
+            return None
+        order.append(found)
+        left.remove(found)
+        step = step * sizes[found]
+    return order
+
+
+def numel(sizes: Sequence[Expr]) -> Expr:
+    """The number of elements."""
+    out: Expr = ONE
+    for size in sizes:
+        out = out * size
+    return out
+
+
+def flatten(index: Index, sizes: Sequence[Expr]) -> Expr:
+    """The row-major position of an index."""
+    return linear(index, contiguous_strides(sizes), ZERO)
+
+
+def as_sizes(values: Sequence[int]) -> tuple[Expr, ...]:
+    """Constant sizes or strides."""
+    return tuple(Integer(v) for v in values)

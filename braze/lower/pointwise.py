@@ -1,0 +1,359 @@
+"""Elementwise operators whose lowering is one row: the op, the scalar operation, the promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from braze.loops import build
+from braze.loops.ir import DType, Node, Op
+from braze.lower.lazy import Lazy
+from braze.lower.pointwise_core import (
+    Promote,
+    Scalar,
+    common_type,
+    cost_of,
+    elementwise,
+    elementwise_of_own_types,
+)
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import aten, claim, lowering, overloads_of
+
+_TESTS = build.TESTS
+
+
+def pointwise(
+    target: Any,
+    op: Op | Scalar,
+    *,
+    promote: Promote = Promote.DEFAULT,
+    out: DType | None = None,
+    cost: int = 0,
+    floats_only: bool = False,
+) -> None:
+    """Register a row: every tensor and number argument is an operand of ``op``."""
+    scalar: Scalar = _scalar(op) if isinstance(op, Op) else op
+    price = cost or (cost_of(op) if isinstance(op, Op) else 4)
+    if isinstance(op, Op) and op in _TESTS:
+        out = DType.BOOL
+
+    def lower(g: ProgramBuilder, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or (floats_only and not common_type(g, args, promote).is_float):
+            return NotImplemented
+        return elementwise(g, scalar, args, promote=promote, cost=price, out=out)
+
+    for overload in overloads_of(target):
+        claim(overload, lower)
+
+
+def _scalar(op: Op) -> Scalar:
+    if op in _UNARY:
+        return lambda x: build.unary(op, x)
+    return lambda x, y: build.binary(op, x, y)
+
+
+_UNARY = frozenset(
+    {
+        Op.NEG, Op.ABS, Op.SIGN, Op.SQRT, Op.RSQRT, Op.RECIPROCAL, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2,
+        Op.LOG10, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH, Op.TANH, Op.ASINH,
+        Op.ACOSH, Op.ATANH, Op.ERF, Op.ERFC, Op.SIGMOID, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.ISNAN, Op.ISINF,
+        Op.SIGNBIT, Op.NOT,
+    }
+)  # fmt: skip
+
+# -- one operand, floats (integers become the default float)
+for _target, _op in (
+    (aten.rsqrt, Op.RSQRT), (aten.sqrt, Op.SQRT), (aten.reciprocal, Op.RECIPROCAL), (aten.exp, Op.EXP),
+    (aten.exp2, Op.EXP2), (aten.expm1, Op.EXPM1), (aten.log, Op.LOG), (aten.log2, Op.LOG2), (aten.log10, Op.LOG10),
+    (aten.log1p, Op.LOG1P), (aten.sin, Op.SIN), (aten.cos, Op.COS), (aten.tan, Op.TAN), (aten.asin, Op.ASIN),
+    (aten.acos, Op.ACOS), (aten.atan, Op.ATAN), (aten.sinh, Op.SINH), (aten.cosh, Op.COSH), (aten.tanh, Op.TANH),
+    (aten.asinh, Op.ASINH), (aten.acosh, Op.ACOSH), (aten.atanh, Op.ATANH), (aten.erf, Op.ERF), (aten.erfc, Op.ERFC),
+    (aten.sigmoid, Op.SIGMOID), (aten.atan2, Op.ATAN2),
+):  # fmt: skip
+    pointwise(_target, _op, promote=Promote.INT_TO_FLOAT)
+
+# -- one operand, same type
+pointwise(aten.neg, Op.NEG)
+pointwise(aten.abs, Op.ABS)
+pointwise(aten.sign, lambda x: x if x.dtype is DType.BOOL else build.unary(Op.SIGN, x))
+pointwise(aten.sgn, lambda x: x if x.dtype is DType.BOOL else build.unary(Op.SIGN, x))
+pointwise(aten.floor, Op.FLOOR)
+pointwise(aten.ceil, Op.CEIL)
+pointwise(aten.trunc, Op.TRUNC)
+pointwise(aten.round.default, Op.ROUND)
+pointwise(aten.frac, lambda x: build.sub(x, build.unary(Op.TRUNC, x)))
+pointwise(aten.bitwise_not, Op.NOT)
+pointwise(aten.isnan, Op.ISNAN)
+pointwise(aten.isinf, Op.ISINF)
+pointwise(aten.logical_not, Op.NOT, promote=Promote.BOOL)
+pointwise(
+    aten.signbit,
+    lambda x: build.unary(Op.SIGNBIT, x) if x.dtype.is_float else build.lt(x, build.const(0, x.dtype)),
+    out=DType.BOOL,
+)
+
+# -- two operands
+pointwise(aten.hypot, Op.HYPOT)
+pointwise(aten.copysign, Op.COPYSIGN, promote=Promote.INT_TO_FLOAT)
+for _target, _op in (
+    (aten.eq, Op.EQ), (aten.ne, Op.NE), (aten.lt, Op.LT), (aten.le, Op.LE), (aten.gt, Op.GT), (aten.ge, Op.GE),
+):  # fmt: skip
+    pointwise(_target, _op)
+pointwise(aten.maximum, lambda x, y: _extremum(Op.MAXIMUM, x, y))
+pointwise(aten.minimum, lambda x, y: _extremum(Op.MINIMUM, x, y))
+pointwise(aten.logical_and, Op.AND, promote=Promote.BOOL)
+pointwise(aten.logical_or, Op.OR, promote=Promote.BOOL)
+pointwise(aten.logical_xor, Op.XOR, promote=Promote.BOOL)
+pointwise(aten.bitwise_and, Op.AND)
+pointwise(aten.bitwise_or, Op.OR)
+pointwise(aten.bitwise_xor, Op.XOR)
+
+
+def _extremum(op: Op, x: Node, y: Node) -> Node:
+    if x.dtype is DType.BOOL:
+        return build.binary(Op.OR if op is Op.MAXIMUM else Op.AND, x, y)
+    return build.binary(op, x, y)
+
+
+@lowering(aten.fmax, aten.fmin)
+def extremum_ignoring_nan(g: ProgramBuilder, x: Lazy, y: Lazy) -> Any:
+    """The greater (smaller); a nan only where both are."""
+    op = Op.MAXIMUM if g.op_name == "fmax" else Op.MINIMUM
+
+    def scalar(a: Node, b: Node) -> Node:
+        if not a.dtype.is_float:
+            return _extremum(op, a, b)
+        return build.where(
+            build.unary(Op.ISNAN, a), b, build.where(build.unary(Op.ISNAN, b), a, build.binary(op, a, b))
+        )
+
+    return elementwise(g, scalar, (x, y), cost=4)
+
+
+# -- arithmetic with alpha, on bools as logic
+
+
+@lowering(aten.add.Tensor, aten.add.Scalar)
+def add(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    """x + alpha * y; bools add as a logical or."""
+    return elementwise(g, _with_alpha(Op.ADD, alpha), (x, y), cost=1)
+
+
+@lowering(aten.sub.Tensor, aten.sub.Scalar)
+def sub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    """x - alpha * y."""
+    return elementwise(g, _with_alpha(Op.SUB, alpha), (x, y), cost=1)
+
+
+@lowering(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
+    """y - alpha * x."""
+    return elementwise(g, _with_alpha(Op.SUB, alpha), (y, x), cost=1)
+
+
+def _with_alpha(op: Op, alpha: Any) -> Scalar:
+    def scalar(x: Node, y: Node) -> Node:
+        if x.dtype is DType.BOOL:
+            return build.either(x, y) if alpha else x
+        if isinstance(alpha, (bool, int, float)):
+            factor = build.const(alpha, x.dtype)
+        else:
+            factor = build.index(alpha, x.dtype)
+        return build.binary(op, x, build.mul(y, factor))
+
+    return scalar
+
+
+@lowering(aten.mul.Tensor, aten.mul.Scalar)
+def mul(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x * y; bools multiply as a logical and."""
+    return elementwise(g, _product, (x, y), cost=1)
+
+
+def _product(x: Node, y: Node) -> Node:
+    return build.both(x, y) if x.dtype is DType.BOOL else build.mul(x, y)
+
+
+# -- division
+
+
+@lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide)
+def div(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """True division."""
+    return elementwise(g, build.div, (x, y), promote=Promote.INT_TO_FLOAT, cost=cost_of(Op.DIV))
+
+
+@lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(g: ProgramBuilder, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    """Division rounded to an integer value: "floor", "trunc", or not at all."""
+    if rounding_mode is None:
+        return div(g, x, y)
+    return _integer_division(g, Op.FLOORDIV if rounding_mode == "floor" else Op.TRUNCDIV, x, y)
+
+
+@lowering(aten.floor_divide)
+def floor_divide(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x // y as Python has it."""
+    return _integer_division(g, Op.FLOORDIV, x, y)
+
+
+@lowering(aten.remainder)
+def remainder(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x % y with the sign of y."""
+    return _integer_division(g, Op.REMAINDER, x, y)
+
+
+@lowering(aten.fmod)
+def fmod(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x % y with the sign of x."""
+    return _integer_division(g, Op.FMOD, x, y)
+
+
+def _integer_division(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
+    """Integers only by a constant that can neither trap nor be zero: eager raises ZeroDivisionError."""
+    common = common_type(g, (x, y), Promote.DEFAULT)
+    if common is DType.BOOL:
+        return NotImplemented
+    if common.is_float:
+        return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op))
+    if not isinstance(y, int) or isinstance(y, bool) or y == 0 or y == -1:
+        return NotImplemented
+    return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op))
+
+
+# -- powers
+
+
+@lowering(aten.pow.Tensor_Scalar)
+def pow_by_number(g: ProgramBuilder, x: Lazy, exponent: Any) -> Any:
+    """x ** number; small exponents as eager computes them."""
+    if isinstance(exponent, (bool, complex)) or not isinstance(exponent, (int, float)):
+        return NotImplemented
+    common = common_type(g, (x, exponent), Promote.DEFAULT)
+    if common.is_float:
+        scalar = _FLOAT_POWERS.get(float(exponent))
+        if scalar is not None:
+            return elementwise(g, scalar, (x,), cost=4, common=common)
+        return elementwise(g, lambda a, b: build.binary(Op.POW, a, b), (x, exponent), cost=cost_of(Op.POW))
+    if not isinstance(exponent, int) or not 0 <= exponent <= 64 or common is DType.BOOL:
+        return NotImplemented
+    return elementwise(g, lambda a: _repeated_product(a, exponent), (x,), cost=4, common=common)
+
+
+@lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def power(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x ** y for floats."""
+    if not common_type(g, (x, y), Promote.DEFAULT).is_float:
+        return NotImplemented
+    return elementwise(g, lambda a, b: build.binary(Op.POW, a, b), (x, y), cost=cost_of(Op.POW))
+
+
+def _repeated_product(x: Node, exponent: int) -> Node:
+    out = build.const(1, x.dtype)
+    while exponent:
+        if exponent & 1:
+            out = build.mul(out, x)
+        exponent >>= 1
+        if exponent:
+            x = build.mul(x, x)
+    return out
+
+
+def _one(x: Node) -> Node:
+    return build.const(1, x.dtype)
+
+
+_FLOAT_POWERS: dict[float, Callable[[Node], Node]] = {
+    0.0: _one,
+    1.0: lambda x: x,
+    2.0: lambda x: build.mul(x, x),
+    3.0: lambda x: build.mul(build.mul(x, x), x),
+    0.5: lambda x: build.unary(Op.SQRT, x),
+    -0.5: lambda x: build.unary(Op.RSQRT, x),
+    -1.0: lambda x: build.div(_one(x), x),
+    -2.0: lambda x: build.div(_one(x), build.mul(x, x)),
+}
+
+
+# -- shifts
+
+
+@lowering(aten.bitwise_left_shift, aten.__lshift__)
+def shift_left(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x << y for a constant shift inside the width."""
+    return _shift(g, Op.SHL, x, y)
+
+
+@lowering(aten.bitwise_right_shift, aten.__rshift__)
+def shift_right(g: ProgramBuilder, x: Any, y: Any) -> Any:
+    """x >> y, arithmetic for signed types."""
+    return _shift(g, Op.SHR, x, y)
+
+
+def _shift(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
+    common = common_type(g, (x, y), Promote.DEFAULT)
+    if not common.is_integer or not isinstance(y, int) or not 0 <= y < 8 * common.itemsize:
+        return NotImplemented
+    return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=1)
+
+
+# -- choice
+
+
+@lowering(aten.where.self)
+def where(g: ProgramBuilder, condition: Lazy, x: Any, y: Any) -> Any:
+    """x where the condition holds, else y."""
+    if not condition.dtype.is_computable:
+        return NotImplemented
+    common = common_type(g, (x, y), Promote.DEFAULT)
+    return _choose(g, condition, x, y, common)
+
+
+@lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(g: ProgramBuilder, x: Lazy, mask: Lazy, value: Any) -> Any:
+    """value where the mask holds, else x; of x's type."""
+    if isinstance(value, Lazy) and value.sizes:
+        return NotImplemented
+    return _choose(g, mask, value, x, x.dtype)
+
+
+def _choose(g: ProgramBuilder, condition: Lazy, x: Any, y: Any, common: DType) -> Any:
+    """A selection moves values of the result's own type: nothing is widened or rounded."""
+    if not common.is_computable:
+        return NotImplemented
+    bits = elementwise(g, lambda c: c, (condition,), promote=Promote.BOOL, cost=0)
+    if bits is NotImplemented:
+        return NotImplemented
+    return select_elements(g, bits, x, y, common)
+
+
+def select_elements(g: ProgramBuilder, condition: Lazy, x: Any, y: Any, dtype: DType) -> Any:
+    """An elementwise choice between operands of one storage type."""
+    from_x, from_y = _as_type(x, dtype), _as_type(y, dtype)
+
+    def scalar(c: Node, *rest: Node) -> Node:
+        values = list(rest)
+        then = from_x if isinstance(from_x, Node) else build.cast(values.pop(0), dtype)
+        other = from_y if isinstance(from_y, Node) else build.cast(values.pop(0), dtype)
+        return build.where(c, then, other)
+
+    tensors = tuple(v for v in (x, y) if isinstance(v, Lazy))
+    return elementwise_of_own_types(g, scalar, (condition, *tensors), dtype, cost=1)
+
+
+def _as_type(value: Any, dtype: DType) -> Node | None:
+    if isinstance(value, Lazy):
+        return None
+    if isinstance(value, (bool, int, float)):
+        return build.const(value, dtype)
+    return build.index(value, dtype)
+
+
+# -- conversions
+
+
+def convert(g: ProgramBuilder, x: Lazy, dtype: DType) -> Lazy:
+    """The value in another type."""
+    if x.dtype is dtype:
+        return x
+    return elementwise(g, lambda a: a, (x,), common=x.dtype, out=dtype, cost=0)

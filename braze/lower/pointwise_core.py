@@ -1,0 +1,196 @@
+"""How an elementwise operation is composed: promotion, broadcasting, computation type, rounding.
+
+Eager rounds to the result's type after every operator, so each lowered operator ends with a cast to it;
+half types compute in float32 in between.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from braze.loops import build
+from braze.loops.dtypes import compute_type
+from braze.loops.ir import DType, Node, Op
+from braze.lower.lazy import Index, Lazy
+from braze.lower.promote import result_type
+from braze.lower.realize import ProgramBuilder
+from braze.symbolic.expr import ONE, ZERO, Expr
+
+Scalar = Callable[..., Node]
+
+
+class Promote(enum.Enum):
+    """What the operands are converted to before the computation."""
+
+    DEFAULT = "the common type"
+    INT_TO_FLOAT = "the common type, integers to the default float"
+    BOOL = "bool: x != 0"
+    KEEP = "the first operand's type"
+
+
+#: what one evaluation costs, in additions; ops not named cost 1
+COST = {
+    Op.DIV: 4, Op.SQRT: 4, Op.RSQRT: 8, Op.RECIPROCAL: 4, Op.REMAINDER: 8, Op.FMOD: 8, Op.FLOORDIV: 8, Op.TRUNCDIV: 6,
+    Op.EXP: 16, Op.EXP2: 16, Op.EXPM1: 20, Op.LOG: 16, Op.LOG2: 16, Op.LOG10: 16, Op.LOG1P: 20, Op.SIN: 20, Op.COS: 20,
+    Op.TAN: 30, Op.ASIN: 20, Op.ACOS: 20, Op.ATAN: 20, Op.ATAN2: 30, Op.SINH: 25, Op.COSH: 25, Op.TANH: 20, Op.ASINH: 30,
+    Op.ACOSH: 30, Op.ATANH: 30, Op.ERF: 20, Op.ERFC: 30, Op.SIGMOID: 20, Op.POW: 40, Op.HYPOT: 10,
+}  # fmt: skip
+
+
+def cost_of(op: Op) -> int:
+    """The price of one evaluation."""
+    return COST.get(op, 1)
+
+
+def broadcast_index(x: Lazy, rank: int, sizes: Sequence[Expr]) -> Callable[[Index], Index]:
+    """From an index into a broadcast shape to one into ``x``."""
+    lead = rank - x.rank
+    fixed = [d for d in range(x.rank) if x.sizes[d] is ONE and sizes[lead + d] is not ONE]
+    if not lead and not fixed:
+        return _same
+    if not fixed:
+        return lambda index: index[lead:]
+
+    def pick(index: Index) -> Index:
+        out = list(index[lead:])
+        for d in fixed:
+            out[d] = ZERO
+        return out
+
+    return pick
+
+
+def _same(index: Index) -> Index:
+    return index
+
+
+def is_broadcast(x: Lazy, sizes: Sequence[Expr]) -> bool:
+    """Whether a value is read several times when it is broadcast to ``sizes``."""
+    lead = len(sizes) - x.rank
+    return any(s is not ONE for s in sizes[:lead]) or any(
+        x.sizes[d] is ONE and sizes[lead + d] is not ONE for d in range(x.rank)
+    )
+
+
+def operand(
+    g: ProgramBuilder, a: Any, sizes: Sequence[Expr], common: DType, compute: DType
+) -> Callable[[Index], Node]:
+    """A loader of one operand over the broadcast shape, converted as eager converts it."""
+    if isinstance(a, Lazy):
+        if is_broadcast(a, sizes):
+            g.realize_if_costly(a)
+        place = broadcast_index(a, len(sizes), sizes)
+        if a.dtype is common and common is compute:
+            return a.load if place is _same else lambda index: a.load(place(index))
+        return lambda index: build.cast(build.cast(a.load(place(index)), common), compute)
+    if isinstance(a, Expr):
+        node = build.cast(build.index(a), compute)
+    else:
+        node = build.const(a, compute)
+    return lambda index: node
+
+
+def broadcast_sizes(values: Sequence[Any]) -> tuple[Expr, ...]:
+    """The common shape of the tensors among ``values``."""
+    shapes = [v.sizes for v in values if isinstance(v, Lazy)]
+    rank = max(map(len, shapes))
+    out: list[Expr] = [ONE] * rank
+    for shape in shapes:
+        for d, size in enumerate(shape, rank - len(shape)):
+            if size is not ONE:
+                out[d] = size
+    return tuple(out)
+
+
+def usable(args: Sequence[Any]) -> bool:
+    """Whether loops can compute with these operands: element types, one device, real numbers."""
+    device = ""
+    for a in args:
+        if isinstance(a, Lazy):
+            if not a.dtype.is_computable or (device and a.device != device):
+                return False
+            device = a.device
+        elif isinstance(a, complex) or (a is not None and not isinstance(a, (bool, int, float, Expr))):
+            return False
+    return bool(device)
+
+
+def elementwise(
+    g: ProgramBuilder,
+    scalar: Scalar,
+    args: Sequence[Any],
+    *,
+    promote: Promote = Promote.DEFAULT,
+    cost: int = 1,
+    out: DType | None = None,
+    common: DType | None = None,
+) -> Any:
+    """Apply ``scalar`` to nodes of the computation type at every point of the broadcast shape.
+
+    ``out`` is the result's type (default: the common type); ``common`` overrides the promotion.
+    """
+    if not usable(args):
+        return NotImplemented
+    tensors = [a for a in args if isinstance(a, Lazy)]
+    if common is None:
+        common = common_type(g, args, promote)
+    if not common.is_computable:
+        return NotImplemented
+    compute = compute_type(common)
+    sizes = broadcast_sizes(args)
+    loaders = [operand(g, a, sizes, common, compute) for a in args]
+    final = out or common
+    rounded = DType.BOOL if out is DType.BOOL else common
+
+    def inner(index: Index) -> Node:
+        return build.cast(build.cast(scalar(*[load(index) for load in loaders]), rounded), final)
+
+    return Lazy(
+        sizes,
+        final,
+        tensors[0].device,
+        inner,
+        cost=cost + sum(t.pending_cost for t in tensors),
+        ops=merge_ops(tensors, g.op_name),
+    )
+
+
+def elementwise_of_own_types(
+    g: ProgramBuilder, scalar: Scalar, args: Sequence[Lazy], out: DType, cost: int
+) -> Any:
+    """Apply ``scalar`` to nodes of the operands' own types; it returns a node of type ``out``."""
+    if not usable(args) or not out.is_computable:
+        return NotImplemented
+    sizes = broadcast_sizes(args)
+    loaders = [operand(g, a, sizes, a.dtype, a.dtype) for a in args]
+    return Lazy(
+        sizes,
+        out,
+        args[0].device,
+        lambda index: scalar(*[load(index) for load in loaders]),
+        cost=cost + sum(t.pending_cost for t in args),
+        ops=merge_ops(args, g.op_name),
+    )
+
+
+def common_type(g: ProgramBuilder, args: Sequence[Any], promote: Promote) -> DType:
+    """The type that operands are converted to."""
+    if promote is Promote.BOOL:
+        return DType.BOOL
+    if promote is Promote.KEEP:
+        return next(a.dtype for a in args if isinstance(a, Lazy))
+    common = result_type(args, g.default_float)
+    if promote is Promote.INT_TO_FLOAT and (common.is_integer or common is DType.BOOL):
+        return g.default_float
+    return common
+
+
+def merge_ops(values: Sequence[Lazy], *names: str) -> tuple[str, ...]:
+    """The names of the operations in an expression, in order, each once."""
+    merged: dict[str, None] = {}
+    for v in values:
+        merged.update(dict.fromkeys(v.pending_ops))
+    merged.update(dict.fromkeys(names))
+    return tuple(merged)

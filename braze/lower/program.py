@@ -1,0 +1,241 @@
+"""Walk a graph and lower it, node by node, to a LoopProgram."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.aot.records import InputRole, Partition
+from braze.context import CompileContext
+from braze.loops.dtypes import from_torch
+from braze.loops.ir import BufferKind, BufferView, LoopProgram, SizeSource
+from braze.loops.simplify import simplify_steps
+from braze.lower.fallback import fall_back
+from braze.lower.lazy import Lazy, dense_order, strided_lazy
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import LOWERINGS
+from braze.support import trace
+from braze.support.errors import InternalError, Unsupported
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol
+
+
+def lower(partition: Partition, ctx: CompileContext) -> LoopProgram:
+    """The loop program of a partition's forward graph."""
+    with trace.stage("lower"):
+        kinds = [
+            BufferKind.CONSTANT if role is InputRole.PARAMETER else BufferKind.INPUT
+            for role in partition.input_roles
+        ]
+        return lower_graph(partition.forward, kinds, ctx)
+
+
+def lower_graph(gm: torch.fx.GraphModule, kinds: Sequence[BufferKind], ctx: CompileContext) -> LoopProgram:
+    """The loop program of an ATen graph whose k-th placeholder is a buffer of kind ``kinds[k]``."""
+    return GraphLowering(gm, kinds, ctx).run()
+
+
+class GraphLowering:
+    """One walk over one graph."""
+
+    def __init__(self, gm: torch.fx.GraphModule, kinds: Sequence[BufferKind], ctx: CompileContext) -> None:
+        self.gm = gm
+        self.ctx = ctx
+        self.kinds = list(kinds)
+        self.builder = ProgramBuilder(ctx)
+        self.builder.default_float = from_torch(torch.get_default_dtype())
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.inputs: list[str] = []
+        self.sources: dict[Symbol, SizeSource] = {}
+        self.outputs: list[Hashable] = []
+
+    def run(self) -> LoopProgram:
+        for node in self.gm.graph.nodes:
+            if node.op == "call_function":
+                self.call(node)
+            elif node.op == "placeholder":
+                self.placeholder(node)
+            elif node.op == "output":
+                self.outputs = [self.output(a) for a in _flat(node.args[0])]
+            elif node.op == "get_attr":
+                self.attribute(node)
+            else:
+                raise InternalError("BZ3092", f"a {node.op} node in an ATen graph: {node.format_node()}")
+        return self.finish()
+
+    # -- inputs
+
+    def placeholder(self, node: torch.fx.Node) -> None:
+        g = self.builder
+        k = len(self.inputs)
+        val = node.meta["val"]
+        if not isinstance(val, torch.Tensor):
+            e = g.symbols.expr(val) if isinstance(val, (int, torch.SymInt)) else val
+            if isinstance(e, Symbol):
+                self.sources.setdefault(e, SizeSource(e, k, -1))
+            self.env[node] = e
+            self.inputs.append("")
+            return
+        sizes = g.symbols.exprs(val.shape)
+        for dim, size in enumerate(sizes):
+            if isinstance(size, Symbol):
+                self.sources.setdefault(size, SizeSource(size, k, dim))
+        g.origin = node.meta.get("origin")
+        name = node.name if not node.name.startswith("buf") else f"in_{node.name}"
+        kind = self.kinds[k] if k < len(self.kinds) else BufferKind.INPUT
+        g.new_buffer(from_torch(val.dtype), sizes, g.symbols.exprs(val.stride()), str(val.device), kind, name)
+        g.note_offset(name, val.storage_offset())
+        self.inputs.append(name)
+        self.env[node] = g.lazy(name)
+
+    def attribute(self, node: torch.fx.Node) -> None:
+        raise InternalError(
+            "BZ3092", f"the constant {node.target} was not lifted to an input", origin=node.meta.get("origin")
+        )
+
+    # -- operators
+
+    def call(self, node: torch.fx.Node) -> None:
+        target = node.target
+        if target is operator.getitem:
+            value, key = node.args
+            assert isinstance(value, torch.fx.Node)
+            result = self.env[value][key]
+            self.env[node] = result
+            if isinstance(result, Lazy):
+                self.builder.realize_if_shared(result, len(node.users))
+            return
+        val = node.meta.get("val")
+        if isinstance(val, (int, torch.SymInt)) and not isinstance(val, bool):
+            self.env[node] = self.builder.symbols.expr(val)
+            return
+        if not node.users and not _has_effect(target):
+            return
+        if not isinstance(target, torch._ops.OpOverload):
+            raise Unsupported(
+                "BZ3003",
+                f"{target} in an ATen graph",
+                why="it is not an operator overload",
+                origin=node.meta.get("origin"),
+            )
+        self.env[node] = self.lower_call(node, target, val)
+
+    def lower_call(self, node: torch.fx.Node, target: Any, val: Any) -> Any:
+        g = self.builder
+        g.val = val
+        g.op_name = target.__name__.partition(".")[0]
+        g.origin = node.meta.get("origin")
+        args = [self.resolve(a) for a in node.args]
+        kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
+        function = LOWERINGS.get(target)
+        result = NotImplemented if function is None else function(g, *args, **kwargs)
+        if result is NotImplemented:
+            result = fall_back(g, target, args, kwargs)
+        self.settle(result, val, len(node.users))
+        return result
+
+    def settle(self, result: Any, val: Any, readers: int) -> None:
+        """Note eager's layout of a fresh value, and store it if it is read often."""
+        if isinstance(result, Lazy):
+            if result.hint is None and isinstance(val, torch.Tensor):
+                result.hint = self.builder.symbols.exprs(val.stride())
+                result.origin = self.builder.origin
+            self.builder.realize_if_shared(result, readers)
+        elif isinstance(result, tuple):
+            for r, v in zip(result, val, strict=True):
+                # readers come through getitem nodes, which count for themselves
+                self.settle(r, v, 1)
+
+    def resolve(self, a: Any) -> Any:
+        """An argument with nodes replaced by their values."""
+        if isinstance(a, torch.fx.Node):
+            return self.env[a]
+        if isinstance(a, (list, tuple)):
+            return [self.resolve(item) for item in a]
+        if isinstance(a, dict):
+            return {k: self.resolve(v) for k, v in a.items()}
+        if isinstance(a, slice):
+            return slice(self.resolve(a.start), self.resolve(a.stop), self.resolve(a.step))
+        if isinstance(a, torch.SymInt):
+            return self.builder.symbols.expr(a)
+        return a
+
+    # -- outputs
+
+    def output(self, a: Any) -> Hashable:
+        if not isinstance(a, torch.fx.Node):
+            return a
+        value = self.env[a]
+        if isinstance(value, Lazy):
+            self.builder.origin = a.meta.get("origin")
+            return self.output_view(value, self.builder.symbols.exprs(a.meta["val"].stride()))
+        return value
+
+    def output_view(self, x: Lazy, strides: tuple[Expr, ...]) -> BufferView:
+        """Where an output lies, with exactly eager's strides."""
+        g = self.builder
+        if x.view is None and x.base is None and dense_order(x.sizes, strides) is None:
+            view = self.with_gaps(x, strides)
+        else:
+            view = g.realize(x)
+        if not _same_layout(x.sizes, view.strides, strides):
+            view = self.with_gaps(strided_lazy(g, view, x.device), strides)
+        return BufferView(view.buffer, view.sizes, strides, view.offset, view.dtype)
+
+    def with_gaps(self, x: Lazy, strides: tuple[Expr, ...]) -> BufferView:
+        """A fresh buffer laid out by any strides; dimensions of stride 0 are stored once."""
+        g = self.builder
+        once = [d for d, s in enumerate(strides) if s is ZERO and x.sizes[d] is not ONE]
+        sizes = tuple(ONE if d in once else s for d, s in enumerate(x.sizes))
+        part = Lazy(sizes, x.dtype, x.device, x.load, ops=(*x.pending_ops, "copy"))
+        view = g.realize_into(part, g.new_buffer(x.dtype, sizes, strides, x.device))
+        return BufferView(view.buffer, x.sizes, strides, view.offset, view.dtype)
+
+    def finish(self) -> LoopProgram:
+        g = self.builder
+        escaping = {o.buffer for o in self.outputs if isinstance(o, BufferView)}
+        buffers = tuple(
+            dataclasses.replace(b, kind=BufferKind.OUTPUT)
+            if b.name in escaping and b.kind is BufferKind.TEMPORARY
+            else b
+            for b in g.buffers.values()
+        )
+        inputs = set(self.inputs)
+        written = [name for step in g.steps for name in getattr(step, "mutates", ()) if name in inputs]
+        return LoopProgram(
+            self.ctx.name,
+            buffers,
+            simplify_steps(tuple(g.steps)),
+            tuple(self.inputs),
+            tuple(self.outputs),
+            tuple(dict.fromkeys(written)),
+            tuple(self.sources.values()),
+        )
+
+
+def _same_layout(sizes: Sequence[Expr], have: Sequence[Expr], want: Sequence[Expr]) -> bool:
+    if any(s is ZERO for s in sizes):
+        return True
+    return all(a is b for a, b, size in zip(have, want, sizes, strict=True) if size is not ONE)
+
+
+def _has_effect(target: Any) -> bool:
+    """Whether a call must stay although nobody reads its result: it writes, or draws random numbers."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return True
+    return bool(
+        schema.is_mutable
+        or not schema.returns
+        or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+    )
+
+
+def _flat(a: Any) -> list[Any]:
+    if isinstance(a, (list, tuple)):
+        return [item for part in a for item in _flat(part)]
+    return [a]

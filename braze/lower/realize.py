@@ -1,0 +1,233 @@
+"""The program under construction: buffers, steps, and when a lazy value becomes a buffer.
+
+A value is realized when 1. it is a reduction, 2. an extern call or the caller needs it in memory, 3. several
+readers would repeat its arithmetic, 4. its expression has grown large, 5. it is costly and about to be
+broadcast. A view of a value that is not yet in memory realizes the value it is a view of, so that views
+never copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from braze.context import CompileContext
+from braze.loops import build
+from braze.loops.dtypes import from_torch
+from braze.loops.ir import (
+    Axis,
+    Buffer,
+    BufferKind,
+    BufferView,
+    DType,
+    LoopNest,
+    Node,
+    Op,
+    Step,
+    Store,
+)
+from braze.lower.lazy import Lazy, contiguous_strides, dense_order, strided_lazy
+from braze.support.errors import InternalError, Origin
+from braze.symbolic.border import SizeSymbols
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
+
+#: an expression dearer than this is stored rather than grown
+LARGE = 200
+#: an expression dearer than this is stored before it is broadcast
+COSTLY = 8
+
+
+class ProgramBuilder:
+    """Collects buffers and steps in order."""
+
+    def __init__(self, ctx: CompileContext) -> None:
+        self.ctx = ctx
+        self.buffers: dict[str, Buffer] = {}
+        self.steps: list[Step] = []
+        self.origin: Origin | None = None
+        #: of the graph node being lowered: its name for kernels, and its fake result
+        self.op_name = ""
+        self.val: Any = None
+        #: the type of Python floats
+        self.default_float = DType.F32
+        self.symbols = SizeSymbols()
+        self._indirect: dict[Symbol, Node] = {}
+        self._indirect_of: dict[Node, Symbol] = {}
+        self._fresh = 0
+        self._offset_inputs: set[str] = set()
+        self._axis_symbols: dict[tuple[str, Expr], Symbol] = {}
+
+    # -- buffers
+
+    def new_buffer(
+        self,
+        dtype: DType,
+        sizes: tuple[Expr, ...],
+        strides: tuple[Expr, ...],
+        device: str,
+        kind: BufferKind = BufferKind.TEMPORARY,
+        name: str = "",
+    ) -> str:
+        """Add a buffer; returns its name."""
+        if not name:
+            name = f"buf{self._fresh}"
+            self._fresh += 1
+        self.buffers[name] = Buffer(name, dtype, sizes, strides, device, kind, self.origin)
+        return name
+
+    def dtype_of(self, dtype: Any) -> DType:
+        """The element type of a torch.dtype."""
+        return from_torch(dtype)
+
+    def note_offset(self, name: str, offset: Any) -> None:
+        """Remember where an input's data starts in its storage."""
+        if not (isinstance(offset, int) and offset == 0):
+            self._offset_inputs.add(name)
+
+    def starts_inside_storage(self, name: str) -> bool:
+        """Whether an offset into a buffer's storage is not an offset from its data pointer."""
+        return name in self._offset_inputs
+
+    def whole(self, name: str) -> BufferView:
+        """The view of all of a buffer."""
+        b = self.buffers[name]
+        return BufferView(name, b.sizes, b.strides, ZERO, b.dtype)
+
+    def load(self, view: BufferView, index: Sequence[Expr]) -> Node:
+        """Read one element of a view."""
+        at = linear(index, view.strides, view.offset)
+        if self._indirect:
+            inside = [s for s in at.symbols() if s in self._indirect]
+            if inside:
+                inside.sort(key=str)
+                slots = {s: Symbol(f"ind{k}", s.low, s.high, s.limit) for k, s in enumerate(inside)}
+                return build.load(
+                    view.buffer, view.dtype, at.subs(slots), tuple(self._indirect[s] for s in inside)
+                )
+        return build.load(view.buffer, view.dtype, at)
+
+    def indirect(self, value: Node, extent: Expr) -> Expr:
+        """An index whose value is computed: ``value`` in 0 <= value < extent."""
+        if value.op is Op.INDEX:
+            return value.attr
+        if value.op is Op.CONST:
+            return axis_constant(value.attr)
+        value = build.check_index(value, extent)
+        found = self._indirect_of.get(value)
+        if found is None:
+            found = self._indirect_of[value] = axis_symbol(f"at{len(self._indirect)}", extent)
+            self._indirect[found] = value
+        return found
+
+    def index_node(self, e: Expr, dtype: DType = DType.I64) -> Node:
+        """The value of an index expression as a node; computed indices inside become arithmetic."""
+        if not self._indirect or not any(s in self._indirect for s in e.symbols()):
+            return build.index(e, dtype)
+        return build.cast(build.arithmetic(e, self._indirect), dtype)
+
+    def add(self, step: Step) -> None:
+        """Append a step."""
+        self.steps.append(step)
+
+    def name_step(self, ops: Sequence[str]) -> str:
+        """A name for the next step."""
+        return f"s{len(self.steps)}_{ops[-1] if ops else 'copy'}"
+
+    # -- nests
+
+    def axes(self, sizes: Sequence[Expr], prefix: str = "i") -> tuple[tuple[Axis, ...], list[Expr]]:
+        """One axis per dimension that is not of size 1, and the index of every dimension."""
+        axes: list[Axis] = []
+        index: list[Expr] = []
+        for size in sizes:
+            if size is ONE:
+                index.append(ZERO)
+                continue
+            key = (f"{prefix}{len(axes)}", size)
+            symbol = self._axis_symbols.get(key)
+            if symbol is None:
+                symbol = self._axis_symbols[key] = axis_symbol(*key)
+            axes.append(Axis(symbol, size))
+            index.append(symbol)
+        return tuple(axes), index
+
+    def realize(self, x: Lazy) -> BufferView:
+        """Where ``x`` lies in memory; computes it there first if need be."""
+        if x.view is not None:
+            return x.view
+        if x.base is not None and x.rederive is not None:
+            view = x.rederive(self.realize(x.base))
+            if view is not None:
+                return self._settle(x, view)
+        strides = x.hint
+        if strides is None or dense_order(x.sizes, strides) is None:
+            strides = contiguous_strides(x.sizes)
+        return self.realize_into(x, self.new_buffer(x.dtype, x.sizes, strides, x.device))
+
+    def realize_into(self, x: Lazy, buffer: str) -> BufferView:
+        """Compute ``x`` into a buffer of its sizes."""
+        view = self.whole(buffer)
+        if not x.dtype.is_computable:
+            raise InternalError(
+                "BZ3090", f"a loop over {x.dtype.label} values", origin=x.origin or self.origin
+            )
+        order = _loop_order(x.sizes, view.strides)
+        axes, sorted_index = self.axes([x.sizes[d] for d in order])
+        index: list[Expr] = [ZERO] * x.rank
+        for d, i in zip(order, sorted_index, strict=True):
+            index[d] = i
+        store = Store(buffer, linear(index, view.strides, view.offset), x.load(index))
+        ops = x.pending_ops or ("copy",)
+        self.add(
+            LoopNest(self.name_step(ops), axes, (), (), (store,), x.device, ops, x.origin or self.origin)
+        )
+        return self._settle(x, view)
+
+    def _settle(self, x: Lazy, view: BufferView) -> BufferView:
+        x.view = view
+        x.hint = view.strides
+        x.inner = lambda index: self.load(view, index)
+        x.base = x.rederive = None
+        x.cost = 0
+        return view
+
+    def realize_if_shared(self, x: Lazy, readers: int) -> None:
+        """Store a value that several readers would compute anew, or whose expression has grown large."""
+        if x.view is None and x.dtype.is_computable:
+            cost = x.pending_cost
+            if cost >= LARGE or (readers > 1 and cost > 0):
+                self.realize(x)
+
+    def realize_if_costly(self, x: Lazy) -> None:
+        """Store a value that is about to be broadcast, if computing it is dear."""
+        if x.view is None and x.pending_cost >= COSTLY and x.dtype.is_computable:
+            self.realize(x)
+
+    def copy(self, x: Lazy, strides: tuple[Expr, ...] | None = None) -> BufferView:
+        """A fresh buffer with the value of ``x``, row-major unless told."""
+        fresh = Lazy(x.sizes, x.dtype, x.device, x.load, ops=(*x.pending_ops, "copy"))
+        fresh.hint = strides if strides is not None else contiguous_strides(x.sizes)
+        return self.realize(fresh)
+
+    def lazy(self, name: str) -> Lazy:
+        """A buffer as a value."""
+        value = strided_lazy(self, self.whole(name), self.buffers[name].device)
+        value.origin = self.origin
+        return value
+
+
+def axis_constant(value: int) -> Expr:
+    """An index that turned out constant."""
+    return ZERO + value
+
+
+def _loop_order(sizes: Sequence[Expr], strides: Sequence[Expr]) -> list[int]:
+    """Dimensions from outermost to innermost, by decreasing stride."""
+    order = dense_order(sizes, strides)
+    if order is not None:
+        small = [d for d in range(len(sizes)) if d not in order]
+        return small + order[::-1]
+    known = [s.value for s in strides]
+    if all(k is not None for k in known):
+        return sorted(range(len(sizes)), key=lambda d: -(known[d] or 0))
+    return list(range(len(sizes)))

@@ -1,0 +1,312 @@
+"""Values made from nothing, joined, padded, copied and converted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from braze.loops import build
+from braze.loops.ir import DType, Node, Op
+from braze.lower.lazy import Index, Lazy
+from braze.lower.pointwise import convert
+from braze.lower.pointwise_core import merge_ops, usable
+from braze.lower.promote import promote
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import aten, lowering
+from braze.lower.views import expand_value, fresh, slice_value, unsqueeze_value
+from braze.symbolic.expr import ZERO, Expr, as_expr
+
+# -- from nothing
+
+
+def filled(g: ProgramBuilder, value: Any) -> Any:
+    """A tensor like the node's result with one value everywhere."""
+    dtype = g.dtype_of(g.val.dtype)
+    if not dtype.is_computable or not isinstance(value, (bool, int, float, Expr)):
+        return NotImplemented
+    node = build.index(value, dtype) if isinstance(value, Expr) else build.const(value, dtype)
+    return Lazy(g.symbols.exprs(g.val.shape), dtype, str(g.val.device), lambda index: node)
+
+
+@lowering(aten.full.default)
+def full(g: ProgramBuilder, size: Any, value: Any, **_: Any) -> Any:
+    """One value everywhere."""
+    return filled(g, value)
+
+
+@lowering(aten.full_like.default, aten.new_full.default)
+def full_like(g: ProgramBuilder, x: Lazy, *args: Any, **_: Any) -> Any:
+    """One value everywhere, shaped like another tensor or as told."""
+    return filled(g, args[-1])
+
+
+@lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+def zeros(g: ProgramBuilder, *_: Any, **__: Any) -> Any:
+    """Zeros."""
+    return filled(g, 0)
+
+
+@lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(g: ProgramBuilder, *_: Any, **__: Any) -> Any:
+    """Ones."""
+    return filled(g, 1)
+
+
+@lowering(aten.scalar_tensor.default)
+def scalar_tensor(g: ProgramBuilder, value: Any, **_: Any) -> Any:
+    """A number as a tensor without dimensions."""
+    return filled(g, value)
+
+
+@lowering(aten.fill.Scalar)
+def fill(g: ProgramBuilder, x: Lazy, value: Any) -> Any:
+    """One value everywhere."""
+    return filled(g, value)
+
+
+@lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(g: ProgramBuilder, *args: Any, **_: Any) -> Any:
+    """start, start + step, ..."""
+    dtype = g.dtype_of(g.val.dtype)
+    start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
+    if not dtype.is_computable:
+        return NotImplemented
+    device, sizes = str(g.val.device), g.symbols.exprs(g.val.shape)
+    if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
+        return Lazy(sizes, dtype, device, lambda index: g.index_node(as_expr(start) + index[0] * step, dtype))
+    if dtype not in (DType.F32, DType.F64):
+        return NotImplemented
+
+    def inner(index: Index) -> Node:
+        # eager computes start + i * step in double for float results
+        steps = build.mul(g.index_node(index[0], DType.F64), build.const(step, DType.F64))
+        return build.cast(build.add(build.const(start, DType.F64), steps), dtype)
+
+    if isinstance(start, Expr) or isinstance(step, Expr):
+        return NotImplemented
+    return Lazy(sizes, dtype, device, inner)
+
+
+# -- triangles
+
+
+@lowering(aten.tril.default)
+def tril(g: ProgramBuilder, x: Lazy, diagonal: int = 0) -> Any:
+    """Zero above a diagonal."""
+    return _triangle(g, x, lambda row, column: (row + diagonal, column))
+
+
+@lowering(aten.triu.default)
+def triu(g: ProgramBuilder, x: Lazy, diagonal: int = 0) -> Any:
+    """Zero below a diagonal."""
+    return _triangle(g, x, lambda row, column: (column, row + diagonal))
+
+
+def _triangle(g: ProgramBuilder, x: Lazy, sides: Any) -> Any:
+    """Keep the elements where the first side is at least the second."""
+    if not x.dtype.is_computable:
+        return NotImplemented
+
+    def inner(index: Index) -> Node:
+        a, b = sides(index[-2], index[-1])
+        keep = build.binary(Op.GE, g.index_node(a), g.index_node(b))
+        return build.where(keep, x.load(index), build.const(0, x.dtype))
+
+    return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=merge_ops([x], g.op_name))
+
+
+# -- joined and padded
+
+
+@lowering(aten.cat.default)
+def cat(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
+    """Join along a dimension: each point loads from the one tensor that holds it."""
+    # a one-dimensional empty tensor joins with anything
+    parts = [t for t in tensors if not (t.rank == 1 and t.sizes[0] is ZERO)]
+    if not parts:
+        return fresh(g, tensors[0])
+    dtype = g.dtype_of(g.val.dtype)
+    if not usable(parts) or not dtype.is_computable:
+        return NotImplemented
+    for t in tensors:
+        if promote(t.dtype, dtype) is not dtype:
+            return NotImplemented
+    dim = dim % parts[0].rank
+    starts: list[Expr] = [ZERO]
+    for t in parts:
+        starts.append(starts[-1] + t.sizes[dim])
+    if len(parts) > 8:
+        return NotImplemented
+    for t in parts:
+        g.realize_if_costly(t)
+
+    def part(k: int, index: Index) -> Node:
+        at = list(index)
+        at[dim] = at[dim] - starts[k]
+        return build.cast(parts[k].load(at), dtype)
+
+    def inner(index: Index) -> Node:
+        out = part(len(parts) - 1, index)
+        for k in reversed(range(len(parts) - 1)):
+            here = build.lt(g.index_node(index[dim]), g.index_node(starts[k + 1]))
+            out = _choose_part(here, part(k, index), out)
+        return out
+
+    return Lazy(
+        g.symbols.exprs(g.val.shape),
+        dtype,
+        parts[0].device,
+        inner,
+        cost=len(parts) + sum(t.pending_cost for t in parts),
+        ops=merge_ops(parts, g.op_name),
+    )
+
+
+def _choose_part(here: Node, then: Node, other: Node) -> Node:
+    """``then`` where ``here`` holds, else ``other``; each one's loads only where it is taken."""
+    return build.masked(here, then, build.masked(build.invert(here), other, build.const(0, other.dtype)))
+
+
+@lowering(aten.stack.default)
+def stack(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
+    """Join along a new dimension."""
+    return cat(g, [unsqueeze_value(g, t, dim % (t.rank + 1)) for t in tensors], dim % (tensors[0].rank + 1))
+
+
+@lowering(aten.constant_pad_nd.default)
+def constant_pad(g: ProgramBuilder, x: Lazy, pad: Sequence[Any], value: Any = 0) -> Any:
+    """A border of one value; negative widths cut."""
+    if not x.dtype.is_computable:
+        return NotImplemented
+    before: dict[int, Expr] = {}
+    after: dict[int, Expr] = {}
+    for k in range(len(pad) // 2):
+        d = x.rank - 1 - k
+        before[d], after[d] = g.symbols.expr(pad[2 * k]), g.symbols.expr(pad[2 * k + 1])
+    padded = [d for d in before if before[d] is not ZERO or after[d] is not ZERO]
+    g.realize_if_costly(x)
+
+    def inner(index: Index) -> Node:
+        inside = build.const(True, DType.BOOL)
+        at = list(index)
+        for d in padded:
+            i = at[d] = index[d] - before[d]
+            if before[d] is not ZERO:
+                inside = build.both(inside, build.binary(Op.GE, g.index_node(i), build.index(0)))
+            if after[d] is not ZERO:
+                inside = build.both(inside, build.lt(g.index_node(i), g.index_node(x.sizes[d])))
+        return build.masked(inside, x.load(at), build.const(value, x.dtype))
+
+    return Lazy(
+        g.symbols.exprs(g.val.shape), x.dtype, x.device, inner,
+        cost=x.pending_cost + 2, ops=merge_ops([x], g.op_name),
+    )  # fmt: skip
+
+
+@lowering(aten.slice_scatter.default)
+def slice_scatter(
+    g: ProgramBuilder, x: Lazy, src: Lazy, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """``x`` with a slice replaced."""
+    dim = dim % x.rank
+    size = x.sizes[dim].value
+    if size is None or not all(v is None or isinstance(v, int) for v in (start, end)) or not usable((x, src)):
+        return NotImplemented
+    first, stop, _ = slice(start, end, step).indices(size)
+
+    def inner(index: Index) -> Node:
+        i = index[dim]
+        inside = build.both(
+            build.binary(Op.GE, g.index_node(i), build.index(first)),
+            build.lt(g.index_node(i), build.index(stop)),
+        )
+        if step != 1:
+            inside = build.both(inside, build.binary(Op.EQ, g.index_node((i - first) % step), build.index(0)))
+        at = list(index)
+        at[dim] = (i - first) // step
+        return build.masked(inside, build.cast(src.load(at), x.dtype), x.load(index))
+
+    return _replaced(g, x, src, inner)
+
+
+@lowering(aten.select_scatter.default)
+def select_scatter(g: ProgramBuilder, x: Lazy, src: Lazy, dim: int, at: Any) -> Any:
+    """``x`` with one index of a dimension replaced."""
+    dim = dim % x.rank
+    place = g.symbols.expr(at)
+    if place.value is not None and place.value < 0:
+        place = place + x.sizes[dim]
+    if not usable((x, src)):
+        return NotImplemented
+
+    def inner(index: Index) -> Node:
+        here = build.binary(Op.EQ, g.index_node(index[dim]), g.index_node(place))
+        rest = [*index[:dim], *index[dim + 1 :]]
+        return build.where(here, build.cast(src.load(rest), x.dtype), x.load(index))
+
+    return _replaced(g, x, src, inner)
+
+
+def _replaced(g: ProgramBuilder, x: Lazy, src: Lazy, inner: Any) -> Lazy:
+    g.realize_if_costly(src)
+    g.realize_if_costly(x)
+    return Lazy(
+        x.sizes, x.dtype, x.device, inner,
+        cost=2 + x.pending_cost + src.pending_cost, ops=merge_ops([x, src], g.op_name),
+    )  # fmt: skip
+
+
+# -- copies and conversions
+
+
+@lowering(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
+def clone(g: ProgramBuilder, x: Lazy, **_: Any) -> Any:
+    """The value in memory of its own; the layout is the fake result's."""
+    return fresh(g, x)
+
+
+@lowering(aten._to_copy.default)
+def to_copy(g: ProgramBuilder, x: Lazy, **_: Any) -> Any:
+    """The value in another type, in memory of its own."""
+    dtype = g.dtype_of(g.val.dtype)
+    if str(g.val.device) != x.device or g.val.layout is not torch.strided:
+        return NotImplemented
+    if not dtype.is_computable or not x.dtype.is_computable:
+        return NotImplemented
+    return fresh(g, x) if dtype is x.dtype else convert(g, x, dtype)
+
+
+@lowering(aten.copy.default)
+def copy(g: ProgramBuilder, x: Lazy, src: Lazy, non_blocking: bool = False) -> Any:
+    """``src`` broadcast to the shape and in the type of ``x``."""
+    if src.device != x.device or not usable((x, src)):
+        return NotImplemented
+    return fresh(g, expand_value(g, convert(g, src, x.dtype), x.sizes))
+
+
+@lowering(aten.repeat.default)
+def repeat(g: ProgramBuilder, x: Lazy, repeats: Sequence[Any]) -> Any:
+    """Tile every dimension."""
+    lead = len(repeats) - x.rank
+
+    def inner(index: Index) -> Node:
+        return x.load([index[lead + d] % x.sizes[d] for d in range(x.rank)])
+
+    if not x.dtype.is_computable or ZERO in x.sizes:
+        return NotImplemented
+    g.realize_if_costly(x)
+    return Lazy(
+        g.symbols.exprs(g.val.shape), x.dtype, x.device, inner,
+        cost=x.pending_cost + 1, ops=merge_ops([x], g.op_name),
+    )  # fmt: skip
+
+
+@lowering(aten.narrow_copy.default)
+def narrow_copy(g: ProgramBuilder, x: Lazy, dim: int, start: Any, length: Any) -> Any:
+    """A slice in memory of its own."""
+    first = g.symbols.expr(start)
+    if first.value is None or first.value < 0:
+        return NotImplemented
+    return fresh(g, slice_value(g, x, dim, first, g.symbols.expr(length)))

@@ -1,0 +1,534 @@
+"""Views as index arithmetic: on a value in memory a strided window, otherwise a map of the index.
+
+Each view is a pair of functions: from the new index to the old one, and from the old window to the new
+one (or None, where strides cannot say it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from braze.loops import build
+from braze.loops.ir import BufferView, Op
+from braze.lower.lazy import Index, Lazy, Strided, contiguous_strides, flatten, strided_lazy
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import aten, lowering
+from braze.symbolic.expr import ONE, ZERO, Expr, as_expr
+
+
+def view_of(
+    g: ProgramBuilder, x: Lazy, sizes: tuple[Expr, ...], place: Callable[[Index], Index], strided: Strided
+) -> Lazy:
+    """A view of ``x``: a window where strides can say it, else a map of the index."""
+    if x.view is not None:
+        window = strided(x.view)
+        if window is not None:
+            return strided_lazy(g, window, x.device)
+    return Lazy(
+        sizes,
+        x.dtype,
+        x.device,
+        lambda index: x.load(place(index)),
+        cost=x.cost,
+        ops=x.pending_ops,
+        base=x,
+        rederive=strided,
+    )
+
+
+def window(
+    view: BufferView, sizes: Sequence[Expr], strides: Sequence[Expr], offset: Expr | None = None
+) -> BufferView:
+    """The same buffer seen through other sizes and strides."""
+    return BufferView(
+        view.buffer, tuple(sizes), tuple(strides), view.offset if offset is None else offset, view.dtype
+    )
+
+
+# -- reshape
+
+
+def group_dimensions(old: Sequence[Expr], new: Sequence[Expr]) -> list[tuple[list[int], list[int]]]:
+    """Pair up runs of dimensions with the same number of elements; sizes 1 are left out."""
+    a = [d for d, s in enumerate(old) if s is not ONE]
+    b = [d for d, s in enumerate(new) if s is not ONE]
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        left, right = [a[i]], [b[j]]
+        p, q = old[a[i]], new[b[j]]
+        i, j = i + 1, j + 1
+        while p is not q:
+            grow_left = _grow_left(p, q, i < len(a), j < len(b))
+            if grow_left is None:
+                return [*groups, (left + a[i:], right + b[j:])]
+            if grow_left:
+                left.append(a[i])
+                p, i = p * old[a[i]], i + 1
+            else:
+                right.append(b[j])
+                q, j = q * new[b[j]], j + 1
+        groups.append((left, right))
+    if i < len(a) or j < len(b):
+        # only sizes that are 0 or unknown can be left; give them to the last group
+        if groups:
+            groups[-1] = (groups[-1][0] + a[i:], groups[-1][1] + b[j:])
+        else:
+            groups.append((a[i:], b[j:]))
+    return groups
+
+
+def _grow_left(p: Expr, q: Expr, more_left: bool, more_right: bool) -> bool | None:
+    """Which product is the smaller and must take the next dimension; None where nobody can tell."""
+    if p.value is not None and q.value is not None:
+        if p.value < q.value:
+            return True if more_left else None
+        return False if more_right else None
+    low, high = (q - p).bounds()
+    if low is not None and low >= 0 and more_left:
+        return True
+    if high is not None and high <= 0 and more_right:
+        return False
+    return None
+
+
+def reshape_value(g: ProgramBuilder, x: Lazy, sizes: tuple[Expr, ...]) -> Lazy:
+    """The same elements in row-major order under other sizes."""
+    if sizes == x.sizes:
+        return x
+    groups = group_dimensions(x.sizes, sizes)
+
+    def place(index: Index) -> Index:
+        out: list[Expr] = [ZERO] * x.rank
+        for left, right in groups:
+            if len(left) == len(right) == 1:
+                out[left[0]] = index[right[0]]
+                continue
+            position = flatten([index[d] for d in right], [sizes[d] for d in right])
+            for d in reversed(left[1:]):
+                out[d] = position % x.sizes[d]
+                position = position // x.sizes[d]
+            if left:
+                out[left[0]] = position
+        return out
+
+    def strided(view: BufferView) -> BufferView | None:
+        strides = reshaped_strides(groups, view.sizes, view.strides, sizes)
+        return None if strides is None else window(view, sizes, strides)
+
+    return view_of(g, x, sizes, place, strided)
+
+
+def reshaped_strides(
+    groups: list[tuple[list[int], list[int]]],
+    sizes: Sequence[Expr],
+    strides: Sequence[Expr],
+    wanted: Sequence[Expr],
+) -> tuple[Expr, ...] | None:
+    """Strides under which a window of ``sizes`` shows as ``wanted``, if there are such."""
+    if any(s is ZERO for s in sizes):
+        return contiguous_strides(wanted)
+    out: list[Expr | None] = [None] * len(wanted)
+    for left, right in groups:
+        for d, e in zip(left, left[1:], strict=False):
+            if strides[d] is not strides[e] * sizes[e]:
+                return None
+        step = strides[left[-1]] if left else ONE
+        for d in reversed(right):
+            out[d] = step
+            step = step * wanted[d]
+    # a dimension of size 1 gets the stride that torch gives it: as if it were wound tightly
+    step = ONE
+    for d in reversed(range(len(wanted))):
+        found = out[d]
+        if found is None:
+            out[d] = found = step
+        step = found * wanted[d]
+    return tuple(s for s in out if s is not None)
+
+
+@lowering(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default)
+def view(g: ProgramBuilder, x: Lazy, shape: Any, *_: Any) -> Any:
+    """Other sizes, same order."""
+    return reshape_value(g, x, g.symbols.exprs(g.val.shape))
+
+
+@lowering(aten.view_copy.default)
+def view_copy(g: ProgramBuilder, x: Lazy, shape: Any) -> Any:
+    """A reshape into fresh memory."""
+    return fresh(g, reshape_value(g, x, g.symbols.exprs(g.val.shape)))
+
+
+def fresh(g: ProgramBuilder, x: Lazy) -> Lazy:
+    """The same value as one that will get memory of its own."""
+    return Lazy(
+        x.sizes,
+        x.dtype,
+        x.device,
+        lambda index: x.load(index),
+        cost=x.pending_cost,
+        ops=(*x.pending_ops, g.op_name),
+    )
+
+
+# -- order of dimensions
+
+
+def permute_value(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
+    """Dimension d of the result is dimension dims[d] of ``x``."""
+    order = [d % x.rank for d in dims]
+
+    def place(index: Index) -> Index:
+        out: list[Expr] = [ZERO] * x.rank
+        for i, d in zip(index, order, strict=True):
+            out[d] = i
+        return out
+
+    def strided(view: BufferView) -> BufferView:
+        return window(view, [view.sizes[d] for d in order], [view.strides[d] for d in order])
+
+    return view_of(g, x, tuple(x.sizes[d] for d in order), place, strided)
+
+
+@lowering(aten.permute.default)
+def permute(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
+    """Reorder the dimensions."""
+    return permute_value(g, x, dims)
+
+
+@lowering(aten.transpose.int)
+def transpose(g: ProgramBuilder, x: Lazy, a: int, b: int) -> Any:
+    """Swap two dimensions."""
+    if not x.rank:
+        return x
+    order = list(range(x.rank))
+    order[a], order[b] = order[b], order[a]
+    return permute_value(g, x, order)
+
+
+@lowering(aten.t.default, aten.numpy_T.default)
+def t(g: ProgramBuilder, x: Lazy) -> Any:
+    """The matrix transposed."""
+    return permute_value(g, x, list(reversed(range(x.rank))))
+
+
+# -- broadcasting and size-1 dimensions
+
+
+def expand_value(g: ProgramBuilder, x: Lazy, sizes: tuple[Expr, ...]) -> Lazy:
+    """Repeat dimensions of size 1, and lead with new ones."""
+    lead = len(sizes) - x.rank
+    repeated = [d for d in range(x.rank) if x.sizes[d] is ONE and sizes[lead + d] is not ONE]
+    if not lead and not repeated:
+        return x
+    if repeated or any(s is not ONE for s in sizes[:lead]):
+        g.realize_if_costly(x)
+
+    def place(index: Index) -> Index:
+        out = list(index[lead:])
+        for d in repeated:
+            out[d] = ZERO
+        return out
+
+    def strided(view: BufferView) -> BufferView:
+        strides = [ZERO if d in repeated else s for d, s in enumerate(view.strides)]
+        return window(view, sizes, [ZERO] * lead + strides)
+
+    return view_of(g, x, sizes, place, strided)
+
+
+@lowering(aten.expand.default, aten.expand_copy.default)
+def expand(g: ProgramBuilder, x: Lazy, shape: Any, **_: Any) -> Any:
+    """Broadcast to a shape."""
+    out = expand_value(g, x, g.symbols.exprs(g.val.shape))
+    return fresh(g, out) if g.op_name == "expand_copy" else out
+
+
+def unsqueeze_value(g: ProgramBuilder, x: Lazy, dim: int) -> Lazy:
+    """A new dimension of size 1 at ``dim``."""
+    at = dim % (x.rank + 1)
+
+    def strided(view: BufferView) -> BufferView:
+        step = view.strides[at] * view.sizes[at] if at < len(view.sizes) else ONE
+        return window(
+            view, [*view.sizes[:at], ONE, *view.sizes[at:]], [*view.strides[:at], step, *view.strides[at:]]
+        )
+
+    return view_of(
+        g, x, (*x.sizes[:at], ONE, *x.sizes[at:]), lambda index: [*index[:at], *index[at + 1 :]], strided
+    )
+
+
+@lowering(aten.unsqueeze.default)
+def unsqueeze(g: ProgramBuilder, x: Lazy, dim: int) -> Any:
+    """A new dimension of size 1."""
+    return unsqueeze_value(g, x, dim)
+
+
+def squeeze_value(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
+    """Drop those of ``dims`` that have size 1."""
+    gone = {d % x.rank for d in dims if x.sizes[d % x.rank] is ONE} if x.rank else set()
+    if not gone:
+        return x
+    kept = [d for d in range(x.rank) if d not in gone]
+
+    def place(index: Index) -> Index:
+        out: list[Expr] = [ZERO] * x.rank
+        for i, d in zip(index, kept, strict=True):
+            out[d] = i
+        return out
+
+    def strided(view: BufferView) -> BufferView:
+        return window(view, [view.sizes[d] for d in kept], [view.strides[d] for d in kept])
+
+    return view_of(g, x, tuple(x.sizes[d] for d in kept), place, strided)
+
+
+@lowering(aten.squeeze.default)
+def squeeze(g: ProgramBuilder, x: Lazy) -> Any:
+    """Drop every dimension of size 1."""
+    return squeeze_value(g, x, range(x.rank))
+
+
+@lowering(aten.squeeze.dim)
+def squeeze_dim(g: ProgramBuilder, x: Lazy, dim: int) -> Any:
+    """Drop one dimension if it has size 1."""
+    return squeeze_value(g, x, [dim])
+
+
+@lowering(aten.squeeze.dims)
+def squeeze_dims(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
+    """Drop those dimensions that have size 1."""
+    return squeeze_value(g, x, dims)
+
+
+# -- parts
+
+
+def slice_value(g: ProgramBuilder, x: Lazy, dim: int, start: Expr, size: Expr, step: int = 1) -> Lazy:
+    """``size`` elements of a dimension from ``start``, every ``step``-th."""
+    dim = dim % x.rank
+    if start is ZERO and step == 1 and size is x.sizes[dim]:
+        return x
+
+    def place(index: Index) -> Index:
+        out = list(index)
+        out[dim] = out[dim] * step + start
+        return out
+
+    def strided(view: BufferView) -> BufferView:
+        sizes, strides = list(view.sizes), list(view.strides)
+        offset = view.offset + start * strides[dim]
+        sizes[dim], strides[dim] = size, strides[dim] * step
+        return window(view, sizes, strides, offset)
+
+    return view_of(g, x, (*x.sizes[:dim], size, *x.sizes[dim + 1 :]), place, strided)
+
+
+def clamp_start(g: ProgramBuilder, start: Any, size: Expr) -> Expr | None:
+    """A slice's start counted from 0 and inside the dimension; None where that depends on the run."""
+    first = g.symbols.expr(0 if start is None else start)
+    if first.value is not None and first.value < 0:
+        first = first + size
+    low, high = first.bounds()
+    if first.value is not None and size.value is not None:
+        return as_expr(max(0, min(first.value, size.value)))
+    if low is not None and low >= 0:
+        room = (size - first).bounds()[0]
+        if room is not None and room >= 0:
+            return first
+    return None
+
+
+@lowering(aten.slice.Tensor, aten.slice_copy.Tensor)
+def slice_tensor(
+    g: ProgramBuilder, x: Lazy, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    """x[start:end:step] along a dimension."""
+    first = clamp_start(g, start, x.sizes[dim % x.rank])
+    if first is None:
+        return NotImplemented
+    size = g.symbols.expr(g.val.shape[dim])
+    out = slice_value(g, x, dim, first, size, step)
+    return fresh(g, out) if g.op_name == "slice_copy" else out
+
+
+@lowering(aten.select.int)
+def select(g: ProgramBuilder, x: Lazy, dim: int, at: Any) -> Any:
+    """x[at] along a dimension."""
+    dim = dim % x.rank
+    i = g.symbols.expr(at)
+    if i.value is not None and i.value < 0:
+        i = i + x.sizes[dim]
+    low = i.bounds()[0]
+    if low is None or low < 0:
+        return NotImplemented
+    return select_value(g, x, dim, i)
+
+
+def select_value(g: ProgramBuilder, x: Lazy, dim: int, i: Expr) -> Lazy:
+    """One element of a dimension."""
+
+    def strided(view: BufferView) -> BufferView:
+        return window(
+            view,
+            [*view.sizes[:dim], *view.sizes[dim + 1 :]],
+            [*view.strides[:dim], *view.strides[dim + 1 :]],
+            view.offset + i * view.strides[dim],
+        )
+
+    return view_of(
+        g, x, (*x.sizes[:dim], *x.sizes[dim + 1 :]), lambda index: [*index[:dim], i, *index[dim:]], strided
+    )
+
+
+@lowering(aten.split.Tensor)
+def split(g: ProgramBuilder, x: Lazy, size: Any, dim: int = 0) -> Any:
+    """Pieces of equal size, the last one smaller."""
+    return _pieces(g, x, dim)
+
+
+@lowering(aten.split_with_sizes.default)
+def split_with_sizes(g: ProgramBuilder, x: Lazy, sizes: Any, dim: int = 0) -> Any:
+    """Pieces of given sizes."""
+    return _pieces(g, x, dim)
+
+
+def _pieces(g: ProgramBuilder, x: Lazy, dim: int) -> tuple[Lazy, ...]:
+    start: Expr = ZERO
+    out = []
+    for piece in g.val:
+        size = g.symbols.expr(piece.shape[dim])
+        out.append(slice_value(g, x, dim, start, size))
+        start = start + size
+    return tuple(out)
+
+
+@lowering(aten.unbind.int)
+def unbind(g: ProgramBuilder, x: Lazy, dim: int = 0) -> Any:
+    """The slices along a dimension, without it."""
+    return tuple(select_value(g, x, dim % x.rank, as_expr(i)) for i in range(len(g.val)))
+
+
+@lowering(aten.diagonal.default)
+def diagonal(g: ProgramBuilder, x: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """The elements whose two indices differ by ``offset``, as a last dimension."""
+    a, b = dim1 % x.rank, dim2 % x.rank
+    rest = [d for d in range(x.rank) if d not in (a, b)]
+    size = g.symbols.expr(g.val.shape[-1])
+    down, right = as_expr(max(-offset, 0)), as_expr(max(offset, 0))
+
+    def place(index: Index) -> Index:
+        out: list[Expr] = [ZERO] * x.rank
+        for i, d in zip(index, rest, strict=False):
+            out[d] = i
+        out[a], out[b] = index[-1] + down, index[-1] + right
+        return out
+
+    def strided(view: BufferView) -> BufferView:
+        s = view.strides
+        return window(
+            view,
+            [*(view.sizes[d] for d in rest), size],
+            [*(s[d] for d in rest), s[a] + s[b]],
+            view.offset + down * s[a] + right * s[b],
+        )
+
+    return view_of(g, x, (*(x.sizes[d] for d in rest), size), place, strided)
+
+
+@lowering(aten.unfold.default)
+def unfold(g: ProgramBuilder, x: Lazy, dim: int, size: int, step: int) -> Any:
+    """Windows of ``size`` along a dimension, ``step`` apart, as a last dimension."""
+    if not x.rank:
+        return NotImplemented
+    dim = dim % x.rank
+    sizes = g.symbols.exprs(g.val.shape)
+
+    def place(index: Index) -> Index:
+        out = list(index[:-1])
+        out[dim] = out[dim] * step + index[-1]
+        return out
+
+    def strided(view: BufferView) -> BufferView:
+        strides = [*view.strides, view.strides[dim]]
+        strides[dim] = strides[dim] * step
+        return window(view, sizes, strides)
+
+    return view_of(g, x, sizes, place, strided)
+
+
+@lowering(aten.flip.default)
+def flip(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Any:
+    """Reverse dimensions, into fresh memory."""
+    turned = {d % x.rank for d in dims} if x.rank else set()
+
+    def inner(index: Index) -> Any:
+        return x.load([x.sizes[d] - 1 - i if d in turned else i for d, i in enumerate(index)])
+
+    return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
+
+
+@lowering(aten.roll.default)
+def roll(g: ProgramBuilder, x: Lazy, shifts: Any, dims: Any = ()) -> Any:
+    """Rotate dimensions, into fresh memory."""
+    shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
+    if not dims or not all(isinstance(s, int) for s in shifts) or ZERO in x.sizes:
+        return NotImplemented
+    moves: dict[int, int] = {}
+    for s, d in zip(shifts, dims, strict=True):
+        moves[d % x.rank] = moves.get(d % x.rank, 0) + s
+
+    def inner(index: Index) -> Any:
+        out = list(index)
+        for d, s in moves.items():
+            size = x.sizes[d]
+            back = -s % size.value if size.value is not None else (as_expr(-s) % size)
+            out[d] = (out[d] + back) % size
+        return x.load(out)
+
+    return Lazy(x.sizes, x.dtype, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
+
+
+# -- the same value
+
+
+@lowering(
+    aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default, aten.view_as.default
+)
+def alias(g: ProgramBuilder, x: Lazy, *_: Any) -> Any:
+    """The value itself."""
+    return x
+
+
+@lowering(aten.as_strided.default)
+def as_strided(g: ProgramBuilder, x: Lazy, sizes: Any, strides: Any, offset: Any = None) -> Any:
+    """Any window on the storage: only of a value that lies in memory, at the offset that eager means."""
+    if offset is None:
+        offset = 0
+    view = g.realize(x)
+    if view.offset is not ZERO or g.starts_inside_storage(view.buffer):
+        return NotImplemented
+    return strided_lazy(
+        g,
+        window(view, g.symbols.exprs(sizes), g.symbols.exprs(strides), g.symbols.expr(offset)),
+        x.device,
+    )
+
+
+@lowering(aten.view.dtype)
+def view_dtype(g: ProgramBuilder, x: Lazy, dtype: Any) -> Any:
+    """The bits read as another type of the same width."""
+    to = g.dtype_of(dtype)
+    if to is x.dtype:
+        return x
+    if to.itemsize != x.dtype.itemsize or not (to.is_computable and x.dtype.is_computable):
+        return NotImplemented
+    if "bool" in (to.label, x.dtype.label):
+        return NotImplemented
+
+    def inner(index: Index) -> Any:
+        return build.Node(Op.BITCAST, to, (x.load(index),), None)
+
+    return Lazy(x.sizes, to, x.device, inner, cost=x.pending_cost + 1, ops=(*x.pending_ops, g.op_name))
