@@ -35,10 +35,14 @@ def group_of(block: Block, number: int, needed: set[str], buffers: Mapping[str, 
     if block.shape is Shape.ROW:
         widest = max(r.dtype.itemsize for s in steps for r in s.reductions)
         kind = choices.reduction_kind([a.extent for a in rows], widest)
-    name = f"{kind.value}_fused_{_ops_text(steps)}_{number}"
+    name = f"{_language(block.device)}_{kind.value}_fused_{_ops_text(steps)}_{number}"
     return Group(
         name, kind, steps, axes, rows, internal, None, reads, writes, block.device, "; ".join(block.reasons)
     )
+
+
+def _language(device: str) -> str:
+    return "cpu" if device == "cpu" else "triton"
 
 
 def _extern(block: Block, number: int) -> Group:
@@ -55,84 +59,88 @@ def _template(block: Block, nest: LoopNest, number: int) -> Group:
     made = dataclasses.replace(call, axes=nest.axes, epilogue=nest.stores, ops=_ops((call, nest)))
     found = accesses(made)
     reads, writes = tuple(sorted(found.reads)), tuple(sorted(found.writes))
-    name = f"tem_fused_{'_'.join(made.ops[:6]) or call.kind}_{number}"
+    name = f"{_language(block.device)}_tem_fused_{'_'.join(made.ops[:6]) or call.kind}_{number}"
     reason = "; ".join(block.reasons)
     return Group(name, GroupKind.TEMPLATE, (), nest.axes, (), (), made, reads, writes, block.device, reason)
 
 
 @dataclasses.dataclass(slots=True)
 class _Known:
-    """A value stored earlier in the block: in which pass, and whether what it was computed from is gone."""
+    """A value stored earlier in the block, and in which pass."""
 
     passes: int
     role: Role
     value: Node
-    stale: bool = False
+
+
+class _Forwarding:
+    """What is known of a block's buffers while its steps are walked in order."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], choices: Choices) -> None:
+        self.buffers = buffers
+        self.choices = choices
+        self.passes = 0
+        self.known: dict[tuple[str, Expr], _Known] = {}
+        self.written: dict[str, int] = {}  # buffer -> the last pass that wrote it
+
+    def part(self, part: Part) -> Part:
+        """The part with known values in place of loads; its stores become known."""
+        memo: dict[Node, Node] = {}
+
+        def replace(node: Node) -> Node:
+            if node.op is Op.LOAD and not node.args:
+                found = self.known.get(node.attr)
+                if found is not None and self.usable(found, part.role):
+                    return found.value
+            return node
+
+        def new(node: Node) -> Node:
+            return rewrite(node, replace, memo)
+
+        nest = part.nest
+        reductions = tuple(Reduction(r.kind, r.dtype, new(r.value)) for r in nest.reductions)
+        stores = tuple(Store(s.buffer, s.index, new(s.value), s.mode, tuple(map(new, s.args))) for s in nest.stores)
+        for s in stores:
+            self.stored(s, part.role)
+        return Part(part.number, dataclasses.replace(nest, reductions=reductions, stores=stores), part.role)
+
+    def usable(self, found: _Known, role: Role) -> bool:
+        """Whether a stored value may be had without loading it.
+
+        In its own pass it is at hand. In a later pass it is computed again: that must be cheap, over the same
+        points, and from buffers that nothing has written since its pass began.
+        """
+        if found.role is role and found.passes == self.passes:
+            return True
+        same_points = found.role is role or (found.role is Role.ROW and role is Role.REDUCE)
+        return same_points and self.choices.recompute(found.value) and self.unchanged(found)
+
+    def unchanged(self, found: _Known) -> bool:
+        return all(
+            self.written.get(n.attr[0], -1) < found.passes for n in walk(found.value) if n.op is Op.LOAD
+        )
+
+    def stored(self, s: Store, role: Role) -> None:
+        for key in [k for k in self.known if k[0] == s.buffer]:
+            del self.known[key]
+        self.written[s.buffer] = self.passes
+        if s.mode is StoreMode.PLAIN and not s.args and role is not Role.REDUCE:
+            value = forwarded(s.value, self.buffers[s.buffer].dtype)
+            self.known[s.buffer, s.index] = _Known(self.passes, role, value)
 
 
 def forward(block: Block, buffers: Mapping[str, Buffer], choices: Choices) -> list[Part]:
     """Replace loads of what earlier steps of the block stored at the same points by the values.
 
-    Adjacent steps over the same points are one pass. A value of another pass is only taken if computing it
-    again is cheap and possible.
+    Adjacent steps over the same points are one pass, and become one nest.
     """
-    known: dict[tuple[str, Expr], _Known] = {}
+    state = _Forwarding(buffers, choices)
     out: list[Part] = []
-    passes = 0
     for part in block.parts:
         if out and (part.role is not out[-1].role or part.role is Role.REDUCE):
-            passes += 1
-        part = _with_known(part, known, passes, choices)
-        out.append(part)
-        for s in part.nest.stores:
-            _overwrite(known, s.buffer, passes)
-            if s.mode is StoreMode.PLAIN and not s.args and part.role is not Role.REDUCE:
-                value = forwarded(s.value, buffers[s.buffer].dtype)
-                known[s.buffer, s.index] = _Known(passes, part.role, value)
+            state.passes += 1
+        out.append(state.part(part))
     return out
-
-
-def _with_known(part: Part, known: dict[tuple[str, Expr], _Known], passes: int, choices: Choices) -> Part:
-    def replace(node: Node) -> Node:
-        if node.op is Op.LOAD and not node.args:
-            found = known.get(node.attr)
-            if found is not None and _usable(found, part.role, passes, choices):
-                return found.value
-        return node
-
-    memo: dict[Node, Node] = {}
-    nest = part.nest
-    reductions = tuple(Reduction(r.kind, r.dtype, rewrite(r.value, replace, memo)) for r in nest.reductions)
-    stores = tuple(
-        Store(
-            s.buffer,
-            s.index,
-            rewrite(s.value, replace, memo),
-            s.mode,
-            tuple(rewrite(a, replace, memo) for a in s.args),
-        )
-        for s in nest.stores
-    )
-    return Part(part.number, dataclasses.replace(nest, reductions=reductions, stores=stores), part.role)
-
-
-def _usable(found: _Known, role: Role, passes: int, choices: Choices) -> bool:
-    if found.role is role and found.passes == passes:
-        return True
-    same_points = found.role is role or (found.role is Role.ROW and role is Role.REDUCE)
-    return same_points and not found.stale and choices.recompute(found.value)
-
-
-def _overwrite(known: dict[tuple[str, Expr], _Known], buffer: str, passes: int) -> None:
-    """A buffer is written: its earlier values are gone, and values computed from it cannot be computed again."""
-    for key, entry in list(known.items()):
-        if key[0] == buffer:
-            del known[key]
-        elif any(n.op is Op.LOAD and n.attr[0] == buffer for n in walk(entry.value)):
-            if entry.passes == passes:
-                entry.stale = True
-            else:
-                del known[key]
 
 
 def passes_of(parts: list[Part]) -> list[list[Part]]:

@@ -144,3 +144,16 @@ def edges(steps: list[Accesses], family: dict[str, str]) -> list[set[int]]:
         needs.discard(k)
         before.append(needs)
     return before
+
+
+def needed_steps(steps: tuple[Step, ...], kept: set[str]) -> list[Step]:
+    """The steps that compute something anybody reads; calls that write into buffers always stay."""
+    wanted = set(kept)
+    out: list[Step] = []
+    for step in reversed(steps):
+        found = accesses(step)
+        effect = isinstance(step, ExternCall) and (bool(step.mutates) or not any(step.outputs))
+        if effect or wanted & set(found.writes):
+            wanted |= set(found.reads)
+            out.append(step)
+    return out[::-1]

@@ -31,7 +31,7 @@ class Life:
 def plan_memory(program: LoopProgram, groups: Sequence[Group], kept: set[str]) -> MemoryPlan:
     """The arena plan for groups in their final order."""
     buffers = {b.name: b for b in program.buffers}
-    lives = lifetimes(groups, buffers, kept)
+    lives = lifetimes(groups, buffers, kept, program.device)
     reuse = in_place(groups, lives, buffers)
     chains = _chains(lives, reuse)
     if all(c.bytes.value is not None for c in chains):
@@ -62,8 +62,13 @@ def aligned(size: Expr) -> Expr:
     return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
 
 
-def lifetimes(groups: Sequence[Group], buffers: Mapping[str, Buffer], kept: set[str]) -> list[Life]:
-    """Lives of the temporaries that kernels and out-variants write; extern results live with the allocator."""
+def lifetimes(
+    groups: Sequence[Group], buffers: Mapping[str, Buffer], kept: set[str], device: str = "cpu"
+) -> list[Life]:
+    """Lives of the temporaries that kernels and out-variants write; extern results live with the allocator.
+
+    The one arena is on ``device``; what a graph keeps elsewhere is allocated on each call.
+    """
     placed: dict[str, int] = {}
     own: set[str] = set()
     last: dict[str, int] = {}
@@ -83,7 +88,7 @@ def lifetimes(groups: Sequence[Group], buffers: Mapping[str, Buffer], kept: set[
     lives = [
         Life(name, start, last[name], storage_bytes(buffers[name]))
         for name, start in placed.items()
-        if name not in kept and name not in own
+        if name not in kept and name not in own and buffers[name].device == device
     ]
     return sorted(lives, key=lambda x: (x.start, x.buffer))
 

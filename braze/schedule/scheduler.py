@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from braze.context import CompileContext
 from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.schedule.blocks import Block, block_of
 from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
-from braze.schedule.dependences import Accesses, edges, families
+from braze.schedule.dependences import Accesses, edges, families, needed_steps
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.memory import plan_memory
 from braze.schedule.order import low_peak_order
@@ -18,8 +20,9 @@ from braze.schedule.verify import verify_schedule
 def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None = None) -> Schedule:
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
     choices = choices or Choices(ctx.options)
-    blocks = _blocks(program, choices)
     kept = kept_buffers(program)
+    program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
+    blocks = _blocks(program, choices)
     groups = _groups(program, blocks, kept, choices)
     groups = _ordered(program, groups, kept, choices)
     memory = plan_memory(program, groups, kept)

@@ -36,7 +36,9 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
         units = tuple(c.assemble(batch, runtime=False) for batch in batches)
         tail = [declarations(functions), *writer.segment_texts]
         units = (c.assemble(tail, runtime=True), *units)
-    return HostModule(ctx.name, source, tuple(writer.unique.values()), ctx.target.arch, units)
+    return HostModule(
+        ctx.name, source, tuple(writer.unique.values()), ctx.target.arch, units, s.program.device
+    )
 
 
 class _Host:
