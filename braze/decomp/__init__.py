@@ -1,4 +1,8 @@
-"""Big operators as compositions of core ones: one file per family, one function per operator.
+"""Big operators by core operators, one file per family; ``core.py`` lists the core operators.
 
-Imports graph and base.
+Imports graph and base. The pipeline hands ``table()`` to the aot stage.
 """
+
+from braze.decomp.registry import decompose, table
+
+__all__ = ["decompose", "table"]

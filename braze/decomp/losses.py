@@ -1,0 +1,104 @@
+"""Loss functions by gathers, elementwise operators and one reduction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from braze.decomp.numbers import cast, reduced, widened
+from braze.decomp.registry import decompose
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+@decompose(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def nll_loss_forward(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> Any:
+    """-x[target], weighted; targets equal to ``ignore_index`` count for nothing. Also the total weight."""
+    if x.numel() == 0 or x.dim() not in (1, 2, 4):
+        return NotImplemented
+    dim = 0 if x.dim() == 1 else 1
+    kept = aten.ne.Scalar(target, ignore_index)
+    safe = aten.where.self(kept, target, aten.full.default([], 0, dtype=target.dtype, device=target.device))
+    at = aten.unsqueeze.default(safe, dim)
+    wide = widened(x)
+    losses = aten.neg.default(aten.squeeze.dim(aten.gather.default(wide, dim, at), dim))
+    zero = aten.full.default([], 0.0, dtype=wide.dtype, device=x.device)
+    if weight is not None:
+        weights = aten.index_select.default(widened(weight), 0, aten.view.default(safe, [-1]))
+        weights = aten.view.default(weights, list(target.shape))
+        losses = aten.mul.Tensor(losses, weights)
+        weights = aten.where.self(kept, weights, zero)
+    else:
+        weights = cast(kept, wide.dtype)
+    losses = aten.where.self(kept, losses, zero)
+    if reduction == 0 and x.dim() > 1:
+        return cast(losses, x.dtype), aten.full.default([], 0.0, dtype=x.dtype, device=x.device)
+    total = aten.sum.default(weights)
+    result = aten.sum.default(losses)
+    if reduction == 1:
+        result = aten.div.Tensor(result, total)
+    return cast(result, x.dtype), cast(total, x.dtype)
+
+
+@decompose(aten.mse_loss.default)
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """(x - target)²."""
+    difference = aten.sub.Tensor(x, target)
+    return reduced(aten.mul.Tensor(difference, difference), reduction)
+
+
+@decompose(aten.smooth_l1_loss.default)
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
+    """Quadratic below ``beta``, linear above."""
+    if beta <= 0:
+        return NotImplemented
+    size = aten.abs.default(aten.sub.Tensor(x, target))
+    inner = aten.div.Scalar(aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size), beta)
+    outer = aten.sub.Scalar(size, 0.5 * beta)
+    return reduced(aten.where.self(aten.lt.Scalar(size, beta), inner, outer), reduction)
+
+
+@decompose(aten.huber_loss.default)
+def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    """Quadratic up to ``delta``, linear above."""
+    size = aten.abs.default(aten.sub.Tensor(x, target))
+    inner = aten.mul.Tensor(aten.mul.Scalar(size, 0.5), size)
+    outer = aten.mul.Scalar(aten.sub.Scalar(size, 0.5 * delta), delta)
+    return reduced(aten.where.self(aten.le.Scalar(size, delta), inner, outer), reduction)
+
+
+@decompose(aten.binary_cross_entropy.default)
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """-(t·log x + (1-t)·log(1-x)), each logarithm at least -100."""
+    low = -100.0
+    log_x = aten.clamp_min.default(aten.log.default(x), low)
+    log_rest = aten.clamp_min.default(aten.log1p.default(aten.neg.default(x)), low)
+    losses = aten.sub.Tensor(
+        aten.mul.Tensor(aten.sub.Scalar(target, 1), log_rest), aten.mul.Tensor(target, log_x)
+    )
+    if weight is not None:
+        losses = aten.mul.Tensor(losses, weight)
+    return reduced(losses, reduction)
+
+
+@decompose(aten.binary_cross_entropy_with_logits.default)
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:
+    """(1 - t)·x - log(sigmoid x)·(1 + (pos_weight - 1)·t)."""
+    log_sigmoid = aten.log_sigmoid_forward.default(x)[0]
+    if pos_weight is not None:
+        scale = aten.add.Scalar(aten.mul.Tensor(aten.sub.Scalar(pos_weight, 1), target), 1)
+        log_sigmoid = aten.mul.Tensor(scale, log_sigmoid)
+    losses = aten.sub.Tensor(aten.mul.Tensor(aten.rsub.Scalar(target, 1), x), log_sigmoid)
+    if weight is not None:
+        losses = aten.mul.Tensor(losses, weight)
+    return reduced(losses, reduction)

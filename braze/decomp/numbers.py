@@ -1,0 +1,38 @@
+"""Number types: what eager kernels compute in, and casts to it and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+HALVES = frozenset({torch.float16, torch.bfloat16})
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which eager kernels compute on values of ``dtype``."""
+    return torch.float32 if dtype in HALVES else dtype
+
+
+def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``x`` in ``dtype``."""
+    return x if x.dtype is dtype else aten._to_copy.default(x, dtype=dtype)
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in the type that eager kernels compute in."""
+    return cast(x, compute_dtype(x.dtype))
+
+
+def float_dtype(x: torch.Tensor) -> torch.dtype:
+    """The type of a floating-point result for ``x``: its own, or the default for integers."""
+    return x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.get_default_dtype()
+
+
+def reduced(values: torch.Tensor, reduction: int) -> Any:
+    """A loss by its reduction: 0 none, 1 mean, 2 sum."""
+    if reduction == 1:
+        return aten.mean.default(values)
+    return aten.sum.default(values) if reduction == 2 else values

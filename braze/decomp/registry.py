@@ -1,0 +1,76 @@
+"""The table of decompositions: operator -> a function that computes it by simpler ones.
+
+``@decompose(aten.native_layer_norm.default)`` enters a function with the operator's signature. It may answer ``NotImplemented`` for arguments that it
+does not cover; the operator then stays. The functions are plain: called on real tensors they compute.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from torch._ops import OpOverload
+
+from braze.support.errors import InternalError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FAMILIES = (
+    "activations",
+    "creation",
+    "linear",
+    "losses",
+    "normalization",
+    "pooling",
+    "reductions",
+    "shapes",
+    "softmax",
+    "upsampling",
+)
+
+_OURS: dict[OpOverload, Callable[..., Any]] = {}
+
+
+def decompose(*ops: OpOverload) -> Callable[[F], F]:
+    """Enter a function as the decomposition of these overloads."""
+
+    def enter(function: F) -> F:
+        for op in ops:
+            known = _OURS.get(op)
+            if known is not None:
+                raise InternalError(
+                    "BZ9021", f"two decompositions of {op}: {_place(known)} and {_place(function)}"
+                )
+            _OURS[op] = function
+        return function
+
+    return enter
+
+
+def table(user: Mapping[OpOverload, Callable[..., Any]] | None = None) -> Mapping[OpOverload, Callable[..., Any]]:
+    """What the pipeline hands to the aot stage: the user's, else ours, else PyTorch's for a few operators."""
+    _load()
+    return MappingProxyType({**_last_resort(), **_OURS, **(user or {})})
+
+
+def ours() -> Mapping[OpOverload, Callable[..., Any]]:
+    """Our own decompositions."""
+    _load()
+    return MappingProxyType(_OURS)
+
+
+def _load() -> None:
+    for family in FAMILIES:
+        importlib.import_module(f"braze.decomp.{family}")
+
+
+def _last_resort() -> Mapping[OpOverload, Callable[..., Any]]:
+    from braze.decomp.last_resort import LAST_RESORT
+
+    return LAST_RESORT
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

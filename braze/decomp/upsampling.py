@@ -1,0 +1,46 @@
+"""Nearest-neighbour upsampling by an index along each dim; other interpolations stay ATen's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from braze.decomp.registry import decompose
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _source(size: int, wanted: int, scale: float | None, device: torch.device) -> Tensor:
+    """For each wanted position, the position that it copies: floor(i · size / wanted), in float32 as eager."""
+    step = 1.0 / scale if scale is not None and scale > 0 else size / wanted
+    index = aten.arange.start_step(0, wanted, 1, dtype=torch.float32, device=device)
+    place = aten.floor.default(aten.mul.Scalar(index, step))
+    return aten.clamp_max.default(aten._to_copy.default(place, dtype=torch.int64), size - 1)
+
+
+def _nearest(x: Tensor, sizes: Sequence[int], scales: Sequence[float | None]) -> Any:
+    if x.numel() == 0 or any(type(n) is not int for n in (*sizes, *x.shape)):
+        return NotImplemented
+    n = len(sizes)
+    indices: list[Tensor | None] = [None, None]
+    for k, (wanted, scale) in enumerate(zip(sizes, scales)):
+        place = _source(x.shape[2 + k], wanted, scale, x.device)
+        indices.append(aten.view.default(place, [wanted, *[1] * (n - 1 - k)]))
+    return aten.index.Tensor(x, indices)
+
+
+@decompose(aten.upsample_nearest1d.default)
+def upsample_nearest1d(x: Tensor, output_size: Sequence[int], scales: float | None = None) -> Any:
+    return _nearest(x, output_size, [scales])
+
+
+@decompose(aten.upsample_nearest2d.default)
+def upsample_nearest2d(
+    x: Tensor, output_size: Sequence[int], scales_h: float | None = None, scales_w: float | None = None
+) -> Any:
+    if not x.is_contiguous():  # channels-last comes out channels-last
+        return NotImplemented
+    return _nearest(x, output_size, [scales_h, scales_w])
