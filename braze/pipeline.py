@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +13,14 @@ import braze
 from braze import aot
 from braze.aot.records import Partition
 from braze.codegen import c as c_code
+from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, generate_host
-from braze.codegen.records import HostModule
+from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.lower.program import lower
-from braze.runtime import build, cache, loader
+from braze.runtime import build, cache, loader, triton_load
+from braze.runtime.arena import pool_of
 from braze.schedule import schedule
 from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
@@ -25,6 +28,7 @@ from braze.support import trace
 from braze.support.errors import BrazeError
 from braze.support.log import logger, warn_once
 from braze.support.record import record
+from braze.target import cpu_target
 
 GraphCall = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -97,7 +101,8 @@ def schedule_program(program: LoopProgram, ctx: CompileContext) -> Schedule:
 def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     """Groups to kernels, and the module that calls them."""
     with trace.stage("codegen"):
-        kernels = c_code.generate(plan, ctx)
+        on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
+        kernels = (*c_code.generate(plan, on_cpu), *triton_code.generate(plan, ctx))
         host = generate_host(plan, kernels, ctx, CUnits(c_code.assemble, c_code.split))
     trace.dump(f"{ctx.name}_host", "py", host.source)
     for k, unit in enumerate(host.units):
@@ -115,7 +120,19 @@ def load_code(host: HostModule) -> GraphCall:
         with trace.stage("load"):
             library = build.load(str(path))
     with trace.stage("load"):
-        return loader.load_host(host.name, host.source, loader.Runtime(library))
+        triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
+        runtime = loader.Runtime(library, pool_of(host.device), triton)
+        return loader.load_host(host.name, host.source, runtime)
+
+
+def load_triton(kernel: KernelText) -> Callable[..., None]:
+    """The launcher of one Triton kernel."""
+    launch = kernel.launch
+    assert launch is not None
+    path = cache.DiskCache().file(cache.key("triton", source=kernel.source), kernel.source.encode, "py")
+    return triton_load.load(
+        path, kernel.name, kernel.sizes, launch.xnumel, launch.constants, launch.num_warps, launch.num_stages
+    )
 
 
 def library_file(host: HostModule) -> Any:

@@ -71,3 +71,4 @@ class HostModule:
     kernels: tuple[KernelText, ...]
     target: str  # Target.arch
     units: tuple[str, ...] = ()
+    device: str = "cpu"  # where the arena is

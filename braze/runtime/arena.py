@@ -1,8 +1,8 @@
 """Memory for temporaries that is kept between calls.
 
-Nothing in an arena outlives the call that took it, so all graphs of a process share one pool: it holds one
-free arena, as large as the largest graph needs. A call that finds none free (another thread, or a graph inside a
-custom operator) makes its own.
+Nothing in an arena outlives the call that took it, so all graphs of a process share one pool a device: it holds
+one free arena, as large as the largest graph needs. A call that finds none free (another thread, or a graph inside
+a custom operator) makes its own. On a GPU work is still queued when a call returns, so an arena serves one stream.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Arena:
 
     __slots__ = ("base", "bytes", "storage", "views", "_typed")
 
-    def __init__(self, size: int) -> None:
-        self.storage = torch.empty(size + 64, dtype=torch.uint8)
+    def __init__(self, size: int, device: str = "cpu") -> None:
+        self.storage = torch.empty(size + 64, dtype=torch.uint8, device=device)
         self.bytes = size
         skip = -self.storage.data_ptr() % 64
         self.base = self.storage.data_ptr() + skip
@@ -37,20 +37,21 @@ class Arena:
 class ArenaPool:
     """At most one free arena; taking and giving are single list operations, so no lock is needed."""
 
-    def __init__(self, keep: bool = True) -> None:
+    def __init__(self, keep: bool = True, device: str = "cpu") -> None:
         self._free: list[Arena] = []
         self.keep = keep
+        self.device = device
 
     def take(self, size: int) -> Arena:
         """An arena of at least ``size`` bytes that nobody else uses until it is given back."""
         try:
             arena = self._free.pop()
         except IndexError:
-            return Arena(-(-size // 64) * 64)
+            return Arena(-(-size // 64) * 64, self.device)
         if arena.bytes >= size:
             return arena
         del arena  # let the allocator have it before we ask for more
-        return Arena(-(-size // 64) * 64)
+        return Arena(-(-size // 64) * 64, self.device)
 
     def give(self, arena: Arena) -> None:
         """Return an arena; the larger one is kept where two come back."""
@@ -66,5 +67,43 @@ class ArenaPool:
         self._free.clear()
 
 
-#: the process's arenas
+class StreamPools:
+    """The arenas of one GPU: a pool for each stream that graphs run on."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._pools: dict[int, ArenaPool] = {}
+        self._owner: dict[Arena, ArenaPool] = {}
+
+    def take(self, size: int) -> Arena:
+        """An arena for work on the current stream."""
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        pool = self._pools.setdefault(stream, ArenaPool(device=self.device))
+        arena = pool.take(size)
+        self._owner[arena] = pool
+        return arena
+
+    def give(self, arena: Arena) -> None:
+        """Return an arena to the pool of the stream that it was taken for."""
+        self._owner.pop(arena).give(arena)
+
+    def clear(self) -> None:
+        """Free the memory (``braze.reset``)."""
+        self._pools.clear()
+
+
+#: the process's arenas on the CPU
 POOL = ArenaPool()
+_gpus: dict[str, StreamPools] = {}
+
+
+def pool_of(device: str) -> ArenaPool | StreamPools:
+    """The pool of a device: "cpu" or "cuda:0"."""
+    return POOL if device == "cpu" else _gpus.setdefault(device, StreamPools(device))
+
+
+def clear_arenas() -> None:
+    """Free the arenas of every device (``braze.reset``)."""
+    POOL.clear()
+    for pools in tuple(_gpus.values()):
+        pools.clear()

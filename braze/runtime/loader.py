@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from braze import native
-from braze.runtime.arena import POOL, Arena, ArenaPool
+from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
 from braze.runtime.operators import operator
 from braze.runtime.packed import PackedWeight, packer
 
@@ -29,7 +29,7 @@ class Runtime:
     def __init__(
         self,
         library: Library | None,
-        pool: ArenaPool = POOL,
+        pool: ArenaPool | StreamPools = POOL,
         triton: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         self._library = library

@@ -11,16 +11,9 @@ from types import ModuleType
 from typing import Any
 
 
-def load_module(name: str, source: str, folder: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """The Python module of a kernel text. Triton reads the source back from its file, so there is one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(source.encode()).hexdigest()[:24]
-    path = folder / f"bz_{digest}.py"
-    if not path.exists() or path.read_text() != source:
-        part = path.with_suffix(f".{id(source):x}.part")
-        part.write_text(source)
-        part.replace(path)
-    module_name = f"braze_triton_{digest}"
+    module_name = f"braze_triton_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -33,17 +26,16 @@ def load_module(name: str, source: str, folder: Path) -> ModuleType:
 
 
 def load(
+    path: Path,
     name: str,
-    source: str,
     sizes: Sequence[str],
     xnumel: str,
     constants: Sequence[tuple[str, int]],
     num_warps: int,
     num_stages: int,
-    folder: Path,
 ) -> Callable[..., None]:
-    """A callable ``(*buffers, *sizes)`` that launches on the current stream. No launch for zero points."""
-    function = getattr(load_module(name, source, folder), name)
+    """The kernel ``name`` of the file ``path`` as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch for zero points."""
+    function = getattr(load_module(path), name)
     blocks = dict(constants)
     count = eval(f"lambda {', '.join(sizes)}: {xnumel}", {"max": max, "min": min})
     width = blocks["XBLOCK"]
@@ -59,13 +51,12 @@ def load(
 
 
 def compile_offline(
+    path: Path,
     name: str,
-    source: str,
     dtypes: Sequence[str],
     sizes: Sequence[str],
     constants: Sequence[tuple[str, int]],
     num_warps: int,
-    folder: Path,
     capability: int = 90,
 ) -> dict[str, Any]:
     """Compile a kernel to machine code of ``sm_<capability>`` without a GPU: Triton's stages by name.
@@ -76,7 +67,7 @@ def compile_offline(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function = getattr(load_module(name, source, folder), name)
+    function = getattr(load_module(path), name)
     names = list(function.arg_names)
     blocks = dict(constants)
     kinds = [*dtypes, *("i32" for _ in sizes), "i32", *("constexpr" for _ in blocks)]

@@ -42,7 +42,9 @@ def run(group, buffers, tensors, folder):
     """Write the group's kernel, run it on tensors by buffer name, and return them."""
     program = LoopProgram("p", tuple(buffers), group.steps, (), ())
     text = generate(Schedule(program, (group,), MemoryPlan((), ZERO)), CTX)[0]
-    launch = load(text.name, text.source, text.sizes, text.launch.xnumel, text.launch.constants, 1, 1, folder)
+    path = folder / f"{group.name}_{group.kind.value}.py"
+    path.write_text(text.source)
+    launch = load(path, text.name, text.sizes, text.launch.xnumel, text.launch.constants, 1, 1)
     launch(*(tensors[b] for b in text.args))
     return tensors
 
@@ -61,7 +63,14 @@ def row_kernel(kind, rows, width, body, tmp_path, x, result=F32, reduced=F32):
     )
     out = {}
     for group_kind in (GroupKind.PERSISTENT, GroupKind.LOOPED):
-        group = Group("g", group_kind, (nest,), nest.axes, nest.reduce_axes)
+        group = Group(
+            f"triton_{group_kind.value}_fused_{nest.ops[0]}_0",
+            group_kind,
+            (nest,),
+            nest.axes,
+            nest.reduce_axes,
+            device="cuda:0",
+        )
         buffers = [buffer("x", (rows, width)), buffer("out", (rows,), result, BufferKind.OUTPUT)]
         dtype = {F32: torch.float32, DType.I64: torch.int64}[result]
         tensors = {"x": x, "out": torch.full((rows,), -7, dtype=dtype)}
@@ -78,7 +87,12 @@ def test_pointwise_with_broadcast_and_tail(tmp_path):
     x, b = torch.randn(7, 33), torch.randn(33)
     buffers = [buffer("x", (7, 33)), buffer("b", (33,)), buffer("out", (7, 33), kind=BufferKind.OUTPUT)]
     out = torch.full((7, 33), torch.nan)
-    run(Group("g", GroupKind.POINTWISE, (nest,), axes), buffers, {"x": x, "b": b, "out": out}, tmp_path)
+    run(
+        Group("triton_poi_g", GroupKind.POINTWISE, (nest,), axes, device="cuda:0"),
+        buffers,
+        {"x": x, "b": b, "out": out},
+        tmp_path,
+    )
     assert torch.equal(out, x * b + 1)
 
 
@@ -109,7 +123,12 @@ def test_own_functions_match_eager(op, reference, tmp_path):
     nest = LoopNest("n", axes, (), (), (Store("out", i, Node(op, F32, (read("x", i),))),), "cuda:0", ("f",))
     out = torch.zeros(n)
     buffers = [buffer("x", (n,)), buffer("out", (n,), kind=BufferKind.OUTPUT)]
-    run(Group("g", GroupKind.POINTWISE, (nest,), axes), buffers, {"x": special, "out": out}, tmp_path)
+    run(
+        Group("triton_poi_g", GroupKind.POINTWISE, (nest,), axes, device="cuda:0"),
+        buffers,
+        {"x": special, "out": out},
+        tmp_path,
+    )
     torch.testing.assert_close(out, reference(special), rtol=3e-6, atol=1e-7, equal_nan=True)
 
 
@@ -174,7 +193,12 @@ def test_variance_by_welford(kind, tmp_path):
     x = torch.randn(4, 50) + 3000
     tensors = {"x": x, "mean": torch.zeros(4), "m2": torch.zeros(4)}
     buffers = [buffer("x", (4, 50)), buffer("mean", (4,)), buffer("m2", (4,))]
-    run(Group("g", kind, (nest,), nest.axes, nest.reduce_axes), buffers, tensors, tmp_path)
+    run(
+        Group("triton_red_g", kind, (nest,), nest.axes, nest.reduce_axes, device="cuda:0"),
+        buffers,
+        tensors,
+        tmp_path,
+    )
     torch.testing.assert_close(tensors["mean"], x.double().mean(1).float())
     torch.testing.assert_close(tensors["m2"] / 50, x.double().var(1, correction=0).float(), rtol=1e-4, atol=0)
 
@@ -196,7 +220,7 @@ def test_masked_load_does_not_read_outside(tmp_path):
     nest = LoopNest("n", axes, (), (), (Store("out", i, value),), "cuda:0", ("pad",))
     x, out = torch.randn(5), torch.zeros(n)
     run(
-        Group("g", GroupKind.POINTWISE, (nest,), axes),
+        Group("triton_poi_g", GroupKind.POINTWISE, (nest,), axes, device="cuda:0"),
         [buffer("x", (5,)), buffer("out", (n,))],
         {"x": x, "out": out},
         tmp_path,
@@ -214,7 +238,7 @@ def test_gather_through_an_index_tensor(tmp_path):
     table, ids, out = torch.randn(10, 8), torch.tensor([3, 3, 0, 9, 1, 2]), torch.zeros(6, 8)
     buffers = [buffer("table", (10, 8)), buffer("ids", (6,), DType.I64), buffer("out", (6, 8))]
     run(
-        Group("g", GroupKind.POINTWISE, (nest,), axes),
+        Group("triton_poi_g", GroupKind.POINTWISE, (nest,), axes, device="cuda:0"),
         buffers,
         {"table": table, "ids": ids, "out": out},
         tmp_path,
@@ -232,7 +256,7 @@ def test_half_types_round_where_the_program_says(tmp_path):
     nest = LoopNest("n", axes, (), (), (Store("out", i, value),), "cuda:0", ("mul",))
     x, out = torch.randn(n).half(), torch.zeros(n, dtype=torch.float16)
     run(
-        Group("g", GroupKind.POINTWISE, (nest,), axes),
+        Group("triton_poi_g", GroupKind.POINTWISE, (nest,), axes, device="cuda:0"),
         [buffer("x", (n,), DType.F16), buffer("out", (n,), DType.F16)],
         {"x": x, "out": out},
         tmp_path,

@@ -63,4 +63,4 @@ def softmax_group(rows, width, kind):
             ("div",),
         ),
     )
-    return Group("g", kind, steps, rows_axis, row_axis, ("top", "e", "total"))
+    return Group("triton_softmax", kind, steps, rows_axis, row_axis, ("top", "e", "total"), device="cuda:0")

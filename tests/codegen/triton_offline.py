@@ -40,7 +40,7 @@ def every_op(dtype, table):
         buffers.append(buffer(f"o_{op.value}", (1000,), result))
     axes = (Axis(i, as_expr(1000)),)
     nest = LoopNest("n", axes, (), (), tuple(stores), "cuda:0", ("every",))
-    return Group("g", GroupKind.POINTWISE, (nest,), axes), buffers
+    return Group("triton_poi_g", GroupKind.POINTWISE, (nest,), axes, device="cuda:0"), buffers
 
 
 def reduction(kind, group_kind):
@@ -57,7 +57,7 @@ def reduction(kind, group_kind):
         (Reduction(kind, DType.BOOL if flag else F32, value),),
         (Store("out", i, Node(Op.REDUCED, result, (), 0)),), "cuda:0", (kind.value,),
     )  # fmt: skip
-    return Group("g", group_kind, (nest,), nest.axes, nest.reduce_axes), [
+    return Group(f"triton_{group_kind.value}_fused_{nest.ops[0]}_0", group_kind, (nest,), nest.axes, nest.reduce_axes, device="cuda:0"), [
         buffer("x", (64, 3000)), buffer("out", (64,), result)]  # fmt: skip
 
 
@@ -74,13 +74,19 @@ def cases():
 def main() -> int:
     """Compile every case; nonzero where one gives no cubin."""
     with tempfile.TemporaryDirectory() as folder:
-        for group, buffers in cases():
+        for number, (group, buffers) in enumerate(cases()):
             program = LoopProgram("p", tuple(buffers), group.steps, (), ())
             text = generate(Schedule(program, (group,), MemoryPlan((), ZERO)), CTX)[0]
+            path = Path(folder) / f"case_{number}.py"
+            path.write_text(text.source)
             built = compile_offline(
-                text.name, text.source, text.launch.dtypes, text.sizes, text.launch.constants,
-                text.launch.num_warps, Path(folder),
-            )  # fmt: skip
+                path,
+                text.name,
+                text.launch.dtypes,
+                text.sizes,
+                text.launch.constants,
+                text.launch.num_warps,
+            )
             print(text.name, group.kind.value, len(built["cubin"]), ".target sm_90" in built["ptx"])
             if not built["cubin"] or ".target sm_90" not in built["ptx"]:
                 return 1

@@ -37,14 +37,13 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
     """
     kinds = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED)
     return tuple(
-        kernel(group, schedule, number)
-        for number, group in enumerate(g for g in schedule.groups if g.kind in kinds)
+        kernel(group, schedule) for group in schedule.groups if group.kind in kinds and group.device != "cpu"
     )
 
 
-def kernel(group: Group, schedule: Schedule, number: int) -> KernelText:
+def kernel(group: Group, schedule: Schedule) -> KernelText:
     """The text of one group's kernel."""
-    name = kernel_name(group, number)
+    name = group.name
     buffers = arguments(group)
     sizes = size_symbols(group)
     tile = choose_tile(group)
@@ -73,14 +72,6 @@ def kernel(group: Group, schedule: Schedule, number: int) -> KernelText:
         canonical=source.replace(name, "kernel"),
         launch=launch,
     )
-
-
-def kernel_name(group: Group, number: int) -> str:
-    """``triton_red_fused_add_mean_3``."""
-    seen: dict[str, None] = {}
-    for step in group.steps:
-        seen.update(dict.fromkeys(step.ops))
-    return f"triton_{group.kind.value}_fused_{'_'.join(list(seen)[:6]) or 'loops'}_{number}"
 
 
 def arguments(group: Group) -> tuple[str, ...]:
