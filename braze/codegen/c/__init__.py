@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from braze.codegen.c.gemm import gemm_kernel
 from braze.codegen.c.pointwise import pointwise_kernel
 from braze.codegen.c.prelude import assemble, flags, split
 from braze.codegen.c.rows import row_kernel
@@ -26,6 +27,6 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
 def kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The kernel of one group."""
     if isinstance(group.call, TemplateCall):
-        raise NotImplementedError
+        return gemm_kernel(group, buffers, ctx.target)
     make = row_kernel if group.row_axes else pointwise_kernel
     return make(group, buffers, ctx.target.vector_bytes)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS
+from braze.codegen.c.micro import micro_kernel
 from braze.target import Target
 
 #: storage label -> (C type of an element, representation)
@@ -62,6 +63,19 @@ static inline void bz_run(bz_body *body, void **b, const int64_t *s, int64_t tas
   if (n > 1) { const int64_t all = bz_threads(); if (n > all) n = all; }
   if (n > 1) { bz_job j = {body, b, s, tasks, n}; bz_team(bz_share, &j, 0, 0); }
   else if (tasks > 0) body(b, s, 0, tasks, 0);
+}
+typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, next; } bz_pool;
+static void bz_take(void *p) {
+  bz_pool *j = (bz_pool *)p;
+  int64_t i;
+  while ((i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks) j->body(j->b, j->s, i, i + 1, 0);
+}
+/* costly tasks, each taken by the thread that is free */
+static inline void bz_run_free(bz_body *body, void **b, const int64_t *s, int64_t tasks, int64_t work) {
+  if (tasks > 1 && work >> 16 > 1 && bz_threads() > 1) {
+    bz_pool j = {body, b, s, tasks, 0};
+    bz_team(bz_take, &j, 0, 0);
+  } else if (tasks > 0) body(b, s, 0, tasks, 0);
 }
 static inline int64_t bz_fdiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static inline int64_t bz_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }
@@ -204,6 +218,9 @@ def _section(name: str, lanes: int) -> str | None:
             f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
             f"\n#else\n  return __builtin_shuffle(v, ({i}){{{order}}});\n#endif\n}}"
         )
+    shape = re.fullmatch(r"gemm(\d+)c(\d+)", kind)
+    if shape is not None:
+        return micro_kernel(int(shape[1]), int(shape[2]), w)
     if kind == "mask":
         wide = REP_BYTES[what] == 8
         body = f"__builtin_convertvector(m, i32x{w})" if wide else "m"

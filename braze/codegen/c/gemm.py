@@ -1,0 +1,287 @@
+"""The packed GEMM template: C = A @ B with the epilogue done on each tile of results.
+
+B lies in panels of ``columns`` columns, each stored row by row ([K][columns]), so that the inner loop reads
+it in order. A is read where it is. A micro-kernel keeps ``rows`` x ``columns`` results in registers; they go
+through a small tile in the first-level cache to the epilogue, which the vector emitter writes as it
+writes any loop. A task is one block of rows times one panel; threads take tasks as they get free.
+"""
+
+from __future__ import annotations
+
+from braze.codegen.c import analysis
+from braze.codegen.c.analysis import Ranges, Varying, store_roots, walk
+from braze.codegen.c.body import Body
+from braze.codegen.c.expr import to_c
+from braze.codegen.c.prelude import STORAGE
+from braze.codegen.records import KernelText, PackText
+from braze.loops.ir import Buffer, DType, Node, Op, Store, TemplateCall
+from braze.schedule.records import Group
+from braze.support.errors import InternalError
+from braze.support.record import record
+from braze.symbolic.expr import Expr, Symbol
+from braze.target import Target
+
+#: rows of K in one pass, so that a panel's part stays in the second-level cache
+_K_BLOCK = 1024
+#: rows of A in one task
+_M_BLOCK = 128
+
+
+@record
+class Tiling:
+    """The shape of the micro-kernel: ``rows`` x (``vectors`` * ``lanes``) results."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def tiling(n: int, target: Target) -> Tiling:
+    """The tile for N columns: as many registers as there are, with little of the last panel unused."""
+    lanes = max(target.vector_bytes // 4, 4)
+    if lanes == 16:
+        wide = -n % 48
+        return Tiling(12, 2, 16) if n % 32 == 0 and wide else Tiling(8, 3, 16)
+    return Tiling(6, 2, lanes)
+
+
+def gemm_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> KernelText:
+    """The C of a "gemm" template call."""
+    call = group.call
+    assert isinstance(call, TemplateCall)
+    if call.kind != "gemm" or any(v.dtype is not DType.F32 for v in call.args):
+        raise InternalError("BZ9055", f"no C template for {call.kind} on {call.args[0].dtype.label}")
+    return _Gemm(group, call, buffers, target).kernel()
+
+
+class _Gemm:
+    """Writes one GEMM kernel."""
+
+    def __init__(self, group: Group, call: TemplateCall, buffers: dict[str, Buffer], target: Target) -> None:
+        self.name, self.call, self.buffers, self.target = group.name, call, buffers, target
+        self.a, self.b = call.args
+        self.m_axis, self.n_axis = call.axes
+        self.k, self.n = _static(self.b.sizes[0]), _static(self.b.sizes[1])
+        self.m = self.m_axis.extent
+        self.tile = tiling(self.n, target)
+        self.panels = -(-self.n // self.tile.columns)
+        self.m_block = self._rows_of_a_task()
+        reads = [n.attr[0] for n in walk(*store_roots(call.epilogue)) if n.op is Op.LOAD]
+        self.buffers_used = tuple(dict.fromkeys([self.a.buffer, *reads, *(s.buffer for s in call.epilogue)]))
+        self.sizes = self._size_names()
+
+    def _rows_of_a_task(self) -> int:
+        """Rows of A per task: fewer where there would not be tasks enough for all cores."""
+        step = self.tile.rows
+        rows = _M_BLOCK - _M_BLOCK % step
+        m = analysis.size_of(self.m)
+        while rows > 2 * step and -(-m // rows) * self.panels < 4 * self.target.cores:
+            rows = max(step, rows // 2 - rows // 2 % step)
+        return rows
+
+    def _size_names(self) -> tuple[str, ...]:
+        bound = {self.m_axis.symbol.name, self.n_axis.symbol.name}
+        exprs: list[Expr] = [self.m, *self.a.strides, self.a.offset, self.b.offset]
+        exprs += [s.index for s in self.call.epilogue]
+        for n in walk(*store_roots(self.call.epilogue)):
+            if n.op is Op.LOAD:
+                exprs.append(n.attr[1])
+            elif isinstance(n.attr, Expr):
+                exprs.append(n.attr)
+        found = {s.name for e in exprs for s in e.symbols()} - bound
+        return tuple(sorted(s for s in found if not (s.startswith("ind") and s[3:].isdigit())))
+
+    def kernel(self) -> KernelText:
+        packed = f"packed:{self.b.buffer}"
+        b_arg = packed if self.call.constant_b else self.b.buffer
+        status = any(n.op is Op.CHECK_INDEX for n in walk(*store_roots(self.call.epilogue)))
+        args = (*self.buffers_used, b_arg, *(("status",) if status else ()))
+        pack = f"{self.name}_pack"
+        source = "\n".join([*self._pack(pack), *self._body(status), *self._entry(pack), ""])
+        packs = (PackText(self.b.buffer, pack, self.packed_bytes()),) if self.call.constant_b else ()
+        return KernelText(self.name, "c", source, args, self.sizes, source.replace(self.name, "KERNEL"), None, packs)
+
+    def packed_bytes(self) -> int:
+        """Bytes of all panels; the last is padded with zeros."""
+        return max(self.panels * self.tile.columns * self.k * 4, 64)
+
+    # -- packing --------------------------------------------------------------------------------
+
+    def _pack(self, name: str) -> list[str]:
+        """``void name(const void *b, void *packed, const int64_t *sizes)``, panels shared among threads."""
+        t, k = self.tile.columns, self.k
+        sk, sn = (to_c(s) for s in self.b.strides)
+        sizes = "".join(f" const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes))
+        return [
+            f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{",
+            f"  const float *const from = (const float *)b[0];{sizes if self._names_in_b() else ''}",
+            "  for (int64_t p = lo; p < hi; ++p) {",
+            f"    float *const to = (float *)b[1] + p*{t * k}L;",
+            f"    const int64_t n0 = p*{t}, w = {self.n} - n0 < {t} ? {self.n} - n0 : {t};",
+            f"    for (int64_t k0 = 0; k0 < {k}; k0 += 16) {{",
+            f"      const int64_t k1 = k0 + 16 < {k} ? k0 + 16 : {k};",
+            "      for (int64_t c = 0; c < w; ++c)",
+            "        for (int64_t k = k0; k < k1; ++k)",
+            f"          to[k*{t} + c] = from[{to_c(self.b.offset)} + k*{sk} + (n0 + c)*{sn}];",
+            f"      for (int64_t c = w; c < {t}; ++c)",
+            f"        for (int64_t k = k0; k < k1; ++k) to[k*{t} + c] = 0;",
+            "    }",
+            "  }",
+            "}",
+            f"void {name}(const void *from, void *to, const int64_t *s) {{",
+            "  void *b[2] = {(void *)from, to};",
+            f"  bz_run({name}_body, b, s, {self.panels}, {self.packed_bytes()});",
+            "}",
+        ]
+
+    def _names_in_b(self) -> bool:
+        return bool(self.b.offset.symbols() or any(s.symbols() for s in self.b.strides))
+
+    # -- the product ----------------------------------------------------------------------------
+
+    def _body(self, status: bool) -> list[str]:
+        """The tasks of one thread: micro-kernels into the tile, then the epilogue on it."""
+        tile, k = self.tile, self.k
+        columns, rows = tile.columns, tile.rows
+        single = k <= _K_BLOCK
+        held = rows if single else self.m_block
+        row = to_c(self.a.strides[0])
+        out = [f"static void {self.name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"]
+        out += self._header(status)
+        out += [
+            f"  float tile[{held * columns}] __attribute__((aligned(64)));",
+            "  for (int64_t task = lo; task < hi; ++task) {",
+            f"    const int64_t m0 = task / {self.panels} * {self.m_block}, panel = task % {self.panels};",
+            f"    const int64_t m1 = m0 + {self.m_block} < {to_c(self.m)} ? m0 + {self.m_block} : {to_c(self.m)};",
+            f"    const float *const bp = packed + panel*{columns * k}L;",
+        ]
+        if single:
+            out += [
+                f"    for (int64_t m = m0; m < m1; m += {rows}) {{",
+                f"      const int64_t count = m1 - m < {rows} ? m1 - m : {rows};",
+                *self._multiply("a + m*" + f"({row})", "bp", str(k), "tile", "0", "      "),
+                *self._epilogue("m", "count", "      "),
+                "    }",
+            ]
+        else:
+            out += [
+                f"    for (int64_t k0 = 0; k0 < {k}; k0 += {_K_BLOCK}) {{",
+                f"      const int64_t kn = {k} - k0 < {_K_BLOCK} ? {k} - k0 : {_K_BLOCK};",
+                f"      for (int64_t m = m0; m < m1; m += {rows}) {{",
+                f"        const int64_t count = m1 - m < {rows} ? m1 - m : {rows};",
+                *self._multiply(
+                    f"a + m*({row}) + k0", f"bp + k0*{columns}", "kn", f"tile + (m - m0)*{columns}", "k0 != 0", "        "
+                ),
+                "      }",
+                "    }",
+                *self._epilogue("m0", "(m1 - m0)", "    "),
+            ]
+        return [*out, "  }", "}"]
+
+    def _header(self, status: bool) -> list[str]:
+        out = []
+        for i, name in enumerate(self.buffers_used):
+            c = STORAGE[self.buffers[name].dtype.label][0]
+            out.append(f"  {c} *const b{i} = ({c} *)b[{i}];")
+        out += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes)]
+        n = len(self.buffers_used)
+        out.append(f"  const float *const packed = (const float *)b[{n}];")
+        out.append(f"  const float *const a = b0 + {to_c(self.a.offset)};")
+        if status:
+            out.append(f"  int64_t *const status = (int64_t *)b[{n + 1}];")
+        return out
+
+    def _multiply(self, a: str, b: str, k: str, c: str, again: str, indent: str) -> list[str]:
+        """Calls of the micro-kernels: the full one, and what is left of the rows."""
+        t = self.tile
+        lda = to_c(self.a.strides[0])
+
+        def micro(rows: int) -> str:
+            return f"bz_gemm{rows}c{t.vectors}_f32x{t.lanes}"
+
+        def call(rows: int, at: str = "") -> str:
+            moved = (f"{a} + {at}*({lda})", f"{c} + {at}*{t.columns}") if at else (a, c)
+            return f"{micro(rows)}({k}, {moved[0]}, {lda}, {b}, {moved[1]}, {again});"
+
+        known = self.m.value
+        if known is not None and known % t.rows == 0:
+            return [indent + call(t.rows)]
+        if known is not None:
+            if known < t.rows:
+                return [indent + call(known)]
+            return [f"{indent}if (count == {t.rows}) {call(t.rows)}", f"{indent}else {call(known % t.rows)}"]
+        out = [f"{indent}if (count == {t.rows}) {call(t.rows)}", f"{indent}else {{", f"{indent}  int64_t r = 0;"]
+        for part in (8, 4, 2, 1):
+            if part < t.rows:
+                out.append(f"{indent}  if (r + {part} <= count) {{ {call(part, 'r')} r += {part}; }}")
+        return [*out, f"{indent}}}"]
+
+    def _epilogue(self, first: str, count: str, indent: str) -> list[str]:
+        """Loops over the tile's rows and columns that evaluate the stores."""
+        stores, w = self.call.epilogue, self.tile.lanes
+        symbol = self.n_axis.symbol
+        varying, ranges = Varying(symbol, ()), Ranges()
+        nodes = [n for n in walk(*store_roots(stores)) if n.op is not Op.REDUCED]
+        lanes = min(w, analysis.choose_lanes(nodes, varying, ranges, self.target.vector_bytes))
+        body = Body(lanes, symbol, varying, ranges, {n: b.dtype.label for n, b in self.buffers.items()})
+        body.scope.indent = indent
+        body.pointers = {n: f"b{i}" for i, n in enumerate(self.buffers_used)}
+        for x in self.sizes:
+            body.scope.symbols[Symbol(x)] = x
+        m, n = self.m_axis.symbol.name, symbol.name
+        row = body.name("r")
+        body.open(f"for (int64_t {row} = 0; {row} < {count}; ++{row}) ", {self.m_axis.symbol: f"{m}_"})
+        body.line(f"const int64_t {m}_ = {first} + {row};")
+        c = self.tile.columns
+        stop = f"({self.n} - panel*{c} < {c} ? {self.n} - panel*{c} : {c})" if self.n % c else str(c)
+        col = body.name("c")
+        body.line(f"int64_t {col} = 0;")
+        at = f"tile + {row}*{c} + {col}"
+        body.open(f"for (; {col} + {lanes} <= {stop}; {col} += {lanes}) ", {symbol: f"{n}_"})
+        self._stores(body, f"{n}_", col, f"bz_load_f32x{lanes}({at})", stores, c)
+        body.close()
+        if self.n % c % lanes:
+            body.open(f"if ({col} < {stop}) ", {symbol: f"{n}_"}, count=f"({stop} - {col})")
+            self._stores(body, f"{n}_", col, f"bz_load_f32x{lanes}({at})", stores, c)
+            body.close()
+        body.close()
+        return body.scope.lines
+
+    def _stores(self, body: Body, n: str, col: str, tile: str, stores: tuple[Store, ...], c: int) -> None:
+        body.line(f"const int64_t {n} = panel*{c} + {col};")
+        depth = body.scope.depth
+        body.define(Node(Op.REDUCED, DType.F32, (), 0), tile, "f32", True, depth)
+        for s in stores:
+            body.store(s)
+
+    def _entry(self, pack: str) -> list[str]:
+        """The kernel itself."""
+        work = f"({to_c(self.m)})*{max(self.k * self.n // 8, 1)}L"
+        out = [f"void {self.name}(void **b, const int64_t *s) {{"]
+        out += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes)]
+        tasks = f"({to_c(self.m)} + {self.m_block - 1}) / {self.m_block} * {self.panels}"
+        run = f"bz_run_free({self.name}_body, {{}}, s, {tasks}, {work});"
+        if self.call.constant_b:
+            return [*out, "  " + run.format("b"), "}"]
+        count = len(self.buffers_used) + 2
+        at = len(self.buffers_used)
+        return [
+            *out,
+            f"  void *own[{count}];",
+            f"  for (int i = 0; i < {count - 1}; ++i) own[i] = b[i];",
+            f"  own[{at}] = malloc({self.packed_bytes()});",
+            f"  {pack}(b[{at}], own[{at}], s);",
+            "  " + run.format("own"),
+            f"  free(own[{at}]);",
+            "}",
+        ]
+
+
+def _static(e: Expr) -> int:
+    if e.value is None:
+        raise InternalError("BZ9056", f"the gemm template needs known sizes, not {e}")
+    return e.value
