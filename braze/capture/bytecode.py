@@ -1,0 +1,315 @@
+"""CPython's code objects, 3.11 to 3.13: instructions, exception tables, line tables, stack contents.
+
+All offsets are in bytes. Nothing here imports torch, so that it is tested on every interpreter. What
+differs between versions is read from ``dis`` and ``opcode``, or stands in :data:`VERSIONS`.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import opcode
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+#: interpreters whose bytecode this module knows; per version, what packs two slots into one argument
+VERSIONS: dict[tuple[int, int], frozenset[str]] = {
+    (3, 11): frozenset(),
+    (3, 12): frozenset(),
+    (3, 13): frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}),
+}
+VERSION = sys.version_info[:2]
+KNOWN = VERSION in VERSIONS
+
+#: instructions after which control does not go on to the next one
+ENDS = frozenset(
+    [
+        "RETURN_VALUE",
+        "RETURN_CONST",
+        "RAISE_VARARGS",
+        "RERAISE",
+        "JUMP_FORWARD",
+        "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+        "INTERPRETER_EXIT",
+    ]
+)
+EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
+
+
+# -- instructions
+
+
+def cache_units(name: str) -> int:
+    """Inline cache entries after an instruction."""
+    table = opcode._inline_cache_entries  # type: ignore[attr-defined]
+    return table.get(name, 0) if isinstance(table, dict) else table[dis.opmap[name]]
+
+
+def assemble(instructions: Iterable[tuple[str, int]]) -> bytes:
+    """Instructions (name, argument) as bytes, with extended arguments and empty caches."""
+    out = bytearray()
+    for name, argument in instructions:
+        for shift in (24, 16, 8):
+            if argument >> shift:
+                out += bytes((EXTENDED_ARG, argument >> shift & 0xFF))
+        out += bytes((dis.opmap[name], argument & 0xFF)) + b"\0\0" * cache_units(name)
+    return bytes(out)
+
+
+def instruction_starts(code: CodeType) -> list[int]:
+    """Offsets of instructions in order; one with extended arguments starts at the first of them."""
+    raw, starts, offset = code.co_code, [], 0
+    while offset < len(raw):
+        starts.append(offset)
+        while raw[offset] == EXTENDED_ARG:
+            offset += 2
+        offset += 2 + 2 * cache_units(dis.opname[raw[offset]])
+    return starts
+
+
+def previous_instruction(code: CodeType, offset: int) -> int:
+    """Offset of the instruction that ends where ``offset`` starts: the instruction proper, past its EXTENDED_ARGs."""
+    starts = instruction_starts(code)
+    index = starts.index(offset) if offset in starts else len(starts)
+    if index == 0:
+        raise ValueError(f"no instruction before offset {offset} of {code.co_name}")
+    at = starts[index - 1]
+    while code.co_code[at] == EXTENDED_ARG:
+        at += 2
+    return at
+
+
+def safe_start(code: CodeType, offset: int) -> int:
+    """``offset``, or that of the KW_NAMES or PRECALL that a call at ``offset`` depends on and must run again."""
+    starts, raw = instruction_starts(code), code.co_code
+    index = starts.index(offset)
+    while index and dis.opname[raw[starts[index - 1]]] in ("KW_NAMES", "PRECALL"):
+        index -= 1
+    return starts[index]
+
+
+# -- slots
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The layout of a frame's localsplus."""
+
+    names: tuple[str, ...]
+    locals: int
+    cells: frozenset[int]  # slots of the function's own cells, arguments among them
+    free: tuple[int, ...]  # slots of the closure's cells
+
+
+def slots_of(code: CodeType) -> Slots:
+    """Where locals, cells and free variables stand."""
+    own = [name for name in code.co_cellvars if name not in code.co_varnames]
+    names = (*code.co_varnames, *own, *code.co_freevars)
+    cells = frozenset(names.index(name) for name in code.co_cellvars)
+    first_free = len(names) - len(code.co_freevars)
+    return Slots(names, len(code.co_varnames), cells, tuple(range(first_free, len(names))))
+
+
+def shift_slots(raw: bytes, by: int) -> bytes:
+    """Bytecode whose every slot number is ``by`` higher; ValueError where one no longer fits its bytes."""
+    out = bytearray(raw)
+    packed = VERSIONS[VERSION]  # type: ignore[index]
+    touching = {dis.opname[op] for op in (*dis.haslocal, *dis.hasfree)} | packed
+    offset, prefix = 0, 0
+    while offset < len(out):
+        op, argument = out[offset], out[offset + 1]
+        name = dis.opname[op]
+        if op != EXTENDED_ARG and name in touching:
+            if name in packed:
+                low, high = (argument & 15) + by, (argument >> 4) + by
+                if prefix or max(low, high) > 15:
+                    raise ValueError("a slot number outgrows its instruction")
+                out[offset + 1] = high << 4 | low
+            elif argument + by > 255:
+                raise ValueError("a slot number outgrows its instruction")
+            else:
+                out[offset + 1] = argument + by
+        prefix = op == EXTENDED_ARG
+        offset += 2 + 2 * (0 if op == EXTENDED_ARG else cache_units(name))
+    return bytes(out)
+
+
+# -- exception table
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A row of the exception table: [start, end) goes to ``target`` with the stack cut to ``depth``."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+def decode_exceptions(table: bytes) -> tuple[Handler, ...]:
+    """The rows of ``co_exceptiontable``."""
+    rows, stream = [], iter(table)
+    for first in stream:
+        start = _varint(first & 0x7F, stream)
+        size, target, packed = (_varint(next(stream), stream) for _ in range(3))
+        rows.append(Handler(start * 2, (start + size) * 2, target * 2, packed >> 1, bool(packed & 1)))
+    return tuple(rows)
+
+
+def _varint(first: int, stream: Iterator[int]) -> int:
+    value = first & 63
+    while first & 64:
+        first = next(stream)
+        value = value << 6 | first & 63
+    return value
+
+
+def encode_exceptions(rows: Iterable[Handler]) -> bytes:
+    """``co_exceptiontable`` of rows in order of their starts."""
+    out = bytearray()
+    for row in rows:
+        packed = row.depth << 1 | row.lasti
+        values = (row.start // 2, (row.end - row.start) // 2, row.target // 2, packed)
+        for i, value in enumerate(values):
+            digits = [value & 63]
+            while value := value >> 6:
+                digits.append(value & 63)
+            encoded = [d | 64 for d in digits[:0:-1]] + [digits[0]]
+            if i == 0:
+                encoded[0] |= 128
+            out += bytes(encoded)
+    return bytes(out)
+
+
+def handler_at(rows: Iterable[Handler], offset: int) -> Handler | None:
+    """The row that covers an instruction."""
+    return next((row for row in rows if row.start <= offset < row.end), None)
+
+
+# -- line table
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source position of an instruction; columns are -1 where unknown."""
+
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+
+
+def place_at(code: CodeType, offset: int) -> Place | None:
+    """The source position of the instruction at an offset."""
+    for i, (line, end_line, column, end_column) in enumerate(code.co_positions()):
+        if i == offset // 2:
+            if line is None:
+                return None
+            columns = (-1, -1) if column is None or end_column is None else (column, end_column)
+            return Place(line, end_line or line, *columns)
+    return None
+
+
+def locations(units: int, place: Place | None, previous_line: int) -> bytes:
+    """Line table entries that give ``units`` code units one place (or none)."""
+    out = bytearray()
+    while units:
+        length = min(units, 8)
+        units -= length
+        if place is None:
+            out.append(0x80 | 15 << 3 | length - 1)
+            continue
+        delta = place.line - previous_line
+        previous_line = place.line
+        full = place.column >= 0 and place.end_column >= 0 and place.end_line >= place.line
+        out.append(0x80 | (14 if full else 13) << 3 | length - 1)
+        out += _line_varint(-delta << 1 | 1 if delta < 0 else delta << 1)
+        if full:
+            for value in (place.end_line - place.line, place.column + 1, place.end_column + 1):
+                out += _line_varint(value)
+    return bytes(out)
+
+
+def _line_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 64:
+        out.append(64 | value & 63)
+        value >>= 6
+    out.append(value)
+    return bytes(out)
+
+
+# -- what is on the stack
+
+#: what a stack slot holds: any value, the previous exception saved by PUSH_EXC_INFO, a copy of such a slot, an
+#: instruction number
+ANY, SAVED, SAVED_COPY, LASTI = "any", "saved", "saved copy", "lasti"
+
+
+@functools.lru_cache(maxsize=256)
+def stack_kinds(code: CodeType) -> dict[int, tuple[str, ...]]:
+    """Per reachable instruction, the kinds of the stack's slots before it runs, bottom first."""
+    instructions = {i.offset: i for i in dis.get_instructions(code)}
+    starts = sorted(instructions)
+    following = dict(itertools.pairwise(starts))
+    rows = decode_exceptions(code.co_exceptiontable)
+    targets = _jump_targets(code)
+    found: dict[int, tuple[str, ...]] = {}
+    todo: list[tuple[int, tuple[str, ...]]] = [(0, ())]
+    while todo:
+        offset, stack = todo.pop()
+        if offset in found:
+            continue
+        found[offset] = stack
+        name, argument = instructions[offset].opname, instructions[offset].arg
+        row = handler_at(rows, offset)
+        if row is not None:
+            todo.append((row.target, (*stack[: row.depth], *([LASTI] if row.lasti else []), ANY)))
+        if offset in targets:
+            todo.append((targets[offset], _after(stack, instructions[offset].opcode, argument, name, True)))
+        if name not in ENDS and offset in following:
+            todo.append(
+                (following[offset], _after(stack, instructions[offset].opcode, argument, name, False))
+            )
+    return found
+
+
+def _jump_targets(code: CodeType) -> dict[int, int]:
+    """Target of each jump, by the jump's offset."""
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return {i.offset: int(i.argval) for i in dis.get_instructions(code) if i.opcode in jumps}
+
+
+def _after(stack: tuple[str, ...], op: int, argument: int | None, name: str, jump: bool) -> tuple[str, ...]:
+    """The stack after an instruction, taken as a jump or not."""
+    if name == "SWAP":
+        assert argument is not None
+        items = list(stack)
+        items[-1], items[-argument] = items[-argument], items[-1]
+        return tuple(items)
+    if name == "COPY":
+        assert argument is not None
+        return (*stack, SAVED_COPY if stack[-argument] == SAVED else ANY)
+    if name == "PUSH_EXC_INFO":
+        return (*stack[:-1], SAVED, ANY)
+    if name == "POP_EXCEPT" and stack[-1] != SAVED and SAVED in stack:
+        # it pops a copy: the saved exception lower down is no longer the one to go back to
+        last = max(i for i, kind in enumerate(stack) if kind == SAVED)
+        return (*stack[:last], ANY, *stack[last + 1 : -1])
+    if name == "RETURN_GENERATOR":
+        return (*stack, ANY)  # the resumed generator finds the value sent
+    if name == "PRECALL":  # 3.11: dis counts the arguments as popped here, but CALL pops them
+        return stack
+    if name == "CALL" and "PRECALL" in dis.opmap:
+        assert argument is not None
+        return (*stack[: -argument - 2], ANY)
+    effect = dis.stack_effect(op, argument if op >= dis.HAVE_ARGUMENT else None, jump=jump)
+    if effect >= 0:
+        return (*stack, *[ANY] * effect)
+    return stack[:effect]

@@ -1,0 +1,366 @@
+"""Guards as the tables that the native walker runs, as text, and as the explanation of a miss.
+
+Each source is one node however many guards read it, so shared prefixes are read once. Checks are
+ordered by how soon they are likely to settle the matter: global state, then what the arguments
+lead to, then the rest, each in the order capture read it (a parent is checked before its child is
+read); relations between sizes come last.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze import native
+from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
+from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.native import torch_state
+from braze.support.errors import Origin
+from braze.support.record import record
+
+#: what a relation's text may call
+RELATION_NAMES = {"min": min, "max": max, "abs": abs, "math": math, "int": int, "bool": bool}
+
+
+@record
+class GuardTable:
+    """The walker's tables, and which source and guard each row stands for."""
+
+    nodes: tuple[tuple[int, str, Any], ...]
+    checks: tuple[tuple[int, str, Any], ...]
+    inputs: tuple[int, ...]
+    symbols: int
+    sources: tuple[Source, ...]  # per node
+    guards: tuple[Guard, ...]  # per check
+    symbol_names: tuple[str, ...]
+
+    def program(self) -> Any:
+        """A fresh native guard program."""
+        return native.GuardProgram(list(self.nodes), list(self.checks), list(self.inputs), self.symbols)
+
+
+@record
+class Miss:
+    """The guard that failed, and the value it met instead."""
+
+    guard: Guard
+    value: Any
+    text: str
+
+
+def build_table(capture: Capture, function: Any = None, locals: Sequence[Any] = ()) -> GuardTable:
+    """Compile a capture's guards. With the frame at hand, tensors' dispatch keys are guarded too."""
+    return _Builder(capture, function, locals).build()
+
+
+class _Builder:
+    def __init__(self, capture: Capture, function: Any, locals: Sequence[Any]) -> None:
+        self.capture = capture
+        self.frame = (function, locals) if function is not None else None
+        self.nodes: list[tuple[int, str, Any]] = []
+        self.sources: list[Source] = []
+        self.index: dict[Source, int] = {}
+        self.checks: list[tuple[int, str, Any]] = []
+        self.guards: list[Guard] = []
+        self.symbols: dict[str, int] = {}
+        self.relations: list[tuple[str, Guard]] = []
+
+    def build(self) -> GuardTable:
+        for guard in sorted(self.capture.guards, key=rank):
+            self._add(guard)
+        for source, spec in zip(self.capture.inputs, self.capture.specs, strict=True):
+            if isinstance(spec, SymbolSpec):
+                origin = next((g.origin for g in self.capture.guards if g.source is source), None)
+                self._check(
+                    source, "int", ("sym", self.symbol(spec.name)), Guard(source, Check.TYPE, int, origin)
+                )
+        inputs = tuple(self.node(source) for source in self.capture.inputs)
+        for text, guard in self.relations:
+            self.checks.append((-1, "range", self._relation(text)))
+            self.guards.append(guard)
+        return GuardTable(
+            tuple(self.nodes),
+            tuple(self.checks),
+            inputs,
+            len(self.symbols),
+            tuple(self.sources),
+            tuple(self.guards),
+            tuple(self.symbols),
+        )
+
+    def node(self, source: Source) -> int:
+        """The row of a source, made (after its parents') at its first use."""
+        found = self.index.get(source)
+        if found is not None:
+            return found
+        parent = self.node(source.parent) if source.parent is not None else -1
+        self.index[source] = len(self.nodes)
+        self.nodes.append((parent, source.step.value, unwrapped(source)))
+        self.sources.append(source)
+        return self.index[source]
+
+    def symbol(self, name: str) -> int:
+        return self.symbols.setdefault(name, len(self.symbols))
+
+    def _check(self, source: Source | None, check: str, expected: Any, guard: Guard) -> None:
+        self.checks.append((-1 if source is None else self.node(source), check, expected))
+        self.guards.append(guard)
+
+    def _add(self, guard: Guard) -> None:
+        expected = guard.expected
+        match guard.check:
+            case Check.TENSOR:
+                expected = self._tensor(guard)
+            case Check.ALIAS:
+                expected = self.node(expected)
+            case Check.DISTINCT:
+                expected = tuple(self.node(s) for s in expected)
+            case Check.RANGE:
+                self.relations.append((expected.expression, guard))
+                return
+        self._check(guard.source, guard.check.value, expected, guard)
+
+    def _tensor(self, guard: Guard) -> tuple[Any, ...]:
+        spec: TensorSpec = guard.expected
+        kind = torch.nn.Parameter if spec.is_parameter else torch.Tensor
+        keys = None
+        if self.frame is not None and guard.source is not None:
+            real = read_source(guard.source, *self.frame)
+            if isinstance(real, torch.Tensor):
+                kind, keys = type(real), torch_state.keys(real)
+        sizes = tuple(self._extent(s, guard) for s in spec.sizes)
+        strided = spec.layout is torch.strided
+        strides = tuple(self._extent(s, guard) for s in spec.strides) if strided else None
+        return kind, spec.dtype, spec.device, sizes, strides, spec.requires_grad, keys
+
+    def _extent(self, extent: int | str, guard: Guard) -> Any:
+        """A size or stride: a number, or the symbol it binds (an expression gets a symbol of its own)."""
+        if isinstance(extent, int):
+            return extent
+        if extent.isidentifier():
+            return ("sym", self.symbol(extent))
+        if extent not in self.symbols:
+            names = tuple(sorted(names_in(extent)))
+            relation = Guard(None, Check.RANGE, ShapeRelation(f"{{}} == {extent}", names), guard.origin)
+            self.relations.append((extent, relation))
+        return ("sym", self.symbol(extent))
+
+    def _relation(self, text: str) -> Callable[[tuple[int, ...]], bool]:
+        if text in self.symbols:  # a derived extent: must equal its expression
+            own = self.symbols[text]
+            expression = compile_relation(text, self.symbols)
+            return lambda values: values[own] == expression(values)
+        return compile_relation(text, self.symbols)
+
+
+def rank(guard: Guard) -> int:
+    """Where a guard stands in the order: smaller is asked first."""
+    if guard.check is Check.RANGE:
+        return 9
+    if guard.check in (Check.ALIAS, Check.DISTINCT):
+        return 8
+    if guard.source is None:
+        return 0
+    root = guard.source
+    while root.parent is not None:
+        root = root.parent
+    if root.step is Step.LOCAL:
+        return 1 if root is guard.source else 2
+    return 3
+
+
+def unwrapped(source: Source) -> Any:
+    """A source's key as the walker wants it: the object itself, where the key wraps one."""
+    if type(source.key).__name__ == "IdentityKey":
+        return source.key.value
+    return source.key
+
+
+def read_source(source: Source, function: Any, locals: Sequence[Any]) -> Any:
+    """The object at a source now, or ``native.walk.MISSING``."""
+    chain = [source]
+    while chain[-1].parent is not None:
+        chain.append(chain[-1].parent)
+    value: Any = None
+    for step in reversed(chain):
+        try:
+            value = native.walk.read(step.step.value, unwrapped(step), value, function, locals)
+        except (native.walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
+            return native.walk.MISSING
+    return value
+
+
+def names_in(text: str) -> set[str]:
+    """The symbols that an expression mentions."""
+    names = {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
+    return names - set(RELATION_NAMES)
+
+
+def compile_relation(text: str, symbols: dict[str, int]) -> Callable[[tuple[int, ...]], Any]:
+    """A function of all symbol values from an expression over their names."""
+
+    class Indexed(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            if node.id in RELATION_NAMES:
+                return node
+            index = symbols.setdefault(node.id, len(symbols))
+            item = ast.Subscript(ast.Name("values", ast.Load()), ast.Constant(index), ast.Load())
+            return ast.copy_location(item, node)
+
+    tree = Indexed().visit(ast.parse(text, mode="eval"))
+    code = ast.Expression(
+        ast.Lambda(
+            ast.arguments(
+                posonlyargs=[], args=[ast.arg("values")], kwonlyargs=[], kw_defaults=[], defaults=[]
+            ),
+            tree.body,
+        )
+    )
+    return eval(
+        compile(ast.fix_missing_locations(code), f"<braze guard {text}>", "eval"), dict(RELATION_NAMES)
+    )
+
+
+# -- text
+
+
+def source_text(source: Source | None, code: Any = None) -> str:
+    """A source as the user would write it: ``self.layers[0].weight``."""
+    if source is None:
+        return "torch"
+    key, parent = source.key, source.parent
+    above = source_text(parent, code) if parent is not None else ""
+    match source.step:
+        case Step.LOCAL if code is not None and key < len(code.co_varnames):
+            return code.co_varnames[key]
+        case Step.GLOBAL:
+            return str(key)
+        case Step.CELL if code is not None:
+            return code.co_freevars[key]
+        case Step.ATTR | Step.DICT if str(key).isidentifier():
+            if (
+                parent is not None
+                and parent.step is Step.DICT
+                and parent.key in ("_modules", "_parameters", "_buffers")
+            ):
+                return f"{source_text(parent.parent, code)}.{key}"
+            return f"{above}.{key}"
+        case Step.ITEM:
+            if (
+                parent is not None
+                and parent.step is Step.DICT
+                and parent.key in ("_modules", "_parameters", "_buffers")
+            ):
+                return f"{source_text(parent.parent, code)}.{key}"
+            return f"{above}[{key!r}]"
+        case Step.TYPE:
+            return f"type({above})"
+        case Step.KEY:
+            return f"list({above})[{key}]"
+        case Step.CONSTANT:
+            value = unwrapped(source)
+            return getattr(value, "__name__", None) or repr(value)
+    return str(source) if not above else f"{above}.<{source.step.value} {key}>"
+
+
+def guard_text(guard: Guard, code: Any = None) -> str:
+    """One guard as a line of English and Python."""
+    at, expected = source_text(guard.source, code), guard.expected
+    match guard.check:
+        case Check.TYPE:
+            body = f"type({at}) is {named(expected)}"
+        case Check.IS:
+            body = f"{at} is {named(expected)}"
+        case Check.EQUAL:
+            body = f"{at} == {expected!r}"
+        case Check.LENGTH:
+            body = f"len({at}) == {expected}"
+        case Check.KEYS:
+            body = f"list({at}) == {list(expected)!r}"
+        case Check.HAS_KEY:
+            body = f"{expected[0]!r} {'in' if expected[1] else 'not in'} {at}"
+        case Check.ABSENT:
+            body = f"{at} has no attribute {', '.join(expected)}"
+        case Check.TENSOR:
+            body = f"{at} is {spec_text(expected)}"
+        case Check.ALIAS:
+            body = f"{at} is {source_text(expected, code)}"
+        case Check.DISTINCT:
+            body = f"different objects: {', '.join(source_text(s, code) for s in expected)}"
+        case Check.RANGE:
+            body = expected.expression
+        case _:
+            body = f"{guard.check.value.replace('_', ' ')} is {expected}"
+    return f"{body}    # {guard.origin}" if guard.origin is not None else body
+
+
+def named(value: Any) -> str:
+    """A short name of an object."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return name if isinstance(name, str) else repr(value)[:80]
+
+
+def spec_text(spec: TensorSpec) -> str:
+    """``float32[2, s0] on cpu``."""
+    dtype = str(spec.dtype).removeprefix("torch.")
+    grad = ", requires grad" if spec.requires_grad else ""
+    return f"{dtype}[{', '.join(map(str, spec.sizes))}] strides ({', '.join(map(str, spec.strides))}) on {spec.device}{grad}"
+
+
+def value_text(value: Any) -> str:
+    """What a guard met, in one line; never runs a user's ``__repr__``."""
+    if isinstance(value, torch.Tensor):
+        _, dtype, device, sizes, strides, grad, _ = torch_state.metadata(value)
+        return spec_text(TensorSpec(dtype, device, sizes, strides, 0, grad))
+    if isinstance(value, type) or (
+        type(value).__module__ == "builtins" and not isinstance(value, dict | list | tuple | set)
+    ):
+        return named(value)
+    if isinstance(value, torch.dtype | torch.device | native.walk.Missing):
+        return repr(value)
+    return f"a {named(type(value))}"
+
+
+def guards_text(capture: Capture) -> str:
+    """All guards, one per line, in the order they are checked."""
+    return "\n".join(guard_text(g, capture.code) for g in sorted(capture.guards, key=rank))
+
+
+def explain_miss(
+    capture: Capture, table: GuardTable, program: Any, function: Any, locals: Any
+) -> Miss | None:
+    """Which guard fails for these locals, with old and new value; None if all hold."""
+    found = program.explain(function, locals)
+    if found is None:
+        return None
+    index, value = found
+    if index >= len(table.guards):
+        return Miss(Guard(None, Check.IS, None), value, "an input of the graph cannot be read any more")
+    guard = table.guards[index]
+    return Miss(guard, value, miss_text(guard, value, table, capture.code))
+
+
+def miss_text(guard: Guard, value: Any, table: GuardTable, code: Any) -> str:
+    """One line: what was expected, what was met, where the user's code read it."""
+    if guard.check is Check.RANGE:
+        met = ", ".join(
+            f"{n}={v}" for n, v in zip(table.symbol_names, value, strict=True) if n.isidentifier()
+        )
+    elif guard.check is Check.LENGTH:
+        met = f"length {len(value)}" if hasattr(type(value), "__len__") else value_text(value)
+    elif guard.check is Check.KEYS and isinstance(value, dict):
+        met = f"keys {list(dict.keys(value))!r}"[:200]
+    else:
+        met = value_text(value)
+    return f"{guard_text(Guard(guard.source, guard.check, guard.expected), code)}; now {met}{_place(guard.origin)}"
+
+
+def _place(origin: Origin | None) -> str:
+    if origin is None:
+        return ""
+    line = origin.excerpt().splitlines()
+    return f" (read at {origin}{': ' + line[0].strip() if line else ''})"

@@ -1,0 +1,151 @@
+"""What residual functions call when they run: reads, writes, builders, and the step into a resumed frame."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+#: file names of generated functions start so; their frames are cut from users' tracebacks
+GENERATED = "<braze "
+
+
+class Jump:
+    """Go on in a resumed frame. Returned by residual functions of resumed frames, so that a loop that breaks
+    the graph in every iteration does not grow the stack; only :func:`run` ever sees one.
+    """
+
+    __slots__ = ("resume", "state")
+
+    def __init__(self, resume: Callable[[tuple[Any, ...]], Any], state: tuple[Any, ...]) -> None:
+        self.resume = resume
+        self.state = state
+
+
+def run(resume: Callable[[tuple[Any, ...]], Any], state: tuple[Any, ...]) -> Any:
+    """Run a resumed frame to its end, through any number of further breaks in it."""
+    result = resume(state)
+    while type(result) is Jump:
+        resume, state = result.resume, result.state
+        result = resume(state)
+    return result
+
+
+def caught(error: BaseException) -> BaseException:
+    """The exception with our own frames cut off the outer end of its traceback."""
+    trace = error.__traceback__
+    while trace is not None and is_ours(trace.tb_frame.f_code):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    return error
+
+
+def is_ours(code: types.CodeType) -> bool:
+    """Whether a frame is of the machinery of this module or of generated code."""
+    return code.co_filename.startswith(GENERATED) or code.co_filename == __file__
+
+
+def throw(error: BaseException) -> NoReturn:
+    """Raise, as an expression."""
+    raise error
+
+
+def item(container: Any, key: Any) -> Any:
+    """An item of a list, tuple or dict, past any override in a subclass."""
+    for base in (dict, list, tuple):
+        if isinstance(container, base):
+            return base.__getitem__(container, key)  # type: ignore[index]
+    return container[key]
+
+
+def nth_key(mapping: dict[Any, Any], position: int) -> Any:
+    """The key at a position of a dict's order."""
+    for i, key in enumerate(dict.keys(mapping)):
+        if i == position:
+            return key
+    raise KeyError(position)
+
+
+def class_attribute(cls: type, name: str) -> Any:
+    """What a class or its bases hold under a name, descriptors not called."""
+    for base in type.__dict__["__mro__"].__get__(cls):
+        if name in base.__dict__:
+            return base.__dict__[name]
+    raise AttributeError(name)
+
+
+def make_function(code: Any, owner: Any, name: str, defaults: Any, kwdefaults: Any, cells: Any) -> Any:
+    """A function with the globals of ``owner``."""
+    made = types.FunctionType(code, owner.__globals__, name, defaults, cells)
+    made.__kwdefaults__ = kwdefaults
+    if owner.__module__ is not None:
+        made.__module__ = owner.__module__
+    return made
+
+
+def iterator_at(iterable: Any, position: int) -> Any:
+    """A fresh iterator over ``iterable`` that has already given ``position`` items."""
+    made = iter(iterable)
+    if position and type(iterable) in (list, tuple, str, bytes, bytearray):
+        made.__setstate__(position)
+        return made
+    for _ in range(position):
+        next(made, None)
+    return made
+
+
+def native_new(cls: type) -> Any:
+    """The ``__new__`` of the built-in class that ``cls`` descends from: runs no Python code."""
+    for base in type.__dict__["__mro__"].__get__(cls):
+        if not base.__flags__ & (1 << 9):  # not a heap type
+            return base.__new__
+    return object.__new__
+
+
+def set_attribute(target: Any, name: str, value: Any) -> None:
+    """Write an attribute, past any ``__setattr__`` written in Python."""
+    if isinstance(target, type):
+        type.__setattr__(target, name, value)
+    else:
+        object.__setattr__(target, name, value)
+
+
+def delete_attribute(target: Any, name: str) -> None:
+    """Delete an attribute, past any ``__delattr__`` written in Python."""
+    if isinstance(target, type):
+        type.__delattr__(target, name)
+    else:
+        object.__delattr__(target, name)
+
+
+def builtin_base(container: Any) -> Any:
+    """The built-in class whose methods work on the raw contents of a container."""
+    for base in (collections.OrderedDict, dict, list, set, collections.deque, bytearray):
+        if isinstance(container, base):
+            return base
+    return type(container)
+
+
+def set_item(container: Any, key: Any, value: Any) -> None:
+    """Write an item, past any override in a subclass."""
+    builtin_base(container).__setitem__(container, key, value)
+
+
+def delete_item(container: Any, key: Any) -> None:
+    """Delete an item, past any override in a subclass."""
+    builtin_base(container).__delitem__(container, key)
+
+
+def set_contents(container: Any, new: Any) -> None:
+    """Give a list, dict, set or deque the contents and order of ``new``, in place."""
+    base = builtin_base(container)
+    if base is list:
+        list.__setitem__(container, slice(None), new)
+        return
+    base.clear(container)
+    if base in (dict, collections.OrderedDict):
+        for key, value in new.items():
+            base.__setitem__(container, key, value)
+    else:
+        (base.extend if base is collections.deque else base.update)(container, new)

@@ -1,0 +1,334 @@
+"""Generate the residual function of a capture: what still runs in Python on each call.
+
+    def residual(inputs, l0, l1):
+        out = graph(inputs)
+        <writes to the outside, in their order>
+        return <result rebuilt from out, inputs and what the arguments lead to>
+
+A graph break ends it otherwise: the state of every suspended frame is put into a tuple, the operation
+runs, and the frames go on in their resume functions, innermost first. What the operation raises is
+raised again in the frame itself, where the user's handlers are and where tracebacks point.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import linecache
+import operator
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Protocol
+
+from braze.capture.recipes import Namespace, Rebuilder, SourceText
+from braze.capture.records import (
+    BreakKind,
+    Capture,
+    Check,
+    Constant,
+    Effect,
+    EffectKind,
+    FrameState,
+    FromSource,
+    GraphBreak,
+    GraphOutput,
+)
+from braze.capture.replay import (
+    GENERATED,
+    Jump,
+    caught,
+    delete_attribute,
+    delete_item,
+    run,
+    set_attribute,
+    set_contents,
+    set_item,
+)
+from braze.support import trace
+from braze.support.errors import InternalError
+from braze.support.log import logger
+
+Resume = Callable[[tuple[Any, ...]], Any]
+_numbers = itertools.count(1)
+
+
+class Resumes(Protocol):
+    """Where resume functions come from (``session``)."""
+
+    def point(
+        self, frame: FrameState, *, offset: int, pushes: int, raises: bool, captured: bool, fixed: bool
+    ) -> Any:
+        """A thing with ``of(function) -> Resume``: the resume function for a frame of that function."""
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the call that broke the graph; Python frames under it are captured on their own."""
+
+
+def build_residual(
+    capture: Capture, graph: Callable[..., Any] | None, function: Any, arity: int, resumes: Resumes
+) -> FunctionType:
+    """Make the function that an entry calls after this capture's guards have passed.
+
+    ``function`` owns the frame's globals and closure; ``arity`` is how many locals the entry hands over.
+    """
+    arguments = ["inputs", *(f"l{i}" for i in range(arity))]
+    names = Namespace(reserved=[*arguments, "out", "graph", "residual", "then", "more", "error"])
+    lines = _Writer(capture, graph, function, names, resumes).write()
+    text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
+    file = f"{GENERATED}residual {next(_numbers)} of {capture.name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    logger("bytecode").info("residual code of %s\n%s", capture.name, text)
+    if trace.dumping():
+        trace.dump(f"residual_{capture.name}", "py", describe_names(names) + text)
+    scope = names.values | {"graph": graph}
+    exec(compile(text, file, "exec"), scope)
+    return scope["residual"]
+
+
+def describe_names(names: Namespace) -> str:
+    """A comment per name that the residual text uses."""
+    lines = []
+    for name, value in names.values.items():
+        shown = f"<{type(value).__name__}>" if isinstance(value, dict) else repr(value).splitlines()[0]
+        lines.append(f"# {name}: {shown[:100]}\n")
+    return "".join(lines)
+
+
+class _Writer:
+    """The lines of one residual function."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        graph: Callable[..., Any] | None,
+        function: Any,
+        names: Namespace,
+        resumes: Resumes,
+    ) -> None:
+        self.capture = capture
+        self.graph = graph
+        self.function = function
+        self.names = names
+        self.resumes = resumes
+        self.lines: list[str] = []
+        sources = SourceText(function, capture, names)
+        self.values = Rebuilder(capture.recipes, sources, self.lines, _roots(capture))
+
+    def write(self) -> list[str]:
+        """Graph, then all reads and builds, then writes, then the end: return, or break."""
+        capture, lines = self.capture, self.lines
+        call = "graph(inputs)" if getattr(self.graph, "boxed", False) else "graph(*inputs)"
+        if self.graph is not None and capture.graph_break is None and not capture.effects:
+            uses = _outputs_used(capture)
+            if uses == 1:
+                assert capture.result is not None
+                value = self.values.value(capture.result)
+                if not lines and value.count("out[") == 1:
+                    return [f"return {value.replace('out[', f'{call}[')}"]
+            lines.insert(0, f"out = {call}")
+            if uses != 1:
+                assert capture.result is not None
+                value = self.values.value(capture.result)
+            return [*lines, f"return {value}"]
+        if self.graph is not None:
+            lines.append(f"out = {call}")
+        replayed = self._effects()
+        if capture.graph_break is not None:
+            self._break(capture.graph_break, replayed)
+            return lines
+        if capture.result is None:
+            raise InternalError("BZ9011", f"the capture of {capture.name} has neither result nor break")
+        result = (self.values.atom if replayed else self.values.value)(capture.result)
+        return [*lines, *replayed, f"return {result}"]
+
+    # -- effects
+
+    def _effects(self) -> list[str]:
+        """The statements that replay writes; what they read is written out before any of them runs."""
+        return [self._effect(effect) for effect in self.capture.effects]
+
+    def _effect(self, effect: Effect) -> str:
+        args = [self.values.atom(a) for a in effect.args]
+        name = self.names.name_of
+        match effect.kind:
+            case EffectKind.SETATTR:
+                return f"{name(set_attribute)}({args[0]}, {effect.name!r}, {args[1]})"
+            case EffectKind.DELATTR:
+                return f"{name(delete_attribute)}({args[0]}, {effect.name!r})"
+            case EffectKind.SETITEM:
+                return f"{name(set_item)}({', '.join(args)})"
+            case EffectKind.DELITEM:
+                return f"{name(delete_item)}({', '.join(args)})"
+            case EffectKind.SET_CONTENTS:
+                return f"{name(set_contents)}({', '.join(args)})"
+            case EffectKind.SET_GLOBAL:
+                return f"{args[0]}.__globals__[{effect.name!r}] = {args[1]}"
+            case EffectKind.SET_CELL:
+                return f"{args[0]}.cell_contents = {args[1]}"
+            case EffectKind.CALL:
+                return f"{args[0]}({', '.join(args[1:])})"
+
+    # -- breaks
+
+    def _break(self, at: GraphBreak, replayed: list[str]) -> None:
+        """Save the frames, run the operation, go on in the frames."""
+        operands = [self.values.atom(i) for i in at.operands]
+        saved = [self._state(frame) for frame in at.frames]
+        lines, name = self.lines, self.names.name_of
+        lines += replayed
+        lines += [f"state{i} = {text}" for i, (_, text) in enumerate(saved)]
+        frames = [_Frame(f, function) for f, (function, _) in zip(at.frames, saved, strict=True)]
+        if at.kind is BreakKind.RAISE:
+            then = self._point(frames[0], frames[0].state.offset, raises=True)
+            lines.append(f"then, more = {then}, ({operands[0]},)")
+        elif at.kind is BreakKind.RUN:
+            then = self._point(frames[0], frames[0].state.offset, pushes=0, captured=False)
+            lines.append(f"then, more = {then}, ()")
+        else:
+            self._guarded(self._operation(at, operands, frames[0]), frames[0])
+        for i, outer in enumerate(frames[1:], 1):
+            then = self._point(outer, outer.state.offset, pushes=outer.state.pushes)
+            more = "(value,)" if outer.state.pushes else "()"
+            step = f"value = {name(run)}(then, state{i - 1} + more)"
+            self._guarded([step, f"then, more = {then}, {more}"], outer)
+        last = f"(then, state{len(frames) - 1} + more)"
+        # a resumed frame hands the next step to its caller's loop instead of nesting in it
+        resumed = getattr(self.function, "__braze_resumed__", False)
+        lines.append(f"return {name(Jump)}{last}" if resumed else f"return {name(run)}{last}")
+
+    def _guarded(self, body: list[str], frame: _Frame) -> None:
+        """Run ``body``; what it raises is raised again inside ``frame``."""
+        raising = self._point(frame, frame.state.offset, raises=True)
+        self.lines += [
+            "try:",
+            *(f"    {line}" for line in body),
+            "except BaseException as error:",
+            f"    then, more = {raising}, ({self.names.name_of(caught)}(error),)",
+        ]
+
+    def _state(self, frame: FrameState) -> tuple[str, str]:
+        """Texts of a frame's function and of the tuple that its resume function unpacks."""
+        items = [self.values.atom(i) for i in (*frame.stack, *carried_locals(frame)) if i >= 0]
+        text = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        if fixed_function(self.capture, frame, self.function) is not None:
+            return "", text
+        function = self.values.atom(frame.function)
+        return function, text + (f" + {function}.__closure__" if frame.code.co_freevars else "")
+
+    def _point(
+        self, frame: _Frame, offset: int, *, pushes: int = 1, raises: bool = False, captured: bool = True
+    ) -> str:
+        """The text that gives the resume function of a frame."""
+        fixed = fixed_function(self.capture, frame.state, self.function)
+        point = self.resumes.point(
+            frame.state,
+            offset=offset,
+            pushes=pushes,
+            raises=raises,
+            captured=captured,
+            fixed=fixed is not None,
+        )
+        hint = f"{'raise' if raises else 'resume'}_{frame.state.code.co_name}"
+        if fixed is not None:
+            return self.names.name_of(point.of(fixed), hint)
+        return f"{self.names.name_of(point, hint)}.of({frame.function})"
+
+    def _operation(self, at: GraphBreak, operands: list[str], frame: _Frame) -> list[str]:
+        """Statements that run the broken operation and choose how the innermost frame goes on."""
+        offset = frame.state.offset
+        match at.kind:
+            case BreakKind.CALL:
+                call = self._call(operands, tuple(at.detail or ()))
+                return [f"then, more = {self._point(frame, offset)}, ({call},)"]
+            case BreakKind.CALL_EX:
+                starred = "".join(f", {star}{o}" for star, o in zip(("*", "**"), operands[1:], strict=False))
+                call = f"{self.names.name_of(self.resumes.call, 'call')}({operands[0]}{starred})"
+                return [f"then, more = {self._point(frame, offset)}, ({call},)"]
+            case BreakKind.OPERATOR:
+                call = self._operator(at.detail, operands)
+                return [f"then, more = {self._point(frame, offset)}, ({call},)"]
+            case BreakKind.STATEMENT:
+                then = self._point(frame, offset, pushes=0)
+                return [self._operator(at.detail, operands), f"then, more = {then}, ()"]
+            case BreakKind.BRANCH:
+                return self._branch(at.detail, operands[0], frame)
+        raise InternalError("BZ9012", f"no residual code for a break of kind {at.kind}")
+
+    def _branch(self, detail: Any, condition: str, frame: _Frame) -> list[str]:
+        if_false, if_true, keep = detail
+        lines = [f"if {condition}:"]
+        for taken, offset in ((True, if_true), (False, if_false)):
+            kept = keep is taken
+            then = self._point(frame, offset, pushes=int(kept))
+            lines.append(f"    then, more = {then}, {f'({condition},)' if kept else '()'}")
+            lines += ["else:"] if taken else []
+        return lines
+
+    def _call(self, operands: list[str], keywords: tuple[str, ...]) -> str:
+        split = len(operands) - len(keywords)
+        args = [
+            *operands[:split],
+            *(f"{k}={v}" for k, v in zip(keywords, operands[split:], strict=True)),
+        ]
+        return f"{self.names.name_of(self.resumes.call, 'call')}({', '.join(args)})"
+
+    def _operator(self, detail: Any, operands: list[str]) -> str:
+        function = detail
+        if isinstance(detail, str):
+            function = getattr(builtins, detail, None) or getattr(operator, detail)
+        return f"{self.names.name_of(function)}({', '.join(operands)})"
+
+
+class _Frame:
+    """A suspended frame while its residual code is written; ``function``: its text, where it varies."""
+
+    def __init__(self, state: FrameState, function: str) -> None:
+        self.state = state
+        self.function = function
+
+
+def carried_locals(frame: FrameState) -> tuple[int, ...]:
+    """The locals that travel in the state: all slots but the closure's."""
+    return frame.locals[: len(frame.locals) - len(frame.code.co_freevars)]
+
+
+def fixed_function(capture: Capture, frame: FrameState, function: Any) -> Any:
+    """The one function object that a frame runs in every call of this capture, or None."""
+    recipe = capture.recipes[frame.function]
+    if isinstance(recipe, Constant):
+        return recipe.value
+    if frame.code is capture.code and frame is capture.graph_break.frames[-1]:  # type: ignore[union-attr]
+        return function
+    if isinstance(recipe, FromSource):
+        for guard in capture.guards:
+            if guard.source is recipe.source and guard.check is Check.IS:
+                return guard.expected
+    return None
+
+
+def _roots(capture: Capture) -> list[int]:
+    """Every recipe id that the residual code mentions, with repeats."""
+    roots = [a for effect in capture.effects for a in effect.args]
+    if capture.graph_break is not None:
+        roots += capture.graph_break.operands
+        for frame in capture.graph_break.frames:
+            roots += [i for i in (*frame.stack, *carried_locals(frame)) if i >= 0]
+            roots.append(frame.function)
+    if capture.result is not None:
+        roots.append(capture.result)
+    return roots
+
+
+def _outputs_used(capture: Capture) -> int:
+    """How many places read a graph output (those of the result only)."""
+    count, seen, todo = 0, set(), [capture.result]
+    while todo:
+        index = todo.pop()
+        assert index is not None
+        recipe = capture.recipes[index]
+        if isinstance(recipe, GraphOutput):
+            count += 1
+        elif index not in seen:
+            seen.add(index)
+            todo += getattr(recipe, "args", ())
+    return count
