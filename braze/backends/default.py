@@ -19,10 +19,15 @@ from braze.target import Target, cpu_target, cuda_target
 @register_backend(needs_options=True)
 def braze(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options) -> Callable[..., Any]:
     """Kernels for the graph; where gradients are needed, the graph itself (see training.py)."""
-    name = str(getattr(gm, "name", None) or gm.meta.get("name", "graph"))
-    if training_runs_eagerly(gm, name):
+    context = context_for(gm, example_inputs, options)
+    if training_runs_eagerly(gm, context.name):
         return gm.forward
-    return compile_graph(gm, example_inputs, CompileContext(options, target_of(example_inputs), name))
+    return compile_graph(gm, example_inputs, context)
+
+
+def context_for(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CompileContext:
+    """Options, device and name of one compile."""
+    return CompileContext(options, target_of(example_inputs), str(gm.meta.get("name", "graph")))
 
 
 def target_of(example_inputs: Sequence[Any]) -> Target:
