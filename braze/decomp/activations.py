@@ -32,11 +32,11 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 @decompose(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(x: Tensor) -> Any:
-    """min(x, 0) - log1p(exp(-|x|)); the second result is a buffer that only the backward reads."""
+    """min(x, 0) - log1p(exp(-|x|)); also exp(-|x|), for the backward."""
     wide = widened(x)
     small = aten.exp.default(aten.neg.default(aten.abs.default(wide)))
     y = aten.sub.Tensor(aten.clamp_max.default(wide, 0), aten.log1p.default(small))
-    return cast(y, x.dtype), aten.empty.memory_format([0], dtype=x.dtype, device=x.device)
+    return cast(y, x.dtype), cast(small, x.dtype)
 
 
 @decompose(aten.rrelu_with_noise.default)

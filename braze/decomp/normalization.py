@@ -55,7 +55,7 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps:
     mean = aten.mean.dim(aten.mul.Tensor(wide, wide), dims, True)
     rstd = aten.rsqrt.default(aten.add.Scalar(mean, torch.finfo(wide.dtype).eps if eps is None else eps))
     y = _affine(aten.mul.Tensor(wide, rstd), weight, None)
-    return cast(y, x.dtype if weight is None else torch.promote_types(x.dtype, x.dtype))
+    return cast(y, x.dtype)
 
 
 @decompose(aten.native_group_norm.default)

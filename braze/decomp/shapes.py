@@ -137,6 +137,6 @@ def diag_embed(x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> An
         return NotImplemented
     size = x.shape[-1] + abs(offset)
     index = aten.arange.start_step(0, size, 1, dtype=torch.int64, device=x.device)
-    on_diagonal = aten.eq.Tensor(aten.sub.Tensor(index, aten.unsqueeze.default(index, -1)), offset)
+    on_diagonal = aten.eq.Scalar(aten.sub.Tensor(index, aten.unsqueeze.default(index, -1)), offset)
     spread = aten.constant_pad_nd.default(x, [max(offset, 0), max(-offset, 0)])
     return aten.where.self(on_diagonal, aten.unsqueeze.default(spread, -2), _zero(x))

@@ -1,0 +1,235 @@
+"""Each decomposition gives what the operator's eager kernel gives, special values and empty sizes included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from braze.decomp.registry import ours
+
+aten = torch.ops.aten
+INF, NAN = float("inf"), float("nan")
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float64, special: bool = True) -> torch.Tensor:
+    """Random numbers with zeros, infinities and nan strewn in."""
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + 7), dtype=torch.float64) * 2
+    flat = x.view(-1)
+    if special and flat.numel() > 8:
+        for i, value in enumerate((0.0, -0.0, INF, -INF, NAN)):
+            flat[(i * 7 + 1) % flat.numel()] = value
+    return x.to(dtype)
+
+
+def plain(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return numbers(*shape, dtype=dtype, special=False)
+
+
+def unit(*shape: int) -> torch.Tensor:
+    return plain(*shape).sigmoid()
+
+
+def ints(*shape: int, high: int = 5) -> torch.Tensor:
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(3))
+
+
+def bools(*shape: int) -> torch.Tensor:
+    return plain(*shape) > 0
+
+
+cpu = torch.device("cpu")
+
+#: operator -> argument lists (each a tuple of args and kwargs)
+CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
+    aten.native_layer_norm.default: [
+        ((plain(3, 8), [8], plain(8), plain(8), 1e-5), {}),
+        ((numbers(3, 2, 8), [2, 8], None, None, 1e-3), {}),
+        ((plain(3, 1), [1], plain(1), None, 1e-5), {}),
+        ((plain(0, 4), [4], plain(4), plain(4), 1e-5), {}),
+    ],
+    aten.rms_norm.default: [
+        ((plain(3, 8), [8], plain(8), 1e-6), {}),
+        ((numbers(3, 2, 8), [2, 8], None, None), {}),
+        ((plain(3, 8), [8], None, 1e-6), {}),
+    ],
+    aten.native_group_norm.default: [
+        ((plain(2, 6, 4), plain(6), plain(6), 2, 6, 4, 3, 1e-5), {}),
+        ((numbers(2, 6, 2, 2), None, None, 2, 6, 4, 1, 1e-5), {}),
+    ],
+    aten.batch_norm.default: [
+        ((plain(2, 3, 4), plain(3), plain(3), plain(3), unit(3), False, 0.1, 1e-5, False), {}),
+        ((numbers(2, 3, 4, 4), None, None, plain(3), unit(3), False, 0.1, 1e-5, False), {}),
+        ((plain(4, 3), plain(3), plain(3), None, None, True, 0.1, 1e-5, False), {}),
+    ],
+    aten._native_batch_norm_legit_no_training.default: [
+        ((plain(2, 3, 4), plain(3), plain(3), plain(3), unit(3), 0.1, 1e-5), {}),
+    ],
+    aten._softmax.default: [
+        ((numbers(4, 6), -1, False), {}),
+        ((torch.tensor([[-INF, -INF], [0.0, -INF], [INF, 0.0], [NAN, 1.0]], dtype=torch.float64), 1, False), {}),
+        ((plain(3, 0), 1, False), {}),
+        ((plain(0, 3), 1, False), {}),
+        ((torch.tensor(2.0, dtype=torch.float64), 0, False), {}),
+        ((plain(3, 4, 5), 1, False), {}),
+    ],
+    aten._log_softmax.default: [
+        ((numbers(4, 6), -1, False), {}),
+        ((torch.tensor([[-INF, -INF], [0.0, -INF], [INF, 0.0]], dtype=torch.float64), 1, False), {}),
+        ((plain(2, 0), 1, False), {}),
+    ],
+    aten._safe_softmax.default: [
+        ((torch.tensor([[-INF, -INF], [0.0, -INF], [1.0, 0.0]], dtype=torch.float64), 1), {}),
+    ],
+    aten.logsumexp.default: [
+        ((numbers(4, 6), [1]), {}),
+        ((torch.tensor([[-INF, -INF], [INF, INF], [INF, -INF], [1.0, 2.0]], dtype=torch.float64), [1], True), {}),
+        ((plain(3, 4, 5), [0, 2]), {}),
+        ((torch.tensor(1.5, dtype=torch.float64), [0]), {}),
+        ((ints(3, 4), [1]), {}),
+    ],
+    aten.nll_loss_forward.default: [
+        ((plain(6, 5), ints(6), None, 1, -100), {}),
+        ((plain(6, 5), ints(6), unit(5), 1, 2), {}),
+        ((plain(6, 5), ints(6), unit(5), 2, -100), {}),
+        ((plain(6, 5), ints(6), None, 0, 1), {}),
+        ((plain(6, 5), torch.full((6,), 3), None, 1, 3), {}),
+        ((plain(5), torch.tensor(2), None, 1, -100), {}),
+    ],
+    aten.nll_loss2d_forward.default: [((plain(2, 5, 3, 2), ints(2, 3, 2), unit(5), 1, 1), {})],
+    aten.mse_loss.default: [((numbers(3, 4), plain(3, 4), r), {}) for r in (0, 1, 2)],
+    aten.smooth_l1_loss.default: [((numbers(3, 4), plain(3, 4), r, 0.5), {}) for r in (0, 1, 2)],
+    aten.huber_loss.default: [((plain(3, 4), plain(3, 4), r, 0.7), {}) for r in (0, 1, 2)],
+    aten.binary_cross_entropy.default: [
+        ((unit(3, 4), unit(3, 4), None, 1), {}),
+        ((torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64), plain(3), 0), {}),
+    ],
+    aten.binary_cross_entropy_with_logits.default: [
+        ((plain(3, 4), unit(3, 4), None, None, 1), {}),
+        ((torch.tensor([1e3, -1e3, 0.0], dtype=torch.float64), unit(3), unit(3), unit(3), 0), {}),
+    ],
+    aten.glu.default: [((numbers(3, 8), 1), {}), ((plain(4, 3), 0), {})],
+    aten._prelu_kernel.default: [((numbers(3, 8), plain(8)), {})],
+    aten.log_sigmoid_forward.default: [((numbers(3, 8),), {}), ((torch.tensor([-1e4, 1e4, 0.0], dtype=torch.float64),), {})],
+    aten.rrelu_with_noise.default: [((plain(3, 8), plain(3, 8), 0.1, 0.3, False), {})],
+    aten.logit.default: [((unit(3, 4),), {}), ((torch.tensor([0.0, 1.0, 0.5, 2.0], dtype=torch.float64), 1e-3), {})],
+    aten.zeros.default: [(([2, 3],), {}), (([0],), {"dtype": torch.int64})],
+    aten.ones.default: [(([2, 3],), {}), (([],), {"dtype": torch.bool})],
+    aten.scalar_tensor.default: [((2.5,), {}), ((2,), {"dtype": torch.int32})],
+    aten.zeros_like.default: [((plain(2, 3),), {}), ((plain(2, 3),), {"dtype": torch.int8})],
+    aten.ones_like.default: [((plain(2, 3),), {})],
+    aten.full_like.default: [((plain(2, 3), 7), {}), ((ints(2, 3), 7), {})],
+    aten.new_zeros.default: [((plain(2), [3, 1]), {})],
+    aten.new_ones.default: [((plain(2), [3, 1]), {"dtype": torch.bool})],
+    aten.new_full.default: [((plain(2), [3, 1], 2.5), {})],
+    aten.arange.default: [((5,), {}), ((5.5,), {}), ((5,), {"dtype": torch.float16})],
+    aten.arange.start: [((2, 7), {}), ((2, 7.0), {})],
+    aten.linspace.default: [((0, 1, 7), {}), ((-3.5, 2, 8), {"dtype": torch.float64}), ((1, 1, 1), {})],
+    aten.eye.default: [((3,), {}), ((0,), {})],
+    aten.eye.m: [((3, 5), {"dtype": torch.int64})],
+    aten.mv.default: [((plain(3, 4), plain(4)), {})],
+    aten.addmv.default: [((plain(3), plain(3, 4), plain(4)), {"beta": 0.5, "alpha": 2}), ((torch.full((3,), NAN, dtype=torch.float64), plain(3, 4), plain(4)), {"beta": 0})],
+    aten.dot.default: [((plain(5), plain(5)), {}), ((ints(4), ints(4)), {}), ((plain(0), plain(0)), {})],
+    aten.addr.default: [((plain(3, 4), plain(3), plain(4)), {"beta": 2, "alpha": 0.5})],
+    aten.addbmm.default: [((plain(3, 4), plain(2, 3, 5), plain(2, 5, 4)), {"beta": 2, "alpha": 0.5})],
+    aten._adaptive_avg_pool2d.default: [((numbers(2, 3, 4, 4), [1, 1]), {})],
+    aten._adaptive_avg_pool3d.default: [((plain(2, 3, 2, 4, 4), [1, 1, 1]), {})],
+    aten.count_nonzero.dim_IntList: [((numbers(3, 4), [1]), {}), ((bools(3, 4), [0]), {})],
+    aten.count_nonzero.default: [((ints(3, 4),), {})],
+    aten.nansum.default: [((numbers(3, 4).clamp(-5, 5), [1], True), {}), ((numbers(3, 4).clamp(-5, 5),), {})],
+    aten.aminmax.default: [((plain(3, 4),), {"dim": 1, "keepdim": True}), ((numbers(3, 4),), {})],
+    aten.norm.ScalarOpt_dim: [((plain(3, 4), 2, [1], True), {}), ((plain(3, 4), None, [0]), {}), ((plain(3, 4), 1, [0]), {})],
+    aten.norm.Scalar: [((plain(3, 4),), {})],
+    aten.trace.default: [((plain(3, 5),), {}), ((ints(4, 2),), {})],
+    aten.stack.default: [(([plain(2, 3), numbers(3, 3)[:2]], 1), {}), (([plain(2), plain(2)], -1), {}), (([torch.tensor(1.0)], 0), {})],
+    aten.repeat.default: [((numbers(2, 3), [2, 1, 3]), {}), ((plain(2), [0]), {}), ((torch.tensor(3), [2]), {}), ((plain(3, 2).t(), [1, 2]), {})],
+    aten.tril.default: [((numbers(4, 5), k), {}) for k in (-6, -1, 0, 2)] + [((bools(2, 3, 3),), {})],
+    aten.triu.default: [((numbers(4, 5), k), {}) for k in (-1, 0, 2, 7)] + [((ints(3, 3),), {})],
+    aten.masked_fill.Scalar: [((numbers(3, 4), bools(3, 4), -INF), {}), ((plain(3, 4), bools(4), 2), {}), ((ints(3), bools(2, 3), 2), {})],
+    aten.masked_fill.Tensor: [((numbers(3, 4), bools(3, 1), torch.tensor(3)), {})],
+    aten.one_hot.default: [((ints(3, 2), 5), {})],
+    aten.pixel_shuffle.default: [((plain(2, 8, 3, 2), 2), {})],
+    aten.pixel_unshuffle.default: [((plain(2, 2, 6, 4), 2), {})],
+    aten.unsafe_split.Tensor: [((plain(7, 2), 3), {})],
+    aten.unsafe_split_with_sizes.default: [((plain(7, 2), [3, 0, 4]), {})],
+    aten.rot90.default: [((plain(3, 4), k, [0, 1]), {}) for k in (0, 1, 2, 3, -1)],
+    aten.diag_embed.default: [((plain(2, 3), k), {}) for k in (0, 1, -2)],
+    aten.upsample_nearest1d.default: [((plain(2, 3, 5), [7]), {}), ((plain(2, 3, 5), [10], 2.0), {}), ((plain(1, 1, 7), [3]), {})],
+    aten.upsample_nearest2d.default: [((plain(2, 3, 4, 5), [8, 10]), {}), ((plain(2, 3, 4, 5), [3, 13], None, None), {})],
+}
+
+#: entered, but their results are memory without contents
+NO_VALUES = {aten.new_empty.default}
+
+
+def flat(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def test_every_decomposition_has_a_case():
+    assert set(ours()) - NO_VALUES == set(CASES)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"), [(op, args, kwargs) for op, cases in CASES.items() for args, kwargs in cases], ids=str
+)
+def test_it_gives_what_eager_gives(op, args, kwargs):
+    copies = [a.clone() if isinstance(a, torch.Tensor) and a._base is None else a for a in args]
+    got = ours()[op](*copies, **kwargs)
+    if got is NotImplemented:
+        return  # the operator stays: test_it_declines lists where
+    want = flat(op(*args, **kwargs))
+    got = flat(got)
+    for have, expected in zip(got, want):
+        assert have.dtype == expected.dtype
+        assert have.shape == expected.shape or expected.numel() == 0
+        close = 1e-9 if expected.dtype == torch.float64 else None
+        torch.testing.assert_close(have, expected, equal_nan=True, rtol=close, atol=close, check_stride=False)
+
+
+def test_it_declines_only_what_is_known():
+    """Which of the cases above a decomposition leaves to the operator."""
+    left = []
+    for op, cases in CASES.items():
+        for i, (args, kwargs) in enumerate(cases):
+            copies = [a.clone() if isinstance(a, torch.Tensor) and a._base is None else a for a in args]
+            if ours()[op](*copies, **kwargs) is NotImplemented:
+                left.append((str(op), i))
+    assert left == [("aten.native_layer_norm.default", 3), ("aten.linspace.default", 2)]
+
+
+HALF_CASES = [
+    (aten.native_layer_norm.default, lambda d: (plain(3, 16, dtype=d), [16], plain(16, dtype=d), plain(16, dtype=d), 1e-5)),
+    (aten.rms_norm.default, lambda d: (plain(3, 16, dtype=d), [16], plain(16, dtype=d), 1e-6)),
+    (aten.native_group_norm.default, lambda d: (plain(2, 4, 8, dtype=d), plain(4, dtype=d), plain(4, dtype=d), 2, 4, 8, 2, 1e-5)),
+    (aten.batch_norm.default, lambda d: (plain(2, 3, 8, dtype=d), plain(3, dtype=d), plain(3, dtype=d), plain(3, dtype=d), unit(3).to(d), False, 0.1, 1e-5, False)),
+    (aten._softmax.default, lambda d: (plain(4, 16, dtype=d), -1, False)),
+    (aten._log_softmax.default, lambda d: (plain(4, 16, dtype=d), -1, False)),
+    (aten.logsumexp.default, lambda d: (plain(4, 16, dtype=d), [1])),
+    (aten.log_sigmoid_forward.default, lambda d: (plain(4, 16, dtype=d),)),
+    (aten.logit.default, lambda d: (unit(4, 16).to(d),)),
+    (aten.mse_loss.default, lambda d: (plain(4, 16, dtype=d), plain(16, 4, dtype=d).t(), 1)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("op", "make"), HALF_CASES, ids=str)
+def test_in_narrow_types_it_is_no_further_from_the_truth_than_eager(op, make, dtype):
+    args = make(dtype)
+    exact = flat(op(*[a.double() if isinstance(a, torch.Tensor) else a for a in args]))[0]
+    eager = flat(op(*args))[0]
+    ours_is = flat(ours()[op](*args))[0]
+    assert ours_is.dtype == eager.dtype
+    error, allowed = (ours_is.double() - exact).norm(), (eager.double() - exact).norm()
+    assert error <= allowed + torch.finfo(dtype).eps * exact.norm()
+
+
+def test_batch_norm_in_training_updates_the_running_statistics():
+    x, mean, var = plain(4, 3, 5), plain(3), unit(3)
+    want_mean, want_var = mean.clone(), var.clone()
+    want = aten.batch_norm.default(x, None, None, want_mean, want_var, True, 0.3, 1e-5, False)
+    got = ours()[aten.batch_norm.default](x, None, None, mean, var, True, 0.3, 1e-5, False)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(mean, want_mean)
+    torch.testing.assert_close(var, want_var)

@@ -1,0 +1,55 @@
+"""The table of decompositions, and that what it traces to is core."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braze.decomp import decompose, table
+from braze.decomp.core import FAMILIES, core_operators, is_core
+from braze.decomp.registry import ours
+from braze.support.errors import InternalError
+from tests.decomp.test_against_eager import CASES
+
+aten = torch.ops.aten
+
+
+def test_two_functions_for_one_operator_are_refused():
+    with pytest.raises(InternalError, match="BZ9021"):
+        decompose(aten.stack.default)(lambda: None)
+
+
+def test_the_users_function_comes_first():
+    mine = object()
+    assert table({aten.stack.default: mine})[aten.stack.default] is mine
+    assert table()[aten.stack.default] is ours()[aten.stack.default]
+
+
+def test_the_core_set_names_real_operators_once():
+    names = [name for family in FAMILIES.values() for name in family]
+    assert len(names) == len(set(names))
+    assert is_core(aten.add.Tensor) and not is_core(aten.add_.Tensor) and not is_core(aten.sort.default)
+    assert all(not op._schema.is_mutable for op in core_operators())
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: set = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ops.add(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("op", list(CASES), ids=str)
+def test_a_decomposition_is_made_of_core_operators(op):
+    """Or of operators that the trace takes apart further."""
+    further = {*table(), aten.split.Tensor, aten.split_with_sizes.default, aten.copy_.default, aten.softmax.int}
+    for args, kwargs in CASES[op]:
+        with Seen() as seen, torch._C._AutoDispatchBelowAutograd():
+            result = ours()[op](*args, **kwargs)
+        if result is not NotImplemented:
+            strange = {o for o in seen.ops if not is_core(o) and o not in further and o.namespace == "aten"}
+            assert not strange
