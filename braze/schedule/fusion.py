@@ -139,12 +139,12 @@ def _shared_reads(fusion: Fusion, a: Block, b: Block) -> int:
 
 
 def kept_buffers(program: LoopProgram) -> set[str]:
-    """Buffers whose contents are needed after the last step: inputs, outputs, and what outputs alias."""
+    """Buffers whose contents outlive their last visible use: inputs, outputs, and storage with several names."""
     kept = {b.name for b in program.buffers if b.kind is not BufferKind.TEMPORARY}
     kept |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
-    for step in reversed(program.steps):
-        if isinstance(step, ExternCall) and step.aliases and kept & {*step.outputs}:
-            kept |= {*step.aliases}
+    for step in program.steps:
+        if isinstance(step, ExternCall) and step.aliases:
+            kept |= {*step.aliases, *filter(None, step.outputs)}
     return kept
 
 

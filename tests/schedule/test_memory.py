@@ -1,0 +1,136 @@
+"""The arena plan: no two live buffers overlap, and the peak is not above eager's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.schedule.programs import Builder, axes, call, load, scheduled
+from tests.schedule.test_random_programs import programs
+
+from braze.loops.ir import LoopProgram, Op
+from braze.schedule.memory import ALIGNMENT, Life, _best_fit, _largest_first, _pack_symbolic
+from braze.schedule.verify import check_memory
+from braze.support.errors import InternalError
+from braze.symbolic.expr import Integer, Symbol
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Life]:
+    found = []
+    for k in range(draw(st.integers(1, 25))):
+        start = draw(st.integers(0, 20))
+        stop = start + draw(st.integers(0, 8))
+        found.append(Life(f"b{k}", start, stop, Integer(draw(st.integers(0, 2000)))))
+    return sorted(found, key=lambda x: (x.start, x.buffer))
+
+
+def overlap(a: Life, b: Life) -> bool:
+    return a.start <= b.stop and b.start <= a.stop
+
+
+@settings(max_examples=200, deadline=None)
+@given(lives(), st.sampled_from([_best_fit, _largest_first]))
+def test_live_slots_are_disjoint_and_aligned(found: list[Life], rule: object) -> None:
+    """Both placement rules keep live buffers apart, inside the arena, on 64-byte lines."""
+    offsets, total = rule(found)  # type: ignore[operator]
+    for k, a in enumerate(found):
+        assert offsets[a.buffer] % ALIGNMENT == 0
+        assert offsets[a.buffer] + a.bytes.value <= total
+        for b in found[k + 1 :]:
+            if overlap(a, b) and a.bytes.value and b.bytes.value:
+                first, second = sorted((a, b), key=lambda x: offsets[x.buffer])
+                assert offsets[first.buffer] + first.bytes.value <= offsets[second.buffer]
+
+
+@settings(max_examples=100, deadline=None)
+@given(lives(), st.integers(1, 50))
+def test_symbolic_slots_are_disjoint_for_every_size(found: list[Life], n: int) -> None:
+    """Sizes in terms of n: the offsets evaluated at any n keep live buffers apart."""
+    symbol = Symbol("n", 1, None)
+    symbolic = [dataclasses.replace(x, bytes=symbol * (x.bytes.value or 0)) for x in found]
+    offsets, total = _pack_symbolic(symbolic)
+    env = {symbol: n}
+    places = {x.buffer: (offsets[x.buffer].evaluate(env), x.bytes.evaluate(env)) for x in symbolic}
+    for k, a in enumerate(symbolic):
+        assert sum(places[a.buffer]) <= total.evaluate(env)
+        for b in symbolic[k + 1 :]:
+            (p, m), (q, size) = places[a.buffer], places[b.buffer]
+            assert not overlap(a, b) or not m or not size or p + m <= q or q + size <= p
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_peak_is_not_above_eager(program: LoopProgram) -> None:
+    """The arena is no larger than what running the steps one by one, freeing early, would hold (rounded up)."""
+    plan = scheduled(program)
+    eager = scheduled(program, fusion=False)
+    padding = ALIGNMENT * len(program.buffers)
+    assert plan.memory.arena_bytes.value <= eager_peak(eager) + padding
+
+
+def eager_peak(plan: object) -> int:
+    """Bytes alive at once when each step's results are allocated before it and freed after their last use."""
+    last: dict[str, int] = {}
+    groups = plan.groups  # type: ignore[attr-defined]
+    for k, g in enumerate(groups):
+        for name in (*g.reads, *g.writes):
+            last[name] = k
+    sizes = {s.buffer: s.bytes.value for s in plan.memory.slots}  # type: ignore[attr-defined]
+    alive: set[str] = set()
+    peak = 0
+    for k, g in enumerate(groups):
+        alive |= {n for n in g.writes if n in sizes}
+        peak = max(peak, sum(sizes[n] for n in alive))
+        alive = {n for n in alive if last[n] > k}
+    return peak
+
+
+def chain() -> Builder:
+    """Three pointwise kernels kept apart by reversed reads."""
+    b = Builder()
+    b.input("x", 64)
+    over = axes("i", 64)
+    i = over[0].symbol
+    b.point("p", over, load("x", 63 - i))
+    b.point("q", over, load("p", 63 - i))
+    b.point("r", over, load("q", 63 - i))
+    b.point("out", over, load("r", 63 - i))
+    return b
+
+
+def test_dead_buffers_are_used_again() -> None:
+    """A chain of kernels needs two slots, not three."""
+    assert scheduled(chain().program("out")).memory.arena_bytes.value == 2 * 256
+
+
+def test_pointwise_result_takes_its_operands_place() -> None:
+    """A kernel whose operand dies at the same index writes over it."""
+    b = Builder()
+    b.input("x", 64)
+    over = axes("i", 64)
+    i = over[0].symbol
+    b.point("p", over, load("x", 63 - i))
+    b.point("q", over, call(Op.EXP, load("p", i)))
+    b.point("out", over, load("q", 63 - i))
+    plan = scheduled(b.program("out"), fusion=False)
+    assert plan.memory.reuse == (("q", "p"),)
+    assert plan.memory.arena_bytes.value == 256
+
+
+def test_reader_at_other_points_is_not_overwritten() -> None:
+    """An operand read elsewhere than at the written element keeps its place."""
+    plan = scheduled(chain().program("out"), fusion=False)
+    assert plan.memory.reuse == ()
+
+
+def test_verifier_finds_an_overlap() -> None:
+    """Two live buffers put at one offset are reported."""
+    plan = scheduled(chain().program("out"))
+    broken = dataclasses.replace(
+        plan.memory, slots=tuple(dataclasses.replace(s, offset=Integer(0)) for s in plan.memory.slots)
+    )
+    with pytest.raises(InternalError, match="overlap"):
+        check_memory(plan.groups, broken)
