@@ -108,7 +108,7 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
     )
 
 
-def _as_python_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _as_python_function(fn: Any) -> Any:
     """``fn``, or a Python function that calls it where it is a builtin, a partial or another object."""
     fn = getattr(fn, "__braze_function__", fn)
     if isinstance(fn, types.FunctionType):

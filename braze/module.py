@@ -66,7 +66,7 @@ def compile_module(model: nn.Module, settings: Settings) -> nn.Module:
             hints=["pass the module that torch.jit.script or torch.jit.trace was given"],
         )
     # the call is looked up on the class, as Python does
-    call = types.MethodType(cls.__call__, model)
+    call: Any = types.MethodType(cls.__call__, model)
     entry = compile_callable(call, settings.bound_backend(), settings.resolve(), name=cls.__qualname__)
     members = {
         "__slots__": (),
@@ -78,6 +78,6 @@ def compile_module(model: nn.Module, settings: Settings) -> nn.Module:
         "__call__": staticmethod(entry),
     }
     made = types.new_class(cls.__name__, (CompiledModule, cls), {}, lambda body: body.update(members))
-    compiled = object.__new__(made)
+    compiled: Any = object.__new__(made)
     object.__setattr__(compiled, "__dict__", model.__dict__)
     return compiled
