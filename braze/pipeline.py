@@ -10,7 +10,7 @@ from typing import Any
 import torch.fx
 
 import braze
-from braze import aot
+from braze import aot, decomp
 from braze.aot.records import Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
@@ -71,8 +71,7 @@ def partition_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx
     """Trace to ATen, functionalize, decompose."""
     if trace.dumping():
         trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))
-    with trace.stage("aot"):
-        partition = aot.partition(gm, example_inputs, ctx)
+    partition = aot.partition(gm, example_inputs, ctx, decomp.table())
     if trace.dumping():
         trace.dump(f"{ctx.name}_aten", "py", partition.forward.print_readable(print_output=False))
     return partition
