@@ -26,6 +26,11 @@ from braze.support.record import record
 RELATION_NAMES = {"min": min, "max": max, "abs": abs, "math": math, "int": int, "bool": bool}
 
 
+#: values compared by their attributes
+PARTS = {range: ("start", "stop", "step"), slice: ("start", "stop", "step"), torch.device: ("type", "index")}
+_PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
+
+
 @record
 class GuardTable:
     """The walker's tables, and which source and guard each row stands for."""
@@ -122,7 +127,27 @@ class _Builder:
             case Check.RANGE:
                 self.relations.append((expected.expression, guard))
                 return
+            case Check.EQUAL if not is_plain(expected):
+                self._parts(guard)
+                return
         self._check(guard.source, guard.check.value, expected, guard)
+
+    def _parts(self, guard: Guard) -> None:
+        """An EQUAL of a value that the walker does not compare itself, as checks of its parts."""
+        value, source = guard.expected, guard.source
+        kind = type(value)
+        if kind in PARTS:
+            self._check(source, "type", kind, guard)
+            for name in PARTS[kind]:
+                part = Guard(Source(Step.ATTR, name, source), Check.EQUAL, getattr(value, name), guard.origin)
+                self._add(part)
+        elif isinstance(value, tuple):
+            self._check(source, "type", kind, guard)
+            self._check(source, "length", len(value), guard)
+            for i, element in enumerate(value):
+                self._add(Guard(Source(Step.ITEM, i, source), Check.EQUAL, element, guard.origin))
+        else:
+            self._check(source, "is", value, guard)
 
     def _tensor(self, guard: Guard) -> tuple[Any, ...]:
         spec: TensorSpec = guard.expected
@@ -155,6 +180,11 @@ class _Builder:
             expression = compile_relation(text, self.symbols)
             return lambda values: values[own] == expression(values)
         return compile_relation(text, self.symbols)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether the walker's ``equal`` takes the value."""
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
 
 
 def rank(guard: Guard) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -323,8 +324,9 @@ class Site:
     def _trace(self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any) -> Capture | None:
         """Trace the frame; None where it cannot be captured at all."""
         options = self.session.options
+        strict = options.fullgraph and not self.hooked and not self.resumed
         if cannot_resume(function.__code__):
-            if options.fullgraph and not self.hooked and not self.resumed:
+            if strict:
                 raise CaptureError(
                     "BZ1009", f"{self.name} is a generator or coroutine", hints=["compile what it calls"]
                 )
@@ -332,7 +334,7 @@ class Site:
         try:
             return self.session.trace(function, locals, symbolic)
         except Unsupported as error:
-            if options.fullgraph and not self.hooked and not self.resumed:
+            if strict:
                 raise CaptureError(
                     error.code,
                     error.what,
@@ -342,7 +344,19 @@ class Site:
                     trail=error.trail,
                 ) from error
             warn_once((error.code, function.__code__), f"{self.name} runs uncompiled.\n{error}")
-            return None
+        except BrazeError:
+            raise
+        except Exception as error:
+            # a fault of the interpreter must not become one of the user's program
+            if strict or options.verify:
+                raise InternalError("BZ9014", f"the capture of {self.name} failed: {error!r}") from error
+            shown = "".join(traceback.format_exception(error)[-8:])
+            warn_once(
+                ("BZ9014", function.__code__),
+                f"BZ9014: the capture of {self.name} failed; it runs uncompiled.\n{shown}",
+            )
+            trace.count("captures_failed")
+        return None
 
     def _uncapturable(self, function: FunctionType) -> Answer | None:
         """Run the frame as it is; what it calls is still captured."""
@@ -374,7 +388,7 @@ class Site:
             raise
         if not callable(compiled):
             raise CaptureError(
-                "BZ0005",
+                "BZ0009",
                 f"the backend gave {type(compiled).__name__} for {self.name}",
                 why="it must give a callable",
             )

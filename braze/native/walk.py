@@ -44,6 +44,23 @@ STEPS = frozenset(
         "constant",
     }
 )
+#: steps without a parent
+ROOTS = frozenset({"local", "global", "cell", "constant"})
+#: the type of the key, where only one makes sense
+KEY_TYPES: dict[str, type] = {
+    "local": int,
+    "global": str,
+    "cell": int,
+    "globals_of": str,
+    "attr": str,
+    "dict": str,
+    "key": int,
+    "class_attr": str,
+    "defaults": int,
+    "kwdefaults": str,
+    "closure": int,
+    "func": str,
+}
 OBJECT_CHECKS = frozenset(
     {
         "type",
@@ -86,7 +103,7 @@ def plain(word: Any) -> str:
 
 def instance_dict(value: Any) -> dict[str, Any]:
     """The ``__dict__`` of an object (or class, or module), around any ``__getattribute__``."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):  # isinstance would ask a Python __class__
         return type.__dict__["__dict__"].__get__(value)
     return object.__getattribute__(value, "__dict__")
 
@@ -310,6 +327,35 @@ class Walk:
         return not any(name in space for name in names)
 
 
+def match(
+    nodes: Sequence[Any],
+    checks: Sequence[Any],
+    inputs: Sequence[int],
+    symbols: int,
+    function: FunctionType,
+    locals: Sequence[Any],
+) -> tuple[Any, ...] | None:
+    """The graph inputs if every check of a normalised program holds, else None."""
+    walk = Walk(nodes, symbols, function, locals)
+    try:
+        for node, check, expected in checks:
+            if check != "range" and not walk.holds(node, check, expected):
+                return None
+        found = tuple(walk.value(node) for node in inputs)
+        for node, check, expected in checks:
+            if check == "range" and not walk.holds(node, check, expected):
+                return None
+    except Exception:  # whatever goes wrong is a mismatch: the next variant is tried
+        return None
+    return found
+
+
+def tensor_symbols(value: Any, expected: tuple[Any, ...], symbols: int) -> list[int | None] | None:
+    """The symbols that a ``tensor`` check binds (None: not bound); None if it does not hold."""
+    bound: list[int | None] = [None] * symbols
+    return bound if tensor_agrees(value, expected, bound) else None
+
+
 def explain(
     nodes: Sequence[Any],
     checks: Sequence[Any],
@@ -330,7 +376,7 @@ def explain(
         try:
             if not walk.holds(node, check, expected):
                 return index, seen(walk, node, check)
-        except (Mismatch, AttributeError, LookupError, TypeError, ValueError):
+        except Exception:  # as in match
             return index, walk.values.get(node, MISSING)
     try:
         for node in inputs:
@@ -352,4 +398,15 @@ def seen(walk: Walk, node: int, check: str) -> Any:
     return value
 
 
-__all__ = ["ANY", "CHECKS", "GLOBAL_CHECKS", "MISSING", "STEPS", "Mismatch", "Walk", "explain", "plain"]
+__all__ = [
+    "ANY",
+    "CHECKS",
+    "GLOBAL_CHECKS",
+    "MISSING",
+    "STEPS",
+    "Mismatch",
+    "Walk",
+    "explain",
+    "match",
+    "plain",
+]

