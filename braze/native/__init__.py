@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from braze.native import calibrate
 from braze.native.pure import OFF, RUN, TRACE
 from braze.support.log import warn_once
 
@@ -52,8 +53,8 @@ mode = core.mode
 uninstall = core.uninstall
 hook_available = core.hook_available
 data_ptr = core.data_ptr
-tensor_meta = core.tensor_meta
-bind_torch = core.bind_torch
+tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
+bind_torch = calibrate.bind_torch if native_available else core.bind_torch
 
 __all__ = [
     "DEFAULT",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from braze.native import torch_state, walk
+from braze.native import encode, torch_state, walk
 from braze.support.errors import Unsupported
 
 OFF, RUN, TRACE = 0, 1, 2
@@ -29,53 +29,18 @@ class _Default:
 DEFAULT = _Default()
 
 
-def verify_program(nodes: Sequence[Any], checks: Sequence[Any], inputs: Sequence[int], symbols: int) -> None:
-    """Refuse a malformed guard program with a ValueError that names the row."""
-    for index, (parent, step, _) in enumerate(nodes):
-        if walk.plain(step) not in walk.STEPS:
-            raise ValueError(f"node {index}: unknown step {step!r}")
-        if not -1 <= parent < index:
-            raise ValueError(f"node {index}: parent {parent} does not come before it")
-    for index, (node, check, expected) in enumerate(checks):
-        check = walk.plain(check)
-        if check not in walk.CHECKS:
-            raise ValueError(f"check {index}: unknown check {check!r}")
-        rootless = check == "range" or check in walk.GLOBAL_CHECKS
-        if not (node == -1 if rootless else 0 <= node < len(nodes)):
-            raise ValueError(f"check {index} ({check}): no node {node}")
-        if check == "int" and not 0 <= expected[1] < symbols:
-            raise ValueError(f"check {index}: no symbol {expected[1]}")
-    for node in inputs:
-        if not 0 <= node < len(nodes):
-            raise ValueError(f"input: no node {node}")
-
-
 class GuardProgram:
     """Guards as plain data and the walk over them. See :mod:`braze.native.walk` for their meaning."""
 
     def __init__(
         self, nodes: Sequence[Any], checks: Sequence[Any], inputs: Sequence[int], symbols: int = 0
     ) -> None:
-        verify_program(nodes, checks, inputs, symbols)
-        self.nodes = tuple((parent, walk.plain(step), key) for parent, step, key in nodes)
-        self.checks = tuple((node, walk.plain(check), expected) for node, check, expected in checks)
-        self.inputs = tuple(inputs)
+        self.nodes, self.checks, self.inputs = encode.normalise(nodes, checks, inputs, symbols)
         self.symbols = symbols
 
     def match(self, function: FunctionType, locals: Sequence[Any]) -> tuple[Any, ...] | None:
         """The graph inputs if every check holds, else None."""
-        session = walk.Walk(self.nodes, self.symbols, function, locals)
-        try:
-            for node, check, expected in self.checks:
-                if check != "range" and not session.holds(node, check, expected):
-                    return None
-            found = tuple(session.value(node) for node in self.inputs)
-            for node, check, expected in self.checks:
-                if check == "range" and not session.holds(node, check, expected):
-                    return None
-        except (walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
-            return None
-        return found
+        return walk.match(self.nodes, self.checks, self.inputs, self.symbols, function, locals)
 
     def explain(self, function: FunctionType, locals: Sequence[Any]) -> tuple[int, Any] | None:
         """Index of the first check that fails and the value it saw; None if all hold."""

@@ -6,7 +6,9 @@ says neither, and both are what the C walker is checked against.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -70,6 +72,48 @@ def holds(check: str, expected: Any) -> bool:
     if check == "autocast" and not isinstance(expected[-1], bool):
         value = value[:-1]
     return value == expected
+
+
+@contextlib.contextmanager
+def no_modes() -> Iterator[None]:
+    """No torch function or dispatch mode of the caller's sees what runs within."""
+    c = torch()._C
+    with c.DisableTorchFunction(), c._DisableTorchDispatch():
+        yield
+
+
+def samples() -> list[Any]:
+    """Tensors that differ in all that guards ask for, to try readings on."""
+    t = torch()
+    base = t.empty(3, 4)
+    with t.inference_mode():
+        inference = t.empty(2)
+    dtypes = [
+        t.float64,
+        t.float16,
+        t.bfloat16,
+        t.int64,
+        t.int32,
+        t.int16,
+        t.int8,
+        t.uint8,
+        t.bool,
+        t.complex64,
+    ]
+    return [
+        base,
+        base.t(),
+        base[1:, 2:],
+        base[:, :0],
+        t.empty(()),
+        t.empty(2, 1, 3, 1, 2, 1, 2),
+        t.empty(5, requires_grad=True),
+        t.nn.Parameter(t.empty(2, 3)),
+        t.empty(2, 3, device="meta"),
+        t.empty(3, dtype=t.complex64).conj(),
+        inference,
+        *(t.empty(2, 2, dtype=dtype) for dtype in dtypes),
+    ]
 
 
 def same_device(found: Any, expected: Any) -> bool:

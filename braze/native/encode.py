@@ -1,0 +1,110 @@
+"""Guard programs as the C walker takes them: verified, with plain words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from braze.native import calibrate, walk
+
+#: the numbers of the states in C, by the names of their checks
+STATES = {name: number for number, name in enumerate(calibrate.STATE_SYMBOLS)}
+_COMPARABLE = (int, float, complex, str, bytes, bool, type(None), type(...))
+_THROUGH_PYTHON = (-1, 0, ())
+
+
+def normalise(
+    nodes: Sequence[Any], checks: Sequence[Any], inputs: Sequence[int], symbols: int
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[int, ...]]:
+    """The program as tuples with plain words; ValueError or TypeError, naming the row, if malformed."""
+    plain_nodes = tuple((parent, walk.plain(step), key) for parent, step, key in nodes)
+    plain_checks = tuple((node, walk.plain(check), expected) for node, check, expected in checks)
+    for index, (parent, step, key) in enumerate(plain_nodes):
+        _verify_node(index, parent, step, key)
+    for index, (node, check, expected) in enumerate(plain_checks):
+        _verify_check(index, node, check, expected, len(nodes), symbols)
+    for node in inputs:
+        if not 0 <= node < len(nodes):
+            raise ValueError(f"input: no node {node}")
+    return plain_nodes, plain_checks, tuple(inputs)
+
+
+def _verify_node(index: int, parent: int, step: str, key: Any) -> None:
+    if step not in walk.STEPS:
+        raise ValueError(f"node {index}: unknown step {step!r}")
+    if not -1 <= parent < index:
+        raise ValueError(f"node {index}: parent {parent} does not come before it")
+    if (parent < 0) != (step in walk.ROOTS):
+        raise ValueError(f"node {index}: step {step!r} {'needs a' if parent < 0 else 'takes no'} parent")
+    wanted = walk.KEY_TYPES.get(step)
+    if wanted is not None and type(key) is not wanted:
+        raise TypeError(f"node {index}: step {step!r} takes a key of type {wanted.__name__}, not {key!r}")
+
+
+def _verify_check(index: int, node: int, check: str, expected: Any, count: int, symbols: int) -> None:
+    if check not in walk.CHECKS:
+        raise ValueError(f"check {index}: unknown check {check!r}")
+    where = f"check {index} ({check})"
+    rootless = check == "range" or check in walk.GLOBAL_CHECKS
+    if not (node == -1 if rootless else 0 <= node < count):
+        raise ValueError(f"{where}: no node {node}")
+    if check == "int" and not 0 <= expected[1] < symbols:
+        raise ValueError(f"{where}: no symbol {expected[1]}")
+    if check in ("alias", "distinct"):
+        others = (expected,) if check == "alias" else expected
+        if not isinstance(others, tuple) or not all(0 <= other < count for other in others):
+            raise ValueError(f"{where}: takes nodes, not {expected!r}")
+    if check == "equal" and not comparable(expected):
+        raise TypeError(f"{where}: {type(expected).__name__} is not a constant; use 'is' or 'type'")
+    if check == "type" and not isinstance(expected, type):
+        raise TypeError(f"{where}: takes a class, not {expected!r}")
+    if check in ("keys", "absent", "has_key") and type(expected) is not tuple:
+        raise TypeError(f"{where}: takes a tuple, not {expected!r}")
+    if check == "tensor" and (type(expected) is not tuple or len(expected) != 7):
+        raise TypeError(f"{where}: takes (type, dtype, device, sizes, strides, requires_grad, keys)")
+
+
+def comparable(value: Any) -> bool:
+    """Whether the ``equal`` check can compare this by value."""
+    if isinstance(value, tuple):
+        return all(map(comparable, value))
+    return type(value) in _COMPARABLE
+
+
+def tensor_spec(expected: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """``(type, dtype, device type, index, sizes, strides, requires_grad, keys)`` in numbers; None: not natively."""
+    facts = calibrate.facts()
+    python_type, dtype, device, sizes, strides, requires_grad, keys = expected
+    device_type = calibrate.DEVICE_TYPES.get(device.type)
+    if facts is None or device_type is None or (keys is not None and not facts.keys):
+        return None
+    if requires_grad is not None and not facts.requires_grad:
+        return None
+    if strides is not None and len(strides) != len(sizes):
+        return None
+    index = -1 if device.index is None or device.type in ("cpu", "meta") else device.index
+    grad = -1 if requires_grad is None else int(requires_grad)
+    shape = tuple(sizes), None if strides is None else tuple(strides)
+    return python_type, facts.dtype_number(dtype), device_type, index, *shape, grad, keys
+
+
+def state_spec(check: str, expected: Any) -> tuple[int, int, tuple[Any, ...]]:
+    """``(number of the state or -1, expected value, autocast rows)`` in numbers."""
+    facts = calibrate.facts()
+    kind = STATES[check]
+    if facts is None or check not in facts.states:
+        return _THROUGH_PYTHON
+    if check == "default_dtype":
+        return kind, facts.dtype_number(expected), ()
+    if check == "default_device":
+        return (kind, 0, ()) if expected is None else _THROUGH_PYTHON
+    if check != "autocast":
+        return kind, int(expected), ()
+    rows = expected[:-1] if isinstance(expected[-1], bool) else expected
+    if not all(row[0] in calibrate.DEVICE_TYPES for row in rows):
+        return _THROUGH_PYTHON
+    cache = int(expected[-1]) if isinstance(expected[-1], bool) else -1
+    numbers = tuple(
+        (calibrate.DEVICE_TYPES[name], int(on), facts.dtype_number(dtype)) for name, on, dtype in rows
+    )
+    return kind, cache, numbers

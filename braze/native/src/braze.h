@@ -1,0 +1,94 @@
+/* What the sources of the extension share. */
+#ifndef BRAZE_H
+#define BRAZE_H
+
+#include "compat.h"
+
+/* -- guards.c ----------------------------------------------------------------------------------- */
+extern PyTypeObject GuardProgram_Type;
+typedef struct GuardProgram GuardProgram;
+
+/* The graph inputs (new tuple) if all guards hold; else NULL, with no exception set. */
+PyObject *program_match(GuardProgram *program, PyFunctionObject *function, PyObject *const *locals,
+                        Py_ssize_t nlocals);
+
+/* -- tensor.c ----------------------------------------------------------------------------------- */
+typedef struct {
+    int64_t value; /* the size; or the index of the symbol */
+    int kind;      /* DIM_EXACT, DIM_SYMBOL, DIM_ANY */
+} Dim;
+enum { DIM_EXACT, DIM_SYMBOL, DIM_ANY };
+
+typedef struct {
+    PyObject *python;   /* strong: what was given */
+    PyTypeObject *type; /* strong; NULL: go through Python */
+    int dtype, device_type, device_index;
+    int ndim;
+    int requires_grad; /* -1: either */
+    bool has_strides, has_keys;
+    bool exact; /* all sizes and strides are DIM_EXACT: values stand in `plain` */
+    uint64_t keys;
+    Dim *dims;      /* ndim sizes, then ndim strides */
+    int64_t *plain; /* the same as numbers, for comparison in one go */
+} TensorSpec;
+
+typedef struct {
+    int64_t *values;
+    char *bound;
+    int count;
+} Symbols;
+
+bool symbol_bind(Symbols *symbols, int64_t index, int64_t value);
+int tensor_spec_parse(TensorSpec *spec, PyObject *expected, int nsymbols);
+void tensor_spec_clear(TensorSpec *spec);
+bool tensor_holds(const TensorSpec *spec, PyObject *value, Symbols *symbols);
+
+enum { STATE_GRAD, STATE_INFERENCE, STATE_AUTOCAST, STATE_DTYPE, STATE_DEVICE, STATE_MODES, STATE_DETERMINISTIC };
+typedef struct {
+    int device_type, enabled, dtype;
+} Autocast;
+typedef struct {
+    int kind;
+    bool native;
+    int64_t value;
+    int nrows;
+    Autocast *rows;
+    PyObject *name, *expected; /* strong: for the way through Python */
+} StateSpec;
+
+int state_spec_parse(StateSpec *spec, PyObject *name, PyObject *expected);
+void state_spec_clear(StateSpec *spec);
+bool state_holds(const StateSpec *spec);
+
+/* The address of a tensor's first element, or an int's value. -1 with an exception set on failure. */
+int buffer_address(PyObject *value, void **address);
+
+extern PyMethodDef tensor_methods[];
+
+/* -- entry.c ------------------------------------------------------------------------------------ */
+extern PyTypeObject Entry_Type;
+
+/* Run a variant for `function` with its argument slots. Returns the result; NULL with an exception; or
+ * NULL without one where the function is to be run as it is. */
+PyObject *entry_run(PyObject *entry, PyFunctionObject *function, PyObject *const *slots, Py_ssize_t count);
+Py_ssize_t code_slot_count(PyCodeObject *code);
+
+/* -- hook.c ------------------------------------------------------------------------------------- */
+enum { MODE_OFF, MODE_RUN, MODE_TRACE };
+extern _Thread_local int current_mode;
+extern PyObject *default_marker;
+extern PyMethodDef hook_methods[];
+/* Run a function no variant of which fits; frames it starts are offered to the frame callback. */
+PyObject *hook_call_function(PyObject *callable, PyFunctionObject *function, PyObject *const *args, size_t nargsf,
+                             PyObject *kwnames);
+int hook_init(void);
+
+/* -- launch.c ----------------------------------------------------------------------------------- */
+extern PyTypeObject Launcher_Type;
+extern PyTypeObject Segment_Type;
+
+/* -- module.c ----------------------------------------------------------------------------------- */
+/* A function of a Python module of this package; new reference. */
+PyObject *package_function(const char *module, const char *name);
+
+#endif

@@ -1,0 +1,238 @@
+/* When the checks of a guard program hold, except those on tensors and on the process's state. */
+#include "guards.h"
+
+static bool
+same_tuple(PyObject *value, PyObject *expected)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(expected);
+    if (PyTuple_GET_SIZE(value) != count) {
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!same_constant(PyTuple_GET_ITEM(value, i), PyTuple_GET_ITEM(expected, i))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool
+same_constant(PyObject *value, PyObject *expected)
+{
+    if (value == expected) {
+        return true;
+    }
+    if (Py_TYPE(value) != Py_TYPE(expected)) {
+        return false;
+    }
+    if (PyFloat_CheckExact(value)) { /* bit by bit: tells -0.0 from 0.0, and nan is itself */
+        return memcmp(&((PyFloatObject *)value)->ob_fval, &((PyFloatObject *)expected)->ob_fval, sizeof(double)) == 0;
+    }
+    if (PyComplex_CheckExact(value)) {
+        return memcmp(&((PyComplexObject *)value)->cval, &((PyComplexObject *)expected)->cval, sizeof(Py_complex)) == 0;
+    }
+    if (PyTuple_Check(value)) {
+        return same_tuple(value, expected);
+    }
+    if (!PyLong_CheckExact(value) && !PyUnicode_CheckExact(value) && !PyBytes_CheckExact(value)) {
+        return false;
+    }
+    int equal = PyObject_RichCompareBool(value, expected, Py_EQ);
+    if (equal < 0) {
+        PyErr_Clear();
+    }
+    return equal > 0;
+}
+
+static bool
+length_is(PyObject *value, Py_ssize_t expected)
+{
+    if (PyDict_Check(value)) {
+        return PyDict_GET_SIZE(value) == expected;
+    }
+    if (PyList_Check(value) || PyTuple_Check(value) || PyBytes_Check(value)) {
+        return Py_SIZE(value) == expected;
+    }
+    if (PyAnySet_Check(value)) {
+        return PySet_GET_SIZE(value) == expected;
+    }
+    if (PyUnicode_Check(value)) {
+        return PyUnicode_GET_LENGTH(value) == expected;
+    }
+    static PyObject *name = NULL;
+    if (name == NULL && (name = PyUnicode_InternFromString("__len__")) == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    PyObject *method = _PyType_Lookup(Py_TYPE(value), name);
+    if (method == NULL || !Py_IS_TYPE(method, &PyWrapperDescr_Type)) { /* written in Python */
+        return false;
+    }
+    Py_ssize_t found = PyObject_Size(value);
+    if (found < 0) {
+        PyErr_Clear();
+    }
+    return found == expected;
+}
+
+static bool
+keys_are(PyObject *value, PyObject *expected)
+{
+    if (!PyDict_Check(value) || PyDict_GET_SIZE(value) != PyTuple_GET_SIZE(expected)) {
+        return false;
+    }
+    Py_ssize_t i = 0;
+    if (is_ordered_dict(value)) {
+        PyObject *keys = PyODict_Type.tp_iter(value), *key;
+        bool same = keys != NULL;
+        while (same && (key = Py_TYPE(keys)->tp_iternext(keys)) != NULL) {
+            same = same_constant(key, PyTuple_GET_ITEM(expected, i++));
+            Py_DECREF(key);
+        }
+        Py_XDECREF(keys);
+        PyErr_Clear();
+        return same;
+    }
+    PyObject *key, *item;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(value, &position, &key, &item)) {
+        if (!same_constant(key, PyTuple_GET_ITEM(expected, i++))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool
+has_key_is(PyObject *value, PyObject *expected)
+{
+    if (!PyDict_Check(value)) {
+        return false;
+    }
+    int found = PyDict_Contains(value, PyTuple_GET_ITEM(expected, 0));
+    if (found < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    return (found != 0) == (PyTuple_GET_ITEM(expected, 1) == Py_True);
+}
+
+static bool
+absent(PyObject *value, PyObject *names)
+{
+    PyObject *dict = instance_dict(value);
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (PyDict_Contains(dict, PyTuple_GET_ITEM(names, i)) != 0) {
+            PyErr_Clear();
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool
+int_binds(PyObject *value, Py_ssize_t symbol, Symbols *symbols)
+{
+    if (!PyLong_CheckExact(value)) {
+        return false;
+    }
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow && symbol_bind(symbols, symbol, number);
+}
+
+static int
+by_address(const void *a, const void *b)
+{
+    PyObject *x = *(PyObject *const *)a, *y = *(PyObject *const *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool
+all_different(PyObject **values, int count)
+{
+    qsort(values, count, sizeof(PyObject *), by_address);
+    for (int i = 1; i < count; i++) {
+        if (values[i] == values[i - 1]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Pointers that were all different still are if none has changed; so look at the changed ones only. */
+static bool
+distinct_holds(GuardProgram *program, Distinct *distinct)
+{
+    enum { FEW = 8 };
+    int changed[FEW], nchanged = 0, count = distinct->count;
+    PyObject **values = program->values, **last = distinct->last;
+    for (int i = 0; i < count; i++) {
+        PyObject *value = values[distinct->nodes[i]];
+        if (value != last[i]) {
+            if (nchanged < FEW) {
+                changed[nchanged] = i;
+            }
+            nchanged++;
+            last[i] = value;
+        }
+    }
+    bool holds = true;
+    if (nchanged > FEW) {
+        PyObject **copy = PyMem_Malloc(count * sizeof(PyObject *));
+        if (copy != NULL) {
+            memcpy(copy, last, count * sizeof(PyObject *));
+        }
+        holds = copy != NULL && all_different(copy, count);
+        PyMem_Free(copy);
+    }
+    else {
+        for (int c = 0; holds && c < nchanged; c++) {
+            for (int i = 0; i < count; i++) {
+                if (i != changed[c] && last[i] == last[changed[c]]) {
+                    holds = false;
+                    break;
+                }
+            }
+        }
+    }
+    if (!holds) { /* nothing is known any more: all differ from NULL */
+        memset(last, 0, count * sizeof(PyObject *));
+    }
+    return holds;
+}
+
+bool
+check_holds(Walk *walk, const Check *check)
+{
+    GuardProgram *program = walk->program;
+    PyObject *value = check->node >= 0 ? program->values[check->node] : NULL;
+    switch (check->kind) {
+    case CHECK_TYPE:
+        return (PyObject *)Py_TYPE(value) == check->expected;
+    case CHECK_IS:
+        return value == check->expected;
+    case CHECK_EQUAL:
+        return same_constant(value, check->expected);
+    case CHECK_LENGTH:
+        return length_is(value, check->number);
+    case CHECK_KEYS:
+        return keys_are(value, check->expected);
+    case CHECK_HAS_KEY:
+        return has_key_is(value, check->expected);
+    case CHECK_ABSENT:
+        return absent(value, check->expected);
+    case CHECK_TENSOR:
+        return tensor_holds(&program->tensor[check->number], value, &program->symbols);
+    case CHECK_INT:
+        return int_binds(value, check->number, &program->symbols);
+    case CHECK_ALIAS:
+        return value == program->values[check->number];
+    case CHECK_DISTINCT:
+        return distinct_holds(program, &program->distinct[check->number]);
+    case CHECK_STATE:
+        return state_holds(&program->states[check->number]);
+    default:
+        return false;
+    }
+}

@@ -1,0 +1,202 @@
+/* Version differences that need CPython's internal headers. */
+#ifndef Py_BUILD_CORE
+#define Py_BUILD_CORE 1
+#endif
+#include "compat.h"
+#include "internal/pycore_frame.h"
+
+#if PY_VERSION_HEX >= 0x030D0000
+
+static int watcher = -1;
+/* Far from the interpreter's own numbers, which count up from zero. */
+static uint64_t own_stamp = (uint64_t)1 << 63;
+
+static int
+renew_stamp(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
+{
+    PyDictObject *d = (PyDictObject *)dict;
+    uint64_t low = d->ma_version_tag & (((uint64_t)1 << BRAZE_STAMP_SHIFT) - 1);
+    own_stamp += (uint64_t)1 << BRAZE_STAMP_SHIFT;
+    d->ma_version_tag = own_stamp | low;
+    return 0;
+}
+
+bool
+dict_observe(PyObject *dict)
+{
+    if (watcher < 0 || PyDict_Watch(watcher, dict) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
+#else
+
+bool
+dict_observe(PyObject *dict)
+{
+    return true;
+}
+
+#endif
+
+PyObject *
+instance_dict(PyObject *object)
+{
+    if (PyType_Check(object)) {
+#if PY_VERSION_HEX >= 0x030C0000
+        PyObject *dict = PyType_GetDict((PyTypeObject *)object);
+        Py_XDECREF(dict); /* the class keeps it */
+        return dict;
+#else
+        return ((PyTypeObject *)object)->tp_dict;
+#endif
+    }
+    PyObject **slot = _PyObject_GetDictPtr(object);
+    if (slot == NULL || *slot == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return *slot;
+}
+
+FrameEvaluator
+frame_evaluator_get(void)
+{
+    return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+}
+
+void
+frame_evaluator_set(FrameEvaluator evaluate)
+{
+    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluate);
+}
+
+FrameEvaluator
+frame_evaluator_default(void)
+{
+    return _PyEval_EvalFrameDefault;
+}
+
+PyCodeObject *
+frame_starting(Frame *frame)
+{
+    if (frame->owner != FRAME_OWNED_BY_THREAD) {
+        return NULL;
+    }
+#if PY_VERSION_HEX >= 0x030D0000
+    if (!PyCode_Check(frame->f_executable)) {
+        return NULL;
+    }
+    PyCodeObject *code = (PyCodeObject *)frame->f_executable;
+    return frame->instr_ptr == _PyCode_CODE(code) ? code : NULL;
+#else
+    PyCodeObject *code = frame->f_code;
+    return frame->prev_instr == _PyCode_CODE(code) - 1 ? code : NULL;
+#endif
+}
+
+PyFunctionObject *
+frame_function(Frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyObject *function = frame->f_funcobj;
+#else
+    PyObject *function = (PyObject *)frame->f_func;
+#endif
+    return function != NULL && PyFunction_Check(function) ? (PyFunctionObject *)function : NULL;
+}
+
+PyObject **
+frame_slots(Frame *frame)
+{
+    return frame->localsplus;
+}
+
+bool
+frame_needs_stub(void)
+{
+    return PY_VERSION_HEX >= 0x030C0000;
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+
+int
+frame_dispose(PyThreadState *state, Frame *frame, PyObject *stub)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyCodeObject *code = (PyCodeObject *)Py_NewRef(stub);
+#if PY_VERSION_HEX >= 0x030D0000
+    Py_SETREF(frame->f_executable, (PyObject *)code);
+    frame->instr_ptr = _PyCode_CODE(code);
+#else
+    Py_SETREF(frame->f_code, code);
+    frame->prev_instr = _PyCode_CODE(code) - 1;
+#endif
+    PyObject *none = _PyEval_EvalFrameDefault(state, frame, 0);
+    if (none == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+        return -1;
+    }
+    Py_DECREF(none);
+    PyErr_Restore(type, value, traceback);
+    return 0;
+}
+
+#else
+
+int
+frame_dispose(PyThreadState *state, Frame *frame, PyObject *stub)
+{
+    return 0;
+}
+
+#endif
+
+#if PY_VERSION_HEX >= 0x030C0000
+#define REQUEST_INDEX PyUnstable_Eval_RequestCodeExtraIndex
+#define GET_EXTRA PyUnstable_Code_GetExtra
+#define SET_EXTRA PyUnstable_Code_SetExtra
+#else
+#define REQUEST_INDEX _PyEval_RequestCodeExtraIndex
+#define GET_EXTRA _PyCode_GetExtra
+#define SET_EXTRA _PyCode_SetExtra
+#endif
+
+Py_ssize_t
+code_extra_index(freefunc destroy)
+{
+    return REQUEST_INDEX(destroy);
+}
+
+void *
+code_extra(PyCodeObject *code, Py_ssize_t index)
+{
+    void *extra = NULL;
+    if (GET_EXTRA((PyObject *)code, index, &extra) < 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return extra;
+}
+
+int
+code_set_extra(PyCodeObject *code, Py_ssize_t index, void *extra)
+{
+    return SET_EXTRA((PyObject *)code, index, extra);
+}
+
+int
+compat_init(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    watcher = PyDict_AddWatcher(renew_stamp);
+    return watcher < 0 ? -1 : 0;
+#else
+    return 0;
+#endif
+}

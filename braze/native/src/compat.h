@@ -1,0 +1,97 @@
+/* All that differs between CPython 3.11, 3.12 and 3.13, and why it is sound on each. */
+#ifndef BRAZE_COMPAT_H
+#define BRAZE_COMPAT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "braze's extension knows CPython 3.11, 3.12 and 3.13"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "braze's extension needs the GIL"
+#endif
+
+/* -- dictionaries -------------------------------------------------------------------------------
+ * A stamp is a number that no other state of any dictionary ever had or will have: two equal stamps,
+ * seen at two times, mean one dictionary that did not change in between (and so kept its values alive).
+ * 3.11 and 3.12 keep such a number themselves. 3.13 does too, except where an attribute is stored in
+ * an object whose dictionary shares the object's inline values: there only watchers are told, so a
+ * watcher of ours renews the number (dict_observe).
+ */
+#if PY_VERSION_HEX < 0x030C0000
+#define BRAZE_STAMP_SHIFT 0
+#elif PY_VERSION_HEX < 0x030D0000
+#define BRAZE_STAMP_SHIFT 8 /* low bits: watchers */
+#else
+#define BRAZE_STAMP_SHIFT 12 /* low bits: watchers and the tier-2 mutation counter */
+#endif
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static inline uint64_t
+dict_stamp(PyObject *dict)
+{
+    return ((PyDictObject *)dict)->ma_version_tag >> BRAZE_STAMP_SHIFT;
+}
+#pragma GCC diagnostic pop
+
+/* Make the stamp of a dictionary dependable from now on; false if it cannot be made so. */
+bool dict_observe(PyObject *dict);
+
+/* Where an object of this type keeps the pointer to its __dict__, relative to the object; 0: nowhere fixed. */
+static inline Py_ssize_t
+dict_offset(PyTypeObject *type)
+{
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        return -3 * (Py_ssize_t)sizeof(PyObject *);
+    }
+    return type->tp_dictoffset > 0 ? type->tp_dictoffset : 0;
+}
+
+/* The __dict__ of an object or class, borrowed, made if it was virtual; NULL (no error set) if it has none. */
+PyObject *instance_dict(PyObject *object);
+
+/* -- classes: a number of one state of one class; 0 while it has none ---------------------------- */
+static inline unsigned int
+type_stamp(PyTypeObject *type)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) {
+        return 0;
+    }
+#endif
+    return type->tp_version_tag;
+}
+
+/* -- frames -------------------------------------------------------------------------------------- */
+struct _PyInterpreterFrame;
+typedef struct _PyInterpreterFrame Frame;
+typedef PyObject *(*FrameEvaluator)(PyThreadState *, Frame *, int);
+
+FrameEvaluator frame_evaluator_get(void);
+void frame_evaluator_set(FrameEvaluator);
+FrameEvaluator frame_evaluator_default(void);
+
+/* The code of a frame that is about to run its first instruction; NULL for any other (resumed
+ * generators, shims of the interpreter's own). Borrowed. */
+PyCodeObject *frame_starting(Frame *frame);
+PyFunctionObject *frame_function(Frame *frame);
+PyObject **frame_slots(Frame *frame);
+
+/* Give up a starting frame that is not going to run. On 3.11 the caller clears it; from 3.12 on the
+ * evaluator does, so it gets to run `stub`, a code object of the same layout that returns None.
+ * Keeps a pending exception. Returns -1 with an exception set if that failed. */
+int frame_dispose(PyThreadState *state, Frame *frame, PyObject *stub);
+bool frame_needs_stub(void);
+
+/* -- data beside code objects --------------------------------------------------------------------- */
+Py_ssize_t code_extra_index(freefunc destroy);
+void *code_extra(PyCodeObject *code, Py_ssize_t index);
+int code_set_extra(PyCodeObject *code, Py_ssize_t index, void *extra);
+
+int compat_init(void);
+
+#endif

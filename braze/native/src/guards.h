@@ -1,0 +1,123 @@
+/* The parts of a guard program, shared by the walk, its construction, and the readers. */
+#ifndef BRAZE_GUARDS_H
+#define BRAZE_GUARDS_H
+
+#include "braze.h"
+
+enum {
+    STEP_LOCAL,
+    STEP_GLOBAL,
+    STEP_CELL,
+    STEP_GLOBALS_OF,
+    STEP_ATTR,
+    STEP_DICT,
+    STEP_ITEM,
+    STEP_KEY,
+    STEP_TYPE,
+    STEP_CLASS_ATTR,
+    STEP_DEFAULTS,
+    STEP_KWDEFAULTS,
+    STEP_CLOSURE,
+    STEP_FUNC,
+    STEP_CONSTANT,
+    STEP_COUNT
+};
+
+enum {
+    CHECK_TYPE,
+    CHECK_IS,
+    CHECK_EQUAL,
+    CHECK_LENGTH,
+    CHECK_KEYS,
+    CHECK_HAS_KEY,
+    CHECK_ABSENT,
+    CHECK_TENSOR,
+    CHECK_INT,
+    CHECK_ALIAS,
+    CHECK_DISTINCT,
+    CHECK_RANGE,
+    CHECK_STATE, /* the rest: of the process */
+};
+
+/* References are borrowed from the program's tuples, which never change. */
+typedef struct {
+    int parent, step;
+    PyObject *key;
+    Py_ssize_t index; /* the key as a number, where it is one */
+} Node;
+
+typedef struct {
+    int kind, node;
+    PyObject *expected;
+    Py_ssize_t number; /* LENGTH: elements; INT: symbol; ALIAS: node; TENSOR, STATE, DISTINCT: index of the spec */
+} Check;
+
+typedef struct {
+    int count;
+    int *nodes;
+    PyObject **last; /* the pointers at the last walk that found them all different */
+} Distinct;
+
+/* Nodes that are read from one place, so that one look at that place can vouch for all of them.
+ * The families that dictionaries back remember the dictionary's stamp: while it is the same, neither the
+ * members' values nor the checks that depend on nothing else are looked at again. */
+enum { FAMILY_INSTANCE, FAMILY_ITEMS, FAMILY_CLASS, FAMILY_GLOBALS, FAMILY_FRESH, FAMILY_COUNT };
+
+typedef struct {
+    int family, owner;
+    int first_member, nmembers; /* in program->members */
+    int first_check, ncheck;    /* in program->order: checks of the owner that this place decides */
+    bool has_attr;              /* a member is read with the class in view */
+    bool ordered;               /* depends on the order of keys */
+    /* what the last reading rested on; type == NULL: nothing */
+    PyTypeObject *type; /* strong */
+    Py_ssize_t offset;
+    PyObject *dict, *builtins; /* borrowed, only ever compared before use */
+    uint64_t stamp;
+    uint64_t second_stamp; /* of the builtins, or of the class where has_attr */
+} Block;
+
+typedef struct {
+    int node;
+    int first_check, ncheck; /* in program->order */
+} Member;
+
+struct GuardProgram {
+    PyObject_HEAD
+    PyObject *nodes, *checks, *inputs; /* the normalised tuples */
+    int nnode, ncheck, ninput, nblock, nalways, nstate, nrange, ntensor, ndistinct;
+    bool busy, ready;
+    Node *node;
+    Check *check;
+    int *input;
+    PyObject **values; /* by node; borrowed */
+    PyObject **temps;  /* new references that live until the end of the walk */
+    int ntemp;
+    Block *block;
+    Member *members;
+    int *order;  /* indices of checks, grouped by member and block */
+    int *always; /* indices of checks made at every walk */
+    int *state, *range;
+    TensorSpec *tensor;
+    StateSpec *states;
+    Distinct *distinct;
+    Symbols symbols;
+};
+
+typedef struct {
+    GuardProgram *program;
+    PyFunctionObject *function;
+    PyObject *const *locals;
+    Py_ssize_t nlocals;
+} Walk;
+
+/* Read a node; NULL (no exception set) if that cannot be done. `cacheable`: the value depends only on
+ * the dictionary of the parent (and on the parent's class, for ATTR). */
+PyObject *node_read(Walk *walk, int node, bool *cacheable);
+bool check_holds(Walk *walk, const Check *check);
+bool same_constant(PyObject *value, PyObject *expected);
+bool is_ordered_dict(PyObject *value);
+int program_build(GuardProgram *program, Py_ssize_t nsymbols);
+void program_free_parts(GuardProgram *program);
+
+#endif

@@ -1,0 +1,77 @@
+/* The module: its types and functions. */
+#include "braze.h"
+
+PyObject *
+package_function(const char *module, const char *name)
+{
+    PyObject *imported = PyImport_ImportModule(module);
+    PyObject *function = imported != NULL ? PyObject_GetAttrString(imported, name) : NULL;
+    Py_XDECREF(imported);
+    return function;
+}
+
+static PyObject *
+default_repr(PyObject *self)
+{
+    return PyUnicode_FromString("braze.native.DEFAULT");
+}
+
+static PyTypeObject Default_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "braze.native._native.Default",
+    .tp_doc = "The answer of a handler that asks for a frame to be evaluated normally.",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_repr = default_repr,
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "braze.native._native",
+    .m_doc = "The frame hook, the guard walker, the entry and the launcher.",
+    .m_size = -1,
+};
+
+static int
+fill_module(PyObject *module)
+{
+    struct {
+        const char *name;
+        PyTypeObject *type;
+    } types[] = {
+        {"GuardProgram", &GuardProgram_Type},
+        {"Entry", &Entry_Type},
+        {"Launcher", &Launcher_Type},
+        {"Segment", &Segment_Type},
+    };
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (PyType_Ready(types[i].type) < 0
+            || PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
+            return -1;
+        }
+    }
+    if (PyType_Ready(&Default_Type) < 0 || (default_marker = PyObject_New(PyObject, &Default_Type)) == NULL) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "DEFAULT", default_marker) < 0
+                   || PyModule_AddFunctions(module, hook_methods) < 0
+                   || PyModule_AddFunctions(module, tensor_methods) < 0
+               ? -1
+               : 0;
+}
+
+__attribute__((visibility("default"))) PyObject *
+PyInit__native(void)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "braze's extension serves the main interpreter only");
+        return NULL;
+    }
+    if (compat_init() < 0 || hook_init() < 0) {
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && fill_module(module) < 0) {
+        Py_CLEAR(module);
+    }
+    return module;
+}

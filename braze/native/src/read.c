@@ -1,0 +1,191 @@
+/* How the nodes of a guard program are read. Nothing here runs the user's Python code. */
+#include "guards.h"
+
+static PyObject *
+keep(Walk *walk, PyObject *fresh)
+{
+    if (fresh == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    walk->program->temps[walk->program->ntemp++] = fresh;
+    return fresh;
+}
+
+static PyObject *
+dict_get(PyObject *dict, PyObject *key)
+{
+    if (dict == NULL || !PyDict_Check(dict)) {
+        return NULL;
+    }
+    PyObject *value = PyDict_GetItemWithError(dict, key);
+    if (value == NULL) {
+        PyErr_Clear();
+    }
+    return value;
+}
+
+static PyObject *
+read_global(PyFunctionObject *function, PyObject *name)
+{
+    PyObject *value = dict_get(function->func_globals, name);
+    return value != NULL ? value : dict_get(function->func_builtins, name);
+}
+
+static PyObject *
+read_cell(PyFunctionObject *function, Py_ssize_t index)
+{
+    PyObject *closure = function->func_closure;
+    if (closure == NULL || index < 0 || index >= PyTuple_GET_SIZE(closure)) {
+        return NULL;
+    }
+    PyObject *cell = PyTuple_GET_ITEM(closure, index);
+    return PyCell_Check(cell) ? PyCell_GET(cell) : NULL;
+}
+
+static PyObject *
+read_default(PyFunctionObject *function, Py_ssize_t index)
+{
+    PyObject *defaults = function->func_defaults;
+    if (defaults == NULL || !PyTuple_Check(defaults)) {
+        return NULL;
+    }
+    index += index < 0 ? PyTuple_GET_SIZE(defaults) : 0;
+    return index >= 0 && index < PyTuple_GET_SIZE(defaults) ? PyTuple_GET_ITEM(defaults, index) : NULL;
+}
+
+static PyObject *
+read_item(PyObject *parent, const Node *node)
+{
+    if (PyDict_Check(parent)) {
+        return dict_get(parent, node->key);
+    }
+    if (!PyLong_CheckExact(node->key) || node->index < 0) {
+        return NULL;
+    }
+    if (PyTuple_Check(parent)) {
+        return node->index < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, node->index) : NULL;
+    }
+    if (PyList_Check(parent)) {
+        return node->index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, node->index) : NULL;
+    }
+    return NULL;
+}
+
+bool
+is_ordered_dict(PyObject *value)
+{
+    return PyObject_TypeCheck(value, &PyODict_Type);
+}
+
+static PyObject *
+read_key(Walk *walk, PyObject *parent, Py_ssize_t index)
+{
+    if (!PyDict_Check(parent) || index < 0 || index >= PyDict_GET_SIZE(parent)) {
+        return NULL;
+    }
+    if (is_ordered_dict(parent)) { /* its order is kept beside the dictionary */
+        PyObject *keys = keep(walk, PyODict_Type.tp_iter(parent));
+        PyObject *key = NULL;
+        for (Py_ssize_t i = 0; keys != NULL && i <= index; i++) {
+            Py_XDECREF(key);
+            key = Py_TYPE(keys)->tp_iternext(keys);
+        }
+        Py_XDECREF(key); /* the dictionary keeps it */
+        PyErr_Clear();
+        return key;
+    }
+    PyObject *key = NULL, *value;
+    Py_ssize_t position = 0;
+    for (Py_ssize_t i = 0; i <= index; i++) {
+        if (!PyDict_Next(parent, &position, &key, &value)) {
+            return NULL;
+        }
+    }
+    return key;
+}
+
+/* object.__getattribute__, short of descriptors written in Python. */
+static PyObject *
+read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    bool own_lookup = type->tp_getattro != PyObject_GenericGetAttr && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE);
+    if (PyType_Check(object) || (own_lookup && !PyModule_Check(object))) {
+        return keep(walk, PyObject_GetAttr(object, name));
+    }
+    PyObject *found = _PyType_Lookup(type, name);
+    descrgetfunc get = found != NULL ? Py_TYPE(found)->tp_descr_get : NULL;
+    bool foreign = found != NULL && ((Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE) || Py_IS_TYPE(found, &PyProperty_Type));
+    if (get != NULL && Py_TYPE(found)->tp_descr_set != NULL) {
+        return foreign ? NULL : keep(walk, get(found, object, (PyObject *)type));
+    }
+    PyObject *value = dict_get(instance_dict(object), name);
+    if (value != NULL || get == NULL) {
+        *cacheable = true;
+        return value != NULL ? value : found;
+    }
+    return foreign ? NULL : keep(walk, get(found, object, (PyObject *)type));
+}
+
+static PyObject *
+read_of_function(PyObject *parent, const Node *node)
+{
+    if (node->step == STEP_FUNC) {
+        if (!PyMethod_Check(parent)) {
+            return NULL;
+        }
+        return node->index == 0 ? PyMethod_GET_FUNCTION(parent) : PyMethod_GET_SELF(parent);
+    }
+    if (!PyFunction_Check(parent)) {
+        return NULL;
+    }
+    PyFunctionObject *function = (PyFunctionObject *)parent;
+    switch (node->step) {
+    case STEP_GLOBALS_OF:
+        return read_global(function, node->key);
+    case STEP_DEFAULTS:
+        return read_default(function, node->index);
+    case STEP_KWDEFAULTS:
+        return dict_get(function->func_kwdefaults, node->key);
+    default:
+        return read_cell(function, node->index);
+    }
+}
+
+PyObject *
+node_read(Walk *walk, int index, bool *cacheable)
+{
+    const Node *node = &walk->program->node[index];
+    PyObject *parent = node->parent >= 0 ? walk->program->values[node->parent] : NULL;
+    switch (node->step) {
+    case STEP_LOCAL:
+        return node->index >= 0 && node->index < walk->nlocals ? walk->locals[node->index] : NULL;
+    case STEP_GLOBAL:
+        *cacheable = true;
+        return read_global(walk->function, node->key);
+    case STEP_CELL:
+        return read_cell(walk->function, node->index);
+    case STEP_CONSTANT:
+        return node->key;
+    case STEP_ATTR:
+        return read_attribute(walk, parent, node->key, cacheable);
+    case STEP_DICT:
+        *cacheable = true;
+        return dict_get(instance_dict(parent), node->key);
+    case STEP_ITEM:
+        *cacheable = PyDict_Check(parent);
+        return read_item(parent, node);
+    case STEP_KEY:
+        *cacheable = PyDict_Check(parent) && !is_ordered_dict(parent);
+        return read_key(walk, parent, node->index);
+    case STEP_TYPE:
+        return (PyObject *)Py_TYPE(parent);
+    case STEP_CLASS_ATTR:
+        *cacheable = true;
+        return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, node->key) : NULL;
+    default:
+        *cacheable = node->step == STEP_GLOBALS_OF;
+        return read_of_function(parent, node);
+    }
+}
