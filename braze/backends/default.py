@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from braze.backends.registry import register_backend
-from braze.backends.training import training_runs_eagerly
+from braze.backends.uncompiled import compiled_or_as_captured
 from braze.context import CompileContext
 from braze.options import Options
 from braze.pipeline import compile_graph
@@ -18,11 +18,9 @@ from braze.target import Target, cpu_target, cuda_target
 
 @register_backend(needs_options=True)
 def braze(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options) -> Callable[..., Any]:
-    """Kernels for the graph; where gradients are needed, the graph itself (see training.py)."""
+    """Kernels for the graph; where gradients are needed, the graph itself (see uncompiled.py)."""
     context = context_for(gm, example_inputs, options)
-    if training_runs_eagerly(gm, context.name):
-        return gm.forward
-    return compile_graph(gm, example_inputs, context)
+    return compiled_or_as_captured(gm, context.name, lambda: compile_graph(gm, example_inputs, context))
 
 
 def context_for(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CompileContext:
