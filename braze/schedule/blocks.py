@@ -8,6 +8,7 @@ import enum
 from braze.loops.ir import Axis, ExternCall, LoopNest, Step, TemplateCall
 from braze.schedule.dependences import Accesses, accesses
 from braze.schedule.domains import Place
+from braze.schedule.linear import with_linear_indices
 from braze.schedule.rewrite import Substitution
 from braze.symbolic.expr import Expr, Symbol
 
@@ -62,6 +63,8 @@ class Block:
 
 def block_of(number: int, step: Step) -> Block:
     """The block of one step alone."""
+    if isinstance(step, LoopNest):
+        step = with_linear_indices(step)
     found = accesses(step)
     if isinstance(step, LoopNest):
         role = Role.REDUCE if step.reductions else Role.POINT
