@@ -1,0 +1,103 @@
+"""The benchmark runner: names, arithmetic of its tables, and workers that fail."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from benchmarks import report, run, worker, zoo
+from benchmarks.__main__ import MODELS
+
+
+def shown(table) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200).print(table)
+    return out.getvalue()
+
+
+def test_the_command_line_knows_every_model():
+    assert tuple(zoo.CASES) == MODELS
+
+
+def test_models_are_the_same_in_every_process():
+    (a, inputs), (b, again) = zoo.CASES["timm_mobilenetv3"].make(), zoo.CASES["timm_mobilenetv3"].make()
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    assert torch.equal(inputs["x"], again["x"])
+    assert not a.training
+
+
+def test_speed_is_the_median_of_paired_rounds():
+    """A round in which the whole machine was slow does not count against either."""
+    rows = [
+        {"model": "m", "impl": "eager", "milliseconds": 10.0, "rounds_ms": [10.0, 100.0, 10.0]},
+        {"model": "m", "impl": "braze", "milliseconds": 5.0, "rounds_ms": [5.0, 50.0, 5.0], "error": 2e-7,
+         "eager_error": 1e-7, "graphs": 1, "breaks": 0, "first_call_seconds": 1.5},
+    ]  # fmt: skip
+    text = shown(report.models_table(rows, ("eager", "braze")))
+    assert "5.0 (2.00)" in text
+    assert "1, 0" in text
+    assert "2.00" in text.split("1, 0")[0].rsplit("│", 2)[1]
+
+
+def test_a_failed_row_is_shown_and_left_out_of_the_mean():
+    rows = [
+        {"model": "m", "impl": "eager", "milliseconds": 10.0, "rounds_ms": [10.0]},
+        {"model": "m", "impl": "braze", "failed": "braze: ValueError: no\nmore"},
+    ]
+    assert "failed" in shown(report.models_table(rows, ("eager", "braze")))
+    assert report.failures(rows) == ["m: braze: ValueError: no"]
+
+
+def test_compile_time_ratio_is_braze_over_torch():
+    rows = [
+        {"model": "m", "impl": "torch", "capture": 3.0, "cold": 12.0, "warm": 4.0},
+        {"model": "m", "impl": "braze", "capture": 0.3, "cold": 3.0, "warm": 1.0},
+    ]
+    text = shown(report.compile_time_table(rows, ("eager", "torch", "braze")))
+    assert "0.100" in text
+    assert "0.250" in text
+
+
+def test_results_say_what_they_were_measured_with(tmp_path):
+    path = report.write("models", [], ["models", "--models", "vit"], str(tmp_path / "out.json"))
+    kept = json.loads(path.read_text())
+    assert kept["command"] == "python -m benchmarks models --models vit"
+    assert kept["versions"]["torch"] == torch.__version__
+    assert kept["machine"]["cores"] >= 1
+
+
+def test_error_is_relative_to_the_float64_result():
+    exact = [torch.tensor([1.0, 2.0], dtype=torch.float64)]
+    assert worker.error([torch.tensor([1.0, 2.0])], exact) == 0
+    assert worker.error([torch.tensor([1.1, 2.2])], exact) == pytest.approx(0.1)
+    assert worker.error([torch.tensor([1.0])], exact) == float("inf")
+    assert worker.error([], exact) == float("inf")
+
+
+def test_a_worker_reports_failures_and_goes_on(tmp_path):
+    child = run.Child("eager", tmp_path)
+    try:
+        with pytest.raises(run.Failed, match="KeyError"):
+            child.ask("load", model="no such model")
+        assert child.ask("overhead", case="add")["seconds"] > 0
+    finally:
+        child.stop()
+    assert child.process.poll() == 0
+
+
+def test_a_worker_that_dies_is_replaced():
+    team = run.Team(["eager"])
+    try:
+        first = team.child("eager")
+        first.process.kill()
+        first.process.wait()
+        with pytest.raises(run.Failed, match="ended with status"):
+            first.ask("reset")
+        assert team.child("eager") is not first
+    finally:
+        team.stop()
+    assert not team.folder.exists()
