@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable
-from typing import Any, Union
+from typing import Any
 
 from braze.support.errors import Origin
 from braze.support.record import interned, record
@@ -304,7 +304,7 @@ class TemplateCall:
     origin: Origin | None = None
 
 
-Step = Union[LoopNest, ExternCall, TemplateCall]
+Step = LoopNest | ExternCall | TemplateCall
 
 
 @record

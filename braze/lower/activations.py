@@ -16,6 +16,8 @@ from braze.lower.registry import aten, lowering
 
 _BETA = math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5
 _KAPPA = 0.044715
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def k(value: float, like: Node) -> Node:
@@ -113,6 +115,8 @@ for _target, _function, _cost in (
     (aten.silu, _silu, 20),
     (aten.leaky_relu, _leaky_relu, 2),
     (aten.elu, _elu, 25),
+    (aten.celu, lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1.0 / alpha), 25),
+    (aten.selu, lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE), 25),
     (aten.softplus, _softplus, 40),
     (aten.mish, _mish, 60),
     (aten.hardsigmoid, _hardsigmoid, 5),

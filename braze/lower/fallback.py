@@ -133,7 +133,7 @@ def _results(g: ProgramBuilder, val: Any, outputs: list[str]) -> Any:
     if val is None:
         outputs.append("")
         return None
-    if isinstance(val, torch.SymInt) or isinstance(val, int):
+    if isinstance(val, (torch.SymInt, int)):
         outputs.append("")
         return g.symbols.expr(val)
     raise Unsupported(

@@ -7,7 +7,7 @@ index; once it is realized (``realize.py``), they become strided windows on its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from braze.loops.ir import BufferView, DType, Node
 from braze.support.errors import Origin
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from braze.lower.realize import ProgramBuilder
 
 Index = Sequence[Expr]
-Strided = Callable[[BufferView], Union[BufferView, None]]
+Strided = Callable[[BufferView], BufferView | None]
 
 
 class Lazy:

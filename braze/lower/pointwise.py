@@ -136,19 +136,24 @@ def extremum_ignoring_nan(g: ProgramBuilder, x: Lazy, y: Lazy) -> Any:
 @lowering(aten.add.Tensor, aten.add.Scalar)
 def add(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x + alpha * y; bools add as a logical or."""
-    return elementwise(g, _with_alpha(Op.ADD, alpha), (x, y), cost=1)
+    return elementwise(g, _with_alpha(Op.ADD, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
 def sub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """x - alpha * y."""
-    return elementwise(g, _with_alpha(Op.SUB, alpha), (x, y), cost=1)
+    return elementwise(g, _with_alpha(Op.SUB, alpha), (x, y), cost=1, precise=_on_gpu(x, y))
 
 
 @lowering(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(g: ProgramBuilder, x: Any, y: Any, alpha: Any = 1) -> Any:
     """y - alpha * x."""
-    return elementwise(g, _with_alpha(Op.SUB, alpha), (y, x), cost=1)
+    return elementwise(g, _with_alpha(Op.SUB, alpha), (y, x), cost=1, precise=_on_gpu(x, y))
+
+
+def _on_gpu(*args: Any) -> bool:
+    """CUDA's sums take numbers in the computation type, the CPU's round them to the tensor's."""
+    return any(isinstance(a, Lazy) and a.device != "cpu" for a in args)
 
 
 def _with_alpha(op: Op, alpha: Any) -> Scalar:
@@ -167,7 +172,7 @@ def _with_alpha(op: Op, alpha: Any) -> Scalar:
 @lowering(aten.mul.Tensor, aten.mul.Scalar)
 def mul(g: ProgramBuilder, x: Any, y: Any) -> Any:
     """x * y; bools multiply as a logical and."""
-    return elementwise(g, _product, (x, y), cost=1)
+    return elementwise(g, _product, (x, y), cost=1, precise=True)
 
 
 def _product(x: Node, y: Node) -> Node:
@@ -180,7 +185,7 @@ def _product(x: Node, y: Node) -> Node:
 @lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide)
 def div(g: ProgramBuilder, x: Any, y: Any) -> Any:
     """True division."""
-    return elementwise(g, build.div, (x, y), promote=Promote.INT_TO_FLOAT, cost=cost_of(Op.DIV))
+    return elementwise(g, build.div, (x, y), promote=Promote.INT_TO_FLOAT, cost=cost_of(Op.DIV), precise=True)
 
 
 @lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -215,7 +220,8 @@ def _integer_division(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
     if common is DType.BOOL:
         return NotImplemented
     if common.is_float:
-        return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op))
+        precise = op is Op.FLOORDIV
+        return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op), precise=precise)
     if not isinstance(y, int) or isinstance(y, bool) or y == 0 or y == -1:
         return NotImplemented
     return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op))

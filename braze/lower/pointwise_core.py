@@ -75,9 +75,17 @@ def is_broadcast(x: Lazy, sizes: Sequence[Expr]) -> bool:
 
 
 def operand(
-    g: ProgramBuilder, a: Any, sizes: Sequence[Expr], common: DType, compute: DType
+    g: ProgramBuilder,
+    a: Any,
+    sizes: Sequence[Expr],
+    common: DType,
+    compute: DType,
+    precise: bool = False,
 ) -> Callable[[Index], Node]:
-    """A loader of one operand over the broadcast shape, converted as eager converts it."""
+    """A loader of one operand over the broadcast shape, converted as eager converts it.
+
+    Numbers are rounded to the common type like tensors, unless ``precise``.
+    """
     if isinstance(a, Lazy):
         if is_broadcast(a, sizes):
             g.realize_if_costly(a)
@@ -89,6 +97,8 @@ def operand(
         node = build.cast(build.index(a), compute)
     else:
         node = build.const(a, compute)
+        if not precise and common is not compute:
+            node = build.cast(build.const(node.attr, common), compute)
     return lambda index: node
 
 
@@ -126,10 +136,12 @@ def elementwise(
     cost: int = 1,
     out: DType | None = None,
     common: DType | None = None,
+    precise: bool = False,
 ) -> Any:
     """Apply ``scalar`` to nodes of the computation type at every point of the broadcast shape.
 
-    ``out`` is the result's type (default: the common type); ``common`` overrides the promotion.
+    ``out`` is the result's type (default: the common type); ``common`` overrides the promotion;
+    ``precise``: eager does not round numbers to a half type for this operator.
     """
     if not usable(args):
         return NotImplemented
@@ -140,7 +152,7 @@ def elementwise(
         return NotImplemented
     compute = compute_type(common)
     sizes = broadcast_sizes(args)
-    loaders = [operand(g, a, sizes, common, compute) for a in args]
+    loaders = [operand(g, a, sizes, common, compute, precise) for a in args]
     final = out or common
     rounded = DType.BOOL if out is DType.BOOL else common
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.dtypes import compute_type
-from braze.loops.ir import DType, LoopNest, Node, Op, Reduction, ReduceKind, Store
+from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction, Store
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, numel
 from braze.lower.pointwise_core import merge_ops
 from braze.lower.realize import ProgramBuilder

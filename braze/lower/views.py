@@ -6,6 +6,7 @@ one (or None, where strides cannot say it).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -131,7 +132,7 @@ def reshaped_strides(
         return contiguous_strides(wanted)
     out: list[Expr | None] = [None] * len(wanted)
     for left, right in groups:
-        for d, e in zip(left, left[1:], strict=False):
+        for d, e in itertools.pairwise(left):
             if strides[d] is not strides[e] * sizes[e]:
                 return None
         step = strides[left[-1]] if left else ONE
@@ -331,7 +332,7 @@ def clamp_start(g: ProgramBuilder, start: Any, size: Expr) -> Expr | None:
     first = g.symbols.expr(0 if start is None else start)
     if first.value is not None and first.value < 0:
         first = first + size
-    low, high = first.bounds()
+    low, _high = first.bounds()
     if first.value is not None and size.value is not None:
         return as_expr(max(0, min(first.value, size.value)))
     if low is not None and low >= 0:

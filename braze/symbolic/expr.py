@@ -24,7 +24,7 @@ IntLike = Union["Expr", int]
 class Expr:
     """An integer expression; see the module docstring. Ordered by text for stable output only."""
 
-    __slots__ = ("_text", "_bounds", "_symbols")
+    __slots__ = ("_bounds", "_symbols", "_text")
 
     _text: str
     _bounds: tuple[int | None, int | None]
