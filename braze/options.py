@@ -25,14 +25,20 @@ class Options:
     """Everything a user may set for one compile."""
 
     fullgraph: bool = option(False, "a graph break is an error", in_key=False)
-    dynamic: bool | None = option(None, "sizes symbolic: never (False), at once (True), on change (None)", in_key=False)
+    dynamic: bool | None = option(
+        None, "sizes symbolic: never (False), at once (True), on change (None)", in_key=False
+    )
     recompile_limit: int = option(8, "variants per function before one generic variant serves", in_key=False)
-    verify: int = option(0, "run the verifiers between stages: 0 off, 1 records, 2 after every pass", in_key=False)
+    verify: int = option(
+        0, "run the verifiers between stages: 0 off, 1 records, 2 after every pass", in_key=False
+    )
     fusion: bool = option(True, "fuse loops", in_key=True)
     max_fusion_steps: int = option(64, "loop nests in one kernel at most", in_key=True)
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU", in_key=True)
     arena: bool = option(True, "keep one arena per graph between calls", in_key=True)
-    threads: int = option(0, "threads of a CPU kernel; 0: as many as torch uses when it is built", in_key=True)
+    threads: int = option(
+        0, "threads of a CPU kernel; 0: as many as torch uses when it is built", in_key=True
+    )
     max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
     cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
     trace_freely: bool = option(False, "allow impure calls inside the graph", in_key=False)
@@ -58,14 +64,19 @@ def make_options(
 ) -> Options:
     """Merge a mode and a dict of options; refuse unknown names with a near miss."""
     if mode is not None and options:
-        raise UserError("BZ0002", "give mode= or options=, not both", hints=["put the mode's options into options="])
+        raise UserError(
+            "BZ0002", "give mode= or options=, not both", hints=["put the mode's options into options="]
+        )
     if mode is not None and mode not in MODES:
         raise UserError("BZ0002", f"unknown mode {mode!r}", hints=[near(mode, MODES)])
     values = dict(MODES[mode or "default"])
-    known = {f.name for f in dataclasses.fields(Options)}
+    known = {f.name: f.default for f in dataclasses.fields(Options)}
     for name, value in (options or {}).items():
         if name not in known:
             raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(name, known)])
+        wanted = bool if known[name] is None else type(known[name])
+        if type(value) is not wanted and not (value is None and known[name] is None):
+            raise UserError("BZ0003", f"option {name!r} takes {wanted.__name__}, not {value!r}")
         values[name] = value
     return Options(**{**values, **named})
 

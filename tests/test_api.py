@@ -139,6 +139,15 @@ def test_refuses_unknown_words_with_a_near_miss(words, code, hint):
         braze.compile(**words)
 
 
+@pytest.mark.parametrize("options", [{"fusion": 1}, {"recompile_limit": True}, {"recompile_limit": "8"}])
+def test_refuses_option_values_of_another_type(options):
+    with pytest.raises(UserError) as refused:
+        braze.compile(double, options=options)
+    assert refused.value.code == "BZ0003"
+    (name,) = options
+    assert f"{name!r} takes" in refused.value.what
+
+
 @pytest.mark.parametrize("what", [nn.Linear, 3, None.__class__, "double"])
 def test_refuses_what_cannot_be_called(what):
     with pytest.raises(UserError) as refused:
