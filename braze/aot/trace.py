@@ -106,7 +106,7 @@ class _Recorder(TorchDispatchMode):
         with torch_compat.outside_modes():
             meta = torch.empty(0, dtype=fake.dtype, device="meta")
             meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
-            return torch_compat.assemble_fake(self.mode.dispatch, meta, fake._fake_device, False)
+            return torch_compat.assemble_fake(self.mode.dispatch, meta, torch_compat.device_of_fake(fake), False)
 
     # -- operators ---------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ def _add(parts: list[Any], mode: Any, value: Any) -> bool:
             value.stride(),
             value.storage_offset(),
             value.dtype,
-            value._fake_device,
+            torch_compat.device_of_fake(value),
             value.requires_grad,
             value.is_conj(),
             value.is_neg(),
@@ -189,7 +189,7 @@ def _describe_tensor(fake: Any, arguments: list[Any], made: list[Any]) -> Any:
         extent = 1 + sum((n - 1) * s for n, s in zip(fake.shape, fake.stride(), strict=True))
     if fake.storage_offset() or fake.untyped_storage().nbytes() != extent * fake.dtype.itemsize:
         return None
-    return (_NEW, *geometry, fake._fake_device)
+    return (_NEW, *geometry, torch_compat.device_of_fake(fake))
 
 
 def _build_new(mode: Any, recipe: Any) -> Any:
@@ -209,7 +209,7 @@ def _rebuild(mode: Any, recipe: Any, arguments: Any, made: list[Any]) -> Any:
         with torch_compat.outside_modes():
             meta = torch.empty(0, dtype=recipe[5], device="meta")
             meta.set_(base.untyped_storage(), recipe[4], recipe[2], recipe[3])
-            return torch_compat.assemble_fake(mode, meta, base._fake_device, False)
+            return torch_compat.assemble_fake(mode, meta, torch_compat.device_of_fake(base), False)
     if what == _ARGUMENT:
         return arguments[recipe[1]]
     if what == _PLAIN:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import os
 import sys
 import threading
@@ -120,6 +121,12 @@ def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device
     torch._C._set_throw_on_mutable_data_ptr(fake)
     fake.__dict__.update(_state_of_fakes(mode, device))
     return fake  # type: ignore[return-value]
+
+
+#: the device that a fake stands for: an attribute that 2.12 renamed
+device_of_fake = operator.attrgetter(
+    "_fake_device" if "_fake_device" in FakeTensor.__annotations__ else "fake_device"
+)
 
 
 def _state_of_fakes(mode: FakeTensorMode, device: torch.device) -> dict[str, Any]:
