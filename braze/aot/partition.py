@@ -6,7 +6,8 @@ constant), then clean the graph. Only inference yet: an output that needs a grad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional, evaluate, functionalize
 from braze.aot.records import InputRole, OutputKind, OutputRole, Partition
+from braze.aot.views import is_view
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
 from braze.graph import torch_compat
@@ -41,11 +43,13 @@ def partition(
         with tracing.stage("aot.trace"):
             traced = trace(gm, example_inputs, decompositions or {})
         made = _Outputs(traced)
-        with tracing.stage("aot.functionalize"):
+        with tracing.stage("aot.functionalize"), _on_fakes(traced.mode):
             functional = functionalize(traced.module, traced.mode, made.wanted())
-        outputs, mutations = made.assign(functional)
+            outputs, mutations = made.assign(functional)
         dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
         run_passes(traced.module, DEFAULT, dialect, verify_level=ctx.options.verify)
+        with _on_fakes(traced.mode):
+            _separate_outputs(traced.module, mutations, traced.mode)
         traced.module.recompile()
         part = Partition(
             forward=traced.module,
@@ -58,6 +62,13 @@ def partition(
     if tracing.dumping():
         tracing.dump(f"{ctx.name}_aten", "py", print_graph(part.forward))
     return part
+
+
+@contextlib.contextmanager
+def _on_fakes(mode: FakeMode) -> Iterator[None]:
+    """Operators called inside run on fakes, below autograd."""
+    with mode, torch_compat.disable_functions(), torch_compat.BelowAutograd():
+        yield
 
 
 def _refuse_training(gm: torch.fx.GraphModule) -> None:
@@ -99,6 +110,43 @@ def _roles(module: torch.fx.GraphModule) -> list[InputRole]:
     return roles
 
 
+def _separate_outputs(
+    module: torch.fx.GraphModule, mutations: tuple[OutputRole, ...], mode: FakeMode
+) -> None:
+    """Copy what would reach the user as memory of an input or of another output.
+
+    Passes may find that a value is an input's, or that two are the same. New contents of an
+    input are copied anyway, but must not be memory that an earlier such copy has overwritten.
+    """
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    written = {placeholders[role.input] for role in mutations}
+    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    taken: set[Node] = set()
+    results = list(output.args[0])
+    for i, node in enumerate(results):
+        if not isinstance(node.meta["val"], torch.Tensor):
+            continue
+        root = _root(node)
+        if i < len(mutations):
+            shared = root in written
+        else:
+            shared = root in taken or root.op in ("placeholder", "get_attr")
+            taken.add(root)
+        if shared:
+            with module.graph.inserting_before(output):
+                copy = module.graph.call_function(aten.clone.default, (node,))
+            copy.meta["origin"] = node.meta.get("origin")
+            results[i] = evaluate(copy, mode)
+    output.args = (tuple(results),)
+
+
+def _root(node: Node) -> Node:
+    """The node whose memory a node sees."""
+    while node.op == "call_function" and is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
 class _Outputs:
     """What each user output is, by whom its memory is shared in the trace."""
 
@@ -113,10 +161,12 @@ class _Outputs:
                 self.input_storages.setdefault(torch_compat.storage_key(node.meta["val"]), node)
         #: storage -> the outputs over it, for memory that the graph makes
         self.groups: dict[int, list[int]] = {}
+        known: set[int] = set()
         for i, (_, value) in enumerate(traced.outputs):
             if isinstance(value, torch.Tensor):
                 key = torch_compat.storage_key(value)
-                if key not in self.input_storages:
+                if key not in self.input_storages and id(value) not in known:
+                    known.add(id(value))
                     self.groups.setdefault(key, []).append(i)
         self.bases = {key: self._base(key) for key, group in self.groups.items() if len(group) > 1}
         #: what the storages of bases look like in eager, before functionalization gives them others
@@ -149,9 +199,14 @@ class _Outputs:
         for key, node in self.bases.items():
             base_position[key] = len(results)
             results.append(self._laid_out(functional.latest[node], self.layouts[key]))
-        roles = [
-            self._role(node, value, functional, results, base_position) for node, value in self.traced.outputs
-        ]
+        roles = []
+        seen: dict[int, int] = {}
+        for i, (node, value) in enumerate(self.traced.outputs):
+            first = seen.setdefault(id(value), i) if isinstance(value, torch.Tensor) else i
+            if first < i:
+                roles.append(OutputRole(OutputKind.SAME, output=first))
+            else:
+                roles.append(self._role(node, value, functional, results, base_position))
         output = next(n for n in reversed(self.graph.nodes) if n.op == "output")
         output.args = (tuple(results),)
         return tuple(roles), tuple(mutations)

@@ -19,8 +19,9 @@ class InputRole(enum.Enum):
 class OutputKind(enum.Enum):
     VALUE = "value"  # a fresh tensor (or int) of the user's
     MUTATION = "mutation"  # the new contents of input ``input``: copied into it after the graph
-    ALIAS = "alias"  # a view of input ``input``, rebuilt from it with as_strided by ``spec``
-    ALIAS_OF_OUTPUT = "alias_of_output"  # a view of output ``output``, rebuilt likewise
+    ALIAS = "alias"  # a view of input ``input``, rebuilt from it with as_strided by ``spec``; no spec: the input itself
+    ALIAS_OF_OUTPUT = "alias_of_output"  # a view of item ``output`` of the graph's tuple, rebuilt likewise
+    SAME = "same"  # the object that the user gets as output ``output``, once more
     CONSTANT = "constant"  # ``value``: None or a Python number
 
 
@@ -40,8 +41,8 @@ class Partition:
     """ATen graphs for the forward (and, once there is training, the backward).
 
     ``forward.graph`` returns one tuple: first every MUTATION's value, then the user outputs that
-    are computed (VALUE, and bases for ALIAS_OF_OUTPUT). ``mutations`` and ``outputs`` say what each is;
-    an ``outputs`` entry that is ALIAS or CONSTANT takes no place in the graph's tuple. Each node's
+    are computed (bases for ALIAS_OF_OUTPUT, then each VALUE). ``mutations`` and ``outputs`` say what each is;
+    an ``outputs`` entry that is ALIAS, SAME or CONSTANT takes no place in the graph's tuple. Each node's
     ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
     """
 

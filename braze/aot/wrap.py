@@ -38,6 +38,9 @@ class _Wrapped:
         self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
         self.symbols = _symbol_reader(partition)
         self.build = tuple(_builder(role, partition) for role in partition.outputs)
+        self.repeated = tuple(
+            (i, role.output) for i, role in enumerate(partition.outputs) if role.kind is OutputKind.SAME
+        )
         position = len(partition.mutations)
         places = []
         # bases of views stand between the mutations and the values
@@ -62,10 +65,13 @@ class _Wrapped:
                 for i, value in zip(self.mutated, results, strict=False):
                     inputs[i].copy_(value)
         names = self.symbols(inputs)
-        return [
+        outputs = [
             results[place] if place >= 0 else build(inputs, results, names)
             for place, build in zip(self.places, self.build, strict=True)
         ]
+        for i, first in self.repeated:
+            outputs[i] = outputs[first]
+        return outputs
 
     def _shares_written_memory(self, inputs: Sequence[Any]) -> bool:
         """Whether a written input's storage is another input's too."""

@@ -94,8 +94,7 @@ def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
 def remove_no_ops(module: torch.fx.GraphModule) -> bool:
     """Drop operators that give their argument's value with its metadata: copies, casts, views to the same shape.
 
-    In a functional graph a copy of a value is the value, whatever its strides, as long as nobody
-    counts in its memory: a clone that an ``as_strided`` reads stays.
+    In a functional graph a copy of a value is the value. One that changes the strides stays: views further on may need them.
     """
     changed = False
     for node in list(module.graph.nodes):
@@ -150,19 +149,7 @@ def _gives_its_argument(node: Node) -> bool:
         return False
     if node.target is aten.permute.default:
         return list(node.args[1]) == sorted(node.args[1])  # type: ignore[arg-type]
-    if node.target in (aten.clone.default, aten._to_copy.default, aten.contiguous.default):
-        return _same_sizes(have.stride(), want.stride()) or not _layout_matters(node)
-    if node.target is aten.slice.Tensor:
-        return True
-    return _same_sizes(have.stride(), want.stride()) or node.target is aten.view.default
-
-
-def _layout_matters(node: Node) -> bool:
-    """Whether someone reads the memory of a node rather than its values, or it is given to the user."""
-    views = (aten.as_strided.default, aten.as_strided_scatter.default, aten.view.default, aten.view.dtype)
-    return any(user.op == "output" or user.target in views for user in node.users) or any(
-        user.target is aten.view_as_complex.default for user in node.users
-    )
+    return node.target in (aten.slice.Tensor, aten.view.default) or _same_sizes(have.stride(), want.stride())
 
 
 def _same_sizes(a: Any, b: Any) -> bool:
