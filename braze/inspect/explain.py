@@ -92,7 +92,7 @@ class Explanation:
     def __str__(self) -> str:
         out = io.StringIO()
         Console(file=out, width=110, color_system=None, highlight=False).print(self)
-        return out.getvalue().rstrip() + "\n"
+        return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines()) + "\n"
 
 
 def explain(fn: Callable[..., Any], *, name: str = "") -> Callable[..., Explanation]:
@@ -141,6 +141,9 @@ def gather(
         elif kind == "fallback":
             fallbacks[str(payload)] += 1
     order = {stage: i for i, stage in enumerate(STAGES)}
+    by_stage: Counter[str] = Counter()
+    for stage, spent in seconds.items():
+        by_stage[stage.partition(".")[0]] += spent  # aot.trace is a part of aot
     return Explanation(
         name=name,
         graphs=tuple(graphs),
@@ -148,7 +151,7 @@ def gather(
         recompiles=tuple(recompiles),
         kernels=tuple(kernels),
         fallbacks=tuple(fallbacks.most_common()),
-        seconds=tuple(sorted(seconds.items(), key=lambda item: order.get(item[0], len(order)))),
+        seconds=tuple(sorted(by_stage.items(), key=lambda item: order.get(item[0], len(order)))),
         counters=tuple(sorted(counters.items())),
     )
 
@@ -234,7 +237,7 @@ def _page(e: Explanation) -> Group:
     for title, lines in (
         ("Recompiles", list(e.recompiles)),
         ("Run by ATen for want of a lowering", [f"{name} ×{n}" for name, n in e.fallbacks]),
-        ("Kernels", list(e.kernels)),
+        ("Kernels", _joined(e.kernels)),
     ):
         if lines:
             parts += [_list(title, lines), Text()]
@@ -294,6 +297,12 @@ def _break_text(i: int, found: BreakReport) -> Text:
 def _list(title: str, lines: list[str]) -> Group:
     shown = lines[:MOST] + ([f"and {len(lines) - MOST} more"] if len(lines) > MOST else [])
     return Group(Text(title, style="bold"), *(Padding(Text(line), (0, 0, 0, 2)) for line in shown))
+
+
+def _joined(names: tuple[str, ...]) -> list[str]:
+    """Names on one line that wraps; none at all for no names."""
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return [", ".join(names[:MOST]) + more] if names else []
 
 
 def _seconds(e: Explanation) -> Group:
