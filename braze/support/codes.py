@@ -58,6 +58,11 @@ CODES: dict[str, Code] = {
         "A backend takes (graph_module, example_inputs) and returns a callable.",
     ),
     # -- BZ10xx: graph breaks
+    "BZ1008": Code(
+        "frame that cannot go on",
+        "A graph break stands in code whose frames cannot be entered again in the middle.",
+        "Move the broken statement into a plain function; please report the function.",
+    ),
     "BZ1009": Code(
         "generator or coroutine",
         "The compiled function is itself a generator or coroutine; its frame cannot be captured.",

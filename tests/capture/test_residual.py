@@ -272,7 +272,11 @@ def broken_capture(operand: Any, kind: BreakKind = BreakKind.CALL) -> Capture:
 @pytest.fixture
 def uncaptured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let resume functions run without being captured in turn."""
-    monkeypatch.setattr(Session, "entry", lambda self, function, name, **_: function)
+
+    def entry(self: Any, function: Any, name: str, *, hooked: bool = False, resumed: bool = False) -> Any:
+        return None if hooked else function
+
+    monkeypatch.setattr(Session, "entry", entry)
 
 
 @pytest.mark.usefixtures("uncaptured")

@@ -1,0 +1,402 @@
+"""From a miss to a variant: trace the frame, compile its graph, generate its residual code, guard it.
+
+Each entry has a :class:`Site`, which owns its variants and knows when and how to make another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze import native
+from braze.capture.dynamic import changed_extents, is_about_extents
+from braze.capture.guards import GuardTable, Miss, build_table, explain_miss, guards_text, read_source
+from braze.capture.records import Capture, GraphBreak
+from braze.capture.residual import build_residual
+from braze.capture.resume import CannotResume, cannot_resume
+from braze.support import trace
+from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
+from braze.support.log import logger, warn_once
+from braze.support.record import record
+
+if TYPE_CHECKING:
+    from braze.capture.session import Session
+
+Backend = Callable[[Any, Any], Callable[..., Any]]
+Answer = tuple[Callable[..., Any], tuple[Any, ...]]
+
+#: per thread: ``busy`` while compiling, ``session`` whose broken call is running
+here = threading.local()
+#: tracing and compiling patch process-wide state: one at a time
+_compiling = threading.RLock()
+_sites: weakref.WeakSet[Site] = weakref.WeakSet()
+
+
+def all_sites() -> tuple[Site, ...]:
+    """The sites of all live entries."""
+    return tuple(_sites)
+
+
+@record
+class Recompile:
+    """The event of a second or later compile of the same code: which guards failed, variant by variant."""
+
+    name: str
+    variants: int
+    misses: tuple[Miss, ...]
+    generic: bool
+
+
+class Variant:
+    """One capture with its guards, compiled."""
+
+    __slots__ = ("capture", "generic", "hits", "owner", "program", "residual", "seconds", "table", "used")
+
+    def __init__(
+        self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: int | None
+    ) -> None:
+        self.capture = capture
+        self.table = table
+        self.program = program
+        self.residual = residual
+        self.owner = owner
+        self.generic = False
+        self.seconds = 0.0
+        self.hits = 0  # the program's own count when it was last looked at
+        self.used = 0  # the number of the miss before which it was last seen to be used
+
+
+class Site:
+    """The variants of one entry, and the rules by which more are made."""
+
+    def __init__(self, session: Session, name: str, *, resumed: bool, hooked: bool) -> None:
+        self.session = session
+        self.name = name
+        self.resumed = resumed
+        self.hooked = hooked
+        self.entry: Any = None
+        self.lock = threading.RLock()
+        self.closures: dict[tuple[int, ...], Any] = {}
+        self.clear()
+        _sites.add(self)
+
+    def clear(self) -> None:
+        """Forget everything learnt."""
+        with self.lock:
+            self.variants: list[Variant] = []
+            self.symbolic: frozenset[Any] = frozenset()
+            self.failures: Counter[str] = Counter()
+            self.misses = 0
+            self.seconds = 0.0
+            self.empty = 0
+            self.unfit = 0
+            self.closures.clear()
+            if self.entry is not None:
+                self.entry.clear()
+
+    def on_miss(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
+        """Called by the entry: make a variant for these values, and say how to run it now."""
+        if getattr(here, "busy", False):
+            return None  # a call made while tracing or compiling runs as it is
+        if self.hooked and function is not entry.__wrapped__:
+            return self._other_closure(entry.__wrapped__, function, locals)
+        with self.lock:
+            for variant in self.variants:
+                inputs = variant.program.match(function, locals)
+                if inputs is not None:  # another thread made it while this one waited
+                    return variant.residual, inputs
+            with _compiling:
+                here.busy = True
+                try:
+                    return self._compile(function, locals)
+                finally:
+                    here.busy = False
+
+    def _other_closure(self, first: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
+        """Frames of one code met in broken calls may belong to several closures: each has its own site."""
+        cells = function.__closure__ or ()
+        same = function.__globals__ is first.__globals__ and all(
+            a is b for a, b in zip(cells, first.__closure__ or (), strict=True)
+        )
+        if same:
+            return self.on_miss(_As(function), function, locals)
+        key = (id(function.__globals__), *(id(cell) for cell in cells))
+        with self.lock:
+            found = self.closures.get(key)
+            if found is None:
+                if len(self.closures) >= 64:
+                    self.closures.clear()
+                site = Site(self.session, self.name, resumed=False, hooked=True)
+                site.entry = native.Entry(function, site.on_miss)
+                found = self.closures[key] = (site, site.entry, function)
+        return found[0].on_miss(_As(function), function, locals)
+
+    # -- one compile
+
+    def _compile(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
+        started = time.perf_counter()
+        options = self.session.options
+        owner = id(locals[0]) if locals and isinstance(locals[0], torch.nn.Module) else None
+        mine = [v for v in self.variants if v.owner == owner]
+        self._note_uses()
+        misses = self._explain(mine, function, locals)
+        generic = len(mine) >= options.recompile_limit
+        if generic:
+            self._at_limit(mine, misses)
+        symbolic = self._choose_symbolic(generic, mine, misses, function, locals)
+        capture = self._trace(function, locals, symbolic)
+        if capture is None:
+            return self._uncapturable(function)
+        self._report(capture)
+        graph = self._compile_graph(capture)
+        try:
+            residual = build_residual(capture, graph, function, len(locals), self.session)
+        except CannotResume as error:
+            warn_once(("BZ1008", function.__code__), f"BZ1008: {self.name} runs uncompiled: {error}")
+            return self._uncapturable(function)
+        table = build_table(capture, function, locals)
+        program = table.program()
+        variant = Variant(capture, table, program, residual, owner)
+        variant.generic = generic
+        variant.seconds = time.perf_counter() - started
+        variant.used = self.misses
+        self.seconds += variant.seconds
+        trace.count("captures")
+        return self._install(variant, function, locals)
+
+    def _install(self, variant: Variant, function: FunctionType, locals: tuple[Any, ...]) -> Answer:
+        inputs = variant.program.match(function, locals)
+        if inputs is not None:
+            self.variants.append(variant)
+            if self.entry is not None:
+                self.entry.add(variant.program, variant.residual)
+            return variant.residual, inputs
+        # the capture is right for this call all the same; it only cannot be found again
+        self.unfit += 1
+        miss = explain_miss(variant.capture, variant.table, variant.program, function, locals)
+        why = miss.text if miss is not None else "unknown"
+        if self.session.options.verify:
+            raise InternalError(
+                "BZ9013", f"the guards of {self.name} do not hold of the values they came from", why=why
+            )
+        warn_once(
+            ("BZ9013", variant.capture.code),
+            f"BZ9013: the guards of {self.name} do not hold of the values they were made from, so that it is "
+            f"compiled again at each call: {why}. Please report it.",
+        )
+        return variant.residual, tuple(read_source(s, function, locals) for s in variant.capture.inputs)
+
+    def _trace(self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any) -> Capture | None:
+        """Trace the frame; None where it cannot be captured at all."""
+        options = self.session.options
+        strict = options.fullgraph and not self.hooked and not self.resumed
+        if cannot_resume(function.__code__):
+            if strict:
+                raise CaptureError(
+                    "BZ1009", f"{self.name} is a generator or coroutine", hints=["compile what it calls"]
+                )
+            return None
+        try:
+            return self.session.trace(function, locals, symbolic)
+        except Unsupported as error:
+            if strict:
+                raise CaptureError(
+                    error.code,
+                    error.what,
+                    why=error.why,
+                    hints=error.hints,
+                    origin=error.origin,
+                    trail=error.trail,
+                ) from error
+            warn_once((error.code, function.__code__), f"{self.name} runs uncompiled.\n{error}")
+        except BrazeError:
+            raise
+        except Exception as error:
+            # a fault of the interpreter must not become one of the user's program
+            if strict or options.verify:
+                raise InternalError("BZ9014", f"the capture of {self.name} failed: {error!r}") from error
+            shown = "".join(traceback.format_exception(error)[-8:])
+            warn_once(
+                ("BZ9014", function.__code__),
+                f"BZ9014: the capture of {self.name} failed; it runs uncompiled.\n{shown}",
+            )
+            trace.count("captures_failed")
+        return None
+
+    def _uncapturable(self, function: FunctionType) -> Answer | None:
+        """Run the frame as it is; what it calls is still captured."""
+        trace.count("frames_uncaptured")
+        if self.hooked:
+            native.skip_code(function.__code__)
+            return None
+        run, code = self.session.run_uncaptured(function), function.__code__
+
+        def uncaptured(inputs: tuple[Any, ...], *locals: Any) -> Any:
+            args, kwargs = arguments(code, locals)
+            return run(*args, **kwargs)
+
+        return uncaptured, ()
+
+    def _compile_graph(self, capture: Capture) -> Callable[..., Any] | None:
+        """Hand the graph to the backend."""
+        graph = capture.graph
+        if graph is None:
+            return None
+        if not any(node.op.startswith("call_") for node in graph.graph.nodes):
+            return graph.forward
+        try:
+            compiled = self.session.backend(graph, list(capture.examples))
+        except BrazeError as error:
+            error.add_note(
+                f"while compiling a graph of {self.name} ({capture.code.co_filename}:{capture.code.co_firstlineno})"
+            )
+            raise
+        if not callable(compiled):
+            raise CaptureError(
+                "BZ0009",
+                f"the backend gave {type(compiled).__name__} for {self.name}",
+                why="it must give a callable",
+            )
+        trace.count("graphs")
+        return compiled
+
+    def _report(self, capture: Capture) -> None:
+        trace.emit("capture", capture)
+        log = logger("capture")
+        log.info(
+            "captured %s: %d instructions, %d guards", capture.name, capture.instructions, len(capture.guards)
+        )
+        if logger("guards").isEnabledFor(logging.INFO):
+            logger("guards").info("guards of %s\n%s", capture.name, guards_text(capture))
+        if capture.graph is not None:
+            logger("graph").info("graph of %s\n%s", capture.name, _LazyGraph(capture.graph))
+        if trace.dumping():
+            trace.dump(f"guards_{capture.name}", "txt", guards_text(capture))
+        at = capture.graph_break
+        if at is None:
+            return
+        if self.session.options.fullgraph and not self.hooked:
+            raise CaptureError(
+                at.code, f"graph break: {at.reason}", hints=at.hints, origin=at.origin, trail=at.trail
+            )
+        trace.count("graph_breaks")
+        trace.emit("break", at)
+        logger("graph_breaks").info("%s", break_text(at))
+
+    # -- recompiles
+
+    def _note_uses(self) -> None:
+        """See which variants have been hit since the last miss."""
+        self.misses += 1
+        for variant in self.variants:
+            hits = getattr(variant.program, "hits", 0)
+            if hits != variant.hits:
+                variant.hits, variant.used = hits, self.misses
+
+    def _explain(
+        self, mine: list[Variant], function: FunctionType, locals: tuple[Any, ...]
+    ) -> tuple[Miss, ...]:
+        """Why none of the variants fits, newest first."""
+        if not mine:
+            return ()
+        found = [explain_miss(v.capture, v.table, v.program, function, locals) for v in reversed(mine)]
+        misses = tuple(m for m in found if m is not None)
+        if misses:
+            self.failures[misses[0].text.partition("; now ")[0]] += 1
+        trace.count("recompiles")
+        trace.emit(
+            "recompile",
+            Recompile(self.name, len(mine), misses, len(mine) >= self.session.options.recompile_limit),
+        )
+        for miss in misses:
+            logger("recompiles").info("%s is compiled again: %s", self.name, miss.text)
+        return misses
+
+    def _choose_symbolic(
+        self,
+        generic: bool,
+        mine: list[Variant],
+        misses: tuple[Miss, ...],
+        function: FunctionType,
+        locals: tuple[Any, ...],
+    ) -> Any:
+        """Which sizes and ints the next trace keeps symbolic."""
+        dynamic = self.session.options.dynamic
+        if dynamic is False:
+            return None
+        if generic or dynamic:
+            return "all"
+        if misses and is_about_extents(misses[0].guard):
+            self.symbolic |= changed_extents(mine[-1].capture, function, locals)
+        return self.symbolic or None
+
+    def _at_limit(self, mine: list[Variant], misses: tuple[Miss, ...]) -> None:
+        """Say loudly that a generic variant is made, or make room where even that did not fit."""
+        worst, times = self.failures.most_common(1)[0] if self.failures else ("unknown", 0)
+        code = mine[0].capture.code
+        warn_once(
+            ("BZ1101", code, mine[0].owner),
+            f"BZ1101: {self.name} ({code.co_filename}:{code.co_firstlineno}) has been compiled {len(mine)} times in "
+            f"{self.seconds:.1f} s; the guard that fails most ({times} times) is\n    {worst}\n"
+            "  A generic variant, with every size symbolic, serves from now on.\n"
+            "  do:  keep that value constant, pass it as a tensor, compile with dynamic=True, or raise "
+            "options={'recompile_limit': n}",
+            subject="recompiles",
+        )
+        if any(v.generic for v in mine):
+            oldest = min(mine, key=lambda v: (v.used, v.generic))
+            self.variants.remove(oldest)
+            if self.entry is not None:
+                self.entry.remove(oldest.program)
+            trace.count("variants_evicted")
+
+
+class _As:
+    """An entry seen as that of another function of the same code."""
+
+    __slots__ = ("__wrapped__",)
+
+    def __init__(self, function: FunctionType) -> None:
+        self.__wrapped__ = function
+
+
+class _LazyGraph:
+    """Prints a graph module only if a log line is really written."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+    def __str__(self) -> str:
+        return self.graph.print_readable(print_output=False)
+
+
+def break_text(at: GraphBreak) -> str:
+    """A graph break as a paragraph: code, reason, the user's line, what to do."""
+    return str(
+        Unsupported(at.code, f"graph break: {at.reason}", hints=at.hints, origin=at.origin, trail=at.trail)
+    )
+
+
+def arguments(code: CodeType, locals: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call that fills the argument slots so."""
+    position = code.co_argcount
+    args = locals[:position]
+    kwargs = dict(
+        zip(code.co_varnames[position:], locals[position : position + code.co_kwonlyargcount], strict=False)
+    )
+    position += code.co_kwonlyargcount
+    if code.co_flags & 0x04:
+        args += tuple(locals[position])
+        position += 1
+    if code.co_flags & 0x08:
+        kwargs.update(locals[position])
+    return args, kwargs
