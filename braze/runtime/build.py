@@ -77,7 +77,7 @@ def build_c(text: str | Sequence[str], target_arch: str, extra: tuple[str, ...] 
     """The shared library made of one or more translation units."""
     units = (text,) if isinstance(text, str) else tuple(text)
     command = (*compiler(), *flags(target_arch), *extra)
-    with trace.stage("build"), tempfile.TemporaryDirectory(prefix="braze-") as folder:
+    with tempfile.TemporaryDirectory(prefix="braze-") as folder:
         out = Path(folder) / "kernels.so"
         sources = [Path(folder) / f"unit{i}.c" for i in range(len(units))]
         for path, unit in zip(sources, units, strict=True):

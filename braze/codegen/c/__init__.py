@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from braze.codegen.c.gemm import gemm_kernel
 from braze.codegen.c.pointwise import pointwise_kernel
-from braze.codegen.c.prelude import assemble, flags, split
+from braze.codegen.c.prelude import assemble, split
 from braze.codegen.c.rows import row_kernel
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, TemplateCall
 from braze.schedule.records import Group, GroupKind, Schedule
 
-__all__ = ["assemble", "flags", "generate", "kernel", "split"]
+__all__ = ["assemble", "generate", "kernel", "split"]
 
 
 def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:

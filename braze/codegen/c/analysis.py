@@ -219,7 +219,8 @@ def choose_lanes(nodes: Iterable[Node], varying: Varying, ranges: Ranges, vector
 
 def work_bytes(nests: Iterable[LoopNest], buffers: dict[str, Buffer]) -> str:
     """C text of a group's cost in bytes of traffic (arithmetic counted as bytes)."""
-    static, texts = 0, []
+    static = 0
+    texts: list[str] = []
     for nest in nests:
         axes = (*nest.axes, *nest.reduce_axes)
         for a in accesses((nest,)):

@@ -43,14 +43,40 @@ class Accumulator:
                 self.body.line(f"{self.index_type} {a}i = {zero} - 1;")
 
     def declare_total(self) -> None:
-        """A second level of summation, for long rows: sums of blocks."""
+        """A second level of summation, for long rows: sums of blocks, and what their additions lost."""
         self.total = self.body.name("t")
-        self.body.line(f"{self.type} {self.total} = {self._zero()};")
+        for name in (self.total, f"{self.total}e"):
+            self.body.line(f"{self.type} {name} = {self._zero()};")
 
     def fold_total(self) -> None:
-        """Add the block's sums to the total and start again."""
-        for a in self.names:
-            self.body.line(f"{self.total} += {a}; {a} = {self._zero()};")
+        """Add the block's sum to the total, keep the rounding error, and start again."""
+        t, a, (s, b) = self.total, self.names[0], (self.body.name("s"), self.body.name("s"))
+        self._merge_copies()
+        self.body.open("")
+        self.body.line(f"const {self.type} {s} = {t} + {a}, {b} = {s} - {t};")
+        self.body.line(f"{t}e += ({t} - ({s} - {b})) + ({a} - {b});")
+        self.body.line(f"{t} = {s};")
+        self.body.close()
+        self.body.line(" ".join(f"{name} = {self._zero()};" for name in self.names))
+
+    def _merge_copies(self) -> None:
+        """All copies into the first, two by two."""
+        names = list(self.names)
+        while len(names) > 1:
+            half = (len(names) + 1) // 2
+            for a, other in zip(names, names[half:], strict=False):
+                self._merge(a, other)
+            names = names[:half]
+
+    def _take_error(self) -> None:
+        """The total with what its additions lost; an infinite total stays as it is."""
+        t, a = self.total, self.names[0]
+        if self.vector:
+            w = f"{self.rep}x{self.body.lanes}"
+            lost = f"bz_sel_{w}(bz_mask_{w}({t}e == {t}e), {t}e, ({w}){{}})"
+        else:
+            lost = f"({t}e == {t}e ? {t}e : 0)"
+        self.body.line(f"{a} = {t} + {lost};")
 
     def _zero(self) -> str:
         return f"({self.type}){{}}" if self.vector else "0"
@@ -146,13 +172,11 @@ class Accumulator:
     def finish(self, across_lanes: bool) -> Value:
         """The result: copies combined, and lanes too where the row lies along them."""
         body = self.body
-        first, *others = self.names
+        first = self.names[0]
         if self.total:
-            for a in self.names:
-                body.line(f"{self.total} += {a};")
-            first, others = self.total, []
-        for a in others:
-            self._merge(first, a)
+            self._take_error()
+        else:
+            self._merge_copies()
         if across_lanes and self.vector:
             half = body.lanes // 2
             while half:

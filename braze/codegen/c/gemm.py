@@ -103,7 +103,9 @@ class _Gemm:
         pack = f"{self.name}_pack"
         source = "\n".join([*self._pack(pack), *self._body(status), *self._entry(pack), ""])
         packs = (PackText(self.b.buffer, pack, self.packed_bytes()),) if self.call.constant_b else ()
-        return KernelText(self.name, "c", source, args, self.sizes, source.replace(self.name, "KERNEL"), None, packs)
+        return KernelText(
+            self.name, "c", source, args, self.sizes, source.replace(self.name, "KERNEL"), None, packs
+        )
 
     def packed_bytes(self) -> int:
         """Bytes of all panels; the last is padded with zeros."""
@@ -150,10 +152,12 @@ class _Gemm:
         single = k <= _K_BLOCK
         held = rows if single else self.m_block
         row = to_c(self.a.strides[0])
-        out = [f"static void {self.name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"]
+        out = [
+            f"static void {self.name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"
+        ]
         out += self._header(status)
         out += [
-            f"  float tile[{held * columns}] __attribute__((aligned(64)));",
+            f"  float tile[{held * columns}] __attribute__((aligned(64))){' = {0}' if not k else ''};",
             "  for (int64_t task = lo; task < hi; ++task) {",
             f"    const int64_t m0 = task / {self.panels} * {self.m_block}, panel = task % {self.panels};",
             f"    const int64_t m1 = m0 + {self.m_block} < {to_c(self.m)} ? m0 + {self.m_block} : {to_c(self.m)};",
@@ -174,7 +178,12 @@ class _Gemm:
                 f"      for (int64_t m = m0; m < m1; m += {rows}) {{",
                 f"        const int64_t count = m1 - m < {rows} ? m1 - m : {rows};",
                 *self._multiply(
-                    f"a + m*({row}) + k0", f"bp + k0*{columns}", "kn", f"tile + (m - m0)*{columns}", "k0 != 0", "        "
+                    f"a + m*({row}) + k0",
+                    f"bp + k0*{columns}",
+                    "kn",
+                    f"tile + (m - m0)*{columns}",
+                    "k0 != 0",
+                    "        ",
                 ),
                 "      }",
                 "    }",
@@ -214,7 +223,11 @@ class _Gemm:
             if known < t.rows:
                 return [indent + call(known)]
             return [f"{indent}if (count == {t.rows}) {call(t.rows)}", f"{indent}else {call(known % t.rows)}"]
-        out = [f"{indent}if (count == {t.rows}) {call(t.rows)}", f"{indent}else {{", f"{indent}  int64_t r = 0;"]
+        out = [
+            f"{indent}if (count == {t.rows}) {call(t.rows)}",
+            f"{indent}else {{",
+            f"{indent}  int64_t r = 0;",
+        ]
         for part in (8, 4, 2, 1):
             if part < t.rows:
                 out.append(f"{indent}  if (r + {part} <= count) {{ {call(part, 'r')} r += {part}; }}")

@@ -92,7 +92,7 @@ static inline f32x@W@ bz_ldexp_f32x@W@(f32x@W@ p, f32x@W@ t, f32x@W@ n) {
 }
 //@ bz_expm1_f32
 static inline f32x@W@ bz_expm1_f32x@W@(f32x@W@ v) {
-  f32x@W@ x = bz_min_f32x@W@(bz_splat_f32x@W@(90.0f), bz_max_f32x@W@(bz_splat_f32x@W@(-40.0f), v));
+  f32x@W@ x = bz_min_f32x@W@(bz_splat_f32x@W@(88.9f), bz_max_f32x@W@(bz_splat_f32x@W@(-40.0f), v));
   const f32x@W@ t = bz_fma_f32x@W@(x, bz_splat_f32x@W@(0x1.715476p+0f), bz_splat_f32x@W@(0x1.8p23f));
   const f32x@W@ n = t - 0x1.8p23f;
   f32x@W@ r = bz_fma_f32x@W@(n, bz_splat_f32x@W@(-0x1.62e4p-1f), x);

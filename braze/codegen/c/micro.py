@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+#: products added up in one register before the sum moves to memory: sums of sums round less
+_CHAIN = 192
+
 
 def micro_kernel(rows: int, vectors: int, w: int) -> str:
     """C of ``c[rows][vectors*w] (+)= a[rows][k] @ b[k][vectors*w]``, results in registers over k."""
     t, cells = f"f32x{w}", [(r, v) for r in range(rows) for v in range(vectors)]
+    at = {(r, v): f"*({t}u *)(c + {(r * vectors + v) * w})" for r, v in cells}
     lines = [
         f"static __attribute__((noinline)) void bz_gemm{rows}c{vectors}_{t}(",
         "    int64_t k, const float *a, int64_t lda, const float *b, float *c, int again) {",
-        f"  {t} " + ", ".join(f"s{r}_{v} = {{}}" for r, v in cells) + ";",
+        *(f"  const float *const a{r} = a + {r}*lda;" for r in range(rows)),
+        "  for (int64_t i = 0; i < k; again = 1) {",
+        f"    const int64_t stop = i + {_CHAIN * 4 // 3} < k ? i + {_CHAIN} : k;",
+        f"    {t} " + ", ".join(f"s{r}_{v} = {{}}" for r, v in cells) + ";",
+        f"    for (; i < stop; ++i, b += {vectors * w}) {{",
+        *(f"      const {t} b{v} = *(const {t}u *)(b + {v * w});" for v in range(vectors)),
     ]
-    lines += [f"  const float *const a{r} = a + {r}*lda;" for r in range(rows)]
-    lines.append(f"  for (int64_t i = 0; i < k; ++i, b += {vectors * w}) {{")
-    lines += [f"    const {t} b{v} = *(const {t}u *)(b + {v * w});" for v in range(vectors)]
     for r in range(rows):
-        lines.append(f"    const {t} x{r} = bz_splat_{t}(a{r}[i]);")
-        lines += [f"    s{r}_{v} = bz_fma_{t}(x{r}, b{v}, s{r}_{v});" for v in range(vectors)]
-    lines.append("  }")
-    lines.append("  if (again) {")
-    lines += [f"    s{r}_{v} += *(const {t}u *)(c + {(r * vectors + v) * w});" for r, v in cells]
-    lines.append("  }")
-    lines += [f"  *({t}u *)(c + {(r * vectors + v) * w}) = s{r}_{v};" for r, v in cells]
-    return "\n".join([*lines, "}"])
+        lines.append(f"      const {t} x{r} = bz_splat_{t}(a{r}[i]);")
+        lines += [f"      s{r}_{v} = bz_fma_{t}(x{r}, b{v}, s{r}_{v});" for v in range(vectors)]
+    lines += ["    }", "    if (again) {"]
+    lines += [f"      {at[cell]} += s{cell[0]}_{cell[1]};" for cell in cells]
+    lines += ["    } else {"]
+    lines += [f"      {at[cell]} = s{cell[0]}_{cell[1]};" for cell in cells]
+    return "\n".join([*lines, "    }", "  }", "}"])

@@ -14,7 +14,6 @@ from functools import cache
 
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS
 from braze.codegen.c.micro import micro_kernel
-from braze.target import Target
 
 #: storage label -> (C type of an element, representation)
 STORAGE: dict[str, tuple[str, str]] = {
@@ -110,21 +109,6 @@ def assemble(kernels: Iterable[str], *, runtime: bool = True) -> str:
         *(_declare(s) for s in sorted(scalars)),
     ]
     return "\n".join([*head, *parts.values(), RUNTIME if runtime else "", text, ""])
-
-
-def flags(target: Target) -> tuple[str, ...]:
-    """Compiler options for a target: the ISA, and what keeps results as eager's."""
-    isa: tuple[str, ...]
-    if target.arch == "x86-64-avx512":
-        isa = ("-march=x86-64-v4", "-mprefer-vector-width=512")
-    elif target.arch == "x86-64-avx2":
-        isa = ("-march=x86-64-v3",)
-    else:
-        isa = ()
-    return (
-        *isa, "-O2", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
-        "-fno-tree-vectorize", "-fno-semantic-interposition", "-fvisibility=default", "-w",
-    )  # fmt: skip
 
 
 def split(kernels: tuple[str, ...], units: int) -> tuple[tuple[str, ...], ...]:
