@@ -3,32 +3,43 @@
 #define Py_BUILD_CORE 1
 #endif
 #include "compat.h"
+#include "internal/pycore_dict.h"
 #include "internal/pycore_frame.h"
 
 #if PY_VERSION_HEX >= 0x030D0000
 
-static int watcher = -1;
-/* Far from the interpreter's own numbers, which count up from zero. */
-static uint64_t own_stamp = (uint64_t)1 << 63;
-
-static int
-renew_stamp(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
+/* popitem gives a dictionary a table of its own; the item goes back to its place, the last. */
+static bool
+detach_from_object(PyObject *dict)
 {
-    PyDictObject *d = (PyDictObject *)dict;
-    uint64_t low = d->ma_version_tag & (((uint64_t)1 << BRAZE_STAMP_SHIFT) - 1);
-    own_stamp += (uint64_t)1 << BRAZE_STAMP_SHIFT;
-    d->ma_version_tag = own_stamp | low;
-    return 0;
+    PyObject *none = NULL;
+    if (PyDict_GET_SIZE(dict) == 0) {
+        none = PyUnicode_InternFromString("braze");
+        if (none == NULL || PyDict_SetItem(dict, none, Py_None) < 0) {
+            Py_XDECREF(none);
+            return false;
+        }
+    }
+    PyObject *item = PyObject_CallMethod(dict, "popitem", NULL);
+    bool done = item != NULL;
+    if (done && none == NULL) {
+        done = PyDict_SetItem(dict, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1)) == 0;
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(item);
+    return done;
 }
 
 bool
 dict_observe(PyObject *dict)
 {
-    if (watcher < 0 || PyDict_Watch(watcher, dict) < 0) {
-        PyErr_Clear();
-        return false;
+    PyDictValues *values = ((PyDictObject *)dict)->ma_values;
+    if (values == NULL || !values->embedded) {
+        return true;
     }
-    return true;
+    bool done = detach_from_object(dict) && ((PyDictObject *)dict)->ma_values == NULL;
+    PyErr_Clear();
+    return done;
 }
 
 #else
@@ -188,15 +199,4 @@ int
 code_set_extra(PyCodeObject *code, Py_ssize_t index, void *extra)
 {
     return SET_EXTRA((PyObject *)code, index, extra);
-}
-
-int
-compat_init(void)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    watcher = PyDict_AddWatcher(renew_stamp);
-    return watcher < 0 ? -1 : 0;
-#else
-    return 0;
-#endif
 }

@@ -17,9 +17,9 @@
 /* -- dictionaries -------------------------------------------------------------------------------
  * A stamp is a number that no other state of any dictionary ever had or will have: two equal stamps,
  * seen at two times, mean one dictionary that did not change in between (and so kept its values alive).
- * 3.11 and 3.12 keep such a number themselves. 3.13 does too, except where an attribute is stored in
- * an object whose dictionary shares the object's inline values: there only watchers are told, so a
- * watcher of ours renews the number (dict_observe).
+ * CPython keeps such a number itself (3.14 no longer will). On 3.13 a store into an object whose
+ * dictionary shares the object's inline values changes neither the number nor tells a watcher, so such a
+ * dictionary is first given a table of its own (dict_observe).
  */
 #if PY_VERSION_HEX < 0x030C0000
 #define BRAZE_STAMP_SHIFT 0
@@ -91,7 +91,5 @@ bool frame_needs_stub(void);
 Py_ssize_t code_extra_index(freefunc destroy);
 void *code_extra(PyCodeObject *code, Py_ssize_t index);
 int code_set_extra(PyCodeObject *code, Py_ssize_t index, void *extra);
-
-int compat_init(void);
 
 #endif

@@ -66,7 +66,7 @@ PyInit__native(void)
         PyErr_SetString(PyExc_ImportError, "braze's extension serves the main interpreter only");
         return NULL;
     }
-    if (compat_init() < 0 || hook_init() < 0) {
+    if (hook_init() < 0) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&definition);

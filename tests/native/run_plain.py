@@ -1,0 +1,76 @@
+"""Build the extension for the running interpreter in a temporary folder and run the tests that need no torch.
+
+    python tests/native/run_plain.py [part of a test's name]
+
+For interpreters that have neither pytest, setuptools nor torch.
+"""
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TORCH_FREE = ("test_hook", "test_entry", "test_guards", "test_dicts", "test_launch")
+
+
+def build(folder: str, *flags: str) -> Path:
+    """Compile the extension with the interpreter's own compiler."""
+    target = Path(folder) / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    sources = sorted(str(path) for path in (ROOT / "braze/native/src").glob("*.c"))
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Werror",
+        *flags,
+    ]
+    subprocess.run([*command, f"-I{sysconfig.get_path('include')}", *sources, "-o", str(target)], check=True)
+    return target
+
+
+def load(path: Path) -> None:
+    """Put the extension at ``path`` where braze.native looks for it."""
+    spec = importlib.util.spec_from_file_location("braze.native._native", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["braze.native._native"] = module
+    spec.loader.exec_module(module)
+
+
+def run(name_part: str) -> int:
+    """Run the tests whose name holds ``name_part``; how many failed."""
+    failed = count = 0
+    for module_name in TORCH_FREE:
+        module = importlib.import_module(module_name)
+        for name, test in sorted(vars(module).items()):
+            if not name.startswith("test_") or name_part not in name:
+                continue
+            count += 1
+            start = time.perf_counter()
+            try:
+                test()
+            except Exception:
+                failed += 1
+                print(f"FAILED {module_name}.{name}")
+                traceback.print_exc()
+            else:
+                print(f"ok     {module_name}.{name} ({time.perf_counter() - start:.2f} s)")
+    print(f"{count} tests, {failed} failed, Python {sys.version.split()[0]}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(HERE)]
+    with tempfile.TemporaryDirectory() as folder:
+        load(build(folder))
+        sys.exit(1 if run(sys.argv[1] if len(sys.argv) > 1 else "") else 0)

@@ -1,0 +1,374 @@
+"""Steps and checks of guard programs: the C walk and the plain-Python walk agree."""
+
+import gc
+import math
+import sys
+import threading
+import weakref
+from collections import deque
+
+from braze.native import GuardProgram, native_available, pure, walk
+
+PROGRAMS = (GuardProgram, pure.GuardProgram) if native_available else (pure.GuardProgram,)
+
+
+def anything(*args, **kwargs):
+    return args
+
+
+def holds(nodes, checks, locals=(), function=anything, inputs=(), symbols=0):
+    """Whether the program matches; all implementations and `explain` must say the same."""
+    answers = []
+    for kind in PROGRAMS:
+        program = kind(nodes, checks, inputs, symbols)
+        for _ in range(2):
+            answers.append(program.match(function, locals) is not None)
+        answers.append(program.explain(function, locals) is None)
+    assert len(set(answers)) == 1, answers
+    return answers[0]
+
+
+def check_of(value, check, expected):
+    """Whether one check holds of a value."""
+    return holds([(-1, "local", 0)], [(0, check, expected)], (value,))
+
+
+def test_equal_tells_types_and_bits():
+    assert check_of(1, "equal", 1)
+    assert not check_of(True, "equal", 1)
+    assert not check_of(1.0, "equal", 1)
+    assert not check_of(0.0, "equal", -0.0)
+    assert check_of(-0.0, "equal", -0.0)
+    assert check_of(math.nan, "equal", float("nan"))
+    assert check_of(complex(0.0, -0.0), "equal", complex(0.0, -0.0))
+    assert not check_of(complex(0.0, 0.0), "equal", complex(0.0, -0.0))
+    assert check_of(10**30, "equal", 10**30)
+    assert check_of("a" * 3, "equal", "aaa")
+    assert not check_of(b"a", "equal", "a")
+    assert check_of(None, "equal", None)
+    assert check_of((1, ("x", 2.5)), "equal", (1, ("x", 2.5)))
+    assert not check_of((1, ("x", 2)), "equal", (1, ("x", 2.0)))
+    assert not check_of((1,), "equal", (1, 2))
+
+
+def test_equal_refuses_what_is_not_a_constant():
+    for kind in PROGRAMS:
+        try:
+            kind([(-1, "local", 0)], [(0, "equal", [1])], [])
+        except TypeError as error:
+            assert "check 0" in str(error)
+        else:
+            raise AssertionError("accepted a list")
+
+
+def test_malformed_programs_are_refused():
+    bad = [
+        ([(-1, "nowhere", 0)], [], []),
+        ([(0, "item", 0)], [], []),
+        ([(-1, "item", 0)], [], []),
+        ([(-1, "local", 0), (0, "local", 1)], [], []),
+        ([(-1, "local", "x")], [], []),
+        ([(-1, "local", 0)], [(1, "is", None)], []),
+        ([(-1, "local", 0)], [(0, "odd", None)], []),
+        ([(-1, "local", 0)], [], [1]),
+        ([(-1, "local", 0)], [(0, "int", ("sym", 0))], []),
+        ([(-1, "local", 0)], [(0, "alias", 4)], []),
+    ]
+    for kind in PROGRAMS:
+        for rows in bad:
+            try:
+                kind(*rows)
+            except (ValueError, TypeError):
+                continue
+            raise AssertionError(f"{kind} accepted {rows}")
+
+
+def test_identity_type_and_length():
+    thing = object()
+    assert check_of(thing, "is", thing)
+    assert not check_of(object(), "is", thing)
+    assert check_of([], "type", list)
+    assert not check_of(True, "type", int)
+    for value in (
+        [1, 2],
+        (1, 2),
+        {1: 1, 2: 2},
+        {1, 2},
+        frozenset((1, 2)),
+        "ab",
+        b"ab",
+        deque((1, 2)),
+        range(2),
+    ):
+        assert check_of(value, "length", 2)
+        assert not check_of(value, "length", 3)
+
+
+def test_length_does_not_run_python_code():
+    class Loud(list):
+        def __len__(self):
+            raise SystemError("ran")
+
+    class Own:
+        def __len__(self):
+            raise SystemError("ran")
+
+    assert check_of(Loud([1, 2]), "length", 2)
+    assert not check_of(Own(), "length", 2)
+
+
+def test_missing_things_are_mismatches():
+    class Slots:
+        __slots__ = ("a",)
+
+    assert not holds([(-1, "local", 3)], [(0, "is", None)], (1,))
+    assert not holds([(-1, "global", "no_such_name")], [(0, "is", None)])
+    assert not holds([(-1, "cell", 0)], [(0, "is", None)])
+    assert not holds([(-1, "local", 0), (0, "dict", "a")], [(1, "is", None)], (Slots(),))
+    assert not holds([(-1, "local", 0), (0, "attr", "a")], [(1, "is", None)], (Slots(),))
+    assert not holds([(-1, "local", 0), (0, "item", 5)], [(1, "is", None)], ([1],))
+    assert not holds([(-1, "local", 0), (0, "item", 0)], [(1, "is", None)], (7,))
+    assert not holds([(-1, "local", 0), (0, "key", 2)], [(1, "is", None)], ({1: 1},))
+    assert not holds([(-1, "local", 0), (0, "defaults", 0)], [(1, "is", None)], (len,))
+    assert not holds([(-1, "local", 0), (0, "func", "self")], [(1, "is", None)], (anything,))
+
+
+def test_an_input_that_cannot_be_read_is_a_mismatch():
+    for kind in PROGRAMS:
+        program = kind([(-1, "local", 1)], [], [0])
+        assert program.match(anything, (1,)) is None
+        assert program.explain(anything, (1,)) == (0, walk.MISSING)
+
+
+def test_attributes_without_running_python_code():
+    class Thing:
+        __slots__ = ("slot", "__dict__")
+        shared = 5
+
+        @property
+        def computed(self):
+            raise SystemError("ran")
+
+        def method(self):
+            return 1
+
+        def __getattr__(self, name):
+            raise SystemError("ran")
+
+    thing = Thing()
+    thing.slot, thing.own = "s", "o"
+    local = (-1, "local", 0)
+    assert holds([local, (0, "attr", "slot")], [(1, "equal", "s")], (thing,))
+    assert holds([local, (0, "attr", "own")], [(1, "equal", "o")], (thing,))
+    assert holds([local, (0, "attr", "shared")], [(1, "equal", 5)], (thing,))
+    assert holds([local, (0, "attr", "method"), (1, "func", "func")], [(2, "is", Thing.method)], (thing,))
+    assert holds([local, (0, "attr", "method"), (1, "func", "self")], [(2, "is", thing)], (thing,))
+    assert not holds([local, (0, "attr", "computed")], [(1, "equal", 1)], (thing,))
+    assert not holds([local, (0, "attr", "nothing")], [(1, "equal", 1)], (thing,))
+    assert holds([local, (0, "attr", "path")], [(1, "is", sys.path)], (sys,))
+    assert holds([local, (0, "attr", "shared")], [(1, "equal", 5)], (Thing,))
+    assert holds([local, (0, "attr", "numerator")], [(1, "equal", 7)], (7,))
+
+
+def test_functions_and_closures():
+    cell_value = [1]
+
+    def inner(a, b=(1, 2), *, c="see"):
+        return cell_value
+
+    local = (-1, "local", 0)
+    assert holds([local, (0, "defaults", 0), (1, "item", 1)], [(2, "equal", 2)], (inner,))
+    assert holds([local, (0, "kwdefaults", "c")], [(1, "equal", "see")], (inner,))
+    assert holds([local, (0, "closure", 0)], [(1, "is", cell_value)], (inner,))
+    assert holds([local, (0, "globals_of", "weakref")], [(1, "is", weakref)], (inner,))
+    assert holds([local, (0, "globals_of", "len")], [(1, "is", len)], (inner,))
+    assert holds([(-1, "cell", 0)], [(0, "is", cell_value)], (), inner)
+    cell_value = [1]
+    assert holds([(-1, "cell", 0)], [(0, "is", cell_value)], (), inner)
+    assert holds([(-1, "constant", sys), (0, "dict", "path")], [(1, "is", sys.path)])
+
+
+def test_class_dictionaries():
+    class Meta:
+        x = 1
+
+    assert holds([(-1, "constant", Meta), (0, "dict", "x")], [(1, "equal", 1), (0, "absent", ("y",))])
+    assert not holds([(-1, "constant", Meta), (0, "dict", "y")], [(1, "equal", 1)])
+    assert holds([(-1, "constant", Meta), (0, "class_attr", "__doc__")], [(1, "equal", None)])
+    assert holds([(-1, "constant", int), (0, "dict", "__add__")], [(1, "is", int.__dict__["__add__"])])
+
+
+def test_has_key_absent_and_keys():
+    table = {"a": 1, 2: "b", None: 0}
+    assert check_of(table, "has_key", ("a", True))
+    assert not check_of(table, "has_key", ("z", True))
+    assert check_of(table, "has_key", ("z", False))
+    assert check_of(table, "keys", ("a", 2, None))
+    assert not check_of(table, "keys", ("a", 2))
+    assert not check_of(table, "keys", ("a", 2.0, None))
+    assert not check_of([], "has_key", ("a", False))
+    assert check_of(3, "absent", ("anything",))
+
+
+def test_alias_and_distinct():
+    first, second = [], []
+    nodes = [(-1, "local", i) for i in range(3)]
+    assert holds(nodes, [(1, "alias", 0)], (first, first, second))
+    assert not holds(nodes, [(2, "alias", 0)], (first, first, second))
+    assert holds(nodes, [(0, "distinct", (2,))], (first, first, second))
+    assert not holds(nodes, [(0, "distinct", (1, 2))], (first, first, second))
+    many = [[] for _ in range(40)]
+    nodes = [(-1, "local", i) for i in range(40)]
+    for kind in PROGRAMS:
+        program = kind(nodes, [(0, "distinct", tuple(range(40)))], [])
+        assert program.match(anything, many) == ()
+        for swapped in (3, 17, 39):
+            doubled = list(many)
+            doubled[swapped] = many[swapped - 1]
+            assert program.match(anything, doubled) is None
+            assert program.match(anything, many) == ()
+        assert program.match(anything, [[] for _ in range(40)]) == ()
+
+
+def test_symbols_bind_and_relate():
+    nodes = [(-1, "local", 0), (-1, "local", 1)]
+    checks = [
+        (0, "int", ("sym", 0)),
+        (1, "int", ("sym", 1)),
+        (-1, "range", lambda s: s[0] < s[1]),
+        (-1, "range", lambda s: s[1] % 2 == 0),
+    ]
+    assert holds(nodes, checks, (3, 8), symbols=2)
+    assert not holds(nodes, checks, (9, 8), symbols=2)
+    assert not holds(nodes, checks, (3, 7), symbols=2)
+    assert not holds(nodes, checks, (True, 8), symbols=2)
+    assert not holds(nodes, checks, (2**70, 8), symbols=2)
+    same = [(0, "int", ("sym", 0)), (1, "int", ("sym", 0))]
+    assert holds(nodes, same, (5, 5), symbols=1)
+    assert not holds(nodes, same, (5, 6), symbols=1)
+    failing = [(-1, "range", lambda s: 1 // 0)]
+    assert not holds(nodes, failing, (5, 5))
+
+
+def test_explain_names_the_check_and_the_value():
+    nodes = [(-1, "local", 0), (0, "item", "k")]
+    checks = [(0, "type", dict), (1, "equal", 1), (1, "type", int)]
+    for kind in PROGRAMS:
+        program = kind(nodes, checks, [1])
+        assert program.explain(anything, ({"k": 2},)) == (1, 2)
+        assert program.explain(anything, ([],)) == (0, list)
+        assert program.explain(anything, ({},)) == (1, walk.MISSING)
+        assert program.explain(anything, ({"k": 1},)) is None
+        assert (program.nodes, program.checks, program.inputs) == (tuple(nodes), tuple(checks), (1,))
+
+
+def test_steps_and_checks_may_be_members_of_an_enum():
+    import enum
+
+    class Step(enum.Enum):
+        LOCAL = "local"
+
+    class Check(enum.Enum):
+        IS = "is"
+
+    assert holds([(-1, Step.LOCAL, 0)], [(0, Check.IS, None)], (None,))
+
+
+def test_walks_keep_reference_counts():
+    class Box:
+        pass
+
+    box = Box()
+    box.table = {"x": object()}
+    box.items = [object()]
+    nodes = [
+        (-1, "local", 0),
+        (0, "dict", "table"),
+        (1, "item", "x"),
+        (0, "attr", "items"),
+        (3, "item", 0),
+        (0, "attr", "__class__"),
+        (0, "attr", "__init__"),
+    ]
+    program = GuardProgram(nodes, [(0, "type", Box)], [2, 4, 6])
+    watched = (box, box.table["x"], box.items[0], box.items, Box)
+    assert program.match(anything, (box,)) is not None
+    before = [sys.getrefcount(value) for value in watched]
+    for _ in range(1000):
+        program.match(anything, (box,))
+        program.match(anything, ([],))
+        program.match(anything, (box,))
+    after = [sys.getrefcount(value) for value in watched]
+    assert after[:4] == before[:4] and abs(after[4] - before[4]) <= 3, (before, after)
+
+
+def test_programs_do_not_keep_arguments_alive():
+    class Box:
+        pass
+
+    box = Box()
+    box.x = Box()
+    alive = weakref.ref(box), weakref.ref(box.x)
+    program = GuardProgram(
+        [(-1, "local", 0), (0, "dict", "x"), (0, "attr", "__dict__")], [(0, "type", Box)], [1]
+    )
+    assert program.match(anything, (box,)) is not None
+    del box
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None]
+
+
+def test_programs_are_collected():
+    class Owner:
+        pass
+
+    owner = Owner()
+    owner.program = GuardProgram([(-1, "constant", owner)], [(0, "is", owner)], [])
+    gone = weakref.ref(owner)
+    owner.program.match(anything, ())
+    del owner
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_walk_within_a_walk():
+    """A range callable may use the program again."""
+    depth = []
+
+    def relation(symbols):
+        if len(depth) < 3:
+            depth.append(1)
+            assert program.match(anything, (5,)) == (5,)
+        return symbols[0] == 5
+
+    program = GuardProgram([(-1, "local", 0)], [(0, "int", ("sym", 0)), (-1, "range", relation)], [0], 1)
+    assert program.match(anything, (5,)) == (5,)
+    assert program.match(anything, (6,)) is None
+    assert len(depth) == 3
+
+
+def test_threads_share_a_program():
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+    program = GuardProgram([(-1, "local", 0), (0, "dict", "value")], [(1, "equal", 1)], [1])
+    wrong = []
+
+    def work():
+        good, bad = Box(1), Box(2)
+        for _ in range(2000):
+            if program.match(anything, (good,)) != (1,) or program.match(anything, (bad,)) is not None:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_cost_is_a_time():
+    program = GuardProgram([(-1, "local", 0)], [(0, "is", None)], [])
+    assert 0 < program.cost(anything, (None,), 1000) < 1e6

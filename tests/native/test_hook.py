@@ -1,0 +1,622 @@
+"""The frame hook: which frames are handed over, what becomes of them, and that nothing is left behind."""
+
+import gc
+import inspect
+import sys
+import threading
+import traceback
+import weakref
+
+from braze import native
+from braze.native import DEFAULT, OFF, RUN, TRACE, Entry, GuardProgram
+
+
+def needs_hook(test):
+    """Nothing to test on the pure-Python core."""
+
+    def skipped():
+        return None
+
+    chosen = test if native.hook_available() else skipped
+    chosen.__name__ = test.__name__
+    return chosen
+
+
+def add(a, b=2, *args, c=3, **kwargs):
+    unused = 0
+    return a + b
+
+
+def failing():
+    raise KeyError("original")
+
+
+def traced(handler, callable, *args, **kwargs):
+    return native.call_traced(handler, callable, args, kwargs)
+
+
+@needs_hook
+def test_trace_hands_over_bound_arguments():
+    seen = []
+
+    def handler(function, locals):
+        seen.append((function, locals, native.mode()))
+        return "instead"
+
+    assert traced(handler, add, 1, 5, 6, c=7, z=8) == "instead"
+    assert seen == [(add, (1, 5, 7, (6,), {"z": 8}), OFF)]
+    assert native.mode() == OFF
+
+
+@needs_hook
+def test_trace_default_evaluates_and_traces_beneath():
+    names = []
+
+    def handler(function, locals):
+        names.append(function.__name__)
+        return DEFAULT
+
+    def outer(x):
+        return inner(x) + sum(map(inner, [1, 2]))
+
+    def inner(x):
+        return x * 10
+
+    assert traced(handler, outer, 1) == 40
+    assert names == ["outer", "inner", "inner", "inner"]
+
+
+@needs_hook
+def test_frames_that_c_starts_are_handed_over():
+    class Key:
+        def __init__(self, value):
+            self.value = value
+
+        def __lt__(self, other):
+            return self.value < other.value
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            return self.value == other.value
+
+        def __getattr__(self, name):
+            return 5
+
+    names = []
+
+    def handler(function, locals):
+        names.append(function.__name__)
+        return DEFAULT
+
+    keys = [Key(3), Key(1)]
+    assert traced(handler, sorted, keys, key=lambda key: key.value) == [keys[1], keys[0]]
+    assert names == ["<lambda>", "<lambda>"]
+    names.clear()
+    assert traced(handler, sorted, keys) == [keys[1], keys[0]]
+    assert names == ["__lt__"]
+    names.clear()
+    table = {keys[0]: 1}
+    assert traced(handler, table.get, Key(3)) == 1
+    assert names == ["__hash__", "__eq__"]
+    names.clear()
+    assert traced(handler, getattr, keys[0], "missing") == 5
+    assert names == ["__getattr__"]
+
+
+@needs_hook
+def test_exceptions_of_the_handler_leave_the_frame():
+    def handler(function, locals):
+        raise ValueError("mine")
+
+    try:
+        traced(handler, add, 1)
+    except ValueError as error:
+        names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+        assert names[-1] == "handler" and "add" not in names
+    else:
+        raise AssertionError("swallowed")
+    assert native.mode() == OFF
+
+
+@needs_hook
+def test_exceptions_of_evaluated_frames_keep_their_traceback():
+    for call in (lambda: traced(lambda f, l: DEFAULT, failing), lambda: native.run_hooked(failing)):
+        try:
+            call()
+        except KeyError as error:
+            assert traceback.extract_tb(error.__traceback__)[-1].name == "failing"
+            assert error.args == ("original",)
+        else:
+            raise AssertionError("swallowed")
+
+
+@needs_hook
+def test_a_handled_exception_is_still_current_in_the_handler():
+    def body():
+        try:
+            raise KeyError("first")
+        except KeyError:
+            return called()
+
+    def called():
+        return sys.exc_info()[1]
+
+    def handler(function, locals):
+        return DEFAULT if function is body else sys.exc_info()[1]
+
+    assert traced(handler, body).args == ("first",)
+
+
+@needs_hook
+def test_generators_reach_the_tracer_before_they_start():
+    def numbers(n):
+        yield from range(n)
+
+    async def coroutine(x):
+        return x
+
+    seen = []
+
+    def handler(function, locals):
+        seen.append((function, locals))
+        return DEFAULT
+
+    assert traced(handler, list, []) == []
+    generator = traced(handler, numbers, 3)
+    assert inspect.isgenerator(generator)
+    assert list(generator) == [0, 1, 2]
+    awaitable = traced(handler, coroutine, 4)
+    try:
+        awaitable.send(None)
+    except StopIteration as stop:
+        assert stop.value == 4
+    assert seen == [(numbers, (3,)), (coroutine, (4,))]
+    assert traced(lambda f, l: iter("ab"), lambda: list(numbers(3))) is not None
+
+
+@needs_hook
+def test_resumed_generators_are_evaluated_as_they_are():
+    def numbers():
+        yield helper(1)
+        yield helper(2)
+
+    def helper(x):
+        return x
+
+    generator = numbers()
+    assert next(generator) == 1
+    names = []
+
+    def handler(function, locals):
+        names.append(function.__name__)
+        return 20
+
+    assert traced(handler, next, generator) == 20
+    assert names == ["helper"]
+
+
+@needs_hook
+def test_a_generator_replaced_by_the_handler():
+    def numbers():
+        yield 1
+
+    assert traced(lambda f, l: [7] if f is numbers else DEFAULT, lambda: list(numbers())) == [7]
+
+
+@needs_hook
+def test_class_bodies_and_exec_are_evaluated_as_they_are():
+    names = []
+
+    def handler(function, locals):
+        names.append(function.__name__)
+        return DEFAULT
+
+    def build():
+        class Made:
+            size = 3
+
+        space = {}
+        exec("value = 5", space)
+        return Made.size + space["value"]
+
+    assert traced(handler, build) == 8
+    assert names == ["build"]
+
+
+@needs_hook
+def test_cells_and_free_variables_arrive_raw():
+    def outer(x, y):
+        def inner():
+            return x
+
+        return inner() + y
+
+    def handler(function, locals):
+        if function is outer:
+            assert locals == (5, 6)
+        return DEFAULT
+
+    assert traced(handler, outer, 5, 6) == 11
+
+
+@needs_hook
+def test_traces_nest():
+    def inner_handler(function, locals):
+        return ("inner", locals)
+
+    def outer_handler(function, locals):
+        assert native.mode() == OFF
+        value = native.call_traced(inner_handler, add, (1,))
+        assert native.mode() == OFF
+        return ("outer", value)
+
+    def body():
+        return add(1), add(2)
+
+    def first(function, locals):
+        return DEFAULT if function is body else outer_handler(function, locals)
+
+    answer = ("outer", ("inner", (1, 2, 3, (), {})))
+    assert traced(first, body) == (answer, answer)
+
+
+@needs_hook
+def test_untraced_code_and_unhooked_calls():
+    names = []
+
+    def handler(function, locals):
+        names.append(function.__name__)
+        return DEFAULT
+
+    def hidden():
+        return visible(), native.mode()
+
+    def visible():
+        return native.mode()
+
+    def body():
+        return hidden(), visible(), native.unhooked(visible)
+
+    native.untraced_code(hidden.__code__)
+    assert traced(handler, body) == ((OFF, OFF), TRACE, OFF)
+    assert names == ["body", "visible"]
+    native.forget_code(hidden.__code__)
+    assert traced(handler, body) == ((TRACE, TRACE), TRACE, OFF)
+
+
+def with_callback(callback, call, *args):
+    """``run_hooked(call, *args)`` with a frame callback for the time."""
+    native.set_frame_callback(callback)
+    try:
+        return native.run_hooked(call, *args)
+    finally:
+        native.set_frame_callback(None)
+
+
+@needs_hook
+def test_run_asks_once_and_remembers():
+    asked = []
+
+    def target(x):
+        return x + 1
+
+    def other(x):
+        return target(x) * 2
+
+    entry = Entry(target, lambda *args: None)
+    entry.add(GuardProgram([(-1, "local", 0)], [(0, "type", int)], [0]), lambda inputs, x: inputs[0] + 100)
+
+    def callback(code, function):
+        assert native.mode() == OFF
+        asked.append(function.__name__)
+        return entry if code is target.__code__ else None
+
+    def body():
+        return [other(1), other(2), other(2.5)]
+
+    assert with_callback(callback, body) == [202, 204, 7.0]
+    assert asked == ["body", "other", "target"]
+    assert (entry.hits, entry.misses) == (2, 1)
+    native.forget_code(target.__code__)
+    native.skip_code(target.__code__)
+    assert with_callback(callback, body) == [4, 6, 7.0]
+    assert asked == ["body", "other", "target"]
+
+
+@needs_hook
+def test_run_uses_the_frames_own_function():
+    def make(n):
+        def closure(x):
+            return x + n
+
+        return closure
+
+    first, second = make(1), make(2)
+    program = GuardProgram([(-1, "cell", 0), (-1, "local", 0)], [(0, "equal", 1)], [0, 1])
+    entry = Entry(first, lambda *args: None)
+    entry.add(program, lambda inputs, x: ("captured", *inputs))
+
+    def callback(code, function):
+        return entry if code is first.__code__ else None
+
+    assert with_callback(callback, lambda: (first(5), second(5))) == (("captured", 1, 5), 7)
+
+
+@needs_hook
+def test_residuals_run_with_the_mode_off():
+    def target():
+        return None
+
+    modes = []
+    entry = Entry(target, lambda *args: ((lambda inputs: modes.append(native.mode())), ()))
+    with_callback(lambda code, function: entry if function is target else None, lambda: target())
+    assert modes == [OFF]
+
+
+@needs_hook
+def test_run_skips_generators():
+    asked = []
+
+    def numbers():
+        yield helper()
+
+    def helper():
+        return 3
+
+    def callback(code, function):
+        asked.append(function.__name__)
+
+    assert with_callback(callback, lambda: list(numbers())) == [3]
+    assert asked == ["<lambda>", "helper"]
+
+
+@needs_hook
+def test_an_entry_that_declines_lets_nested_frames_be_captured():
+    def nested(x):
+        return x
+
+    def target(x):
+        return nested(x)
+
+    inner = Entry(nested, lambda *args: ((lambda inputs, x: -x), ()))
+    outer = Entry(target, lambda *args: None)
+    asked = []
+
+    def callback(code, function):
+        asked.append(function.__name__)
+        return inner if function is nested else None
+
+    native.set_frame_callback(callback)
+    try:
+        assert outer(3) == -3
+    finally:
+        native.set_frame_callback(None)
+    assert asked == ["nested"]
+    assert native.mode() == OFF
+    native.forget_code(nested.__code__)
+    native.forget_code(target.__code__)
+    assert outer(3) == 3
+
+
+@needs_hook
+def test_errors_of_the_callback_surface():
+    def callback(code, function):
+        raise LookupError("no")
+
+    for bad, kind in ((callback, LookupError), (lambda code, function: 3, TypeError)):
+        try:
+            with_callback(bad, lambda: None)
+        except kind:
+            continue
+        raise AssertionError("swallowed")
+
+
+@needs_hook
+def test_the_evaluator_is_there_only_while_needed():
+    calls = []
+
+    def callback(code, function):
+        calls.append(function.__name__)
+
+    def fresh():
+        return 1
+
+    native.set_frame_callback(callback)
+    fresh()
+    assert calls == []
+    native.run_hooked(fresh)
+    fresh()
+    assert calls == ["fresh"]
+    native.uninstall()
+    native.run_hooked(lambda: None)
+    assert calls == ["fresh"]
+
+
+@needs_hook
+def test_modes_belong_to_threads():
+    inside, seen = threading.Event(), []
+    release = threading.Event()
+
+    def body():
+        inside.set()
+        release.wait(10)
+        return native.mode()
+
+    def handler(function, locals):
+        seen.append(threading.get_ident())
+        return DEFAULT
+
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(native.call_traced(handler, body)))
+    thread.start()
+    inside.wait(10)
+    assert native.mode() == OFF
+    add(1, 2)
+    release.set()
+    thread.join()
+    assert answers == [TRACE]
+    assert set(seen) == {thread.ident}
+
+
+@needs_hook
+def test_many_threads_trace_and_run():
+    def leaf(x):
+        return x + 1
+
+    def body(x):
+        return leaf(x) + leaf(x)
+
+    entry = Entry(leaf, lambda *args: None)
+    entry.add(GuardProgram([(-1, "local", 0)], [(0, "type", int)], [0]), lambda inputs, x: inputs[0] + 1)
+    wrong = []
+
+    def work():
+        for i in range(300):
+            if traced(lambda f, l: l[0] * 5 if f is leaf else DEFAULT, body, i) != i * 10:
+                wrong.append(1)
+            if native.run_hooked(body, i) != 2 * i + 2:
+                wrong.append(2)
+
+    native.set_frame_callback(lambda code, function: entry if code is leaf.__code__ else None)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        native.set_frame_callback(None)
+    assert not wrong
+
+
+@needs_hook
+def test_recursion_ends_in_recursion_error():
+    def down(n):
+        return down(n + 1)
+
+    for call in (lambda: traced(lambda f, l: DEFAULT, down, 0), lambda: native.run_hooked(down, 0)):
+        try:
+            call()
+        except RecursionError:
+            pass
+        else:
+            raise AssertionError("no end")
+        assert native.mode() == OFF
+
+    def handler(function, locals):
+        return native.call_traced(handler, down, (locals[0] + 1,))
+
+    try:
+        traced(handler, down, 0)
+    except RecursionError:
+        pass
+    else:
+        raise AssertionError("no end")
+    assert add(1) == 3
+
+
+@needs_hook
+def test_replaced_frames_leave_nothing_behind():
+    class Token:
+        pass
+
+    def target(a, b, *rest, key=None, **more):
+        local = a
+        return local
+
+    def call(value):
+        return traced(lambda f, l: l[0], target, value, value, value, key=value, other=value)
+
+    token = Token()
+    gone = weakref.ref(token)
+    call(token)
+    before = sys.getrefcount(token), sys.getrefcount(target), sys.getrefcount(target.__code__)
+    for _ in range(1000):
+        assert call(token) is token
+    after = sys.getrefcount(token), sys.getrefcount(target), sys.getrefcount(target.__code__)
+    assert after == before
+    del token
+    gc.collect()
+    assert gone() is None
+
+
+@needs_hook
+def test_a_hundred_thousand_replaced_calls_do_not_grow():
+    def target(a, b=(1,)):
+        return a
+
+    def handler(function, locals):
+        return None
+
+    def many():
+        for i in range(1000):
+            target(i)
+
+    def first(function, locals):
+        return DEFAULT if function is many else handler(function, locals)
+
+    traced(first, many)
+    gc.collect()
+    before = len(gc.get_objects()), sys.getallocatedblocks()
+    for _ in range(100):
+        traced(first, many)
+    gc.collect()
+    after = len(gc.get_objects()), sys.getallocatedblocks()
+    assert after[0] - before[0] < 50 and after[1] - before[1] < 500, (before, after)
+
+
+@needs_hook
+def test_facts_beside_code_die_with_it():
+    space = {}
+    exec("def target(x): return x", space)
+    function = space.pop("target")
+    entry = Entry(add, lambda *args: None)
+    gone = weakref.ref(entry)
+    native.set_frame_callback(lambda code, f: entry if f is function else None)
+    native.run_hooked(function, 1)
+    native.set_frame_callback(None)
+    del entry
+    gc.collect()
+    assert gone() is not None
+    del function, space
+    gc.collect()
+    assert gone() is None
+
+
+@needs_hook
+def test_a_tracer_of_the_user_still_works():
+    events = []
+
+    def tracer(frame, event, arg):
+        if frame.f_code is add.__code__:
+            events.append(event)
+        return tracer
+
+    old = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        traced(lambda f, l: DEFAULT, add, 1)
+        traced(lambda f, l: 5, add, 1)
+        native.run_hooked(add, 1)
+    finally:
+        sys.settrace(old)
+    assert events.count("call") == 2 and events.count("return") == 2
+
+
+@needs_hook
+def test_arguments_of_call_traced_are_checked():
+    for args in ((), (print,), (print, print, 5), (print, print, (), 5)):
+        try:
+            native.call_traced(*args)
+        except TypeError:
+            continue
+        raise AssertionError(f"accepted {args}")
+
+
+@needs_hook
+def test_mode_constants():
+    assert (OFF, RUN, TRACE) == (0, 1, 2)
+    assert native.run_hooked(native.mode) == RUN
+    assert native.call_traced(print, native.mode) == TRACE
