@@ -49,14 +49,18 @@ class GraphLowering:
         self.builder = ProgramBuilder(ctx)
         self.builder.default_float = from_torch(torch.get_default_dtype())
         self.env: dict[torch.fx.Node, Any] = {}
+        #: live nodes -> how many live nodes read them
+        self.readers: dict[torch.fx.Node, int] = {}
         self.inputs: list[str] = []
         self.sources: dict[Symbol, SizeSource] = {}
         self.outputs: list[Hashable] = []
 
     def run(self) -> LoopProgram:
+        self.readers = live_readers(self.gm.graph)
         for node in self.gm.graph.nodes:
             if node.op == "call_function":
-                self.call(node)
+                if node in self.readers:
+                    self.call(node)
             elif node.op == "placeholder":
                 self.placeholder(node)
             elif node.op == "output":
@@ -107,13 +111,11 @@ class GraphLowering:
             result = self.env[value][key]
             self.env[node] = result
             if isinstance(result, Lazy):
-                self.builder.realize_if_shared(result, len(node.users))
+                self.builder.realize_if_shared(result, self.readers[node])
             return
         val = node.meta.get("val")
         if isinstance(val, (int, torch.SymInt)) and not isinstance(val, bool):
             self.env[node] = self.builder.symbols.expr(val)
-            return
-        if not node.users and not _has_effect(target):
             return
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(
@@ -135,7 +137,7 @@ class GraphLowering:
         result = NotImplemented if function is None else function(g, *args, **kwargs)
         if result is NotImplemented:
             result = fall_back(g, target, args, kwargs)
-        self.settle(result, val, len(node.users))
+        self.settle(result, val, self.readers[node])
         return result
 
     def settle(self, result: Any, val: Any, readers: int) -> None:
@@ -223,11 +225,26 @@ def _same_layout(sizes: Sequence[Expr], have: Sequence[Expr], want: Sequence[Exp
     return all(a is b for a, b, size in zip(have, want, sizes, strict=True) if size is not ONE)
 
 
+def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
+    """For every node that an output or an effect depends on: how many such nodes read it."""
+    readers: dict[torch.fx.Node, int] = {}
+    for node in reversed(graph.nodes):
+        if (
+            node in readers
+            or node.op == "output"
+            or (node.op == "call_function" and _has_effect(node.target))
+        ):
+            readers.setdefault(node, 0)
+            for read in node.all_input_nodes:
+                readers[read] = readers.get(read, 0) + 1
+    return readers
+
+
 def _has_effect(target: Any) -> bool:
     """Whether a call must stay although nobody reads its result: it writes, or draws random numbers."""
     schema = getattr(target, "_schema", None)
     if schema is None:
-        return True
+        return False
     return bool(
         schema.is_mutable
         or not schema.returns

@@ -327,19 +327,25 @@ def slice_value(g: ProgramBuilder, x: Lazy, dim: int, start: Expr, size: Expr, s
     return view_of(g, x, (*x.sizes[:dim], size, *x.sizes[dim + 1 :]), place, strided)
 
 
-def clamp_start(g: ProgramBuilder, start: Any, size: Expr) -> Expr | None:
-    """A slice's start counted from 0 and inside the dimension; None where that depends on the run."""
+def clamp_start(g: ProgramBuilder, start: Any, end: Any, size: Expr, taken: Expr) -> Expr | None:
+    """A slice's start counted from 0 and inside the dimension; None where that depends on the run.
+
+    ``taken``: the result's size for step 1, as the tracer found it.
+    """
     first = g.symbols.expr(0 if start is None else start)
     if first.value is not None and first.value < 0:
         first = first + size
-    low, _high = first.bounds()
     if first.value is not None and size.value is not None:
         return as_expr(max(0, min(first.value, size.value)))
-    if low is not None and low >= 0:
-        room = (size - first).bounds()[0]
-        if room is not None and room >= 0:
-            return first
-    return None
+    low = first.bounds()[0]
+    if low is None or low < 0:
+        return None
+    room = (size - first).bounds()[0]
+    if room is not None and room >= 0:
+        return first
+    # a size of exactly end - start says that neither was clamped
+    last = size if end is None or (isinstance(end, int) and end > 1 << 48) else g.symbols.expr(end)
+    return first if taken is last - first else None
 
 
 @lowering(aten.slice.Tensor, aten.slice_copy.Tensor)
@@ -347,10 +353,10 @@ def slice_tensor(
     g: ProgramBuilder, x: Lazy, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     """x[start:end:step] along a dimension."""
-    first = clamp_start(g, start, x.sizes[dim % x.rank])
+    size = g.symbols.expr(g.val.shape[dim])
+    first = clamp_start(g, start, end, x.sizes[dim % x.rank], size)
     if first is None:
         return NotImplemented
-    size = g.symbols.expr(g.val.shape[dim])
     out = slice_value(g, x, dim, first, size, step)
     return fresh(g, out) if g.op_name == "slice_copy" else out
 

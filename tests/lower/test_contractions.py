@@ -1,0 +1,144 @@
+"""Matrix products, convolutions, attention, and whatever runs through ATen."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from braze.loops.ir import ExternCall, TemplateCall
+from braze.support import trace
+from braze.support.log import forget_warnings
+from tests.lower.conftest import check, lowered
+
+
+def templates(program: object) -> list[TemplateCall]:
+    return [s for s in program.steps if isinstance(s, TemplateCall)]  # type: ignore[attr-defined]
+
+
+def test_linear_of_a_parameter_is_a_template() -> None:
+    """Weight [N, K] seen transposed, bias in the epilogue."""
+    x, w, b = torch.randn(2, 5, 8), torch.randn(6, 8), torch.randn(6)
+    program = check(F.linear, x, w, b, constants=[1, 2])
+    (call,) = templates(program)
+    assert [str(s) for s in call.args[1].strides] == ["1", "8"]
+    assert [str(s) for s in call.args[0].sizes] == ["10", "8"]
+    assert len(program.steps) == 1
+    check(lambda a, c: F.linear(a, c), x, w, constants=[1])
+    check(lambda a, c, d: F.linear(a, c, d).relu(), x[0, 0], w, b, constants=[1, 2])
+
+
+def test_addmm_and_mm_with_a_parameter() -> None:
+    """GPT-2's Conv1D keeps its weight as [K, N]."""
+    x, w, b = torch.randn(5, 8), torch.randn(8, 6), torch.randn(6)
+    (call,) = templates(check(torch.addmm, b, x, w, constants=[0, 2]))
+    assert [str(s) for s in call.args[1].strides] == ["6", "1"]
+    assert templates(check(torch.mm, x, w, constants=[1]))
+
+
+def test_rows_without_contiguous_elements_are_laid_out() -> None:
+    program = check(torch.mm, torch.randn(8, 5).t(), torch.randn(8, 6), constants=[1])
+    assert len(program.steps) == 2
+
+
+def test_rows_with_a_stride_are_taken_as_they_are() -> None:
+    program = check(lambda x, w: x[:, :8] @ w, torch.randn(5, 20), torch.randn(8, 6), constants=[1])
+    assert len(program.steps) == 1
+
+
+@pytest.mark.parametrize("why", ["option", "user weight", "type", "scaled"])
+def test_other_products_are_atens(why: str) -> None:
+    x, w, b = torch.randn(5, 8), torch.randn(8, 6), torch.randn(6)
+    if why == "option":
+        program = lowered(torch.mm, [x, w], constants=[1], gemm_template=False)
+        assert isinstance(program.steps[0], ExternCall)
+        assert program.steps[0].out_variant == "aten.mm.out"
+    elif why == "user weight":
+        check(torch.mm, x, w, allow=["aten.mm.default"])
+    elif why == "type":
+        check(torch.mm, x.bfloat16(), w.bfloat16(), constants=[1], allow=["aten.mm.default"])
+    else:
+        check(
+            lambda c, a, d: torch.addmm(c, a, d, beta=0.5, alpha=2), b, x, w, constants=[0, 2],
+            allow=["aten.addmm.default"],
+        )  # fmt: skip
+
+
+def test_batched_products_and_convolution() -> None:
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    check(torch.bmm, a, b, allow=["aten.bmm.default"])
+    check(lambda x, y: torch.baddbmm(x[:, :, :1], x, y * 2), a, b, allow=["aten.baddbmm.default"])
+    x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    check(lambda v, k: F.conv2d(v, k, padding=1).relu(), x, w, allow=["aten.convolution.default"])
+    last = x.to(memory_format=torch.channels_last)
+    check(lambda v, k: F.conv2d(v * 2, k, stride=2).relu(), last, w, allow=["aten.convolution.default"])
+
+
+def test_attention_keeps_its_layout() -> None:
+    q, k, v = (torch.randn(2, 5, 2, 8).transpose(1, 2) for _ in range(3))
+    check(
+        lambda a, b, c: F.scaled_dot_product_attention(a, b, c, is_causal=True).transpose(1, 2).reshape(2, 5, 16) + 1,
+        q, k, v, allow=["aten._scaled_dot_product_flash_attention_for_cpu.default"],
+    )  # fmt: skip
+
+
+def test_unknown_operator_runs_through_aten_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    forget_warnings()
+    logging.getLogger("braze").propagate = True
+    before = trace.snapshot()[0]["fallbacks"]
+    with trace.collect() as events, caplog.at_level(logging.WARNING, logger="braze.fallbacks"):
+        check(
+            lambda x: x.cumsum(0).erfinv() + x.erfinv(),
+            torch.rand(4) / 8,
+            allow=["aten.cumsum.default"] + ["aten.erfinv.default"] * 2,
+        )
+    assert sum("BZ3001" in r.getMessage() and "erfinv" in r.getMessage() for r in caplog.records) == 1
+    assert ("fallback", "aten.erfinv.default") in events
+    assert trace.snapshot()[0]["fallbacks"] == before + 2
+
+
+def test_several_results_of_an_extern_call() -> None:
+    x = torch.randn(3, 7)
+    check(lambda v: (lambda r: (r[0] + 1, r[1]))(v.topk(2)), x, allow=["aten.topk.default"])
+    check(lambda v: v.sort(1)[1] + 0, x, allow=["aten.sort.default"])
+
+
+def test_random_calls_stay_in_order() -> None:
+    """The same draws as eager under one seed, although a later one is used first."""
+    check(
+        lambda x: (lambda a, b: b * 2 + a)(torch.rand_like(x), torch.randn_like(x)), torch.randn(4),
+        allow=["aten.rand_like.default", "aten.randn_like.default"],
+    )  # fmt: skip
+
+
+def test_unused_random_call_still_advances_the_generator() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        torch.rand_like(x)
+        return torch.rand_like(x) + x
+
+    check(f, torch.randn(4), allow=["aten.rand_like.default"] * 2)
+
+
+def test_complex_values_pass_through() -> None:
+    """Rotary embeddings by complex numbers: ATen computes, aliases are kept alive."""
+
+    def rotate(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        z = torch.view_as_complex(x.reshape(3, 2, 2)) * torch.polar(torch.ones_like(angle), angle)
+        return torch.view_as_real(z).flatten(1) + 1
+
+    program = check(
+        rotate, torch.randn(3, 4), torch.randn(3, 2),
+        allow=["aten.view_as_complex.default", "aten.polar.default", "aten.mul.Tensor", "aten.view_as_real.default"],
+    )  # fmt: skip
+    views = [s for s in program.steps if isinstance(s, ExternCall) and "view_as" in s.target]
+    assert all(s.aliases for s in views)
+
+
+def test_dead_values_cost_nothing() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        (x @ x).exp()
+        return x + 1
+
+    assert len(check(f, torch.randn(3, 3)).steps) == 1

@@ -1,0 +1,167 @@
+"""Reductions give eager's values and types over any dimensions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braze.loops.ir import LoopNest
+from tests.lower.conftest import check
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+]
+
+
+def sample(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(3)) * 2
+    if dtype is torch.bool:
+        return values > 0.3
+    return values.abs().to(dtype) if dtype is torch.uint8 else values.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin", "any", "all"])
+def test_reduction_of_each_type(name: str, dtype: torch.dtype) -> None:
+    x = sample(dtype, 3, 4, 5)
+    check(lambda v: getattr(v, name)(1), x)
+    check(lambda v: getattr(v, name)(-1, keepdim=True), x)
+    if name in ("sum", "any", "all", "prod"):
+        check(lambda v: getattr(v, name)(), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_mean_and_variance(dtype: torch.dtype) -> None:
+    x = sample(dtype, 4, 6)
+    check(lambda v: v.mean(), x)
+    check(lambda v: v.mean(0, keepdim=True), x)
+    check(lambda v: v.var(1), x)
+    check(lambda v: v.var((0, 1), correction=0), x)
+    check(lambda v: v.std(0), x)
+    check(lambda v: torch.var_mean(v, 1, correction=0, keepdim=True), x)
+    check(lambda v: torch.std_mean(v, 1), x)
+
+
+def test_accumulation_types() -> None:
+    """A result type that is asked for is also computed in; half types sum in float32."""
+    x = sample(torch.bfloat16, 2000)
+    check(lambda v: v.sum(), x)
+    check(lambda v: v.sum(dtype=torch.float32), x)
+    check(lambda v: v.sum(dtype=torch.float64), sample(torch.float32, 9))
+    check(lambda v: v.sum(dtype=torch.int32), sample(torch.float32, 9))
+    check(lambda v: v.mean(dtype=torch.float32), sample(torch.int64, 9))
+    check(lambda v: v.sum(), torch.full((4,), 2**62))
+    check(lambda v: v.sum(dtype=torch.int8), torch.full((4,), 100))
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extrema_with_index(name: str) -> None:
+    """The first of equal elements; nan wins."""
+    x = torch.tensor(
+        [[1.0, 3.0, 3.0, -1.0], [math.nan, 1.0, math.nan, 9.0], [-math.inf, -math.inf, -math.inf, -math.inf]]
+    )
+    for values in (x, x.bfloat16(), x.nan_to_num(0, 5, -5).int()):
+        check(lambda v: tuple(getattr(v, name)(1)), values)
+        check(lambda v: tuple(getattr(v, name)(0, keepdim=True)), values)
+        check(lambda v: getattr(v, name)(), values)
+        check(lambda v: getattr(v, "arg" + name)(1), values)
+        check(lambda v: getattr(v, "arg" + name)(), values)
+        check(lambda v: getattr(v, "arg" + name)(-1, keepdim=True), values)
+
+
+def test_argmax_of_a_permuted_tensor_counts_logically() -> None:
+    x = torch.randn(3, 4, 5).permute(2, 0, 1)
+    check(lambda v: v.argmax(), x)
+    check(lambda v: v.argmin(1), x)
+
+
+def test_special_values_in_sums() -> None:
+    x = torch.tensor([[1.0, math.inf], [math.inf, -math.inf], [math.nan, 1.0], [-0.0, -0.0]])
+    for name in ("sum", "mean", "amax", "amin", "prod"):
+        check(lambda v, name=name: getattr(v, name)(1), x)
+
+
+def test_empty_dimensions() -> None:
+    """Neutral elements; nan for a mean of nothing."""
+    x = torch.randn(3, 0)
+    for name in ("sum", "prod", "mean", "any", "all", "var"):
+        check(lambda v, name=name: getattr(v, name)(1), x)
+        check(lambda v, name=name: getattr(v, name)(0), x)
+    check(lambda v: v.sum((), keepdim=True), torch.randn(2, 3))
+
+
+def test_tensor_without_dimensions() -> None:
+    x = torch.tensor(2.5)
+    check(lambda v: v.sum(), x)
+    check(lambda v: v.sum(0), x)
+    check(lambda v: v.amax(), x)
+    check(lambda v: v.var(correction=0), x)
+    check(lambda v: tuple(v.max(0)), x)
+
+
+def test_single_element_variance_is_nan() -> None:
+    check(lambda v: v.var(1), torch.randn(3, 1))
+
+
+@pytest.mark.parametrize("order", [1, 2, math.inf, -math.inf])
+def test_vector_norms(order: float) -> None:
+    x = sample(torch.float32, 4, 5)
+    check(lambda v: torch.linalg.vector_norm(v, order, dim=1), x)
+    check(lambda v: torch.linalg.vector_norm(v, order), x)
+
+
+def test_input_arithmetic_is_in_the_reduction() -> None:
+    """An elementwise producer is read inside the reduction's own nest."""
+    program = check(lambda v: (v * v + 1).sum(-1), sample(torch.float32, 3, 8))
+    assert len(program.steps) == 1
+    assert isinstance(program.steps[0], LoopNest)
+
+
+def test_softmax_from_parts() -> None:
+    def softmax(v: torch.Tensor) -> torch.Tensor:
+        e = (v - v.amax(-1, keepdim=True)).exp()
+        return e / e.sum(-1, keepdim=True)
+
+    x = sample(torch.float32, 2, 3, 7)
+    check(softmax, x)
+    check(softmax, torch.tensor([[-math.inf, 0.0, 1.0], [-math.inf, -math.inf, -math.inf]]))
+
+
+def test_costly_row_values_are_stored_before_they_are_broadcast() -> None:
+    """1/sqrt of a row is computed once per row, not once per element."""
+
+    def norm(v: torch.Tensor) -> torch.Tensor:
+        return v * torch.rsqrt(v.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    program = check(norm, sample(torch.float32, 4, 16))
+    assert [len(s.axes) for s in program.steps] == [1, 1, 2]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[torch.Tensor, list[int], bool]:
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    dims = draw(st.lists(st.integers(-len(shape), len(shape) - 1), unique_by=lambda d: d % len(shape)))
+    x = torch.randn(shape)
+    order = draw(st.permutations(range(len(shape))))
+    x = torch.randn([shape[d] for d in order]).permute([list(order).index(d) for d in range(len(shape))])
+    return x, dims, draw(st.booleans())
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_any_dimensions_of_any_layout(case: tuple[torch.Tensor, list[int], bool]) -> None:
+    x, dims, keep = case
+    check(lambda v: v.sum(dims, keepdim=keep), x)
+    check(lambda v: v.amax(dims, keepdim=keep), x)
+    check(lambda v: torch.var_mean(v, dims, correction=0, keepdim=keep), x)

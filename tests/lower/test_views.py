@@ -1,0 +1,147 @@
+"""Views are index arithmetic: no copies of what lies in memory, eager's strides at the outputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braze.loops.ir import BufferView
+from tests.lower.conftest import check, lowered
+
+VIEWS = {
+    "view": lambda x: x.view(6, 4),
+    "view_split": lambda x: x.view(2, 3, 2, 2),
+    "view_join": lambda x: x.view(-1),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "transpose": lambda x: x.transpose(0, 2),
+    "negative_transpose": lambda x: x.transpose(-1, -2),
+    "expand": lambda x: x[:, :1].expand(2, 5, 4),
+    "lead": lambda x: x.expand(3, 2, 3, 4),
+    "slice": lambda x: x[:, 1:3],
+    "step": lambda x: x[..., ::2],
+    "negative": lambda x: x[:, -2:, :-1],
+    "beyond": lambda x: x[:, 1:100],
+    "empty": lambda x: x[:, 2:1],
+    "select": lambda x: x[1],
+    "select_last": lambda x: x[..., -1],
+    "squeeze": lambda x: x[:, :1].squeeze(1),
+    "squeeze_all": lambda x: x[:1, :1].squeeze(),
+    "squeeze_not": lambda x: x.squeeze(1),
+    "unsqueeze": lambda x: x.unsqueeze(1).unsqueeze(-1),
+    "diagonal": lambda x: x.diagonal(1, 1, 2),
+    "diagonal_below": lambda x: x.diagonal(-1, 0, 2),
+    "unfold": lambda x: x.unfold(2, 3, 1),
+    "split": lambda x: x.split(2, 1),
+    "chunk": lambda x: x.chunk(2, -1),
+    "split_sizes": lambda x: x.split([1, 3], 2),
+    "unbind": lambda x: x.unbind(1),
+    "narrow": lambda x: x.narrow(1, 1, 2),
+    "movedim": lambda x: x.movedim(0, 2),
+    "t": lambda x: x[0].t(),
+    "swap_and_join": lambda x: x.transpose(0, 1).reshape(3, 8),
+    "unflatten": lambda x: x.unflatten(2, (2, 2)),
+    "as_strided": lambda x: x.as_strided((2, 2), (1, 5), 3),
+    "alias": lambda x: x.detach(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_view_of_an_input(name: str) -> None:
+    """The output is a window on the input, unless a reshape had to copy."""
+    x = torch.randn(2, 3, 4)
+    program = check(VIEWS[name], x, exact=True)
+    if name != "swap_and_join":
+        assert not program.steps
+        assert all(isinstance(o, BufferView) and o.buffer == "x0" for o in program.outputs)
+
+
+@pytest.mark.parametrize("name", [n for n in VIEWS if n != "as_strided"])
+def test_view_of_a_computed_value(name: str) -> None:
+    """Values and strides are eager's when the base is not in memory yet, and when more is done to the view."""
+    x = torch.randn(2, 3, 4)
+    check(lambda v: VIEWS[name](v + 1), x, exact=True)
+
+    def more(v: torch.Tensor) -> object:
+        out = VIEWS[name](v + 1)
+        return [p * 2 for p in out] if isinstance(out, (tuple, list)) else out * 2
+
+    check(more, x, exact=True)
+
+
+def test_flip_and_roll() -> None:
+    x = torch.randn(3, 4)
+    check(lambda v: v.flip(0, 1), x, exact=True)
+    check(lambda v: v.roll((1, -2), (0, 1)), x, exact=True)
+    check(lambda v: v.roll(5, 1) + v.flip(-1), x, exact=True)
+
+
+def test_bits_seen_as_another_type() -> None:
+    check(lambda v: v.view(torch.int32), torch.randn(5), exact=True)
+    check(lambda v: v.view(torch.int16), torch.randn(5).bfloat16(), exact=True)
+
+
+def test_a_view_is_shared_by_computation_and_extern_call() -> None:
+    """The transposed view reaches the call as strides, without a copy."""
+    program = check(
+        lambda a, b: torch.bmm(a, b.transpose(1, 2)),
+        torch.randn(2, 3, 4),
+        torch.randn(2, 5, 4),
+        allow=["aten.bmm.default"],
+    )
+    assert len(program.steps) == 1
+
+
+def test_heads_reach_attention_as_views() -> None:
+    """q, k and v of one projection are windows on its buffer."""
+
+    def attend(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x @ w.t()).view(2, 5, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 5, 16)
+
+    program = lowered(attend, [torch.randn(2, 5, 16), torch.randn(48, 16)], constants=[1])
+    assert [getattr(s, "target", "gemm") for s in program.steps][:2] == [
+        "gemm",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    ]
+
+
+def test_output_with_gaps_keeps_its_strides() -> None:
+    """A computed slice comes back with the strides that eager's view has."""
+    check(lambda v: (v * 2)[:, 1:3], torch.randn(4, 6))
+    check(lambda v: (v * 2).sum(1, keepdim=True).expand(4, 6), torch.randn(4, 6))
+
+
+@st.composite
+def reshapes(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Two shapes with the same number of elements."""
+    factors = draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4))
+    flat: list[int] = []
+    for f in factors:
+        flat += {1: [1], 2: [2], 3: [3], 4: [2, 2], 6: [2, 3]}[f]
+    shape: list[int] = []
+    for f in draw(st.permutations(flat)):
+        if shape and draw(st.booleans()):
+            shape[-1] *= f
+        else:
+            shape.append(f)
+    return factors, shape
+
+
+@settings(max_examples=80, deadline=None)
+@given(reshapes(), st.data())
+def test_reshapes(shapes: tuple[list[int], list[int]], data: st.DataObject) -> None:
+    """Any reshape of any permuted tensor, in memory or computed, alone or permuted again."""
+    old, new = shapes
+    order = data.draw(st.permutations(range(len(old))))
+    back = data.draw(st.permutations(range(len(new))))
+    x = torch.arange(torch.Size(old).numel(), dtype=torch.float32).reshape([old[d] for d in order])
+    x = x.permute([list(order).index(d) for d in range(len(old))])
+    check(lambda v: v.reshape(new).permute(back), x, exact=True)
+    check(lambda v: (v + 1).reshape(new).permute(back) * 2, x, exact=True)
+
+
+def test_empty_tensors_reshape() -> None:
+    check(lambda v: v.reshape(0, 5) + 1, torch.randn(3, 0, 2), exact=True)
+    check(lambda v: (v + 1).view(2, 0), torch.randn(0), exact=True)
