@@ -20,7 +20,7 @@ from braze.context import CompileContext
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.lower.program import lower
 from braze.runtime import build, cache, loader, triton_load
-from braze.runtime.arena import pool_of
+from braze.runtime.arena import ArenaPool, pool_of
 from braze.schedule import schedule
 from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
@@ -46,9 +46,15 @@ class CompiledInfo:
 
 
 def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext) -> Callable[..., Any]:
-    """What the default backend does: ``gm`` as a callable that runs kernels of ours."""
+    """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
     partition = partition_graph(gm, example_inputs, ctx)
-    return aot.wrap(partition, compile_partition(partition, ctx), eager=gm)
+    try:
+        call = compile_partition(partition, ctx)
+    except BrazeError as error:
+        if error.code != "BZ5001":
+            raise
+        return run_eagerly(gm, error)
+    return aot.wrap(partition, call, eager=gm)
 
 
 def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
@@ -57,12 +63,7 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     program = lower_graph(partition, ctx)
     plan = schedule_program(program, ctx)
     host = generate_code(plan, ctx)
-    try:
-        call = load_code(host)
-    except BrazeError as error:
-        if error.code != "BZ5001":
-            raise
-        return run_eagerly(partition, error)
+    call = load_code(host, ctx)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
 
@@ -110,7 +111,7 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     return host
 
 
-def load_code(host: HostModule) -> GraphCall:
+def load_code(host: HostModule, ctx: CompileContext) -> GraphCall:
     """Build what the cache does not have, load it, bind the host module."""
     library = None
     if host.units:
@@ -120,7 +121,8 @@ def load_code(host: HostModule) -> GraphCall:
             library = build.load(str(path))
     with trace.stage("load"):
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
-        runtime = loader.Runtime(library, pool_of(host.device), triton)
+        pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
+        runtime = loader.Runtime(library, pool, triton)
         return loader.load_host(host.name, host.source, runtime)
 
 
@@ -152,8 +154,8 @@ def library_file(host: HostModule) -> Any:
     return cache.DiskCache().file(key, make, "so")
 
 
-def run_eagerly(partition: Partition, error: BrazeError) -> GraphCall:
-    """Without a compiler the ATen graph itself is the program."""
+def run_eagerly(gm: torch.fx.GraphModule, error: BrazeError) -> GraphCall:
+    """Without a compiler the captured graph itself is the program."""
     warn_once(
         "BZ5001",
         f"BZ5001: {error.what}: graphs run through ATen, without kernels of braze. "
@@ -161,7 +163,12 @@ def run_eagerly(partition: Partition, error: BrazeError) -> GraphCall:
         "kernels",
     )
     trace.count("graphs_run_eagerly")
-    return aot.eager_forward(partition)
+
+    def call(inputs: Sequence[Any]) -> Sequence[Any]:
+        return gm(*inputs)
+
+    call.boxed = True  # type: ignore[attr-defined]
+    return call
 
 
 def info(plan: Schedule, ctx: CompileContext, seconds: float) -> CompiledInfo:

@@ -12,7 +12,7 @@ import torch
 from braze import native
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
 from braze.runtime.operators import operator
-from braze.runtime.packed import PackedWeight, packer
+from braze.runtime.packed import PackedWeights, packer
 
 _numbers = itertools.count()
 
@@ -43,9 +43,11 @@ class Runtime:
         """A C segment, called as (tensors, arena address, sizes)."""
         return native.Segment(self._symbol(name))
 
-    def packed(self, name: str, size: int) -> PackedWeight:
-        """The keeper of one weight's packed copy."""
-        return PackedWeight(packer(self._symbol(name)), size)
+    def packed(self, weights: Sequence[tuple[str, int, int]]) -> PackedWeights:
+        """The keeper of packed weights, from (packing function, its bytes, the weight's bytes)."""
+        names, packed_bytes, weight_bytes = zip(*weights, strict=True)
+        packers = [packer(self._symbol(name)) for name in names]
+        return PackedWeights(packers, packed_bytes, weight_bytes, self.segment("sample_weights"))
 
     def triton(self, name: str) -> Callable[..., Any]:
         """The launcher of a Triton kernel."""

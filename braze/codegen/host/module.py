@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from braze.codegen.host.externs import Views, extern_lines, overload, strided
 from braze.codegen.host.homes import Home, Homes
-from braze.codegen.host.segments import Segment, declarations, packed_name, segment_text
+from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, segment_text
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferView, ExternCall
+from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Group, Schedule
 from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Symbol
@@ -34,7 +35,7 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
         batches = c.split(texts, ctx.target.cores)
         functions = {name for name, k in writer.unique.items() if k.language == "c"}
         units = tuple(c.assemble(batch, runtime=False) for batch in batches)
-        tail = [declarations(functions), *writer.segment_texts]
+        tail = [declarations(functions), SAMPLER if writer.packs else "", *writer.segment_texts]
         units = (c.assemble(tail, runtime=True), *units)
     return HostModule(
         ctx.name, source, tuple(writer.unique.values()), ctx.target.arch, units, s.program.device
@@ -56,7 +57,7 @@ class _Host:
         self.segment_texts: list[str] = []
         self.bindings: list[str] = []
         self.operators: dict[str, str] = {}
-        self.packs: dict[str, str] = {}
+        self.packs: dict[tuple[str, str, int], str] = {}  # weight, packing function, bytes -> variable
         self.body: list[str | Segment] = []
         self.fresh: set[str] = set()
         self.last = {n: k for k, g in enumerate(s.groups) for n in (*g.reads, *g.writes)}
@@ -102,9 +103,19 @@ class _Host:
         for variable, (constant, expression) in self.views.of_constants.items():
             self.bindings.append(f"{variable}_of = runtime.constant_view(lambda {constant}: {expression})")
             lines.append(f"{variable} = {variable}_of({constant})")
-        for buffer, pack in self.packs.items():
-            lines.append(f"{packed_name(buffer)} = {pack}({identifier(buffer)})")
+        if self.packs:
+            lines.append(self._packed_weights())
         return lines
+
+    def _packed_weights(self) -> str:
+        """Bind the keeper of packed weights; the statement that asks it."""
+        rows = [
+            f'("{function}", {size}, {storage_bytes(self.homes.buffers[buffer])}),'
+            for buffer, function, size in self.packs
+        ]
+        self.bindings += ["packed_weights = runtime.packed((", *_indent(rows), "))"]
+        weights = tuple(identifier(buffer) for buffer, _, _ in self.packs)
+        return f"{tuple_text(tuple(self.packs.values()))} = packed_weights({tuple_text(weights)})"
 
     def _arena(self) -> list[str]:
         if not self.schedule.memory.slots:
@@ -128,7 +139,7 @@ class _Host:
                     self.segments.append(current)
                     self.body.append(current)
                 current.before += self._allocations(group)
-                current.kernels.append((kernel, self._function(kernel)))
+                current.launches.append(self._launch(kernel))
                 current.after += self._releases(group, k)
                 continue
             current = None
@@ -151,15 +162,16 @@ class _Host:
         lines = [f"if {call}:", "    runtime.report()"] if segment.reports else [call]
         return [*segment.before, *lines, *segment.after]
 
-    def _function(self, kernel: KernelText) -> str:
-        """The function that does a kernel's work: equal kernels share one."""
-        name = self.same.setdefault(kernel.canonical or kernel.source, kernel.name)
-        first = self.unique.setdefault(name, kernel)
+    def _launch(self, kernel: KernelText) -> Launch:
+        """How a kernel is called in its segment; equal kernels share one function."""
+        function = self.same.setdefault(kernel.canonical or kernel.source, kernel.name)
+        first = self.unique.setdefault(function, kernel)
+        packed: dict[str, str] = {}
         for pack, twin in zip(kernel.packs, first.packs, strict=True):
-            if pack.buffer not in self.packs:
-                self.packs[pack.buffer] = f"pack_{len(self.packs)}"
-                self.bindings.append(f'{self.packs[pack.buffer]} = runtime.packed("{twin.name}", {twin.bytes})')
-        return name
+            key = pack.buffer, twin.name, twin.bytes
+            variable = f"{identifier(pack.buffer)}_packed{len(self.packs)}"
+            packed[f"packed:{pack.buffer}"] = self.packs.setdefault(key, variable)
+        return Launch(function, kernel.args, kernel.sizes, packed)
 
     def _triton(self, kernel: KernelText) -> None:
         if kernel.name not in self.unique:

@@ -10,8 +10,18 @@ import dataclasses
 
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.text import c_text, identifier
-from braze.codegen.records import KernelText
+from braze.support.record import record
 from braze.symbolic.expr import Symbol
+
+
+@record
+class Launch:
+    """One kernel of a segment: its function, arguments and sizes, and the host's variables of packed weights."""
+
+    function: str
+    args: tuple[str, ...]
+    sizes: tuple[str, ...]
+    packed: dict[str, str]
 
 
 @dataclasses.dataclass(slots=True)
@@ -19,7 +29,7 @@ class Segment:
     """Kernels that run one after another without the host."""
 
     name: str
-    kernels: list[tuple[KernelText, str]] = dataclasses.field(default_factory=list)  # kernel, its function
+    launches: list[Launch] = dataclasses.field(default_factory=list)
     before: list[str] = dataclasses.field(default_factory=list)  # statements of the host
     after: list[str] = dataclasses.field(default_factory=list)
     tensors: dict[str, int] = dataclasses.field(default_factory=dict)  # host expression -> position
@@ -34,13 +44,15 @@ class Segment:
 def segment_text(segment: Segment, homes: Homes, sizes: tuple[Symbol, ...]) -> str:
     """The C function of a segment."""
     lines: list[str] = []
-    for kernel, function in segment.kernels:
-        args = [_argument(a, segment, homes) for a in kernel.args]
+    for launch in segment.launches:
+        args = [
+            segment.slot(launch.packed[a]) if a in launch.packed else _argument(a, segment, homes) for a in launch.args
+        ]
         lines.append("  {")
         lines.append(f"    void *a[] = {{{', '.join(args) or '0'}}};")
-        values = ", ".join(map(identifier, kernel.sizes))
+        values = ", ".join(map(identifier, launch.sizes))
         lines.append(f"    const int64_t z[] = {{{values or '0'}}};")
-        lines.append(f"    {function}(a, z);")
+        lines.append(f"    {launch.function}(a, z);")
         lines.append("  }")
     head = [f"int64_t {segment.name}(void **b, const int64_t *s) {{", "  int64_t status = 0;"]
     if segment.uses_arena:
@@ -53,19 +65,32 @@ def _argument(name: str, segment: Segment, homes: Homes) -> str:
     if name == "status":
         segment.reports = True
         return "&status"
-    if name.startswith("packed:"):
-        return segment.slot(packed_name(name.removeprefix("packed:")))
     if homes.of(name) is Home.ARENA:
         segment.uses_arena = True
         return f"arena + {c_text(homes.slots[name].offset)}"
     return segment.slot(identifier(name))
 
 
-def packed_name(buffer: str) -> str:
-    """The host's variable for the packed copy of a buffer."""
-    return f"{identifier(buffer)}_packed"
-
-
 def declarations(functions: set[str]) -> str:
     """Kernels that stand in other translation units."""
     return "".join(f"void {name}(void **, const int64_t *);\n" for name in sorted(functions))
+
+
+#: sums over a few words of each weight, so that writes that no version counter shows are noticed
+SAMPLER = """\
+typedef uint64_t __attribute__((aligned(1), may_alias)) bz_word;
+int64_t sample_weights(void **b, const int64_t *s) {
+  const int64_t write = s[0], n = s[1];
+  int64_t *const sums = (int64_t *)b[n];
+  int64_t differ = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    const bz_word *const p = (const bz_word *)b[k];
+    const int64_t words = s[2 + k] / 8;
+    uint64_t sum = (uint64_t)p;
+    for (int64_t j = 0; j < 8 && j < words; ++j)
+      sum = (sum ^ p[j * (words / 8) + (j < words % 8 ? j : words % 8)]) * 0x9e3779b97f4a7c15ul;
+    if ((int64_t)sum != sums[k]) { ++differ; if (write) sums[k] = (int64_t)sum; }
+  }
+  return differ;
+}
+"""

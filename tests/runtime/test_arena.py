@@ -1,0 +1,85 @@
+"""Arenas: kept between calls, never shared by two."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from braze.runtime.arena import ArenaPool
+
+
+def test_arena_is_used_again() -> None:
+    """The next call gets the same memory."""
+    pool = ArenaPool()
+    first = pool.take(1000)
+    pool.give(first)
+    assert pool.take(500) is first
+
+
+def test_second_taker_gets_its_own() -> None:
+    """Two calls at once never share memory."""
+    pool = ArenaPool()
+    assert pool.take(100) is not pool.take(100)
+
+
+def test_larger_request_grows() -> None:
+    """A graph that needs more gets more, and the smaller arena goes."""
+    pool = ArenaPool()
+    small = pool.take(64)
+    pool.give(small)
+    large = pool.take(100_000)
+    assert large.bytes >= 100_000
+    pool.give(large)
+    assert pool.take(64) is large
+
+
+def test_larger_of_two_is_kept() -> None:
+    """When two come back the pool keeps one, the larger."""
+    pool = ArenaPool()
+    small, large = pool.take(64), pool.take(6400)
+    pool.give(small)
+    pool.give(large)
+    assert pool.take(1) is large
+    assert pool.take(1) is not small
+
+
+def test_nothing_is_kept_where_that_is_off() -> None:
+    """Option arena=False: each call allocates."""
+    pool = ArenaPool(keep=False)
+    arena = pool.take(64)
+    pool.give(arena)
+    assert pool.take(64) is not arena
+
+
+def test_typed_views_start_at_the_base() -> None:
+    """Element 0 of every typed view lies at the base, which is 64-byte aligned."""
+    arena = ArenaPool().take(1000)
+    assert arena.base % 64 == 0
+    for dtype in (torch.float32, torch.float64, torch.bool, torch.bfloat16):
+        view = arena.typed(dtype)
+        assert view.data_ptr() == arena.base
+        assert view.numel() * view.element_size() >= 1000
+        assert arena.typed(dtype) is view
+
+
+def test_many_threads() -> None:
+    """Each thread finds its own pattern in its arena while it holds it."""
+    pool = ArenaPool()
+    wrong: list[int] = []
+
+    def work(mark: int) -> None:
+        for _ in range(200):
+            arena = pool.take(4096)
+            view = arena.typed(torch.int32)
+            view.fill_(mark)
+            if not bool((view == mark).all()):
+                wrong.append(mark)
+            pool.give(arena)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []

@@ -1,0 +1,169 @@
+"""The on-disk cache: damage, permissions, concurrency, folders that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from braze.runtime import cache
+from braze.runtime.cache import DiskCache, key, why
+from braze.support.log import forget_warnings
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> DiskCache:
+    return DiskCache(tmp_path / "braze")
+
+
+def entry(disk: DiskCache, k: cache.CacheKey) -> Path:
+    return disk.path(k, "bin")
+
+
+def test_second_request_does_not_build(disk: DiskCache) -> None:
+    """The builder runs once for a key."""
+    built: list[int] = []
+
+    def build() -> bytes:
+        built.append(1)
+        return b"library"
+
+    k = key("kernels", source="text", flags=("-O2",))
+    assert [disk.get_or_build(k, build) for _ in range(3)] == [b"library"] * 3
+    assert len(built) == 1
+
+
+def test_every_part_of_the_key_counts(disk: DiskCache) -> None:
+    """A change of any named part is another entry, and ``why`` names the part."""
+    old = key("kernels", source="text", flags=("-O2",), target="avx2")
+    for new in (
+        key("kernels", source="other", flags=("-O2",), target="avx2"),
+        key("kernels", source="text", flags=("-O1",), target="avx2"),
+        key("kernels", source="text", flags=("-O2",), target="avx512"),
+    ):
+        assert new.digest != old.digest
+    assert why(old, key("kernels", source="text", flags=("-O2",), target="avx512")) == "target: avx2 -> avx512"
+    assert key("graphs", source="text", flags=("-O2",), target="avx2").digest != old.digest
+
+
+@pytest.mark.parametrize("damage", [b"", b"braze1 0\nlibrary", b"garbage"])
+def test_damaged_entry_is_rebuilt(disk: DiskCache, damage: bytes) -> None:
+    """Truncated, altered or foreign contents are noticed, removed and made again."""
+    k = key("kernels", source="text")
+    disk.put(k, b"library")
+    entry(disk, k).write_bytes(damage)
+    assert disk.get(k) is None
+    assert not entry(disk, k).exists()
+    assert disk.get_or_build(k, lambda: b"again") == b"again"
+    assert disk.get(k) == b"again"
+
+
+def test_one_flipped_bit_is_noticed(disk: DiskCache) -> None:
+    """The contents' hash is checked at each read."""
+    k = key("kernels", source="text")
+    disk.put(k, b"library" * 100)
+    data = bytearray(entry(disk, k).read_bytes())
+    data[-3] ^= 1
+    entry(disk, k).write_bytes(bytes(data))
+    assert disk.get(k) is None
+
+
+def test_folders_are_private(disk: DiskCache) -> None:
+    """All folders that we make have mode 0700, whatever the umask."""
+    before = os.umask(0)
+    try:
+        k = key("kernels", source="text")
+        disk.put(k, b"library")
+    finally:
+        os.umask(before)
+    for folder in (disk.root, entry(disk, k).parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(entry(disk, k).stat().st_mode) == 0o600
+
+
+def test_library_file_is_checked_before_it_is_loaded(disk: DiskCache) -> None:
+    """The .so on disk is compared with the entry; an altered or foreign-writable one is replaced."""
+    k = key("kernels", source="text")
+    path = disk.file(k, lambda: b"library", "so")
+    assert path.read_bytes() == b"library"
+    path.write_bytes(b"evil")
+    assert disk.file(k, lambda: b"never", "so").read_bytes() == b"library"
+    path.chmod(0o666)
+    fresh = disk.file(k, lambda: b"never", "so")
+    assert not fresh.stat().st_mode & 0o022
+
+
+def test_library_link_is_not_followed(disk: DiskCache, tmp_path: Path) -> None:
+    """A symbolic link in the place of a library is replaced by a file."""
+    k = key("kernels", source="text")
+    path = disk.file(k, lambda: b"library", "so")
+    target = tmp_path / "elsewhere"
+    target.write_bytes(b"library")
+    path.unlink()
+    path.symlink_to(target)
+    assert not disk.file(k, lambda: b"never", "so").is_symlink()
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EACCES])
+def test_unwritable_folder_works_and_says_so_once(
+    disk: DiskCache, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A read-only or full folder: the build's result is used, one warning tells what to do."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    forget_warnings()
+    real = cache.tempfile.mkstemp
+    monkeypatch.setattr(
+        cache.tempfile, "mkstemp", lambda dir, **kw: refuse() if disk.root in Path(dir).parents else real(dir=dir, **kw)
+    )
+    logging.getLogger("braze").propagate = True
+    with caplog.at_level(logging.WARNING):
+        paths = [disk.file(key("kernels", source=f"text{k}"), lambda: b"library", "so") for k in range(3)]
+    assert all(p.read_bytes() == b"library" for p in paths)
+    said = [r.message for r in caplog.records if "BZ6010" in r.message]
+    assert len(said) == 1
+    assert "BRAZE_CACHE_DIR" in said[0]
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    """BRAZE_CACHE_DIR names a file: everything still works."""
+    (tmp_path / "file").write_text("")
+    disk = DiskCache(tmp_path / "file")
+    assert disk.get_or_build(key("kernels", source="text"), lambda: b"library") == b"library"
+
+
+def test_concurrent_writers_leave_a_whole_entry(disk: DiskCache) -> None:
+    """Many threads write one key while others read it: a reader sees nothing or all of it."""
+    k = key("kernels", source="text")
+    body = b"x" * 200_000
+    seen: list[bytes | None] = []
+
+    def work() -> None:
+        for _ in range(20):
+            disk.put(k, body)
+            seen.append(disk.get(k))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert set(seen) == {body}
+    assert [p.name for p in entry(disk, k).parent.iterdir()] == [entry(disk, k).name]
+
+
+def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BRAZE_CACHE_DIR wins over XDG_CACHE_HOME, which wins over ~/.cache."""
+    monkeypatch.setattr(cache.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.delenv("BRAZE_CACHE_DIR", raising=False)
+    assert cache.folder() == Path("/x/braze")
+    monkeypatch.setenv("BRAZE_CACHE_DIR", "/chosen")
+    assert cache.folder() == Path("/chosen")
