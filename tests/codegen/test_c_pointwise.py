@@ -264,6 +264,14 @@ def test_in_place(bench):
     bench.check(steps, {}, out, rtol=0)
 
 
+def test_values_of_a_step_come_before_its_stores(bench):
+    """Two stores of one step that read what the other writes: a swap."""
+    i = axis("i0", 100)
+    x, y = load("x", DType.F32, i.symbol), load("y", DType.F32, i.symbol)
+    step = nest([i], [Store("x", i.symbol, op(Op.NEG, y)), Store("y", i.symbol, x)])
+    bench.check([step], {}, {"x": torch.randn(100), "y": torch.randn(100)}, rtol=0)
+
+
 def test_symbolic_sizes(bench):
     """One kernel serves every size, from none to many blocks."""
     n, m = Symbol("s0", 0), Symbol("s1", 0)

@@ -7,7 +7,7 @@ which everything that it depends on is known: what does not change in a loop lea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from braze.codegen.c import ops
 from braze.codegen.c.analysis import Ranges, Varying, indirect_symbols, walk
@@ -62,6 +62,8 @@ class Body:
         self.storage = storage
         self.pointers: dict[str, str] = {}
         self.forward: dict[tuple[str, Expr], Value] = {}
+        #: buffers that some step loads
+        self.reloaded: frozenset[str] = frozenset()
         #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
         self.scratch: dict[str, tuple[str, Expr]] = {}
         self.scopes: list[Scope] = [Scope(0, {}, "  ")]
@@ -341,18 +343,28 @@ class Body:
         # lanes are parallel points: each row position holds one vector
         return f"({self.index(at)})*{self.lanes}"
 
-    def store(self, store: Store, *, memory: bool = True) -> None:
-        """Emit a store; the value is forwarded to later loads of the same place."""
-        rep = STORAGE[self.storage[store.buffer]][1]
-        value = self.value(self._as_stored(store))
-        self.forget(store.buffer)
-        value = self.convert(value, rep)
-        if store.mode is StoreMode.PLAIN and not store.args:
-            self.forward[store.buffer, store.index] = self._at_this_depth(value)
-        if store.buffer in self.scratch:
-            self._store_scratch(store.buffer, value)
-        if memory:
-            self._store_memory(store, value)
+    def stores(self, stores: Sequence[Store], memory: Container[str]) -> None:
+        """Emit the stores of one step: all values first, then the stores to buffers in ``memory``.
+
+        Each value is forwarded to later loads of the same place.
+        """
+        found = [(self._stored_value(s), [self.value(a) for a in s.args]) for s in stores]
+        for s, (value, args) in zip(stores, found, strict=True):
+            self.forget(s.buffer)
+            if s.mode is StoreMode.PLAIN and not s.args:
+                self.forward[s.buffer, s.index] = self._at_this_depth(value)
+            if s.buffer in self.scratch:
+                self._store_scratch(s.buffer, value)
+            if s.buffer in memory:
+                self._store_memory(s, value, args)
+
+    def _stored_value(self, store: Store) -> Value:
+        node = self._as_stored(store)
+        rounded = node.op is Op.CAST and node.dtype in (DType.BF16, DType.F16)
+        if rounded and store.buffer not in self.reloaded and self.ranges.rep(node.args[0]) == "f32":
+            # the store itself rounds, and nobody else needs the rounded value
+            node = node.args[0]
+        return self.convert(self.value(node), STORAGE[self.storage[store.buffer]][1])
 
     def _as_stored(self, store: Store) -> Node:
         """The value in the buffer's own type."""
@@ -385,9 +397,8 @@ class Body:
             v = self.splat(value)
             self.line(f"bz_store_{storage}x{self.lanes}({pointer} + {self._scratch_index(at)}, {v.text});")
 
-    def _store_memory(self, store: Store, value: Value) -> None:
+    def _store_memory(self, store: Store, value: Value, args: Sequence[Value]) -> None:
         e, storage, p, w = store.index, self.storage[store.buffer], self.pointers[store.buffer], self.lanes
-        args = [self.value(a) for a in store.args]
         in_lanes = (self.symbol is not None and self.symbol in e.symbols()) or any(a.varying for a in args)
         add = "+=" if store.mode is StoreMode.ADD else "="
         if not in_lanes and not (value.varying and store.mode is StoreMode.ADD):

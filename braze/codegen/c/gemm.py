@@ -268,8 +268,7 @@ class _Gemm:
         body.line(f"const int64_t {n} = panel*{c} + {col};")
         depth = body.scope.depth
         body.define(Node(Op.REDUCED, DType.F32, (), 0), tile, "f32", True, depth)
-        for s in stores:
-            body.store(s)
+        body.stores(stores, self.buffers_used)
 
     def _entry(self, pack: str) -> list[str]:
         """The kernel itself."""

@@ -59,6 +59,7 @@ def make_frame(
     frame = Frame(group, buffers, names, sizes, vector, lanes, serial, status)
     storage = {name: b.dtype.label for name, b in buffers.items()}
     body = Body(lanes, symbol, varying, ranges, storage)
+    body.reloaded = frozenset(a.buffer for a in found if not a.is_store)
     for i, name in enumerate(names):
         body.pointers[name] = f"b{i}"
     for s in sizes:

@@ -6,7 +6,6 @@ from braze.codegen.c import analysis
 from braze.codegen.c.analysis import walk
 from braze.codegen.c.body import Body
 from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
-from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.ir import Buffer
 from braze.schedule.records import Group
@@ -28,10 +27,8 @@ def pointwise_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int
 
 
 def _steps(frame: Frame, body: Body) -> None:
-    internal = frozenset(frame.group.internal)
     for step in frame.group.steps:
-        for s in step.stores:
-            body.store(s, memory=s.buffer not in internal)
+        body.stores(step.stores, frame.args)
 
 
 def _vector_loop(frame: Frame, body: Body, number: str, block: int) -> None:
@@ -58,8 +55,3 @@ def _vector_loop(frame: Frame, body: Body, number: str, block: int) -> None:
         body.open(f"if ({j} < {end}) ", {axis.symbol: j}, count=f"({end} - {j})")
         _steps(frame, body)
         body.close()
-
-
-def storage_type(buffers: dict[str, Buffer], name: str) -> str:
-    """C type of a buffer's elements."""
-    return STORAGE[buffers[name].dtype.label][0]

@@ -113,8 +113,7 @@ class _Rows:
 
     def _stores(self, items: list[Item]) -> None:
         for item in items:
-            for s in item.stores:
-                self.body.store(s, memory=s.buffer in self.memory)
+            self.body.stores(item.stores, self.memory)
 
     # -- one pass over the row ------------------------------------------------------------------
 
@@ -229,8 +228,7 @@ class _Rows:
             for fold in item.folds:
                 a = by_register[fold.register]
                 a.add(self._operand(fold.value, a.rep), self._index_of(a), copy, active)
-            for s in item.stores:
-                body.store(s, memory=s.buffer in self.memory)
+            body.stores(item.stores, self.memory)
 
     def _operand(self, node: Node, rep: str) -> Value:
         value = self.body.convert(self.body.value(node), rep)
