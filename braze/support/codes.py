@@ -96,6 +96,21 @@ CODES: dict[str, Code] = {
         "Graph breaks inside calls need the C extension, which is not built.",
         "Install a C compiler and reinstall braze.",
     ),
+    "BZ6010": Code(
+        "cache folder not usable",
+        "The cache folder cannot be read or written: read-only, full, or not ours.",
+        "Set BRAZE_CACHE_DIR to a folder you can write. Until then kernels are built again in every process.",
+    ),
+    "BZ6011": Code(
+        "damaged cache entry",
+        "A cached file does not match its hash. It was removed and made again.",
+        "Nothing, unless it happens often: then check the disk, or who else writes to the cache folder.",
+    ),
+    "BZ6012": Code(
+        "weights made in inference mode",
+        "A tensor made in inference mode has no version counter, so changes of it cannot be seen.",
+        "Make or load the model outside torch.inference_mode(); its weights are then packed once.",
+    ),
     # -- BZ90xx: broken invariants of braze itself
     "BZ9010": Code(
         "unreadable source",
@@ -122,4 +137,11 @@ CODES: dict[str, Code] = {
         "The interpreter itself raised an exception; the function runs uncompiled.",
         "Please report it with the traceback in the log.",
     ),
+    "BZ9040": Code(
+        "bad schedule",
+        "The scheduler made groups or a memory plan that break a rule.",
+        "Report it with the dump; options={'fusion': False} avoids fusion.",
+    ),
+    "BZ9050": Code("unknown expression", "A size expression has no C text.", "Report it with the dump."),
+    "BZ9051": Code("unknown argument", "An ATen call has an argument the host module cannot write.", "Report it."),
 }
