@@ -33,6 +33,24 @@ class Step(enum.Enum):
     CONSTANT = "constant"  # key: an object known by identity (a module such as torch, a class) (root)
 
 
+class IdentityKey:
+    """An object as a key: equal only to a key of the very same object."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value) >> 4
+
+    def __repr__(self) -> str:
+        return getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None) or f"<{type(self.value).__name__}>"
+
+
 @interned
 class Source:
     """Where a value comes from. ``key`` is hashable (an object in ``IdentityKey`` for CONSTANT)."""

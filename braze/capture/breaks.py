@@ -1,0 +1,53 @@
+"""How the interpreter gives up at an instruction: signals, and the codes of graph breaks."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class BreakSignal(BaseException):
+    """The instruction at hand cannot be carried. Not an Exception: no handler of the user's may see it."""
+
+    def __init__(self, code: str, reason: str, hints: tuple[str, ...] = (), skip: bool = False) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+        self.hints = hints
+        #: give the whole frame up, rather than go on after this instruction
+        self.skip = skip
+        self.position: Any = None
+
+
+class Retry(BaseException):
+    """State at the stop cannot be rebuilt: trace again, to an earlier instruction."""
+
+    def __init__(self, stop_at: int) -> None:
+        super().__init__(stop_at)
+        self.stop_at = stop_at
+
+
+class Stopped(BaseException):
+    """The trace has reached the instruction it was to stop at; the state of the frames is the result."""
+
+
+class Unrebuildable(Exception):
+    """A value that residual code cannot make again."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(f"braze cannot rebuild a {type(value).__name__}")
+        self.value = value
+
+
+HINT_MOVE = "move the call out of the compiled function, or leave the break"
+HINT_DATA = "compute with torch.where or other tensor operations instead of Python control flow"
+HINT_OP = "register the function as a torch.library operator"
+
+
+def graph_break(code: str, reason: str, *hints: str) -> NoReturn:
+    """End the graph before the instruction at hand."""
+    raise BreakSignal(code, reason, hints)
+
+
+def skip_frame(code: str, reason: str, *hints: str) -> NoReturn:
+    """Leave the whole frame to eager."""
+    raise BreakSignal(code, reason, hints, skip=True)

@@ -1,0 +1,269 @@
+"""Live values as recipes: how residual code finds or rebuilds what the trace holds at its end."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from braze.capture import sizes
+from braze.capture.breaks import Unrebuildable
+from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
+from braze.capture.values import CONSTANTS, NULL, is_constant, is_identity_type
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+REDUCIBLE = frozenset(
+    {
+        type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter({}.values())),
+        type(iter({}.items())), type(iter(set())), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
+        torch.finfo, torch.iinfo,
+    }
+)  # fmt: skip
+
+
+class RecipeTable:
+    """Recipe ids by identity of value. ``outputs``: graph nodes whose values residual code needs."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.t = tracer
+        self.recipes: list[Recipe] = []
+        self.ids: dict[int, tuple[Any, int]] = {}
+        self.outputs: list[torch.fx.Node] = []
+        self.output_index: dict[torch.fx.Node, int] = {}
+        self.kept: set[torch.fx.Node] = set()
+
+    def add(self, recipe: Recipe) -> int:
+        """A new row."""
+        self.recipes.append(recipe)
+        return len(self.recipes) - 1
+
+    def id_of(self, value: Any) -> int:
+        """The recipe of a value; -1 for NULL."""
+        if value is NULL:
+            return -1
+        known = self.ids.get(id(value))
+        if known is not None and known[0] is value:
+            return known[1]
+        if type(value) in CONSTANTS:
+            return self.add(Constant(value))
+        # a place is reserved first, so that cycles end here
+        index = self.add(Constant(None))
+        self.ids[id(value)] = (value, index)
+        self.recipes[index] = self.make(value)
+        return index
+
+    def make(self, value: Any) -> Recipe:
+        """How to get one value."""
+        t = self.t
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        kind = type(value)
+        if kind in Symbolic:
+            return self.symbolic(value)
+        node = t.tree.node_of(value)
+        if node is not None and node.step is not Step.CONSTANT:
+            return FromSource(node.source)
+        shadow = t.dict_views.get(id(value))
+        if shadow is not None and shadow.view is value:
+            return FromSource(shadow.node.child(Step.ATTR, "__dict__").source)
+        if node is not None:
+            return Constant(value)
+        if kind is types.FunctionType and t.is_ours(value):
+            return self.function(value)
+        if is_identity_type(kind) or is_constant(value):
+            return Constant(value)
+        return self.built(value, kind)
+
+    # -- kinds
+
+    def tensor(self, value: torch.Tensor) -> Recipe:
+        """An input as it came in, or an output of the graph."""
+        node = self.t.tree.node_of(value)
+        if node is not None:
+            return FromSource(node.source)
+        found = self.t.recorder.nodes.get(id(value))
+        if found is None:
+            if not isinstance(value, FakeTensor):
+                return Constant(value)
+            raise Unrebuildable(value)
+        return GraphOutput(self.output(found[1]))
+
+    def output(self, node: torch.fx.Node) -> int:
+        """The index of a graph output."""
+        index = self.output_index.get(node)
+        if index is None:
+            index = self.output_index[node] = len(self.outputs)
+            self.outputs.append(node)
+        return index
+
+    def symbolic(self, value: Any) -> Recipe:
+        """A symbolic number, as computed by the graph."""
+        node = sizes.node_for(self.t.recorder, value)
+        if not isinstance(node, torch.fx.Node):
+            return Constant(node)
+        for place in self.t.symbolic_places:
+            if place.value is value:
+                return FromSource(place.source)
+        return GraphOutput(self.output(node))
+
+    def function(self, value: types.FunctionType) -> Recipe:
+        """A function made in the trace."""
+        owner = self.id_of(self.t.owner_of_globals(value))
+        args = [
+            owner,
+            self.id_of(value.__name__),
+            self.id_of(value.__defaults__),
+            self.id_of(value.__kwdefaults__),
+        ]
+        args += [self.id_of(cell) for cell in value.__closure__ or ()]
+        names = tuple(value.__dict__)
+        args += [self.id_of(v) for v in value.__dict__.values()]
+        return Build("function", tuple(args), value.__code__, names)
+
+    def built(self, value: Any, kind: type) -> Recipe:
+        """A container or object made in the trace."""
+        maker = BUILDERS.get(kind)
+        if maker is not None:
+            return maker(self, value)
+        if isinstance(value, dict):
+            return self.dict(value)
+        if isinstance(value, list):
+            return self.sequence("list", value, list.__iter__(value), kind)
+        if isinstance(value, tuple):
+            return Build(
+                "namedtuple" if hasattr(value, "_fields") else "tuple",
+                self.items(tuple.__iter__(value)),
+                kind,
+            )
+        if isinstance(value, set):
+            return self.sequence("set", value, set.__iter__(value), kind)
+        if isinstance(value, frozenset):
+            return Build("frozenset", self.items(frozenset.__iter__(value)), kind)
+        if kind in REDUCIBLE or isinstance(value, BaseException):
+            return self.reduced(value)
+        if kind.__flags__ & (1 << 9):
+            return self.object(value, kind)
+        raise Unrebuildable(value)
+
+    def items(self, values: Any) -> tuple[int, ...]:
+        """Recipes of many."""
+        return tuple([self.id_of(v) for v in values])
+
+    def attributes(self, value: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Names and recipes of an instance's attributes, slots too."""
+        own = dict(getattr(value, "__dict__", None) or {})
+        for base in type(value).__mro__:
+            for name, field in base.__dict__.items():
+                if type(field) is types.MemberDescriptorType and base.__flags__ & (1 << 9):
+                    try:
+                        own[name] = field.__get__(value)
+                    except AttributeError:
+                        continue
+        return tuple(own), self.items(own.values())
+
+    def sequence(self, kind: str, value: Any, items: Any, cls: type) -> Recipe:
+        """A list or set; of a subclass with attributes."""
+        args = self.items(items)
+        if cls in (list, set):
+            return Build(kind, args)
+        names, values = self.attributes(value)
+        return Build(kind, args + values, cls, names)
+
+    def dict(self, value: dict[Any, Any]) -> Recipe:
+        """A dict, or an instance of a subclass with attributes."""
+        args: list[int] = []
+        for key, item in (
+            dict.items(value)
+            if not isinstance(value, collections.OrderedDict)
+            else list(collections.OrderedDict.items(value))
+        ):
+            args += (self.id_of(key), self.id_of(item))
+        cls = type(value)
+        if cls is dict:
+            return Build("dict", tuple(args))
+        if isinstance(value, collections.defaultdict):
+            pairs = self.add(Build("dict", tuple(args)))
+            return Build("call", (self.add(Constant(cls)), self.id_of(value.default_factory), pairs))
+        names, values = self.attributes(value)
+        return Build("dict", (*args, *values), cls, names)
+
+    def object(self, value: Any, cls: type) -> Recipe:
+        """An instance of a class written in Python."""
+        base = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+        if base is not object:
+            raise Unrebuildable(value)
+        names, values = self.attributes(value)
+        return Build("object", values, cls, names)
+
+    def reduced(self, value: Any) -> Recipe:
+        """What says itself how to make it: iterators, exceptions."""
+        made = value.__reduce__()
+        callable_, args = made[0], made[1]
+        parts = [self.add(Constant(callable_)), *self.items(args)]
+        if len(made) > 2 and made[2] is not None and not isinstance(value, BaseException):
+            if not isinstance(made[2], int):
+                raise Unrebuildable(value)
+            return Build("iterator", (parts[1], self.id_of(made[2])))
+        return Build("call", tuple(parts))
+
+
+def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
+    known = table.t.cells.get(id(cell))
+    if known is not None:
+        return Constant(cell)
+    try:
+        return Build("cell", (table.id_of(cell.cell_contents),))
+    except ValueError:
+        return Build("cell", ())
+
+
+BUILDERS: dict[type, Any] = {
+    list: lambda table, v: Build("list", table.items(v)),
+    tuple: lambda table, v: Build("tuple", table.items(v)),
+    torch.Size: lambda table, v: Build(
+        "call", (table.add(Constant(torch.Size)), table.add(Build("tuple", table.items(v))))
+    ),
+    dict: lambda table, v: table.dict(v),
+    set: lambda table, v: Build("set", table.items(v)),
+    frozenset: lambda table, v: Build("frozenset", table.items(v)),
+    slice: lambda table, v: Build("slice", table.items((v.start, v.stop, v.step))),
+    range: lambda table, v: Build("range", table.items((v.start, v.stop, v.step))),
+    collections.deque: lambda table, v: Build(
+        "deque", (table.add(Build("list", table.items(v))), table.id_of(v.maxlen))
+    ),
+    types.CellType: _cell,
+    types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
+    functools.partial: lambda table, v: Build(
+        "partial", table.items((v.func, *v.args, *v.keywords.values())), None, tuple(v.keywords)
+    ),
+    super: lambda table, v: Build("super", table.items((v.__thisclass__, v.__self__))),
+    type({}.keys()): lambda table, v: method_call(table, v.mapping, "keys"),
+    types.SimpleNamespace: lambda table, v: Build(
+        "call",
+        (table.add(Constant(types.SimpleNamespace)), *table.items(vars(v).values())),
+        None,
+        tuple(vars(v)),
+    ),
+    types.BuiltinFunctionType: lambda table, v: bound_builtin(table, v),
+    types.MethodWrapperType: lambda table, v: bound_builtin(table, v),
+}
+
+
+def method_call(table: RecipeTable, owner: Any, name: str) -> Recipe:
+    """A dict's view."""
+    raise Unrebuildable(owner)
+
+
+def bound_builtin(table: RecipeTable, value: Any) -> Recipe:
+    """``[].append``: read off its object again."""
+    return Build(
+        "call", (table.add(Constant(getattr)), table.id_of(value.__self__), table.id_of(value.__name__))
+    )

@@ -1,0 +1,440 @@
+"""Calls: inline what is Python, record what is torch's, run what is known to be harmless, break at the rest."""
+
+from __future__ import annotations
+
+import functools
+import types
+from enum import EnumMeta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional
+
+from braze import native
+from braze.capture import generators, policy
+from braze.capture.attributes import class_lookup, instance_value, load_attr
+from braze.capture.breaks import HINT_MOVE, HINT_OP, graph_break
+from braze.capture.frame import bind
+from braze.capture.markers import DISABLED
+from braze.capture.records import Check, Step
+from braze.capture.recorder import RecordingMode
+from braze.capture.replay import native_new
+from braze.capture.shadows import instance_dict
+from braze.capture.values import LRU_CACHE, MISSING, is_constant, lookup_in_mro
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+#: callable -> rule(t, args, kwargs, tail); rows are added by rules.py
+RULES: dict[Any, Any] = {}
+#: modules whose Python functions on tensors are one node of the graph
+LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
+BUILTIN_KINDS = frozenset({types.BuiltinFunctionType, types.MethodWrapperType})
+DESCRIPTOR_KINDS = frozenset(
+    {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
+)
+GENERATOR_FLAGS = 0x20 | 0x80 | 0x200
+
+
+def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
+    """Call anything."""
+    kind = type(fn)
+    if kind is types.FunctionType:
+        return call_function(t, fn, args, kwargs, tail)
+    if kind is types.MethodType:
+        node = t.tree.node_of(fn)
+        if node is not None:
+            function = t.read(node, Step.FUNC, "func", fn.__func__)
+            owner = t.read(node, Step.FUNC, "self", fn.__self__)
+            return call(t, function, (owner, *args), kwargs, tail)
+        return call(t, fn.__func__, (fn.__self__, *args), kwargs, tail)
+    if kind in BUILTIN_KINDS:
+        return call_builtin(t, fn, args, kwargs, tail)
+    if kind in DESCRIPTOR_KINDS:
+        return call_descriptor(t, fn, args, kwargs, tail)
+    if issubclass(kind, type):
+        return instantiate(t, fn, args, kwargs, tail)
+    if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
+        return t.recorder.call(fn, tuple(args), kwargs or {})
+    if kind is functools.partial:
+        return call_partial(t, fn, args, kwargs, tail)
+    if kind is LRU_CACHE:
+        return call_cached(t, fn, args, kwargs)
+    return call_object(t, fn, args, kwargs, tail)
+
+
+def call_function(
+    t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None, tail: bool
+) -> Any:
+    """A function written in Python."""
+    rule = RULES.get(fn)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    if fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs):
+        if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
+            t.fill_arguments(args)
+            return t.recorder.call(fn, tuple(args), kwargs or {})
+    if fn.__dict__ and DISABLED in fn.__dict__:
+        graph_break("BZ1005", f"{fn.__qualname__} is marked with braze.disable")
+    if fn in policy.NATIVE_FUNCTIONS:
+        return call_native(t, fn, args, kwargs)
+    slots = bind(fn, args, kwargs, t.defaults_of)
+    f = t.enter(fn, slots, tail)
+    if fn.__code__.co_flags & GENERATOR_FLAGS:
+        return generators.start(t, f)
+    return t.run(f)
+
+
+def has_tensor(args: Any, kwargs: dict[str, Any] | None) -> bool:
+    """Whether a tensor is among the arguments, or in a list or tuple among them."""
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            return True
+        if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+            return True
+    if kwargs:
+        return has_tensor(kwargs.values(), None)
+    return False
+
+
+def has_callable(args: Any, kwargs: dict[str, Any] | None) -> bool:
+    """Whether a Python function is among the arguments: then the callee must be inlined."""
+    values = (*args, *kwargs.values()) if kwargs else args
+    return any(type(v) in (types.FunctionType, types.MethodType) for v in values)
+
+
+def call_native(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """Run something for real."""
+    t.fill_arguments(args)
+    if kwargs:
+        t.fill_arguments(kwargs.values())
+    result = fn(*args, **kwargs) if kwargs else fn(*args)
+    return t.canonical(result)
+
+
+def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """Run a C function that may call back: tensor operations are recorded, Python frames interpreted."""
+    t.fill_arguments(args)
+    if kwargs:
+        t.fill_arguments(kwargs.values())
+    if not may_call_back(args, kwargs):
+        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    with t.outside_applied(), RecordingMode(t.recorder):
+        result = native.call_traced(t.called_from_c, fn, tuple(args), kwargs or {})
+    return t.canonical(result)
+
+
+SIMPLE = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        type(None),
+        slice,
+        range,
+        torch.dtype,
+        torch.device,
+        torch.Size,
+        type,
+        types.ModuleType,
+    }
+)
+
+
+def may_call_back(args: Any, kwargs: dict[str, Any] | None) -> bool:
+    """Whether C code given these could run Python code or compute with tensors."""
+    for value in args:
+        kind = type(value)
+        if kind in SIMPLE:
+            continue
+        if kind in (list, tuple):
+            if may_call_back(value, None):
+                return True
+            continue
+        return True
+    return bool(kwargs) and may_call_back(kwargs.values(), None)
+
+
+def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """A built-in function or bound built-in method."""
+    rule = RULES.get(fn) if type(fn) is not types.MethodWrapperType else None
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    owner = fn.__self__
+    if owner is None or type(owner) is types.ModuleType or isinstance(owner, type):
+        purity = policy.FUNCTIONS.get(fn)
+        if purity is policy.Purity.BLIND:
+            return fn(*args, **kwargs) if kwargs else fn(*args)
+        if purity is policy.Purity.CALLS:
+            return call_c(t, fn, args, kwargs)
+        if policy.is_torch_operation(fn):
+            t.fill_arguments(args)
+            return t.recorder.call(fn, tuple(args), kwargs or {})
+        if isinstance(owner, type):
+            return call_class_method(t, fn, owner, args, kwargs, tail)
+        refuse(fn)
+    return call_bound(t, fn, owner, fn.__name__, args, kwargs, tail)
+
+
+def call_bound(
+    t: Tracer, fn: Any, owner: Any, name: str, args: Any, kwargs: dict[str, Any] | None, tail: bool
+) -> Any:
+    """A built-in method of some object: ``[].append``, ``x.__add__``."""
+    cls = type(owner)
+    if isinstance(owner, torch.Tensor):
+        descriptor, _ = lookup_in_mro(cls, name)
+        if descriptor is not MISSING:
+            return call(t, descriptor, (owner, *args), kwargs, tail)
+    rule = METHOD_RULES.get(name)
+    if rule is not None:
+        found = rule(t, owner, args, kwargs or {}, tail)
+        if found is not MISSING:
+            return found
+    if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
+        t.fill(owner)
+        if may_call_back(args, kwargs):
+            return call_c(t, fn, args, kwargs)
+        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    refuse(fn)
+
+
+CONTAINER_BASES = (list, dict, tuple, set, frozenset, str, int, float, BaseException)
+#: method name -> rule(t, owner, args, kwargs, tail), MISSING to fall through
+METHOD_RULES: dict[str, Any] = {}
+
+
+def call_class_method(
+    t: Tracer, fn: Any, owner: type, args: Any, kwargs: dict[str, Any] | None, tail: bool
+) -> Any:
+    """A static or class method in C: ``dict.fromkeys``, ``object.__new__``, ``tuple.__new__``."""
+    if fn.__name__ == "__new__":
+        cls = args[0]
+        if issubclass(cls, torch.Tensor):
+            graph_break("BZ1002", f"an instance of {cls.__name__} is made by hand")
+        if owner is object or cls is owner:
+            return fn(cls) if owner is object else fn(*args, **(kwargs or {}))
+        t.fill_arguments(args[1:])
+        return fn(*args, **(kwargs or {}))
+    if owner in policy.METHODS_OF or owner in policy.CLASSES:
+        return call_c(t, fn, args, kwargs)
+    refuse(fn)
+
+
+def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """An unbound method in C, called with its object first."""
+    if not args:
+        raise TypeError(f"unbound method {fn.__qualname__}() needs an argument")
+    rule = RULES.get(fn)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    owner = args[0]
+    if isinstance(owner, torch.Tensor):
+        t.fill_arguments(args)
+        return t.tensor_method(fn, tuple(args), kwargs or {})
+    rule = METHOD_RULES.get(fn.__name__)
+    if rule is not None:
+        found = rule(t, owner, args[1:], kwargs or {}, tail)
+        if found is not MISSING:
+            return found
+    if (
+        type(owner) in policy.METHODS_OF
+        or fn.__objclass__ in policy.METHODS_OF
+        or isinstance(owner, CONTAINER_BASES)
+    ):
+        t.fill(owner)
+        if may_call_back(args[1:], kwargs):
+            return call_c(t, fn, args, kwargs)
+        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    refuse(fn)
+
+
+def refuse(fn: Any) -> Any:
+    """Break at a C function that is not known to be harmless."""
+    module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", None)).__module__
+    code, does = policy.IMPURE_MODULES.get(module, ("BZ1002", ""))
+    name = getattr(fn, "__qualname__", None) or repr(fn)
+    if does:
+        graph_break(code, f"{module}.{name} {does}", HINT_MOVE)
+    graph_break(
+        code, f"a call of the C function {module}.{name}, into which braze cannot see", HINT_OP, HINT_MOVE
+    )
+
+
+# -- classes
+
+
+def instantiate(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """Call a class."""
+    rule = RULES.get(cls)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    if cls in policy.CLASSES:
+        return call_c(t, cls, args, kwargs)
+    meta = type(cls)
+    if issubclass(meta, EnumMeta):
+        return cls(*args, **(kwargs or {}))
+    if meta is not type:
+        maker, _ = lookup_in_mro(meta, "__call__")
+        if type(maker) is types.FunctionType:
+            return call(t, maker, (cls, *args), kwargs, tail)
+    return make(t, cls, args, kwargs)
+
+
+def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """``type.__call__``: ``__new__``, then ``__init__``."""
+    new, owner = lookup_in_mro(cls, "__new__")
+    if isinstance(new, staticmethod):
+        new = new.__func__
+    init, init_owner = lookup_in_mro(cls, "__init__")
+    if issubclass(cls, torch.Tensor):
+        graph_break(
+            "BZ1002",
+            f"an instance of {cls.__name__} is made while tracing",
+            "make it outside, or use a plain tensor",
+        )
+    if type(new) is types.FunctionType:
+        t.trust_class_value(owner, "__new__", new)
+        obj = call(t, new, (cls, *args), kwargs)
+    elif issubclass(cls, BaseException):
+        t.fill_arguments(args)
+        obj = new(cls, *args)
+    elif owner is object or type(init) is types.FunctionType:
+        if type(new) is not types.BuiltinFunctionType:
+            refuse(cls)
+        obj = (
+            native_new(cls)(cls)
+            if not issubclass(cls, tuple | frozenset | int | float | str | bytes)
+            else new(cls, *args)
+        )
+    elif may_make(cls, owner):
+        return call_c(t, cls, args, kwargs)
+    else:
+        refuse(cls)
+    if not isinstance(obj, cls):
+        return obj
+    if type(init) is types.FunctionType:
+        t.trust_class_value(init_owner, "__init__", init)
+        call(t, init, (obj, *args), kwargs)
+    elif init_owner is not object and init is not MISSING:
+        call(t, init, (obj, *args), kwargs)
+    return obj
+
+
+def may_make(cls: type, owner: Any) -> bool:
+    """Whether a class with a ``__new__`` in C is harmless to call."""
+    return owner in policy.CLASSES or issubclass(cls, BaseException)
+
+
+# -- other callables
+
+
+def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """An object with ``__call__``."""
+    cls = type(fn)
+    found, owner, _ = class_lookup(cls, "__call__")
+    if found is torch.nn.Module.__call__:
+        return call_module(t, fn, args, kwargs, tail)
+    if type(found) is types.FunctionType:
+        t.trust_class_value(owner, "__call__", found)
+        return call(t, found, (fn, *args), kwargs, tail)
+    if found is MISSING:
+        raise TypeError(f"'{cls.__name__}' object is not callable")
+    if cls in policy.METHODS_OF or cls in policy.CLASSES:
+        return call_c(t, fn, args, kwargs)
+    if isinstance(found, staticmethod):
+        return call(t, found.__func__, args, kwargs, tail)
+    refuse(fn)
+
+
+MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def call_module(t: Tracer, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """``module(...)``: its forward where there are no hooks, else what torch's ``__call__`` does."""
+    if instance_value(t, module, "forward") is MISSING and not hooked(t, module):
+        forward, owner = lookup_in_mro(type(module), "forward")
+        if type(forward) is types.FunctionType:
+            t.trust_class_value(owner, "forward", forward)
+            return call(t, forward, (module, *args), kwargs, tail)
+    if instance_value(t, module, "_compiled_call_impl") not in (None, MISSING):
+        return call(t, load_attr(t, module, "_compiled_call_impl"), args, kwargs, tail)
+    return call(t, torch.nn.Module._call_impl, (module, *args), kwargs, tail)
+
+
+def hooked(t: Tracer, module: Any) -> bool:
+    """Whether a module has hooks, or is compiled by itself; guarded where it has not."""
+    compiled, _ = lookup_in_mro(type(module), "_compiled_call_impl")
+    own = instance_value(t, module, "_compiled_call_impl")
+    if (
+        own is not MISSING
+        and own is not None
+        or own is MISSING
+        and compiled is not None
+        and compiled is not MISSING
+    ):
+        return True
+    node = t.tree.node_of(module)
+    shadow = instance_dict(t, node) if node is not None else None
+    for name in MODULE_HOOKS:
+        if node is None or shadow is None or name in shadow.view:
+            hooks = instance_value(t, module, name)
+            t.fill(hooks)
+            if hooks is MISSING or len(hooks):
+                return True
+            continue
+        real = shadow.real.get(name)
+        if real is None or len(real):
+            return True
+        # the dict itself is not read: only that it is empty matters
+        place = node.child(Step.DICT, name)
+        if not place.guards:
+            place.guard(Check.LENGTH, 0)
+            place.origin = t.here()
+            t.tree.order.append(place)
+    return t.global_hooks()
+
+
+def call_partial(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """``functools.partial``."""
+    node = t.tree.node_of(fn)
+    if node is None:
+        function, first, named = fn.func, fn.args, fn.keywords
+    else:
+        function = t.read(node, Step.ATTR, "func", fn.func)
+        first = t.read(node, Step.ATTR, "args", fn.args)
+        named = t.read(node, Step.ATTR, "keywords", fn.keywords)
+        t.fill(named)
+    return call(t, function, (*first, *args), {**named, **(kwargs or {})} or None, tail)
+
+
+def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """An ``lru_cache``: what it wraps, with a cache that lives as long as the trace."""
+    rule = RULES.get(fn)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, False)
+    if t.is_replayable(fn, args, kwargs):
+        return None
+    key = None
+    if (
+        all(is_constant(a) or getattr(type(a), "__hash__", None) is object.__hash__ for a in args)
+        and not kwargs
+    ):
+        key = (fn, *map(_by_type, args))
+        if key in t.caches:
+            return t.caches[key]
+    result = call(t, fn.__wrapped__, args, kwargs)
+    if key is not None:
+        t.caches[key] = result
+    return result
+
+
+def _by_type(value: Any) -> Any:
+    return (type(value), value)

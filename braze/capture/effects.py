@@ -1,0 +1,94 @@
+"""What the program wrote outside, as effects to replay when the graph has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from braze.capture.building import RecipeTable
+from braze.capture.records import Build, Constant, Effect, EffectKind, FromSource
+from braze.capture.shadows import DictShadow
+from braze.capture.values import MISSING
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+
+def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
+    """All effects; state of PyTorch last."""
+    effects: list[Effect] = []
+    for shadow in t.shadows:
+        if isinstance(shadow, DictShadow):
+            effects += items_written(table, shadow)
+        elif shadow.changed():
+            effects.append(contents(table, shadow))
+    for shadow in t.instance_dicts:
+        effects += attributes_written(table, shadow)
+    for node in t.slotted:
+        for name, value in node.slots.items():
+            target = table.add(FromSource(node.source))
+            effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
+    for table_of in t.globals.values():
+        for name, value in table_of.written.items():
+            owner = table.add(Constant(table_of.function))
+            effects.append(Effect(EffectKind.SET_GLOBAL, (owner, table.id_of(value)), name))
+    for cell, value in t.cells_written.values():
+        if value is not MISSING:
+            effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
+    for function, args, kwargs in t.replays:
+        ids = [table.id_of(v) for v in (*args, *kwargs.values())]
+        effects.append(Effect(EffectKind.CALL, (table.add(Constant(function)), *ids), ",".join(kwargs)))
+    for function, args in t.state.effects():
+        effects.append(
+            Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
+        )
+    return effects
+
+
+def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
+    """Attributes set and deleted on an outside object."""
+    written, gone = shadow.changed_keys()
+    if not written and not gone:
+        return []
+    target = table.add(FromSource(shadow.node.source))
+    effects = [Effect(EffectKind.SETATTR, (target, table.id_of(v)), k) for k, v in written]
+    return effects + [Effect(EffectKind.DELATTR, (target,), k) for k in gone]
+
+
+def items_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
+    """Items set and deleted in an outside dict; all of it where the order changed."""
+    written, gone = shadow.changed_keys()
+    if not written and not gone and not reordered(shadow):
+        return []
+    target = table.add(FromSource(shadow.node.source))
+    if reordered(shadow):
+        return [Effect(EffectKind.SET_CONTENTS, (target, table.add(as_dict(table, shadow))))]
+    effects = [Effect(EffectKind.DELITEM, (target, table.id_of(k))) for k in gone]
+    return effects + [
+        Effect(EffectKind.SETITEM, (target, table.id_of(k), table.id_of(v))) for k, v in written
+    ]
+
+
+def reordered(shadow: DictShadow) -> bool:
+    """Whether writing and deleting items one by one would leave another order."""
+    if not shadow.filled:
+        return False
+    now = list(dict.keys(shadow.view))
+    kept = [k for k in dict.keys(shadow.real) if k in shadow.original and k in now]
+    expected = kept + [k for k in now if k not in kept]
+    return now != expected
+
+
+def as_dict(table: RecipeTable, shadow: DictShadow) -> Any:
+    """A plain dict with a shadow's contents."""
+    args: list[int] = []
+    for key, value in dict.items(shadow.view):
+        args += (table.id_of(key), table.id_of(value))
+    return Build("dict", tuple(args))
+
+
+def contents(table: RecipeTable, shadow: Any) -> Effect:
+    """A list, set or deque that has other elements now."""
+    items = tuple(table.id_of(v) for v in shadow.view)
+    kind = "set" if isinstance(shadow.view, set) else "list"
+    target = table.add(FromSource(shadow.node.source))
+    return Effect(EffectKind.SET_CONTENTS, (target, table.add(Build(kind, items))))

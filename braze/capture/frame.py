@@ -1,0 +1,242 @@
+"""Frames of interpreted code, and code objects decoded once into (handler, argument, next) triples."""
+
+from __future__ import annotations
+
+import inspect
+import opcode
+import sys
+import types
+from typing import Any
+
+from braze.capture.values import NULL
+from braze.support.errors import Origin
+
+CO_VARARGS = inspect.CO_VARARGS
+CO_VARKEYWORDS = inspect.CO_VARKEYWORDS
+EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
+JUMPS_RELATIVE = frozenset(opcode.hasjrel)
+JUMPS_ABSOLUTE = frozenset(opcode.hasjabs)
+
+
+def _inline_caches() -> list[int]:
+    counts = getattr(opcode, "_inline_cache_entries", None)
+    if isinstance(counts, dict):  # 3.13 keys them by name
+        by_code = [0] * 512
+        for name, count in counts.items():
+            if name in opcode.opmap:
+                by_code[opcode.opmap[name]] = count
+        return by_code
+    return list(counts or [])
+
+
+CACHES = _inline_caches()
+
+
+class Decoded:
+    """What the interpreter needs to know of a code object."""
+
+    __slots__ = ("code", "library", "ops", "origins", "slots", "table")
+
+    def __init__(self, code: types.CodeType, handlers: list[Any]) -> None:
+        self.code = code
+        self.slots = slot_names(code)
+        #: by instruction index in code units: (handler, argument, index of the next instruction, opcode)
+        self.ops: list[Any] = _decode(code, handlers)
+        self.table = exception_table(code)
+        self.origins: dict[int, Origin] = {}
+        #: code of PyTorch's: not a place to show to users
+        self.library = False
+
+    def origin(self, index: int) -> Origin:
+        """The user's place of the instruction at an index (in code units)."""
+        found = self.origins.get(index)
+        if found is None:
+            code = self.code
+            if not self.origins:
+                self.origins.update({-1: Origin(code.co_filename, code.co_firstlineno)})
+            found = self.origins[index] = _position(code, index)
+        return found
+
+
+def slot_names(code: types.CodeType) -> tuple[str, ...]:
+    """Names of localsplus: locals, then cells that are not arguments, then free variables."""
+    cells = [c for c in code.co_cellvars if c not in code.co_varnames]
+    return (*code.co_varnames, *cells, *code.co_freevars)
+
+
+_positions: dict[types.CodeType, list[Any]] = {}
+
+
+def _position(code: types.CodeType, index: int) -> Origin:
+    positions = _positions.get(code)
+    if positions is None:
+        positions = _positions[code] = list(code.co_positions())
+    line, end_line, column, end_column = positions[index] if 0 <= index < len(positions) else (None,) * 4
+
+    def known(value: int | None) -> int:
+        return -1 if value is None else value
+
+    return Origin(
+        code.co_filename,
+        line if line is not None else code.co_firstlineno,
+        known(column),
+        known(end_line),
+        known(end_column),
+        code.co_qualname,
+    )
+
+
+def _decode(code: types.CodeType, handlers: list[Any]) -> list[Any]:
+    raw = code.co_code
+    ops: list[Any] = [None] * (len(raw) // 2)
+    extended = 0
+    start = -1
+    i = 0
+    while i < len(ops):
+        op, arg = raw[2 * i], raw[2 * i + 1] | extended
+        if start < 0:
+            start = i
+        following = i + 1
+        if op == EXTENDED_ARG:
+            extended = arg << 8
+            i = following
+            continue
+        following += CACHES[op] if op < len(CACHES) else 0
+        if op in JUMPS_RELATIVE:
+            back = "BACKWARD" in opcode.opname[op]
+            arg = following - arg if back else following + arg
+        for at in range(start, i + 1):  # a jump may land on the EXTENDED_ARG
+            ops[at] = (handlers[op], arg, following, op)
+        extended = 0
+        start = -1
+        i = following
+    return ops
+
+
+def exception_table(code: types.CodeType) -> tuple[tuple[int, int, int, int, bool], ...]:
+    """(start, end, target, depth, lasti) in code units, innermost last as in the code object."""
+    entries = []
+    data = iter(code.co_exceptiontable)
+
+    def varint() -> int:
+        byte = next(data)
+        value = byte & 63
+        while byte & 64:
+            byte = next(data)
+            value = (value << 6) | (byte & 63)
+        return value
+
+    while True:
+        try:
+            start = varint()
+        except StopIteration:
+            return tuple(entries)
+        length, target, packed = varint(), varint(), varint()
+        entries.append((start, start + length, target, packed >> 1, bool(packed & 1)))
+
+
+class Frame:
+    """One activation. ``tail``: its return value is just what the caller's instruction pushes."""
+
+    __slots__ = (
+        "at",
+        "builtins",
+        "cells",
+        "code",
+        "decoded",
+        "entered_at",
+        "function",
+        "generator",
+        "globals",
+        "ip",
+        "kwnames",
+        "locals",
+        "result",
+        "stack",
+        "tail",
+    )
+
+    def __init__(self, function: types.FunctionType, decoded: Decoded, localsplus: list[Any]) -> None:
+        self.function = function
+        self.decoded = decoded
+        self.code = decoded.code
+        self.globals = function.__globals__
+        self.builtins = function.__builtins__
+        self.locals = localsplus
+        self.stack: list[Any] = []
+        self.ip = 0
+        self.at = 0
+        self.kwnames: tuple[str, ...] = ()
+        self.tail = False
+        self.entered_at = 0
+        self.result: Any = None
+        self.generator: Any = None
+
+
+def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None, defaults: Any) -> list[Any]:
+    """The localsplus of a call, as CPython would fill it; TypeError as it would raise.
+
+    ``defaults(function)`` gives (positional defaults, keyword defaults) as the interpreter sees them.
+    """
+    code = function.__code__
+    count, keyword_only, flags = code.co_argcount, code.co_kwonlyargcount, code.co_flags
+    slots: list[Any] = [NULL] * (code.co_nlocals + len(code.co_cellvars) + len(code.co_freevars))
+    given = len(args)
+    named = count + keyword_only
+    if given > count and not flags & CO_VARARGS:
+        raise TypeError(
+            f"{function.__qualname__}() takes {count} positional arguments but {given} were given"
+        )
+    slots[: min(given, count)] = args[:count]
+    if flags & CO_VARARGS:
+        slots[named] = tuple(args[count:])
+    if kwargs or flags & CO_VARKEYWORDS:
+        _bind_keywords(function, slots, kwargs or {})
+    if any(s is NULL for s in slots[:named]):
+        positional, by_keyword = defaults(function)
+        _fill_defaults(function, slots, positional, by_keyword)
+    return slots
+
+
+def _bind_keywords(function: types.FunctionType, slots: list[Any], kwargs: dict[str, Any]) -> None:
+    code = function.__code__
+    named = code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[:named]
+    rest: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        if name in names[code.co_posonlyargcount :]:
+            index = names.index(name, code.co_posonlyargcount)
+            if slots[index] is not NULL:
+                raise TypeError(f"{function.__qualname__}() got multiple values for argument '{name}'")
+            slots[index] = value
+        elif code.co_flags & CO_VARKEYWORDS:
+            rest[name] = value
+        else:
+            raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument '{name}'")
+    if code.co_flags & CO_VARKEYWORDS:
+        slots[named + bool(code.co_flags & CO_VARARGS)] = rest
+
+
+def _fill_defaults(
+    function: types.FunctionType, slots: list[Any], positional: tuple[Any, ...], by_keyword: dict[str, Any]
+) -> None:
+    code = function.__code__
+    count = code.co_argcount
+    first = count - len(positional)
+    for index in range(count):
+        if slots[index] is NULL:
+            if index < first:
+                name = code.co_varnames[index]
+                raise TypeError(f"{function.__qualname__}() missing 1 required positional argument: '{name}'")
+            slots[index] = positional[index - first]
+    for index in range(count, count + code.co_kwonlyargcount):
+        if slots[index] is NULL:
+            name = code.co_varnames[index]
+            if name not in by_keyword:
+                raise TypeError(
+                    f"{function.__qualname__}() missing 1 required keyword-only argument: '{name}'"
+                )
+            slots[index] = by_keyword[name]
+
+
+VERSION = sys.version_info[:2]

@@ -1,0 +1,66 @@
+"""Module globals: read with guards, written into an overlay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from braze.capture.records import Step
+from braze.capture.sources import Node
+from braze.capture.values import CONSTANTS, MISSING, is_identity_type, is_library_module, is_trusted_module
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+
+class Globals:
+    """The globals of one module. ``owner``: a node from which ``step`` reads them; None for the root frame's."""
+
+    __slots__ = ("builtins", "cache", "function", "library", "owner", "real", "step", "trusted", "written")
+
+    def __init__(
+        self, real: dict[str, Any], builtins: dict[str, Any], owner: Node | None, step: Step
+    ) -> None:
+        self.real = real
+        self.builtins = builtins
+        self.owner = owner
+        self.step = step
+        module = real.get("__name__")
+        self.trusted = is_trusted_module(module)
+        self.library = is_library_module(module)
+        self.cache: dict[str, Any] = {}
+        self.written: dict[str, Any] = {}
+        #: a function with these globals, for effects
+        self.function: Any = None
+
+    def get(self, t: Tracer, name: str) -> Any:
+        """A global, else a builtin; NameError where there is neither."""
+        found = self.cache.get(name, MISSING)
+        if found is not MISSING:
+            return found
+        value = self.real.get(name, MISSING)
+        if value is MISSING:
+            value = self._builtin(t, name)
+        elif self.library and is_identity_type(type(value)):
+            pass
+        elif self.trusted and type(value) in CONSTANTS and not name.startswith("_global"):
+            pass
+        elif self.owner is None:
+            value = t.root_global(name, value)
+        else:
+            value = t.read(self.owner, self.step, name, value)
+        self.cache[name] = value
+        return value
+
+    def put(self, t: Tracer, f: Any, name: str, value: Any) -> None:
+        """Write, for the program only."""
+        self.function = f.function
+        self.written[name] = value
+        self.cache[name] = value
+
+    def _builtin(self, t: Tracer, name: str) -> Any:
+        value = self.builtins.get(name, MISSING)
+        if value is MISSING:
+            raise NameError(f"name '{name}' is not defined", name=name)
+        if self.owner is None and not self.library:
+            return t.root_global(name, value)
+        return value

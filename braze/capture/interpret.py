@@ -1,0 +1,84 @@
+"""The loop: one handler per instruction, exceptions sent to the frame's handlers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from braze.capture.breaks import BreakSignal, Stopped, skip_frame
+from braze.capture.frame import Frame
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+MAX_STEPS = 20_000_000
+
+
+def run(t: Tracer, f: Frame) -> Any:
+    """Interpret until the frame returns or yields; its value is the result. User exceptions come out as such."""
+    frames = t.frames
+    frames.append(f)
+    handled = t.handled
+    stop_at = t.stop_at
+    ops = f.decoded.ops
+    try:
+        while True:
+            try:
+                while True:
+                    at = f.ip
+                    handler, arg, f.ip, _ = ops[at]
+                    f.at = at
+                    t.steps = step = t.steps + 1
+                    if step == stop_at:
+                        raise Stopped
+                    if handler(t, f, arg) is not None:
+                        return f.result
+            except Exception as error:
+                catch(t, f, error)
+    except BreakSignal as signal:
+        if signal.position is None:
+            signal.position = resumable_step(t)
+        raise
+    finally:
+        t.handled = handled
+        if frames[-1] is f and not _stopping(t):
+            frames.pop()
+
+
+def _stopping(t: Tracer) -> bool:
+    return t.steps == t.stop_at
+
+
+def catch(t: Tracer, f: Frame, error: Exception | BaseException) -> None:
+    """Go on at the handler that covers the instruction; else the exception leaves the frame."""
+    if t.steps > MAX_STEPS:
+        skip_frame("BZ1016", "too many instructions in one trace")
+    if t.fake_error is not None and error is t.fake_error:
+        raise error
+    at = f.at
+    for start, end, target, depth, lasti in f.decoded.table:
+        if start <= at < end:
+            del f.stack[depth:]
+            if lasti:
+                f.stack.append(at)
+            error = set_context(t, error)
+            f.stack.append(error)
+            f.ip = target
+            return
+    raise error.with_traceback(None)
+
+
+def set_context(t: Tracer, error: Any) -> Any:
+    """What CPython does when an exception is raised while another is handled; our frames leave no traceback."""
+    error = error.with_traceback(None)
+    context = t.handled
+    if context is not None and context is not error and error.__context__ is None:
+        error.__context__ = context
+    return error
+
+
+def resumable_step(t: Tracer) -> int:
+    """The instruction before which all frames can be suspended: the innermost, or an outer call into C."""
+    for f in t.frames[1:]:
+        if not f.tail:
+            return f.entered_at
+    return t.steps

@@ -1,0 +1,123 @@
+"""Iterating and truth, where Python code of the values' classes must be interpreted."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.breaks import HINT_DATA, graph_break
+from braze.capture.calls import call_c
+from braze.capture.operations import python_method
+from braze.capture.values import MISSING, lookup_in_mro
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+#: iterators that run nothing but their own C code over containers
+QUIET = frozenset(
+    {
+        type(iter([])), type(iter(())), type(iter({})), type(iter(set())), type(iter("")), type(iter(range(0))),
+        type(iter({}.values())), type(iter({}.items())), type(reversed([])), types.GeneratorType, type(iter(b"")),
+    }
+)  # fmt: skip
+
+
+def iterate(t: Tracer, value: Any) -> Any:
+    """``iter(value)``."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(t.recorder.call(torch.Tensor.unbind, (value, 0), {}))
+    method = python_method(value, "__iter__")
+    if method is not MISSING:
+        return t.call(method, (value,), None)
+    if type(value) in QUIET:
+        if t.tree.node_of(value) is not None:
+            graph_break("BZ1009", "an iterator from outside is used", "pass the sequence itself")
+        return value
+    if (
+        lookup_in_mro(type(value), "__iter__")[0] is MISSING
+        and python_method(value, "__getitem__") is not MISSING
+    ):
+        return iter_by_index(t, value)
+    t.fill(value)
+    return iter(value)
+
+
+def iter_by_index(t: Tracer, value: Any) -> Any:
+    """The old protocol: ``__getitem__`` with 0, 1, 2... until IndexError."""
+    items = []
+    while True:
+        try:
+            items.append(t.item(value, len(items)))
+        except IndexError:
+            return iter(items)
+
+
+def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:
+    """``next(iterator, end)``; with ``raising`` StopIteration comes out."""
+    kind = type(iterator)
+    if kind in QUIET:
+        return next(iterator) if raising else next(iterator, end)
+    if t.tree.node_of(iterator) is not None and python_method(iterator, "__next__") is MISSING:
+        graph_break("BZ1009", "an iterator from outside is used", "pass the sequence itself")
+    method = python_method(iterator, "__next__")
+    try:
+        if method is not MISSING:
+            return t.call(method, (iterator,), None)
+        return call_c(t, next, (iterator,), None)
+    except StopIteration:
+        if raising:
+            raise
+        return end
+
+
+def elements(t: Tracer, value: Any) -> Any:
+    """All of an iterable: a list, or the tuple or list itself."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return value
+    iterator = iterate(t, value)
+    if type(iterator) in QUIET:
+        return list(iterator)
+    items = []
+    end = object()
+    while (item := advance(t, iterator, end)) is not end:
+        items.append(item)
+    return items
+
+
+def truth(t: Tracer, value: Any) -> bool:
+    """``bool(value)``."""
+    if value is None:
+        return False
+    if isinstance(value, torch.Tensor):
+        graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
+    kind = type(value)
+    if kind in (int, str, float, list, tuple):
+        return bool(value)
+    if isinstance(value, dict):
+        t.fill(value)
+    method = python_method(value, "__bool__")
+    if method is not MISSING:
+        return bool(t.call(method, (value,), None))
+    if lookup_in_mro(kind, "__bool__")[0] is MISSING:
+        method = python_method(value, "__len__")
+        if method is not MISSING:
+            return bool(t.call(method, (value,), None))
+    return bool(value)
+
+
+def length(t: Tracer, value: Any) -> int:
+    """``len(value)``."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return value.shape[0]
+    method = python_method(value, "__len__")
+    if method is not MISSING:
+        return t.call(method, (value,), None)
+    t.fill(value)
+    return len(value)

@@ -1,0 +1,34 @@
+"""What user code may call to talk to the capture: break here, am I being captured, leave this alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: attribute of a function that is never captured nor inlined
+DISABLED = "_braze_disable"
+
+
+def graph_break() -> None:
+    """End the graph here; without capture this does nothing."""
+
+
+def is_compiling() -> bool:
+    """True while the code is being captured, False in eager."""
+    return False
+
+
+def disable(fn: F | None = None, *, recursive: bool = True, reason: str = "") -> Any:
+    """Never capture ``fn``; with ``recursive`` nothing that it calls either. Works as a decorator too."""
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    setattr(wrapper, DISABLED, reason or True)
+    return wrapper

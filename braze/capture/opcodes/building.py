@@ -1,0 +1,213 @@
+"""New containers, functions, and taking sequences apart."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from braze.capture.breaks import graph_break
+from braze.capture.opcodes.table import opcode
+
+
+def popn(f: Any, count: int) -> list[Any]:
+    """Take ``count`` values off the stack, in order."""
+    if not count:
+        return []
+    items = f.stack[-count:]
+    del f.stack[-count:]
+    return items
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(tuple(popn(f, arg)))
+
+
+@opcode("BUILD_LIST")
+def build_list(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(popn(f, arg))
+
+
+@opcode("BUILD_SET")
+def build_set(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(set(popn(f, arg)))
+
+
+@opcode("BUILD_MAP")
+def build_map(t: Any, f: Any, arg: int) -> None:
+    items = popn(f, 2 * arg)
+    f.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(t: Any, f: Any, arg: int) -> None:
+    keys = f.stack.pop()
+    f.stack.append(dict(zip(keys, popn(f, arg), strict=True)))
+
+
+@opcode("BUILD_STRING")
+def build_string(t: Any, f: Any, arg: int) -> None:
+    f.stack.append("".join(popn(f, arg)))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(slice(*popn(f, arg)))
+
+
+@opcode("LIST_APPEND")
+def list_append(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    f.stack[-arg].append(value)
+
+
+@opcode("SET_ADD")
+def set_add(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    f.stack[-arg].add(value)
+
+
+@opcode("MAP_ADD")
+def map_add(t: Any, f: Any, arg: int) -> None:
+    key, value = popn(f, 2)
+    f.stack[-arg][key] = value
+
+
+@opcode("LIST_EXTEND")
+def list_extend(t: Any, f: Any, arg: int) -> None:
+    values = f.stack.pop()
+    f.stack[-arg].extend(t.elements(values))
+
+
+@opcode("SET_UPDATE")
+def set_update(t: Any, f: Any, arg: int) -> None:
+    values = f.stack.pop()
+    f.stack[-arg].update(t.elements(values))
+
+
+@opcode("DICT_UPDATE")
+def dict_update(t: Any, f: Any, arg: int) -> None:
+    values = f.stack.pop()
+    f.stack[-arg].update(mapping(t, values))
+
+
+@opcode("DICT_MERGE")
+def dict_merge(t: Any, f: Any, arg: int) -> None:
+    values = mapping(t, f.stack.pop())
+    target = f.stack[-arg]
+    for key in values:
+        if key in target:
+            raise TypeError(f"got multiple values for keyword argument '{key}'")
+    target.update(values)
+
+
+def mapping(t: Any, values: Any) -> Any:
+    """A dict of what ``**values`` gives."""
+    if isinstance(values, dict):
+        t.fill(values)
+        return dict(dict.items(values))
+    keys = t.elements(t.call(t.attr(values, "keys"), ()))
+    return {key: t.item(values, key) for key in keys}
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = tuple(f.stack[-1])
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic_1(t: Any, f: Any, arg: int) -> None:
+    if arg == 6:
+        f.stack[-1] = tuple(f.stack[-1])
+    elif arg == 5:
+        f.stack[-1] = +f.stack[-1] if not isinstance(f.stack[-1], torch.Tensor) else f.stack[-1].positive()
+    elif arg == 3:
+        error = f.stack[-1]
+        f.stack[-1] = (
+            RuntimeError("generator raised StopIteration") if isinstance(error, StopIteration) else error
+        )
+    else:
+        graph_break("BZ1006", f"the intrinsic {arg} is not carried yet")
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(t: Any, f: Any, arg: int) -> None:
+    items = t.elements(f.stack.pop())
+    if len(items) != arg:
+        many = "too many values to unpack" if len(items) > arg else "not enough values to unpack"
+        raise ValueError(
+            f"{many} (expected {arg}, got {len(items)})" if len(items) < arg else f"{many} (expected {arg})"
+        )
+    f.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(t: Any, f: Any, arg: int) -> None:
+    before, after = arg & 255, arg >> 8
+    items = list(t.elements(f.stack.pop()))
+    if len(items) < before + after:
+        raise ValueError(
+            f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+    split = len(items) - after
+    f.stack.extend(reversed(items[split:]))
+    f.stack.append(items[before:split])
+    f.stack.extend(reversed(items[:before]))
+
+
+@opcode("GET_LEN")
+def get_len(t: Any, f: Any, arg: int) -> None:
+    t.fill(f.stack[-1])
+    f.stack.append(len(f.stack[-1]))
+
+
+# -- functions
+
+
+@opcode("MAKE_FUNCTION", until=(3, 12))
+def make_function(t: Any, f: Any, arg: int) -> None:
+    code = f.stack.pop()
+    closure = f.stack.pop() if arg & 8 else None
+    annotations = f.stack.pop() if arg & 4 else None
+    kwdefaults = f.stack.pop() if arg & 2 else None
+    defaults = f.stack.pop() if arg & 1 else None
+    made = types.FunctionType(code, f.globals, code.co_name, defaults, closure)
+    made.__kwdefaults__ = kwdefaults
+    if annotations is not None:
+        made.__annotations__ = (
+            dict(zip(annotations[::2], annotations[1::2], strict=True))
+            if isinstance(annotations, tuple)
+            else annotations
+        )
+    f.stack.append(t.claim(made))
+
+
+@opcode("MAKE_FUNCTION", since=(3, 13))
+def make_function_313(t: Any, f: Any, arg: int) -> None:
+    code = f.stack.pop()
+    closure = tuple(types.CellType() for _ in code.co_freevars) or None
+    f.stack.append(t.claim(types.FunctionType(code, f.globals, code.co_name, None, closure)))
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(t: Any, f: Any, arg: int) -> None:
+    made = f.stack.pop()
+    value = f.stack.pop()
+    if arg == 1:
+        made.__defaults__ = value
+    elif arg == 2:
+        made.__kwdefaults__ = value
+    elif arg == 4:
+        made.__annotations__ = (
+            dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value
+        )
+    else:
+        made = t.claim(types.FunctionType(made.__code__, f.globals, made.__name__, made.__defaults__, value))
+    f.stack.append(made)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(t: Any, f: Any, arg: int) -> None:
+    graph_break("BZ1006", "a class is defined while tracing", "define it outside the compiled function")

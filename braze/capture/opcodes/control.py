@@ -1,0 +1,132 @@
+"""Jumps and loops."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from braze.capture.opcodes.table import LEAVE, YIELD, opcode
+
+AFTER_FOR = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
+END = object()
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(t: Any, f: Any, arg: int) -> None:
+    f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    if value is True or (value is not False and t.truth(value)):
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+def pop_jump_if_false(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    if value is False or (value is not True and not t.truth(value)):
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
+def pop_jump_if_none(t: Any, f: Any, arg: int) -> None:
+    if f.stack.pop() is None:
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(t: Any, f: Any, arg: int) -> None:
+    if f.stack.pop() is not None:
+        f.ip = arg
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(t: Any, f: Any, arg: int) -> None:
+    if t.truth(f.stack[-1]):
+        f.ip = arg
+    else:
+        f.stack.pop()
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
+    if t.truth(f.stack[-1]):
+        f.stack.pop()
+    else:
+        f.ip = arg
+
+
+@opcode("TO_BOOL")
+def to_bool(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = t.truth(f.stack[-1])
+
+
+@opcode("GET_ITER")
+def get_iter(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(t.iterate(f.stack.pop()))
+
+
+@opcode("FOR_ITER")
+def for_iter(t: Any, f: Any, arg: int) -> None:
+    value = t.advance(f.stack[-1], END)
+    if value is END:
+        f.stack.pop()
+        f.ip = arg + AFTER_FOR
+    else:
+        f.stack.append(value)
+
+
+@opcode("RETURN_VALUE")
+def return_value(t: Any, f: Any, arg: int) -> Any:
+    f.result = f.stack.pop()
+    if f.generator is not None:
+        f.generator.done = True
+    return LEAVE
+
+
+@opcode("RETURN_CONST")
+def return_const(t: Any, f: Any, arg: int) -> Any:
+    f.result = f.code.co_consts[arg]
+    if f.generator is not None:
+        f.generator.done = True
+    return LEAVE
+
+
+# -- generators
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(None)  # the driver was made before the frame ran
+
+
+@opcode("YIELD_VALUE")
+def yield_value(t: Any, f: Any, arg: int) -> Any:
+    f.result = f.stack.pop()
+    return YIELD
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(t.iterate(f.stack.pop()))
+
+
+@opcode("SEND")
+def send(t: Any, f: Any, arg: int) -> None:
+    receiver, value = f.stack[-2:]
+    try:
+        result = t.advance(receiver, None, True) if value is None else t.call(receiver.send, (value,))
+    except StopIteration as stop:
+        f.stack[-1] = stop.value
+        if sys.version_info < (3, 12):
+            del f.stack[-2]
+        f.ip = arg
+        return
+    f.stack[-1] = result
+
+
+@opcode("END_SEND")
+def end_send(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-2]

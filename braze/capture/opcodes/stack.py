@@ -1,0 +1,198 @@
+"""Constants, locals, cells, and moves on the stack."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from braze.capture.opcodes.table import opcode
+from braze.capture.records import Step
+from braze.capture.values import MISSING, NULL
+
+
+@opcode("NOP", "RESUME", "PRECALL", "CACHE", "MAKE_INSTRUMENTED")
+def nop(t: Any, f: Any, arg: int) -> None:
+    """Nothing."""
+
+
+@opcode("PUSH_NULL")
+def push_null(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(NULL)
+
+
+@opcode("POP_TOP")
+def pop_top(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-1]
+
+
+@opcode("END_FOR", since=(3, 12), until=(3, 12))
+def end_for(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-2:]
+
+
+@opcode("END_FOR", since=(3, 13))
+def end_for_one(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-1]
+
+
+@opcode("COPY")
+def copy(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.stack[-arg])
+
+
+@opcode("SWAP")
+def swap(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    stack[-1], stack[-arg] = stack[-arg], stack[-1]
+
+
+@opcode("LOAD_CONST")
+def load_const(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.code.co_consts[arg])
+
+
+@opcode("LOAD_FAST")
+def load_fast(t: Any, f: Any, arg: int) -> None:
+    value = f.locals[arg]
+    if value is NULL:
+        unbound(f, arg)
+    f.stack.append(value)
+
+
+@opcode("LOAD_FAST_CHECK")
+def load_fast_check(t: Any, f: Any, arg: int) -> None:
+    load_fast(t, f, arg)
+
+
+def unbound(f: Any, arg: int) -> None:
+    """Raise as CPython does at an unbound local."""
+    name = f.decoded.slots[arg]
+    message = f"cannot access local variable '{name}' where it is not associated with a value"
+    raise UnboundLocalError(message)
+
+
+@opcode("STORE_FAST")
+def store_fast(t: Any, f: Any, arg: int) -> None:
+    f.locals[arg] = f.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(t: Any, f: Any, arg: int) -> None:
+    if f.locals[arg] is NULL:
+        unbound(f, arg)
+    f.locals[arg] = NULL
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.locals[arg])
+    f.locals[arg] = NULL
+
+
+@opcode("LOAD_FAST_LOAD_FAST")
+def load_fast_load_fast(t: Any, f: Any, arg: int) -> None:
+    load_fast(t, f, arg >> 4)
+    load_fast(t, f, arg & 15)
+
+
+@opcode("STORE_FAST_LOAD_FAST")
+def store_fast_load_fast(t: Any, f: Any, arg: int) -> None:
+    f.locals[arg >> 4] = f.stack.pop()
+    load_fast(t, f, arg & 15)
+
+
+@opcode("STORE_FAST_STORE_FAST")
+def store_fast_store_fast(t: Any, f: Any, arg: int) -> None:
+    f.locals[arg >> 4] = f.stack.pop()
+    f.locals[arg & 15] = f.stack.pop()
+
+
+# -- cells
+
+
+@opcode("MAKE_CELL")
+def make_cell(t: Any, f: Any, arg: int) -> None:
+    value = f.locals[arg]
+    cell = types.CellType() if value is NULL else types.CellType(value)
+    f.locals[arg] = t.claim(cell)
+
+
+@opcode("COPY_FREE_VARS")
+def copy_free_vars(t: Any, f: Any, arg: int) -> None:
+    cells = f.function.__closure__ or ()
+    first = len(f.locals) - arg
+    f.locals[first:] = cells
+    if t.is_ours(f.function):
+        return
+    root = f is t.frames[0]
+    for index, cell in enumerate(cells):
+        if id(cell) not in t.cells and not t.is_ours(cell):
+            if root:
+                node = t.tree.root(Step.CELL, index)
+            else:
+                node = t.tree.constant(f.function).child(Step.CLOSURE, index)
+            t.cells[id(cell)] = (cell, node)
+
+
+def contents(t: Any, f: Any, arg: int) -> Any:
+    """What a cell holds, as the interpreter sees it; MISSING where it is empty."""
+    cell = f.locals[arg]
+    written = t.cells_written.get(id(cell))
+    if written is not None:
+        return written[1]
+    known = t.cells.get(id(cell))
+    if known is not None:
+        node = known[1]
+        if node.real is not MISSING:
+            return node.value
+        return t.wrap(node, cell.cell_contents) if not is_empty(cell) else MISSING
+    if is_empty(cell):
+        return MISSING
+    node = t.tree.node_of(cell)
+    if node is not None:
+        return t.read(node, Step.ATTR, "cell_contents", cell.cell_contents)
+    return cell.cell_contents
+
+
+def is_empty(cell: types.CellType) -> bool:
+    """Whether a cell has no contents."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.locals[arg])
+
+
+@opcode("LOAD_DEREF", "LOAD_CLASSDEREF")
+def load_deref(t: Any, f: Any, arg: int) -> None:
+    value = contents(t, f, arg)
+    if value is MISSING:
+        name = f.decoded.slots[arg]
+        raise NameError(
+            f"cannot access free variable '{name}' where it is not associated with a value", name=name
+        )
+    f.stack.append(value)
+
+
+@opcode("STORE_DEREF")
+def store_deref(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    cell = f.locals[arg]
+    if id(cell) in t.cells or t.tree.node_of(cell) is not None:
+        t.cells_written[id(cell)] = (cell, value)
+    else:
+        cell.cell_contents = value
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(t: Any, f: Any, arg: int) -> None:
+    cell = f.locals[arg]
+    if id(cell) in t.cells or t.tree.node_of(cell) is not None:
+        t.cells_written[id(cell)] = (cell, MISSING)
+    else:
+        del cell.cell_contents

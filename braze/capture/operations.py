@@ -1,0 +1,222 @@
+"""Operators on the interpreter's values: by Python code of the operands' classes, by the recorder, or by C."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.breaks import graph_break
+from braze.capture.calls import call_c
+from braze.capture.shadows import DictShadow
+from braze.capture.values import CONSTANTS, MISSING, lookup_in_mro
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *Symbolic}
+
+#: operator function -> (method, reflected method)
+METHODS = {
+    getattr(operator, f"{n}_" if n in ("and", "or") else n): (f"__{n}__", f"__r{n}__")
+    for n in "add and floordiv lshift matmul mul mod or pow rshift sub truediv xor".split()
+}
+METHODS |= {
+    getattr(operator, f"i{n}"): (f"__i{n}__", f"__{n}__", f"__r{n}__")
+    for n in "add and floordiv lshift matmul mul mod or pow rshift sub truediv xor".split()
+}
+COMPARE_METHODS = {
+    operator.lt: ("__lt__", "__gt__"),
+    operator.le: ("__le__", "__ge__"),
+    operator.eq: ("__eq__", "__eq__"),
+    operator.ne: ("__ne__", "__ne__"),
+    operator.gt: ("__gt__", "__lt__"),
+    operator.ge: ("__ge__", "__le__"),
+}
+UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
+
+
+def python_method(value: Any, name: str) -> Any:
+    """A special method written in Python, or MISSING."""
+    found, _ = lookup_in_mro(type(value), name)
+    return found if type(found) is types.FunctionType else MISSING
+
+
+def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
+    """``a + b`` and the like, and their in-place forms."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return tensor_operator(t, function, a, b)
+    if type(a) in SAFE and type(b) in SAFE:
+        return function(a, b)
+    names = METHODS[function]
+    for name in names[:-1]:
+        method = python_method(a, name)
+        if method is not MISSING:
+            result = t.call(method, (a, b), None, False)
+            if result is not NotImplemented:
+                return result
+    method = python_method(b, names[-1])
+    if method is not MISSING and type(a) is not type(b):
+        result = t.call(method, (b, a), None, False)
+        if result is not NotImplemented:
+            return result
+    return call_c(t, function, (a, b), None)
+
+
+def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
+    """An operator with a tensor: one node, unless the other side has Python code for it."""
+    other = b if isinstance(a, torch.Tensor) else a
+    if not isinstance(other, torch.Tensor) and type(other) not in SAFE:
+        return call_c(t, function, (a, b), None)
+    return t.recorder.call(function, (a, b), {})
+
+
+def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
+    """``a < b`` and the like."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        if (a is None or b is None or isinstance(a, str) or isinstance(b, str)) and function in (
+            operator.eq,
+            operator.ne,
+        ):
+            return function is operator.ne
+        return tensor_operator(t, function, a, b)
+    if type(a) in SAFE and type(b) in SAFE:
+        return function(a, b)
+    left, right = COMPARE_METHODS[function]
+    method = python_method(a, left)
+    if method is not MISSING:
+        result = t.call(method, (a, b), None, False)
+        if result is not NotImplemented:
+            return result
+    method = python_method(b, right)
+    if method is not MISSING:
+        result = t.call(method, (b, a), None, False)
+        if result is not NotImplemented:
+            return result
+    return call_c(t, function, (a, b), None)
+
+
+def unary(t: Tracer, function: Any, a: Any) -> Any:
+    """``-a`` and the like."""
+    if isinstance(a, torch.Tensor):
+        return t.recorder.call(function, (a,), {})
+    method = python_method(a, UNARY_METHODS[function])
+    if method is not MISSING:
+        return t.call(method, (a,), None)
+    return call_c(t, function, (a,), None)
+
+
+def unfilled(t: Tracer, obj: Any) -> DictShadow | None:
+    """The lazily filled shadow that a dict is the view of."""
+    node = t.tree.known.get(id(obj))
+    if node is not None and node.value is obj:
+        shadow = node.container
+    else:
+        shadow = t.dict_views.get(id(obj))
+        if shadow is not None and shadow.view is not obj:
+            shadow = None
+    return shadow if type(shadow) is DictShadow and not shadow.filled else None
+
+
+def contains(t: Tracer, container: Any, item: Any) -> bool:
+    """``item in container``."""
+    kind = type(container)
+    if kind is dict:
+        shadow = unfilled(t, container)
+        if shadow is not None:
+            return shadow.get(t, item) is not MISSING
+    if isinstance(container, torch.Tensor):
+        graph_break("BZ1003", "membership in a tensor depends on what it holds")
+    method = python_method(container, "__contains__")
+    if method is not MISSING:
+        return t.truth(t.call(method, (container, item), None))
+    if lookup_in_mro(kind, "__contains__")[0] is MISSING:
+        iterator = t.iterate(container)
+        end = object()
+        while (value := t.advance(iterator, end)) is not end:
+            if value is item or t.truth(compare(t, operator.eq, value, item)):
+                return True
+        return False
+    return call_c(t, operator.contains, (container, item), None)
+
+
+def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
+    """``obj[key]``."""
+    kind = type(obj)
+    if kind in (list, tuple) and type(key) in (int, slice):
+        return obj[key]
+    if isinstance(obj, torch.Tensor):
+        t.fill_arguments((key,))
+        return t.recorder.call(operator.getitem, (obj, key), {})
+    if isinstance(obj, type) or hasattr(kind, "__mro_entries__"):
+        return obj[key]
+    method = python_method(obj, "__getitem__")
+    if method is not MISSING:
+        return t.call(method, (obj, key), None, tail)
+    if isinstance(obj, dict):
+        shadow = unfilled(t, obj)
+        if shadow is not None:
+            value = shadow.get(t, key)
+            if value is not MISSING:
+                return value
+        missing = python_method(obj, "__missing__")
+        if missing is not MISSING and not dict.__contains__(obj, key):
+            return t.call(missing, (obj, key), None, tail)
+    return call_c(t, operator.getitem, (obj, key), None)
+
+
+def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
+    """``obj[key] = value``."""
+    if isinstance(obj, torch.Tensor):
+        t.fill_arguments((key,))
+        t.recorder.call(operator.setitem, (obj, key, value), {})
+        return
+    method = python_method(obj, "__setitem__")
+    if method is not MISSING:
+        t.call(method, (obj, key, value), None)
+        return
+    if isinstance(obj, dict):
+        shadow = unfilled(t, obj)
+        if shadow is not None:
+            shadow.put(t, key, value)
+            return
+    elif (
+        not isinstance(obj, list)
+        and t.tree.node_of(obj) is not None
+        and t.tree.known[id(obj)].container is None
+    ):
+        graph_break("BZ1010", f"an item of a {type(obj).__name__} from outside is assigned")
+    call_c(t, operator.setitem, (obj, key, value), None)
+
+
+def delete_item(t: Tracer, obj: Any, key: Any) -> None:
+    """``del obj[key]``."""
+    method = python_method(obj, "__delitem__")
+    if method is not MISSING:
+        t.call(method, (obj, key), None)
+        return
+    if isinstance(obj, dict):
+        shadow = unfilled(t, obj)
+        if shadow is not None:
+            if not shadow.drop(t, key):
+                raise KeyError(key)
+            return
+    elif isinstance(obj, torch.Tensor):
+        raise TypeError("'Tensor' object does not support item deletion")
+    call_c(t, operator.delitem, (obj, key), None)
+
+
+def text(t: Tracer, value: Any, conversion: Any, spec: str) -> str:
+    """What an f-string makes of a value."""
+    if isinstance(value, torch.Tensor):
+        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+    if type(value) in Symbolic:
+        value = int(value)
+    if type(value) in CONSTANTS:
+        return format(conversion(value) if conversion is not None else value, spec)
+    if conversion is not None:
+        value = call_c(t, conversion, (value,), None)
+    return call_c(t, format, (value, spec), None)

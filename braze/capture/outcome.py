@@ -1,0 +1,157 @@
+"""From the end of a trace to its Capture: graph outputs, recipes, effects, guards, and the state at a break."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from braze.capture.breaks import Retry, Unrebuildable
+from braze.capture.building import RecipeTable
+from braze.capture.effects import collect
+from braze.capture.pending import break_state
+from braze.capture.records import Capture, Check, Guard, GraphBreak, ShapeRelation
+from braze.capture.sources import Node
+from braze.graph.fakes import spec_of
+from braze.graph.specs import SymbolSpec
+from braze.support.errors import Origin
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+
+def at_return(t: Tracer, value: Any) -> Capture:
+    """The Capture of a trace that ran to its end."""
+    table = RecipeTable(t)
+    try:
+        result = table.id_of(value)
+        effects = collect(t, table)
+    except Unrebuildable as error:
+        retry_before(t, error)
+    return finish(t, table, result, effects, None)
+
+
+def at_break(t: Tracer) -> Capture:
+    """The Capture of a trace that stopped before the instruction that broke."""
+    table = RecipeTable(t)
+    try:
+        pending = break_state(t, table)
+        effects = collect(t, table)
+    except Unrebuildable as error:
+        retry_before(t, error)
+    return finish(t, table, None, effects, pending)
+
+
+def retry_before(t: Tracer, error: Unrebuildable) -> Any:
+    """Trace again, to before the value was made that cannot be rebuilt."""
+    made = t.made.get(id(error.value))
+    step = made[1] if made is not None else 1
+    if t.break_at is None:
+        from_value = type(error.value).__name__
+        t.break_at = _signal("BZ1014", f"the function leaves a {from_value} behind that braze cannot rebuild")
+    raise Retry(max(1, min(step, t.steps - 1))) from None
+
+
+def _signal(code: str, reason: str) -> Any:
+    from braze.capture.breaks import BreakSignal
+
+    return BreakSignal(code, reason, skip=True)
+
+
+def finish(
+    t: Tracer, table: RecipeTable, result: int | None, effects: Any, pending: GraphBreak | None
+) -> Capture:
+    """Close the graph and put everything together."""
+    graph = t.recorder.graph
+    inputs = []
+    for node, place in t.recorder.placeholders:
+        if node.users or node in table.kept:
+            inputs.append((node, place))
+        else:
+            graph.erase_node(node)
+    module = close_graph(t, table)
+    if module is None:
+        inputs = []
+    for node, place in inputs:
+        node.meta["source"] = str(place.source)
+    return Capture(
+        code=t.function.__code__,
+        name=t.function.__qualname__,
+        graph=module,
+        inputs=tuple(place.source for _, place in inputs),
+        specs=tuple(spec(place.value) for _, place in inputs),
+        guards=tuple(guards(t)),
+        recipes=tuple(table.recipes),
+        effects=tuple(effects),
+        result=result,
+        graph_break=pending,
+        instructions=t.steps,
+        examples=tuple(place.value for _, place in inputs),
+    )
+
+
+def close_graph(t: Tracer, table: RecipeTable) -> torch.fx.GraphModule | None:
+    """The graph with its output; None where it computes nothing."""
+    graph = t.recorder.graph
+    computing = [n for n in graph.nodes if n.op != "placeholder" and not n.meta.get("setting")]
+    if not computing:
+        return None
+    output = graph.output(tuple(table.outputs))
+    output.meta["val"] = tuple(n.meta.get("val") for n in table.outputs)
+    origins: dict[Any, Origin] = {}
+    for node in graph.nodes:
+        here = node.meta.get("origin")
+        if type(here) is tuple:
+            node.meta["origin"] = origin(here, origins)
+    return torch.fx.GraphModule({}, graph, class_name="Captured")
+
+
+def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
+    """A place as a record."""
+    if here is None:
+        return None
+    decoded, at = here
+    return decoded.origin(at)
+
+
+def spec(value: Any) -> Any:
+    """An input's metadata."""
+    if isinstance(value, torch.Tensor):
+        return spec_of(value)
+    return SymbolSpec(str(value.node.expr), value.node.hint)
+
+
+def guards(t: Tracer) -> list[Guard]:
+    """Everything the trace assumed, parents before children."""
+    found = [Guard(None, check, expected) for check, expected in t.state.guards()]
+    seen: set[int] = set()
+    for node in t.tree.order:
+        emit(t, node, found, seen)
+    sources = [n.source for n in t.tree.inputs]
+    if len(sources) > 1:
+        found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
+    for expression, names in t.mode.shape_relations():
+        found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))
+    return found
+
+
+def emit(t: Tracer, node: Node, found: list[Guard], seen: set[int]) -> None:
+    """One node's guards, once."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if node.parent is not None:
+        emit(t, node.parent, found, seen)
+    where = node.origin[0].origin(node.origin[1]) if node.origin is not None else None
+    for check, expected in node.guards:
+        value = expected.source if check is Check.ALIAS else expected
+        found.append(Guard(node.source, check, value, where))
+    if (
+        isinstance(node.real, torch.Tensor)
+        and isinstance(node.value, torch.Tensor)
+        and not any(c is Check.ALIAS for c, _ in node.guards)
+    ):
+        found.append(Guard(node.source, Check.TENSOR, spec_of(node.value), where))
+    if node.absent:
+        found.append(Guard(node.source, Check.ABSENT, tuple(node.absent), where))

@@ -1,0 +1,150 @@
+"""Which C callables may run while tracing, by purity class. Anything else is a graph break.
+
+BLIND looks at nothing but the values it is given; CALLS may look into objects and call back into Python; the rest is unknown.
+"""
+
+from __future__ import annotations
+
+import _collections
+import _functools
+import _io
+import _operator
+import abc
+import builtins
+import collections
+import contextvars
+import functools
+import inspect
+import itertools
+import math
+import re
+import struct
+import sys
+import types
+import weakref
+from enum import Enum, auto
+from typing import Any
+
+import torch
+
+
+class Purity(Enum):
+    """What a C callable does besides giving a result."""
+
+    BLIND = auto()
+    CALLS = auto()
+
+
+B, C = Purity.BLIND, Purity.CALLS
+
+_BUILTINS = """abs all any ascii bin chr divmod format hash hex isinstance issubclass len max min oct ord pow
+repr round sorted sum callable iter next""".split()
+
+#: functions known by identity
+FUNCTIONS: dict[Any, Purity] = {getattr(builtins, name): C for name in _BUILTINS}
+FUNCTIONS |= {value: B for value in vars(math).values() if isinstance(value, types.BuiltinFunctionType)}
+FUNCTIONS |= {value: C for value in vars(_operator).values() if isinstance(value, types.BuiltinFunctionType)}
+FUNCTIONS |= {
+    functools.reduce: C,
+    _functools.cmp_to_key: C,
+    sys.getrecursionlimit: B,
+    sys.intern: B,
+    sys.getsizeof: B,
+    _collections._count_elements: C,
+    struct.calcsize: B,
+    abc.ABCMeta.__instancecheck__: B,
+}
+#: functions of PyTorch that tell a setting; those that a version lacks are left out
+_SETTINGS = """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_enabled _get_privateuse1_backend_name
+_get_cudnn_enabled _get_mkldnn_enabled _cuda_getDeviceCount _len_torch_function_stack _len_torch_dispatch_stack
+get_num_threads _get_cpu_capability _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled _get_math_sdp_enabled
+_get_cudnn_sdp_enabled _get_default_device is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
+is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available _get_deterministic_algorithms
+_get_cublas_allow_tf32 _get_float32_matmul_precision _are_functorch_transforms_active _get_custom_class_python_wrapper
+is_inference_mode_enabled _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype""".split()
+for _home in (torch._C, torch, torch._C._functorch):
+    FUNCTIONS |= {
+        vars(_home)[name]: B
+        for name in (
+            *_SETTINGS,
+            "promote_types",
+            "can_cast",
+            "result_type",
+            "maybe_current_level",
+            "peek_interpreter_stack",
+        )
+        if name in vars(_home) and isinstance(vars(_home)[name], types.BuiltinFunctionType)
+    }
+
+#: classes in C that may be called to make an instance
+CLASSES = frozenset(
+    {
+        list, dict, tuple, set, frozenset, int, float, str, bool, bytes, bytearray, complex, slice, range,
+        enumerate, zip, reversed, map, filter, object, property, staticmethod, classmethod,
+        collections.OrderedDict, collections.defaultdict, collections.deque, types.SimpleNamespace,
+        types.MethodType, types.MappingProxyType, types.CellType, types.GenericAlias,
+        torch.Size, torch.device, memoryview,
+        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        _operator.attrgetter, _operator.itemgetter, _operator.methodcaller,
+    }
+)  # fmt: skip
+#: functions written in Python that read only what is fixed (signatures, annotations): run, not interpreted
+NATIVE_FUNCTIONS: frozenset[Any] = frozenset(
+    {
+        inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass,
+        re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall,
+        inspect.unwrap, torch.typename, abc.ABCMeta.register,
+    }
+)  # fmt: skip
+
+#: types all of whose methods are allowed on instances of the interpreter's
+METHODS_OF = frozenset(
+    {
+        list, dict, tuple, set, frozenset, str, int, float, bool, bytes, complex, slice, range, bytearray,
+        collections.OrderedDict, collections.defaultdict, collections.deque, types.MappingProxyType,
+        type(iter([])), type(iter(())), type(iter({})), type(iter(set())), type(iter("")), type(iter(range(0))),
+        type({}.keys()), type({}.values()), type({}.items()), type(reversed([])),
+        type(iter({}.values())), type(iter({}.items())), zip, enumerate, map, filter, reversed,
+        re.Pattern, re.Match, types.GeneratorType, type(None), type(NotImplemented), type(...),
+        torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, types.FunctionType, types.MethodType, types.CodeType,
+        types.BuiltinFunctionType, types.MethodDescriptorType, types.GenericAlias,
+        property, types.CellType, types.SimpleNamespace, _functools.partial, BaseException, Exception,
+        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        type(iter(collections.OrderedDict())), type(iter(collections.deque())),
+        torch.SymInt, torch.SymFloat, torch.SymBool, inspect.Signature, inspect.Parameter,
+    }
+)  # fmt: skip
+
+WEAK = (weakref.ref, weakref.ProxyType)
+CONTEXT_VAR = contextvars.ContextVar
+STREAM = _io._IOBase
+
+#: modules whose functions touch the clock, chance or the world
+IMPURE_MODULES = {
+    "time": ("BZ1008", "reads the clock"),
+    "random": ("BZ1008", "draws a random number outside torch"),
+    "_random": ("BZ1008", "draws a random number outside torch"),
+    "_thread": ("BZ1007", "works with threads"),
+    "posix": ("BZ1007", "talks to the operating system"),
+    "io": ("BZ1007", "does input or output"),
+    "_io": ("BZ1007", "does input or output"),
+    "_socket": ("BZ1007", "does input or output"),
+}
+
+_TORCH_MODULES = frozenset(
+    {
+        "torch._C._nn",
+        "torch._C._fft",
+        "torch._C._linalg",
+        "torch._C._special",
+        "torch._C._sparse",
+        "torch._C._nested",
+    }
+)
+
+
+def is_torch_operation(fn: Any) -> bool:
+    """Whether a built-in function computes with tensors."""
+    if getattr(fn, "__module__", None) in _TORCH_MODULES:
+        return True
+    return fn.__qualname__.startswith("_VariableFunctionsClass.")

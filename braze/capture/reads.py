@@ -1,0 +1,105 @@
+"""What the interpreter sees of a value that it reads from outside, and the guard that makes it so."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture import shadows
+from braze.capture.breaks import graph_break
+from braze.capture.records import Check, Step
+from braze.capture.sources import Node
+from braze.capture.values import BY_VALUE, CONSTANTS, is_identity_type
+from braze.support.errors import Unsupported
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+Wrap = Callable[["Tracer", Node, Any], Any]
+
+
+def wrap(t: Tracer, node: Node, real: Any) -> Any:
+    """Guard what is at ``node``, and give what stands for it."""
+    how = wrapper_of(type(real))
+    if how is not constant and how is not identity:
+        known = t.tree.known.get(id(real))
+        if known is not None and known.real is real and known.step is not Step.CONSTANT:
+            node.origin = t.here()
+            node.guard(Check.ALIAS, known)
+            node.real = real
+            node.value = known.value
+            node.dict = known.dict
+            t.tree.order.append(node)
+            return known.value
+    node.origin = t.here()
+    return how(t, node, real)
+
+
+def constant(t: Tracer, node: Node, real: Any) -> Any:
+    """Compared by type and value. Not indexed by identity: small ints are everywhere."""
+    if type(real) is int and t.symbolic and t.is_symbolic(node, -1):
+        return t.symbolic_int(node, real)
+    node.real = node.value = real
+    node.guards.append((Check.EQUAL, real))
+    t.tree.order.append(node)
+    return real
+
+
+def identity(t: Tracer, node: Node, real: Any) -> Any:
+    """Functions, classes, modules and the like: what is guarded is which one it is."""
+    node.real = node.value = real
+    node.guards.append((Check.IS, real))
+    t.tree.order.append(node)
+    t.tree.constant(real)
+    return real
+
+
+def tensor(t: Tracer, node: Node, real: torch.Tensor) -> Any:
+    """A graph input, should it be used; guarded by its metadata."""
+    try:
+        fake = t.make_fake(node, real)
+    except Unsupported as error:
+        graph_break("BZ1011", error.what)
+    t.tree.inputs.append(node)
+    return t.tree.bind(node, real, fake)
+
+
+def instance(t: Tracer, node: Node, real: Any) -> Any:
+    """Any other object: known by its type here; its attributes are guarded as they are read."""
+    node.guards.append((Check.TYPE, type(real)))
+    return t.tree.bind(node, real, real)
+
+
+def foreign(t: Tracer, node: Node, real: Any) -> Any:
+    """A suspended generator or the like, that cannot be looked into."""
+    node.guards.append((Check.TYPE, type(real)))
+    return t.tree.bind(node, real, real)
+
+
+@functools.cache
+def wrapper_of(cls: type) -> Wrap:
+    """How values of a type are wrapped."""
+    if cls in CONSTANTS or cls in BY_VALUE:
+        return constant
+    if issubclass(cls, torch.Tensor):
+        return tensor
+    if is_identity_type(cls):
+        return identity
+    if issubclass(cls, dict):
+        return shadows.shadow_dict
+    if issubclass(cls, list | collections.deque):
+        return shadows.shadow_list
+    if issubclass(cls, tuple):
+        return shadows.shadow_tuple
+    if issubclass(cls, set | frozenset):
+        return shadows.shadow_set
+    if issubclass(cls, int | float | str | bytes) and cls.__module__ != "builtins":
+        return instance
+    if cls in (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
+        return foreign
+    return instance

@@ -1,0 +1,290 @@
+"""Record torch calls on fakes as nodes of an FX graph.
+
+The interpreter calls :meth:`Recorder.call` for each torch function it meets. Where other C code may compute with
+tensors (``sum``, ``sorted``, ``functools.reduce``), a :class:`RecordingMode` is on and sends the calls here.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from braze import native
+from braze.capture import sizes
+from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
+from braze.capture.crossing import OURS
+from braze.capture.records import Step
+from braze.graph.fakes import FakeMode
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+BASE = torch._C.TensorBase
+
+#: answers that depend on what a tensor holds
+DATA = frozenset(
+    """item tolist __bool__ __int__ __float__ __complex__ __index__ numpy __array__ data_ptr is_nonzero __contains__
+    __repr__ __str__ __format__ storage untyped_storage _typed_storage __dlpack__ cpu_data backward register_hook __reduce_ex__
+    register_post_accumulate_grad_hook retain_grad share_memory_ pin_memory __deepcopy__ set_ __torch_dispatch__""".split()
+)
+#: functions that give metadata or a flag: run on the fake, never recorded
+NO_RESULT = frozenset({"set_grad_enabled"})
+
+
+class Recorder:
+    """The FX graph of one trace. ``nodes`` maps each fake to its node, and keeps the fake alive."""
+
+    def __init__(self, tracer: Tracer, mode: FakeMode) -> None:
+        self.t = tracer
+        self.mode = mode
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}
+        self.placeholders: list[tuple[torch.fx.Node, Any]] = []
+        self.names = 0
+        self.symbols: dict[Any, torch.fx.Node] = {}
+        self.calls = 0
+
+    # -- values and nodes
+
+    def node_of(self, value: Any) -> torch.fx.Node:
+        """The node of a fake; an input not used before becomes a placeholder."""
+        found = self.nodes.get(id(value))
+        if found is not None:
+            return found[1]
+        place = self.t.tree.node_of(value)
+        if place is None and not isinstance(value, FakeTensor):
+            graph_break("BZ1011", "a tensor that came from nowhere braze knows")
+        if place is None:
+            graph_break("BZ1011", "a fake tensor that was made outside the recorder")
+        return self.placeholder(place, value)
+
+    def placeholder(self, place: Any, fake: Any) -> torch.fx.Node:
+        """The graph input for what is at ``place``."""
+        if place.value is not fake:
+            fake = place.value
+            found = self.nodes.get(id(fake))
+            if found is not None:
+                return found[1]
+        name = readable(place, self.t.local_names)
+        anchor = self.placeholders[-1][0] if self.placeholders else None
+        if anchor is not None:
+            with self.graph.inserting_after(anchor):
+                node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        else:
+            first = next(iter(self.graph.nodes), None)
+            if first is None:
+                node = self.graph.create_node("placeholder", name, (), {}, name=name)
+            else:
+                with self.graph.inserting_before(first):
+                    node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        node.meta["val"] = fake
+        node.meta["role"] = "parameter" if self.t.is_model_state(place) else "user"
+        self.placeholders.append((node, place))
+        self.nodes[id(fake)] = (fake, node)
+        return node
+
+    def bind(self, value: Any, node: torch.fx.Node) -> None:
+        """Say which node a fake came from; the first one stays, since in-place ops return the same fake."""
+        if id(value) not in self.nodes:
+            self.nodes[id(value)] = (value, node)
+
+    def argument(self, value: Any) -> Any:
+        """A call's argument as FX sees it."""
+        kind = type(value)
+        if kind in PLAIN_ARGUMENTS:
+            return value
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if kind is tuple or kind is torch.Size:
+            return tuple([self.argument(v) for v in value])
+        if kind is list:
+            return [self.argument(v) for v in value]
+        if kind is dict:
+            return {k: self.argument(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if kind in Symbolic:
+            return sizes.node_for(self, value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*[self.argument(v) for v in value])
+        if isinstance(value, list):
+            return [self.argument(v) for v in value]
+        if isinstance(value, int | float | str):
+            return value
+        return value
+
+    # -- calls
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a torch function on fakes and note it."""
+        name = getattr(func, "__name__", "")
+        if name in DATA and args and isinstance(args[0], torch.Tensor):
+            refuse_data(name)
+        try:
+            result = self.mode.call(func, real_inputs(self, args), kwargs)
+        except BreakSignal:
+            raise
+        except Exception as error:
+            translate(error, name)
+            raise
+        if not holds_tensor(result):
+            if result is None and mutates_without_result(name):
+                self.note(func, args, kwargs, None)
+            return result
+        return self.note(func, args, kwargs, result)
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """Add the call's node; results that are known objects keep their nodes."""
+        op, target, args = as_target(func, args)
+        fx_args = tuple([self.argument(a) for a in args])
+        fx_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
+        if self.t.options.trace_freely is False and not fx_serialisable(fx_args):
+            graph_break("BZ1013", f"an argument of {target} that a graph cannot hold")
+        node = self.graph.create_node(op, target, fx_args, fx_kwargs)
+        node.meta["origin"] = self.t.here()
+        node.meta["val"] = result
+        self.calls += 1
+        self.spread(node, result)
+        return result
+
+    def spread(self, node: torch.fx.Node, result: Any) -> None:
+        """Bind a result, or each tensor of a tuple of results by ``getitem``."""
+        if isinstance(result, torch.Tensor):
+            self.bind(result, node)
+        elif isinstance(result, tuple | list):
+            for index, item in enumerate(result):
+                if isinstance(item, torch.Tensor | list | tuple) and holds_tensor(item):
+                    part = self.graph.create_node("call_function", operator.getitem, (node, index), {})
+                    part.meta["val"] = item
+                    part.meta["origin"] = node.meta["origin"]
+                    self.spread(part, item)
+
+
+class RecordingMode(TorchFunctionMode):
+    """On while C code that may compute with tensors runs."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_metadata_getter(func):
+            with torch._C.DisableTorchFunction():
+                return func(*args, **kwargs)
+        return native.unhooked(self.recorder.call, func, args, kwargs)
+
+
+OURS.add(RecordingMode.__torch_function__.__code__)
+
+PLAIN_ARGUMENTS = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        complex,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        type(...),
+    }
+)
+
+
+def is_metadata_getter(func: Any) -> bool:
+    """Whether a torch function is the reading of an attribute such as ``Tensor.shape.__get__``."""
+    owner = getattr(func, "__self__", None)
+    return type(owner) is types.GetSetDescriptorType and owner.__name__ in METADATA
+
+
+METADATA = frozenset(
+    """shape dtype device ndim requires_grad is_leaf layout is_cuda is_cpu is_sparse is_quantized is_meta is_mkldnn
+    is_nested is_mps is_xpu is_xla is_vulkan is_ort is_ipu is_hpu is_mtia is_maia itemsize nbytes name names output_nr
+    is_sparse_csr _version grad_fn retains_grad _backward_hooks _is_view is_inference""".split()
+)
+
+
+def real_inputs(recorder: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Hook for real tensors among the arguments: none may be."""
+    return args
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether a result is or holds a tensor."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, list | tuple):
+        return any(holds_tensor(v) for v in value)
+    return False
+
+
+def mutates_without_result(name: str) -> bool:
+    """Calls that give None and yet write: ``x[i] = v``, and operators for their effect."""
+    return name in ("__setitem__", "__set__", "__delitem__", "setitem") or name.endswith("_")
+
+
+def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
+    """(FX op, target, arguments) for a torch function."""
+    kind = type(func)
+    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+        return "call_method", func.__name__, args
+    if kind is types.MethodWrapperType and type(func.__self__) is types.GetSetDescriptorType:
+        if func.__name__ == "__get__":
+            return "call_function", getattr, (args[0], func.__self__.__name__)
+        return "call_function", setattr, (args[0], func.__self__.__name__, args[1])
+    if kind is types.FunctionType and func.__qualname__.startswith("Tensor."):
+        return "call_method", func.__name__, args
+    return "call_function", func, args
+
+
+def fx_serialisable(args: tuple[Any, ...]) -> bool:
+    """Whether a node's arguments are what graphs hold."""
+    return True
+
+
+def refuse_data(name: str) -> None:
+    """Break at something that needs what is in a tensor."""
+    if name in ("__bool__", "is_nonzero", "__contains__"):
+        graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
+    if name in ("__repr__", "__str__", "__format__"):
+        graph_break("BZ1007", "a tensor is printed or formatted", "format outside the compiled function")
+    graph_break("BZ1004", f"Tensor.{name} reads what a tensor holds", "keep the value in a tensor")
+
+
+def translate(error: Exception, name: str) -> None:
+    """Break where an op cannot run on metadata alone; anything else is the user's error."""
+    kind = type(error).__name__
+    if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
+        graph_break("BZ1013", f"the result of {name} depends on what its inputs hold", HINT_DATA)
+    if kind in (
+        "UnsupportedOperatorException",
+        "UnsupportedFakeTensorException",
+        "Unsupported",
+        "NotImplementedError",
+    ):
+        graph_break("BZ1013", f"{name} cannot run on fake tensors: {error}")
+
+
+def readable(place: Any, names: tuple[str, ...]) -> str:
+    """A graph-input name from where it comes from."""
+    parts: list[str] = []
+    at = place
+    while at is not None and len(parts) < 8:
+        if at.step is Step.LOCAL:
+            parts.append(names[at.key])
+        elif isinstance(at.key, str | int) and at.key not in ("_parameters", "_modules", "_buffers"):
+            parts.append(str(at.key))
+        at = at.parent
+    text = "_".join(reversed(parts)) or "input"
+    text = "".join(c if c.isalnum() or c == "_" else "_" for c in text).lower()
+    return text if text[0].isalpha() else f"arg_{text}"

@@ -1,0 +1,336 @@
+"""Callables with a meaning of their own while tracing: one row each in ``calls.RULES``."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import operator
+import sys
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture import attributes, calls, markers, operations, policy
+from braze.capture.attributes import dict_get, generic_attr, load_attr
+from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.iteration import advance, elements, iterate, length
+from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
+from braze.capture.values import MISSING, is_constant
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+RULES = calls.RULES
+
+
+def rule(*targets: Any) -> Any:
+    """Enter a function as the meaning of some callables."""
+
+    def enter(function: Any) -> Any:
+        for target in targets:
+            if target is None:
+                continue
+            if target in RULES:
+                raise KeyError(f"two rules for {target}: {RULES[target]} and {function}")
+            RULES[target] = function
+        return function
+
+    return enter
+
+
+def always(value: Any, *targets: Any) -> None:
+    """Callables that give one answer while tracing."""
+    rule(*{id(f): f for f in targets if f not in RULES}.values())(lambda t, args, kwargs, tail: value)
+
+
+def named(home: Any, *names: str) -> list[Any]:
+    """The functions that a module has under these names; versions differ."""
+    return [getattr(home, n) for n in names if hasattr(home, n)]
+
+
+# -- attributes
+
+
+@rule(getattr)
+def getattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) == 2:
+        return load_attr(t, args[0], args[1], tail)
+    obj, name, default = args
+    try:
+        return load_attr(t, obj, name)
+    except AttributeError:
+        return default
+
+
+@rule(hasattr)
+def hasattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    try:
+        load_attr(t, *args)
+    except AttributeError:
+        return False
+    return True
+
+
+@rule(setattr)
+def setattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    store_attr(t, *args)
+
+
+@rule(delattr)
+def delattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    delete_attr(t, *args)
+
+
+@rule(object.__getattribute__)
+def object_getattribute(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    obj, name = args
+    value = generic_attr(t, obj, name)
+    if value is MISSING:
+        raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'", name=name)
+    return value
+
+
+@rule(object.__setattr__)
+def object_setattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    generic_store(t, *args)
+
+
+@rule(object.__delattr__)
+def object_delattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    generic_delete(t, *args)
+
+
+@rule(object.__init__)
+def object_init(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return None
+
+
+@rule(vars)
+def vars_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if not args:
+        graph_break("BZ1006", "vars() without an argument")
+    return load_attr(t, args[0], "__dict__")
+
+
+@rule(type)
+def type_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) != 1:
+        graph_break("BZ1006", "a class is made while tracing")
+    if isinstance(args[0], torch.Tensor):
+        return load_attr(t, args[0], "__class__")
+    return type(args[0])
+
+
+@rule(super)
+def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if args:
+        return super(*args)
+    f = t.frames[-1]
+    cell = f.locals[f.decoded.slots.index("__class__", len(f.locals) - len(f.code.co_freevars))]
+    first = f.locals[0]
+    if isinstance(first, types.CellType) and f.code.co_varnames[0] in f.code.co_cellvars:
+        first = first.cell_contents
+    return super(cell.cell_contents, first)
+
+
+@rule(isinstance)
+def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    value, kinds = args
+    if type(value) is torch.SymInt and (kinds is int or type(kinds) is tuple and int in kinds):
+        return True
+    return isinstance(value, kinds)
+
+
+@rule(issubclass)
+def issubclass_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return issubclass(*args)
+
+
+# -- iteration
+
+
+@rule(iter)
+def iter_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) == 2:
+        graph_break("BZ1002", "iter() with a sentinel")
+    return iterate(t, args[0])
+
+
+@rule(next)
+def next_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) == 1:
+        return advance(t, args[0], None, True)
+    return advance(t, *args)
+
+
+@rule(len)
+def len_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return length(t, args[0])
+
+
+@rule(bool)
+def bool_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return t.truth(args[0]) if args else False
+
+
+def over_elements(cls: Any) -> None:
+    """Classes and functions of C that iterate over their first argument only."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if args:
+            args = (own_iterable(t, args[0]), *args[1:])
+        return calls.call_c(t, cls, args, kwargs)
+
+    rule(cls)(run)
+
+
+def over_all(cls: Any) -> None:
+    """``zip`` and ``map``: each argument is iterated, but for a function in front."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        return calls.call_c(t, cls, tuple(own_iterable(t, a) for a in args), kwargs)
+
+    rule(cls)(run)
+
+
+def own_iterable(t: Tracer, value: Any) -> Any:
+    """A value that C code may iterate: a container as it is, else an iterator that we made."""
+    if isinstance(value, calls.CONTAINER_BASES) or callable(value) and not isinstance(value, torch.nn.Module):
+        return value
+    if isinstance(value, torch.Tensor) or operations.python_method(value, "__iter__") is not MISSING:
+        return iterate(t, value)
+    if type(value).__name__ == "generator" and t.tree.node_of(value) is not None:
+        graph_break("BZ1009", "a generator from outside is used", "pass the sequence itself")
+    return value
+
+
+for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted, reversed):
+    over_elements(_cls)
+for _cls in (zip, map, filter, max, min):
+    over_all(_cls)
+
+
+@rule(operator.index)
+def index_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if isinstance(args[0], torch.Tensor):
+        graph_break("BZ1004", "a tensor is used as an index into a Python sequence")
+    return operator.index(args[0]) if type(args[0]) is not torch.SymInt else args[0]
+
+
+def number(kind: Any) -> None:
+    """``int`` and ``float`` of a tensor or a symbolic size."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            graph_break(
+                "BZ1004", f"{kind.__name__}() reads what a tensor holds", "keep the value in a tensor"
+            )
+        if args and type(args[0]) in operations.Symbolic:
+            return (torch.sym_int if kind is int else torch.sym_float)(args[0])
+        return calls.call_c(t, kind, args, kwargs)
+
+    rule(kind)(run)
+
+
+number(int)
+number(float)
+
+
+@rule(str)
+def str_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if args and isinstance(args[0], torch.Tensor):
+        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+    return calls.call_c(t, str, args, kwargs)
+
+
+# -- what must not run while tracing
+
+
+def refuse(code: str, reason: str, *targets: Any) -> None:
+    """Callables that end the graph."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        graph_break(code, reason, HINT_MOVE)
+
+    rule(*targets)(run)
+
+
+refuse("BZ1001", "braze.graph_break() was called", markers.graph_break)
+refuse("BZ1007", "print() writes to the outside", print)
+refuse("BZ1007", "input() and open() talk to the outside", input, open)
+refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
+refuse("BZ1006", "locals() is not carried", locals, dir)
+refuse("BZ1006", "the call stack is looked at", sys._getframe)
+refuse("BZ1004", "id() of an object", id)
+refuse(
+    "BZ1008",
+    "a seed is set or a generator's state is touched",
+    torch.manual_seed,
+    torch.seed,
+    torch.initial_seed,
+)
+refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
+
+
+@rule(globals)
+def globals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    graph_break("BZ1006", "globals() is used as a dict")
+
+
+@rule(builtins.__import__)
+def import_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    graph_break("BZ1007", "a module is imported by __import__")
+
+
+@rule(sys.exc_info)
+def exc_info(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    error = t.handled
+    return (type(error), error, None) if error is not None else (None, None, None)
+
+
+# -- messages: given after the graph has run
+
+LOG_METHODS = ("debug", "info", "warning", "error", "critical", "exception", "log")
+
+
+def replayed(target: Any, plain: Any) -> None:
+    """A message with constant arguments is given when the graph has run; any other breaks the graph."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if (
+            isinstance(plain, int)
+            and args
+            and isinstance(args[0], logging.Logger)
+            and not args[0].isEnabledFor(plain)
+        ):
+            return None
+        if not t.replay(target, args, kwargs):
+            graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
+        return None
+
+    rule(target)(run)
+
+
+for _name in LOG_METHODS:
+    replayed(getattr(logging.Logger, _name), getattr(logging, _name.upper(), logging.ERROR))
+replayed(warnings.warn, None)
+
+
+# -- torch: what a capture answers
+
+always(
+    True,
+    markers.is_compiling,
+    *named(torch.compiler, "is_compiling", "is_dynamo_compiling"),
+    *named(torch._utils, "is_compiling"),
+)
+always(False, *named(torch.compiler, "is_exporting"), *named(torch.jit, "is_scripting", "is_tracing"))
+always(False, *named(torch._jit_internal, "is_scripting"))
+always(None, *named(torch._C, "_log_api_usage_once"))
+always(
+    False,
+    *named(torch._C, "_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic"),
+    *named(torch.overrides, "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"),
+)

@@ -1,0 +1,91 @@
+"""Symbolic sizes in the graph: a node for each SymInt that a recorded call takes."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.breaks import graph_break
+
+if TYPE_CHECKING:
+    from braze.capture.recorder import Recorder
+
+
+def node_for(recorder: Recorder, value: Any) -> Any:
+    """The FX node (or plain number) of a symbolic int, float or bool."""
+    known = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
+    if known is not None:
+        return known
+    return of_expression(recorder, value.node.expr, value)
+
+
+def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
+    """Nodes that compute a SymPy expression from sizes of inputs."""
+    found = recorder.symbols.get(expr)
+    if found is not None:
+        return found
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_Float or (expr.is_number and not expr.free_symbols):
+        return float(expr)
+    if expr.is_Symbol:
+        node = of_symbol(recorder, expr)
+    else:
+        function = FUNCTIONS.get(expr.func.__name__)
+        if function is None:
+            graph_break("BZ1015", f"a symbolic size {expr} that braze cannot write into a graph")
+        args = [of_expression(recorder, a) for a in expr.args]
+        node = args[0]
+        if len(args) == 1:
+            node = recorder.graph.create_node("call_function", function, (node,), {})
+        for other in args[1:]:
+            node = recorder.graph.create_node("call_function", function, (node, other), {})
+        node.meta["val"] = value if value is not None else make_value(recorder, expr)
+        node.meta["origin"] = recorder.t.here()
+    recorder.symbols[expr] = node
+    return node
+
+
+def of_symbol(recorder: Recorder, symbol: Any) -> Any:
+    """A symbol: an int input, or the size of a tensor input."""
+    for place in recorder.t.symbolic_places:
+        if place.value.node.expr == symbol:
+            return recorder.placeholder(place, place.value)
+    for place in recorder.t.tree.inputs:
+        for dim, size in enumerate(place.value.shape):
+            if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                source = recorder.node_of(place.value)
+                node = recorder.graph.create_node(
+                    "call_function", torch.ops.aten.sym_size.int, (source, dim), {}
+                )
+                node.meta["val"] = size
+                node.meta["origin"] = recorder.t.here()
+                return node
+    graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
+
+
+def make_value(recorder: Recorder, expr: Any) -> Any:
+    """A SymInt for an expression."""
+    hint = int(expr.xreplace({s: recorder.mode.symbols[str(s)].hint for s in expr.free_symbols}))
+    return recorder.mode.env.create_symintnode(expr, hint=hint)
+
+
+FUNCTIONS = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Max": torch.sym_max,
+    "Min": torch.sym_min,
+    "Pow": operator.pow,
+    "PowByNatural": operator.pow,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "ToFloat": torch.sym_float,
+    "FloatPow": operator.pow,
+    "TruncToInt": torch.sym_int,
+}

@@ -1,0 +1,96 @@
+"""PyTorch's global state in a trace: guarded as found, set as the program says, restored at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.records import Check
+from braze.graph import torch_compat
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+C = torch._C
+DEVICES = ("cpu", "cuda")
+
+
+def autocast_now() -> tuple[Any, ...]:
+    """(device type, enabled, dtype) for each device type, and the cache flag."""
+    return torch_compat.autocast_state()
+
+
+#: how to set back what a program changed: name -> (read, write)
+RESTORE: dict[str, tuple[Any, Any]] = {
+    "grad": (torch.is_grad_enabled, C._set_grad_enabled),
+    "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "flash": (C._get_flash_sdp_enabled, C._set_sdp_use_flash),
+    "mem_efficient": (C._get_mem_efficient_sdp_enabled, C._set_sdp_use_mem_efficient),
+    "math": (C._get_math_sdp_enabled, C._set_sdp_use_math),
+    "cudnn": (C._get_cudnn_sdp_enabled, C._set_sdp_use_cudnn),
+}
+
+
+class TorchState:
+    """State at the start of a trace, and what inference mode the program is in."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.t = tracer
+        self.start: dict[str, Any] = {}
+        self.autocast: tuple[Any, ...] = ()
+        self.inference = False
+        self.nesting = 0
+
+    def remember(self) -> None:
+        """Note the state, to guard it and to set it back."""
+        self.start = {name: read() for name, (read, _) in RESTORE.items()}
+        self.autocast = autocast_now()
+        self.inference = torch.is_inference_mode_enabled()
+
+    def restore(self) -> None:
+        """Set everything back that the program changed."""
+        for name, (read, write) in RESTORE.items():
+            if read() != self.start[name]:
+                write(self.start[name])
+        if autocast_now() != self.autocast:
+            for kind, enabled, dtype in self.autocast[:-1]:
+                torch.set_autocast_enabled(kind, enabled)
+                torch.set_autocast_dtype(kind, dtype)
+            torch.set_autocast_cache_enabled(self.autocast[-1])
+        for _ in range(self.nesting):
+            torch.autocast_decrement_nesting()
+        self.nesting = 0
+
+    def effects(self) -> list[tuple[Any, tuple[Any, ...]]]:
+        """(setter, arguments) for each setting that the program leaves changed."""
+        calls: list[tuple[Any, tuple[Any, ...]]] = []
+        for name, (read, write) in RESTORE.items():
+            if read() != self.start[name]:
+                calls.append((write, (read(),)))
+        now = autocast_now()
+        if now != self.autocast:
+            for kind, enabled, dtype in now[:-1]:
+                calls.append((torch.set_autocast_enabled, (kind, enabled)))
+                calls.append((torch.set_autocast_dtype, (kind, dtype)))
+            calls.append((torch.set_autocast_cache_enabled, (now[-1],)))
+        return calls
+
+    def guards(self) -> list[tuple[Check, Any]]:
+        """What must be as it was at the start."""
+        return [
+            (Check.GRAD_MODE, self.start["grad"]),
+            (Check.INFERENCE_MODE, self.inference),
+            (Check.AUTOCAST, self.autocast),
+            (Check.DEFAULT_DTYPE, self.start["dtype"]),
+            (Check.DEFAULT_DEVICE, default_device()),
+            (Check.FUNCTION_MODES, 0),
+            (Check.DETERMINISTIC, self.start["deterministic"]),
+        ]
+
+
+def default_device() -> torch.device | None:
+    """The device that ``torch.set_default_device`` set, if any."""
+    mode = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return mode.device if mode is not None else None

@@ -1,0 +1,91 @@
+"""Tensors in the interpreter: attributes and methods, recorded where they compute."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from braze.capture.breaks import graph_break
+from braze.capture.records import Step
+from braze.capture.recorder import METADATA
+from braze.capture.shadows import instance_dict
+from braze.capture.values import MISSING, lookup_in_mro
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+#: methods that give metadata and never change anything
+QUERIES = frozenset(
+    """size dim stride numel nelement element_size storage_offset is_contiguous is_floating_point is_complex is_signed
+    is_inference get_device type_as_tuple ndimension is_conj is_neg is_pinned is_same_size is_set_to is_distributed
+    sym_size has_names dense_dim sparse_dim _is_view q_scale __len__ __hash__ is_shared""".split()
+)
+REFUSED_FIELDS = frozenset(
+    {"grad_fn", "_grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks", "_cdata", "_base"}
+)
+
+
+def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """``tensor.name``."""
+    if name in METADATA:
+        return getattr(obj, name)
+    found, _ = lookup_in_mro(FakeTensor, name)
+    kind = type(found)
+    if name == "__class__":
+        return torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
+    if name in REFUSED_FIELDS:
+        graph_break("BZ1004", f"Tensor.{name} is read")
+    if (
+        kind is types.MethodDescriptorType
+        or kind is types.WrapperDescriptorType
+        or kind is types.FunctionType
+    ):
+        return types.MethodType(found, obj)
+    node = t.tree.node_of(obj)
+    if name == "grad":
+        if node is None:
+            return None
+        return t.read(node, Step.ATTR, "grad", node.real.grad)
+    if kind is types.GetSetDescriptorType:
+        return t.recorder.call(found.__get__, (obj,), {})
+    if kind is property:
+        return getattr(obj, name) if name in ("device", "is_meta") else t.call(found.fget, (obj,), None, tail)
+    value = MISSING
+    if node is not None:
+        shadow = instance_dict(t, node)
+        value = shadow.get(t, name) if shadow is not None else MISSING
+        if value is MISSING and type(node.real) is not torch.Tensor:
+            value = getattr(type(node.real), name, MISSING)
+    elif name in t.tensor_fields.get(id(obj), {}):
+        value = t.tensor_fields[id(obj)][name]
+    if value is not MISSING:
+        return value
+    raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+
+
+def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A method of a tensor, given its descriptor."""
+    name = fn.__name__
+    if name in QUERIES:
+        return fn(*args, **kwargs)
+    if name == "__getattribute__":
+        return tensor_attr(t, args[0], args[1], False)
+    if name == "__setattr__":
+        return write_field(t, *args)
+    if name in ("__init__", "__new__", "__reduce_ex__"):
+        graph_break("BZ1002", f"Tensor.{name} is called")
+    return t.recorder.call(fn, args, kwargs)
+
+
+def write_field(t: Tracer, obj: Any, name: str, value: Any) -> None:
+    """``tensor.name = value``: only attributes of the user's own."""
+    found, _ = lookup_in_mro(FakeTensor, name)
+    if found is not MISSING:
+        graph_break("BZ1010", f"Tensor.{name} is assigned")
+    node = t.tree.node_of(obj)
+    if node is None:
+        graph_break("BZ1010", f"an attribute {name!r} is put on a tensor that the graph makes")
+    t.write_instance(obj, name, value)

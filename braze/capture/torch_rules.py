@@ -1,0 +1,88 @@
+"""Setters of PyTorch's global state: run while tracing, noted in the graph, undone at the end of the trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.rules import named, rule
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+C = torch._C
+
+SETTERS = [
+    *named(C, "_set_grad_enabled", "_set_sdp_use_flash", "_set_sdp_use_mem_efficient", "_set_sdp_use_math"),
+    *named(C, "_set_sdp_use_cudnn", "_set_sdp_priority_order"),
+    *named(
+        torch,
+        "set_autocast_enabled",
+        "set_autocast_dtype",
+        "set_autocast_cache_enabled",
+        "clear_autocast_cache",
+    ),
+    *named(torch, "autocast_increment_nesting", "autocast_decrement_nesting"),
+]
+
+
+def note(t: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
+    """Do it, and put it into the graph."""
+    result = function(*args, **kwargs)
+    node = t.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
+    node.meta["origin"] = t.here()
+    node.meta["val"] = result
+    node.meta["setting"] = True
+    return result
+
+
+def setter(function: Any) -> None:
+    """A row for one setter."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        result = note(t, function, args, kwargs)
+        if function is torch.autocast_increment_nesting:
+            t.state.nesting += 1
+        elif function is torch.autocast_decrement_nesting:
+            t.state.nesting -= 1
+        return result
+
+    rule(function)(run)
+
+
+for _setter in SETTERS:
+    setter(_setter)
+
+
+# -- inference mode: results are made under no_grad while tracing; the graph enters the real mode
+
+
+@rule(torch.inference_mode.__enter__)
+def enter_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    from_mode = torch.autograd.grad_mode
+    manager = args[0]
+    mode = manager.mode
+    node = t.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
+    node.meta["origin"] = t.here()
+    node.meta["setting"] = True
+    t.inference.append((manager, node, t.inference_on, torch.is_grad_enabled()))
+    t.inference_on = mode
+    C._set_grad_enabled(not mode)
+
+
+@rule(torch.inference_mode.__exit__)
+def exit_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    manager, entered, before, grad = t.inference.pop()
+    node = t.recorder.graph.create_node(
+        "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
+    )
+    node.meta["origin"] = t.here()
+    node.meta["setting"] = True
+    t.inference_on = before
+    C._set_grad_enabled(grad)
+
+
+@rule(torch.is_inference_mode_enabled)
+def is_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return t.inference_on or t.state.inference

@@ -1,0 +1,453 @@
+"""Trace one frame: interpret its bytecode on fakes and shadows, and hand down what came out as a Capture."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import types
+from typing import Any
+
+import torch
+
+from braze.capture import crossing, generators, iteration, outcome, reads, rules, tensors, torch_rules
+from braze.capture.attributes import load_attr
+from braze.capture.breaks import BreakSignal, Retry, Stopped, graph_break, skip_frame
+from braze.capture.calls import GLOBAL_HOOKS, call
+from braze.capture.frame import Decoded, Frame
+from braze.capture.globals import Globals
+from braze.capture.interpret import run
+from braze.capture.opcodes import decoded
+from braze.capture.operations import get_item
+from braze.capture.records import Capture, Check, Step
+from braze.capture.recorder import Recorder
+from braze.capture.shadows import DictShadow, instance_dict
+from braze.capture.sources import Node, Tree
+from braze.capture.state import TorchState
+from braze.capture.values import (
+    CONSTANTS,
+    MISSING,
+    NULL,
+    is_constant,
+    is_identity_type,
+    is_library_module,
+    is_trusted_module,
+)
+from braze.graph import fakes
+from braze.options import Options
+from braze.support import trace
+
+#: frames inlined into each other at most, and instructions in one trace
+MAX_DEPTH = 160
+MAX_STEPS = 20_000_000
+
+#: rows of calls.RULES that importing this module has entered
+RULES = (rules.RULES, torch_rules.SETTERS)
+
+Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
+
+
+class Tracer:
+    """The state of one trace: the frames, the tree of outside values, the graph.
+
+    Its methods only say where each thing is done; handlers and rules get at their neighbours through them.
+    """
+
+    def __init__(
+        self, function: types.FunctionType, options: Options, stop_at: int, symbolic: Symbolic
+    ) -> None:
+        self.function = function
+        self.options = options
+        self.stop_at = stop_at
+        self.symbolic = symbolic
+        self.steps = 0
+        self.frames: list[Frame] = []
+        self.tree = Tree()
+        self.mode = fakes.new_mode(dynamic=bool(symbolic))
+        self.recorder = Recorder(self, self.mode)
+        self.state = TorchState(self)
+        self.shadows: list[Any] = []
+        self.instance_dicts: list[DictShadow] = []
+        #: views of instance dicts that the program got as values
+        self.dict_views: dict[int, DictShadow] = {}
+        self.globals: dict[int, Globals] = {}
+        #: contents of outside closure cells, by identity of the cell
+        self.cells: dict[int, tuple[types.CellType, Node]] = {}
+        self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
+        #: objects made in the trace that the final state must know of: functions, generators
+        self.made: dict[int, tuple[Any, int]] = {}
+        self.symbolic_places: list[Node] = []
+        self.handled: BaseException | None = None
+        #: calls to replay after the graph: (callable, args, kwargs)
+        self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        #: lru_cache'd functions called in this trace: results by arguments
+        self.caches: dict[Any, Any] = {}
+        self.break_at: BreakSignal | None = None
+        #: outside objects with slots written
+        self.slotted: list[Node] = []
+        #: attributes that the program put on tensors of the graph
+        self.tensor_fields: dict[int, dict[str, Any]] = {}
+        #: how many recording modes are on: C code is running
+        self.modes_on = 0
+        self.inference: list[Any] = []
+        self.inference_on = False
+        self.decoded = decoded
+        self.local_names = decoded(function.__code__).slots
+        self._hooks: bool | None = None
+        self.fake_error: BaseException | None = None
+
+    # -- reading from outside
+
+    def read(self, parent: Node, step: Step, key: Any, real: Any) -> Any:
+        """What the interpreter sees of ``real``, found at ``key`` below ``parent``."""
+        node = parent.children.get((step, key))
+        if node is None:
+            node = parent.children[(step, key)] = Node(step, key, parent)
+        elif node.real is not MISSING:
+            return node.value
+        return reads.wrap(self, node, real)
+
+    def make_fake(self, node: Node, real: torch.Tensor) -> Any:
+        """The fake that stands for a tensor from outside."""
+        dims = self.symbolic_dims(node, real) if self.symbolic else None
+        return self.mode.fake(real, symbolic_dims=dims, source=str(node.source) if dims else "")
+
+    def symbolic_dims(self, node: Node, real: torch.Tensor) -> set[int] | None:
+        """Which sizes of a tensor are to be symbols."""
+        if self.symbolic == "all":
+            if self.is_model_state(node) or isinstance(real, torch.nn.Parameter):
+                return None
+            return {d for d, n in enumerate(real.shape) if n > 1} or None
+        source = node.source
+        return {d for d in range(real.dim()) if (source, d) in self.symbolic} or None
+
+    def is_symbolic(self, node: Node, dim: int) -> bool:
+        """Whether an int from outside is to be a symbol: only arguments, and not what names a choice."""
+        if self.symbolic == "all":
+            return False
+        return (node.source, dim) in self.symbolic
+
+    def symbolic_int(self, node: Node, real: int) -> Any:
+        """A symbol for an int argument."""
+        value = self.mode.symbol(real, str(node.source))
+        node.real, node.value = real, value
+        if isinstance(value, torch.SymInt):
+            self.symbolic_places.append(node)
+            self.tree.known[id(value)] = node
+        else:
+            node.guards.append((reads.Check.EQUAL, real))
+        self.tree.order.append(node)
+        return value
+
+    def is_model_state(self, node: Node) -> bool:
+        """Whether a tensor was found through a module, or is a parameter: the same object at each call."""
+        if isinstance(node.real, torch.nn.Parameter):
+            return True
+        at = node.parent
+        while at is not None:
+            if isinstance(at.real, torch.nn.Module):
+                return True
+            at = at.parent
+        return False
+
+    def is_ours(self, value: Any) -> bool:
+        """Whether the trace made this function or generator."""
+        found = self.made.get(id(value))
+        return found is not None and found[0] is value
+
+    def claim(self, value: Any) -> Any:
+        """Remember that the trace made this."""
+        self.made[id(value)] = (value, self.steps)
+        return value
+
+    def globals_of(self, f: Frame) -> Globals:
+        """The globals of a frame, as read and written so far."""
+        found = self.globals.get(id(f.globals))
+        if found is None:
+            root = f.globals is self.function.__globals__
+            owner = None if root else self.tree.constant(f.function)
+            found = self.globals[id(f.globals)] = Globals(f.globals, f.builtins, owner, Step.GLOBALS_OF)
+            found.function = f.function
+        return found
+
+    def root_global(self, name: str, value: Any) -> Any:
+        """A global (or builtin) of the captured function's module."""
+        node = self.tree.root(Step.GLOBAL, name)
+        return node.value if node.real is not MISSING else reads.wrap(self, node, value)
+
+    def global_value(self, own: dict[str, Any], name: str, value: Any, module: Any) -> Any:
+        """An attribute of a module object."""
+        found = self.globals.get(id(own))
+        if found is None:
+            if own is self.function.__globals__:
+                found = Globals(own, {}, None, Step.GLOBALS_OF)
+            else:
+                found = Globals(own, {}, self.tree.constant(module), Step.DICT)
+            self.globals[id(own)] = found
+        return found.get(self, name)
+
+    def trust_class_value(self, owner: Any, name: str, found: Any) -> None:
+        """Guard what a class of the user's holds; libraries do not change."""
+        if is_library_module(owner.__module__):
+            return
+        self.read(self.tree.constant(owner), Step.CLASS_ATTR, name, found)
+
+    def class_value(self, owner: Any, name: str, found: Any) -> Any:
+        """A value that a class holds."""
+        if is_trusted_module(owner.__module__):
+            if is_identity_type(type(found)) or type(found) in reads.CONSTANTS:
+                return found
+        elif is_identity_type(type(found)) and is_library_module(owner.__module__):
+            return found
+        return self.read(self.tree.constant(owner), Step.CLASS_ATTR, name, found)
+
+    # -- doing
+
+    def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
+        """Call anything, as the program would."""
+        return call(self, fn, args, kwargs, tail)
+
+    def tensor_attr(self, obj: Any, name: str, tail: bool) -> Any:
+        """An attribute of a tensor."""
+        return tensors.tensor_attr(self, obj, name, tail)
+
+    def write_instance(self, obj: Any, name: str, value: Any) -> None:
+        """Write into an instance dict, for the program only."""
+        node = self.tree.node_of(obj)
+        if node is None:
+            object.__getattribute__(obj, "__dict__")[name] = value
+            return
+        shadow = instance_dict(self, node)
+        if shadow is None:
+            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+        shadow.put(self, name, value)
+
+    def here(self) -> tuple[Decoded, int] | None:
+        """Where the program is: the innermost frame outside torch."""
+        frames = self.frames
+        for f in reversed(frames):
+            if not f.decoded.library:
+                return f.decoded, f.at
+        return (frames[-1].decoded, frames[-1].at) if frames else None
+
+    def enter(self, function: types.FunctionType, localsplus: list[Any], tail: bool) -> Frame:
+        """A frame for an inlined call."""
+        if len(self.frames) > MAX_DEPTH:
+            graph_break("BZ1016", "calls nested too deeply to be inlined")
+        f = Frame(function, decoded(function.__code__), localsplus)
+        f.tail = tail
+        f.entered_at = self.steps
+        return f
+
+    def wrap(self, node: Node, real: Any) -> Any:
+        """What stands for an outside value at a node."""
+        return reads.wrap(self, node, real)
+
+    def defaults_of(self, fn: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A function's defaults: constants as they are, others read with guards."""
+        positional, named = fn.__defaults__ or (), fn.__kwdefaults__ or {}
+        if self.is_ours(fn):
+            return positional, named
+        node = self.tree.constant(fn)
+        return (
+            tuple(
+                [v if plain(v) else self.read(node, Step.DEFAULTS, i, v) for i, v in enumerate(positional)]
+            ),
+            {k: v if plain(v) else self.read(node, Step.KWDEFAULTS, k, v) for k, v in named.items()},
+        )
+
+    def attr(self, obj: Any, name: str) -> Any:
+        """``obj.name``."""
+        return load_attr(self, obj, name)
+
+    def item(self, obj: Any, key: Any) -> Any:
+        """``obj[key]``."""
+        return get_item(self, obj, key)
+
+    def truth(self, value: Any) -> bool:
+        """``bool(value)``."""
+        return value if value is True or value is False else iteration.truth(self, value)
+
+    def iterate(self, value: Any) -> Any:
+        """``iter(value)``."""
+        return iteration.iterate(self, value)
+
+    def advance(self, iterator: Any, end: Any, raising: bool = False) -> Any:
+        """``next(iterator, end)``."""
+        return iteration.advance(self, iterator, end, raising)
+
+    def elements(self, value: Any) -> Any:
+        """All elements of an iterable."""
+        return iteration.elements(self, value)
+
+    def fill(self, value: Any) -> None:
+        """Read all of a lazily filled dict."""
+        if isinstance(value, dict):
+            crossing.fill(self, value)
+
+    def fill_arguments(self, values: Any) -> None:
+        """Read all of the lazily filled dicts that C code gets."""
+        crossing.fill_arguments(self, values)
+
+    def canonical(self, value: Any) -> Any:
+        """What stands for a value that came back from C code."""
+        return crossing.canonical(self, value)
+
+    def called_from_c(self, function: Any, localsplus: tuple[Any, ...]) -> Any:
+        """A Python frame that C code starts."""
+        return crossing.called_from_c(self, function, localsplus)
+
+    def entered_from_c(self) -> Any:
+        """Back in the interpreter, from inside C code."""
+        return crossing.entered_from_c(self)
+
+    def outside_applied(self) -> Any:
+        """Pending writes are made for real around C code."""
+        return crossing.outside_applied(self)
+
+    def start_generator(self, f: Frame) -> Any:
+        """The generator of a frame."""
+        return generators.start(self, f)
+
+    def tensor_method(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A method of a tensor."""
+        return tensors.tensor_method(self, fn, args, kwargs)
+
+    def write_tensor_field(self, obj: Any, name: str, value: Any) -> None:
+        """An attribute of a tensor is assigned."""
+        tensors.write_field(self, obj, name, value)
+
+    def global_hooks(self) -> bool:
+        """Whether hooks for all modules are registered; guarded where none are."""
+        if self._hooks is None:
+            own = vars(torch.nn.modules.module)
+            self._hooks = any(own[name] for name in GLOBAL_HOOKS)
+            module = self.tree.constant(torch.nn.modules.module)
+            for name in GLOBAL_HOOKS:
+                node = module.child(Step.DICT, name)
+                if node.real is MISSING:
+                    node.real = node.value = own[name]
+                    self.tree.order.append(node)
+                node.guard(Check.LENGTH, len(own[name]))
+        return self._hooks
+
+    def replay(self, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Call this when the graph has run; False where the arguments are not known now."""
+        for value in (*args, *kwargs.values()):
+            if not (plain(value) or isinstance(value, logging.Logger) or is_constant(value)):
+                return False
+        self.replays.append((target, tuple(args), kwargs))
+        return True
+
+    def is_replayable(self, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> bool:
+        """Cached functions that only log (``warning_once``): called when the graph has run."""
+        wrapped = fn.__wrapped__
+        if not getattr(wrapped, "__name__", "").endswith(("_once", "_advice")):
+            return False
+        return self.replay(fn, args, kwargs or {})
+
+    def owner_of_globals(self, fn: types.FunctionType) -> Any:
+        """A function from outside with the same globals."""
+        if fn.__globals__ is self.function.__globals__:
+            return self.function
+        for value, _ in list(self.made.values()):
+            if value is fn:
+                break
+        for f in self.frames:
+            if f.globals is fn.__globals__ and not self.is_ours(f.function):
+                return f.function
+        found = self.globals.get(id(fn.__globals__))
+        return found.function if found is not None else fn
+
+    def run(self, f: Frame) -> Any:
+        """Interpret a frame to its end (or next yield)."""
+        return run(self, f)
+
+
+def plain(value: Any) -> bool:
+    """Whether a value needs no guard when its function is known by identity."""
+    return type(value) in CONSTANTS or is_identity_type(type(value))
+
+
+def trace_frame(
+    function: types.FunctionType,
+    localsplus: tuple[Any, ...],
+    options: Options,
+    *,
+    stop_at: int | None = None,
+    symbolic: Symbolic = None,
+) -> Capture:
+    """Capture one call of a function whose arguments are bound in ``localsplus``.
+
+    A graph break traces again up to the instruction that broke, so that the graph and the state of all
+    frames there come out. ``localsplus`` may be shorter than the frame's; NULL or nothing means unbound.
+    """
+    with trace.stage("capture"):
+        stop = -1 if stop_at is None else stop_at
+        reason: BreakSignal | None = None
+        while True:
+            t = Tracer(function, options, stop, symbolic)
+            t.break_at = reason
+            try:
+                return _trace(t, localsplus)
+            except Retry as retry:
+                stop = retry.stop_at if stop < 0 else min(stop - 1, retry.stop_at)
+                stop = max(stop, 1)
+                reason = t.break_at or reason
+
+
+def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
+    collecting = gc.isenabled()
+    limit = sys.getrecursionlimit()
+    gc.disable()
+    sys.setrecursionlimit(max(limit, 20_000))
+    t.state.remember()
+    try:
+        with t.mode:
+            return _interpret(t, localsplus)
+    finally:
+        t.state.restore()
+        sys.setrecursionlimit(limit)
+        if collecting:
+            gc.enable()
+
+
+def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
+    f = _root_frame(t, localsplus)
+    try:
+        value = t.run(f)
+    except Stopped:
+        return outcome.at_break(t)
+    except BreakSignal as signal:
+        t.break_at = signal
+        raise Retry(signal.position) from None
+    except RecursionError:
+        t.break_at = BreakSignal("BZ1016", "calls nested too deeply", skip=True)
+        raise Retry(1) from None
+    except Exception as error:
+        t.break_at = BreakSignal(
+            "BZ1012",
+            f"the function raises {type(error).__name__}: {error}",
+            ("the error is raised by eager code",),
+            skip=True,
+        )
+        t.break_at.__cause__ = error
+        raise Retry(1) from None
+    return outcome.at_return(t, value)
+
+
+def _root_frame(t: Tracer, localsplus: tuple[Any, ...]) -> Frame:
+    function = t.function
+    code = function.__code__
+    d = decoded(code)
+    slots: list[Any] = [NULL] * len(d.slots)
+    free = len(slots) - len(code.co_freevars)
+    for index, value in enumerate(localsplus[:free]):
+        if value is NULL:
+            continue
+        slots[index] = reads.wrap(t, t.tree.root(Step.LOCAL, index), value)
+    f = Frame(function, d, slots)
+    f.tail = True
+    if code.co_flags & 0x20 | code.co_flags & 0x80 | code.co_flags & 0x200:
+        skip_frame("BZ1009", "a generator or coroutine as the compiled function")
+    return f

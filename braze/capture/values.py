@@ -1,0 +1,128 @@
+"""What kinds of Python values there are, for the interpreter: constants, identities, containers, objects."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+import types
+import typing
+from enum import Enum
+from typing import Any, Final
+
+import torch
+
+
+class _Null:
+    """The NULL of CPython's stack, and "unbound" in locals."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NULL"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+NULL: Final = _Null()
+MISSING: Final = object()
+
+#: compared by type and value; they can be written into code
+CONSTANTS = frozenset({int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented)})
+#: compared by value, though not singletons
+BY_VALUE = frozenset({torch.device, range, slice})
+
+METHOD_DESCRIPTOR = types.MethodDescriptorType
+#: known by identity: what they are does not change behind our back, or is trusted not to
+IDENTITIES = frozenset(
+    {
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        types.ModuleType,
+        types.CodeType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.MethodWrapperType,
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        types.ClassMethodDescriptorType,
+        types.GenericAlias,
+        property,
+        staticmethod,
+        classmethod,
+        functools.cached_property,
+        type(functools.lru_cache(lambda: None)),
+        type,
+        torch.dtype,
+        torch.layout,
+        torch.memory_format,
+        torch._ops.OpOverload,
+        torch._ops.OpOverloadPacket,
+        re.Pattern,
+        types.UnionType,
+        typing.TypeVar,
+    }
+)
+LISTS = (list, collections.deque)
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+IMMUTABLE_CONTAINERS = (tuple, frozenset)
+LRU_CACHE = type(functools.lru_cache(lambda: None))
+FAKES = torch.Tensor
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@functools.cache
+def is_identity_type(cls: type) -> bool:
+    """Whether instances of ``cls`` are known by identity."""
+    return cls in IDENTITIES or issubclass(cls, type | types.ModuleType | Enum) or cls.__module__ == "typing"
+
+
+def is_constant(value: Any) -> bool:
+    """Whether the value can be compared by type and value: a literal, or a tuple of such."""
+    kind = type(value)
+    if kind in CONSTANTS or kind in BY_VALUE:
+        return True
+    if kind is tuple or kind is torch.Size or kind is frozenset:
+        return all(is_constant(v) for v in value)
+    return False
+
+
+_TRUSTED_ROOTS = frozenset(
+    {"torch", "builtins", "collections", "functools", "itertools", "operator", "typing"}
+)
+_STDLIB: frozenset[str] = frozenset(__import__("sys").stdlib_module_names)
+
+
+@functools.cache
+def is_trusted_module(name: str | None) -> bool:
+    """Whether a module's functions and classes are trusted not to be replaced: torch and the standard library."""
+    if not name:
+        return False
+    root = name.partition(".")[0]
+    return root in _TRUSTED_ROOTS or (root in _STDLIB and root != "__main__")
+
+
+@functools.cache
+def is_library_module(name: str | None) -> bool:
+    """Trusted modules and model libraries, whose classes' functions are not guarded one by one."""
+    if not name:
+        return False
+    return is_trusted_module(name) or name.partition(".")[0] in (
+        "transformers",
+        "timm",
+        "torchvision",
+        "braze",
+    )
+
+
+def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
+    """(value, owner) of a class attribute along the MRO, without descriptors; (MISSING, None)."""
+    for owner in type.__getattribute__(cls, "__mro__"):
+        found = _class_dict(owner).get(name, MISSING)
+        if found is not MISSING:
+            return found, owner
+    return MISSING, None
+
+
+_class_dict = type.__dict__["__dict__"].__get__  # past metaclasses that redefine __dict__
