@@ -9,6 +9,8 @@ DEFAULT: Final[object]
 class GuardProgram:
     """Guards as plain data, walked natively. ``braze.native.walk`` says what each step and check means."""
 
+    hits: int
+
     def __init__(
         self,
         nodes: Sequence[tuple[int, Any, Any]],

@@ -108,12 +108,10 @@ def bind_torch() -> dict[str, bool]:
 def tensor_meta(tensor: Any) -> tuple[Any, ...]:
     """``(type, dtype, device, sizes, strides, requires_grad, dispatch keys)``, read natively where possible."""
     known = facts()
-    if known is None or not known.keys or not known.requires_grad:
+    plain = known is not None and known.keys and known.requires_grad
+    if not plain or tensor.layout != torch_state.torch().strided:
         return torch_state.metadata(tensor)
-    try:
-        number, device, index, sizes, strides, grad, keys = _core()._raw_meta(tensor)
-    except ValueError:  # no strides
-        return torch_state.metadata(tensor)
+    number, device, index, sizes, strides, grad, keys = _core()._raw_meta(tensor)
     t = torch_state.torch()
     dtype = next((d for d, n in _numbers.items() if n == number), None) or tensor.dtype
     place = next(name for name, n in DEVICE_TYPES.items() if n == device)

@@ -37,10 +37,13 @@ class GuardProgram:
     ) -> None:
         self.nodes, self.checks, self.inputs = encode.normalise(nodes, checks, inputs, symbols)
         self.symbols = symbols
+        self.hits = 0
 
     def match(self, function: FunctionType, locals: Sequence[Any]) -> tuple[Any, ...] | None:
         """The graph inputs if every check holds, else None."""
-        return walk.match(self.nodes, self.checks, self.inputs, self.symbols, function, locals)
+        found = walk.match(self.nodes, self.checks, self.inputs, self.symbols, function, locals)
+        self.hits += found is not None
+        return found
 
     def explain(self, function: FunctionType, locals: Sequence[Any]) -> tuple[int, Any] | None:
         """Index of the first check that fails and the value it saw; None if all hold."""

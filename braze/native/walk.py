@@ -119,7 +119,7 @@ def class_attribute(cls: Any, name: str) -> Any:
 
 def attribute(value: Any, name: str) -> Any:
     """``value.name`` as ``object.__getattribute__`` finds it, where that runs no Python code."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         return getattr(value, name)
     cls = type(value)
     found: Any = MISSING
@@ -152,10 +152,11 @@ def global_named(function: FunctionType, name: str) -> Any:
 
 def item(value: Any, key: Any) -> Any:
     """``value[key]`` of a dict, list or tuple, read as the builtin would."""
-    if isinstance(value, dict):
+    cls = type(value)
+    if issubclass(cls, dict):
         return dict.__getitem__(value, key)
-    if isinstance(value, (list, tuple)) and type(key) is int and key >= 0:
-        return (list if isinstance(value, list) else tuple).__getitem__(value, key)
+    if issubclass(cls, (list, tuple)) and type(key) is int and key >= 0:
+        return (list if issubclass(cls, list) else tuple).__getitem__(value, key)
     raise Mismatch
 
 
@@ -255,7 +256,7 @@ def tensor_agrees(value: Any, expected: tuple[Any, ...], symbols: list[int | Non
 def length(value: Any) -> int:
     """The number of elements of a builtin container, whatever a subclass's ``__len__`` says."""
     for kind in (list, tuple, dict, set, frozenset, str, bytes, bytearray):
-        if isinstance(value, kind):
+        if issubclass(type(value), kind):
             return kind.__len__(value)
     if isinstance(type(value).__len__, FunctionType):
         raise Mismatch

@@ -22,9 +22,18 @@ def needs_hook(test):
     return chosen
 
 
+def raised(kind, call):
+    """The exception of that kind that a call raises."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError("did not raise")
+
+
 def add(a, b=2, *args, c=3, **kwargs):
-    unused = 0
-    return a + b
+    total = a + b
+    return total
 
 
 def failing():
@@ -110,26 +119,18 @@ def test_exceptions_of_the_handler_leave_the_frame():
     def handler(function, locals):
         raise ValueError("mine")
 
-    try:
-        traced(handler, add, 1)
-    except ValueError as error:
-        names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-        assert names[-1] == "handler" and "add" not in names
-    else:
-        raise AssertionError("swallowed")
+    error = raised(ValueError, lambda: traced(handler, add, 1))
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    assert names[-1] == "handler" and "add" not in names
     assert native.mode() == OFF
 
 
 @needs_hook
 def test_exceptions_of_evaluated_frames_keep_their_traceback():
     for call in (lambda: traced(lambda f, l: DEFAULT, failing), lambda: native.run_hooked(failing)):
-        try:
-            call()
-        except KeyError as error:
-            assert traceback.extract_tb(error.__traceback__)[-1].name == "failing"
-            assert error.args == ("original",)
-        else:
-            raise AssertionError("swallowed")
+        error = raised(KeyError, call)
+        assert traceback.extract_tb(error.__traceback__)[-1].name == "failing"
+        assert error.args == ("original",)
 
 
 @needs_hook
@@ -168,10 +169,7 @@ def test_generators_reach_the_tracer_before_they_start():
     assert inspect.isgenerator(generator)
     assert list(generator) == [0, 1, 2]
     awaitable = traced(handler, coroutine, 4)
-    try:
-        awaitable.send(None)
-    except StopIteration as stop:
-        assert stop.value == 4
+    assert raised(StopIteration, lambda: awaitable.send(None)).value == 4
     assert seen == [(numbers, (3,)), (coroutine, (4,))]
     assert traced(lambda f, l: iter("ab"), lambda: list(numbers(3))) is not None
 
@@ -406,11 +404,7 @@ def test_errors_of_the_callback_surface():
         raise LookupError("no")
 
     for bad, kind in ((callback, LookupError), (lambda code, function: 3, TypeError)):
-        try:
-            with_callback(bad, lambda: None)
-        except kind:
-            continue
-        raise AssertionError("swallowed")
+        raised(kind, lambda: with_callback(bad, lambda: None))
 
 
 @needs_hook
@@ -497,23 +491,13 @@ def test_recursion_ends_in_recursion_error():
         return down(n + 1)
 
     for call in (lambda: traced(lambda f, l: DEFAULT, down, 0), lambda: native.run_hooked(down, 0)):
-        try:
-            call()
-        except RecursionError:
-            pass
-        else:
-            raise AssertionError("no end")
+        raised(RecursionError, call)
         assert native.mode() == OFF
 
     def handler(function, locals):
         return native.call_traced(handler, down, (locals[0] + 1,))
 
-    try:
-        traced(handler, down, 0)
-    except RecursionError:
-        pass
-    else:
-        raise AssertionError("no end")
+    raised(RecursionError, lambda: traced(handler, down, 0))
     assert add(1) == 3
 
 
@@ -571,16 +555,15 @@ def test_a_hundred_thousand_replaced_calls_do_not_grow():
 def test_facts_beside_code_die_with_it():
     space = {}
     exec("def target(x): return x", space)
-    function = space.pop("target")
-    entry = Entry(add, lambda *args: None)
-    gone = weakref.ref(entry)
-    native.set_frame_callback(lambda code, f: entry if f is function else None)
-    native.run_hooked(function, 1)
+    entries = [Entry(add, lambda *args: None)]
+    gone = weakref.ref(entries[0])
+    native.set_frame_callback(lambda code, function: entries[0] if function.__name__ == "target" else None)
+    native.run_hooked(space["target"], 1)
     native.set_frame_callback(None)
-    del entry
+    entries.clear()
     gc.collect()
     assert gone() is not None
-    del function, space
+    space.clear()
     gc.collect()
     assert gone() is None
 
@@ -608,11 +591,7 @@ def test_a_tracer_of_the_user_still_works():
 @needs_hook
 def test_arguments_of_call_traced_are_checked():
     for args in ((), (print,), (print, print, 5), (print, print, (), 5)):
-        try:
-            native.call_traced(*args)
-        except TypeError:
-            continue
-        raise AssertionError(f"accepted {args}")
+        raised(TypeError, lambda: native.call_traced(*args))
 
 
 @needs_hook

@@ -252,6 +252,9 @@ program_match(GuardProgram *p, PyFunctionObject *function, PyObject *const *loca
     if (inputs == NULL) {
         PyErr_Clear();
     }
+    else {
+        p->hits++;
+    }
     return inputs;
 }
 
@@ -427,6 +430,7 @@ static PyMemberDef program_members[] = {
     {"nodes", T_OBJECT, offsetof(GuardProgram, nodes), READONLY, NULL},
     {"checks", T_OBJECT, offsetof(GuardProgram, checks), READONLY, NULL},
     {"inputs", T_OBJECT, offsetof(GuardProgram, inputs), READONLY, NULL},
+    {"hits", T_PYSSIZET, offsetof(GuardProgram, hits), 0, NULL},
     {"symbols", T_INT, offsetof(GuardProgram, symbols) + offsetof(Symbols, count), READONLY, NULL},
     {NULL},
 };

@@ -87,6 +87,7 @@ struct GuardProgram {
     PyObject *nodes, *checks, *inputs; /* the normalised tuples */
     int nnode, ncheck, ninput, nblock, nalways, nstate, nrange, ntensor, ndistinct;
     bool busy, ready;
+    Py_ssize_t hits; /* walks that matched */
     Node *node;
     Check *check;
     int *input;

@@ -1,0 +1,238 @@
+"""Guards on tensors and on PyTorch's state: native readings agree with Python's."""
+
+import pytest
+import torch
+
+from braze import native
+from braze.native import GuardProgram, calibrate, data_ptr, pure, tensor_meta, torch_state
+
+PROGRAMS = (GuardProgram, pure.GuardProgram) if native.native_available else (pure.GuardProgram,)
+
+
+def function(*args):
+    return args
+
+
+def plain(tensor, **changes):
+    """The expectation of the ``tensor`` check that a tensor itself fulfils."""
+    names = ("type", "dtype", "device", "sizes", "strides", "requires_grad", "keys")
+    row = dict(zip(names, torch_state.metadata(tensor), strict=True))
+    return tuple((row | changes).values())
+
+
+def matches(expected, tensor, symbols=0, relation=None):
+    """Whether a tensor fulfils an expectation; C and Python must agree, and `explain` with both."""
+    checks = [(0, "tensor", expected)] + ([(-1, "range", relation)] if relation else [])
+    answers = []
+    for kind in PROGRAMS:
+        program = kind([(-1, "local", 0)], checks, [0], symbols)
+        answers += [
+            program.match(function, (tensor,)) is not None,
+            program.explain(function, (tensor,)) is None,
+        ]
+    assert len(set(answers)) == 1, answers
+    return answers[0]
+
+
+@pytest.mark.skipif(not native.native_available, reason="needs the C extension")
+def test_everything_is_read_natively_on_the_versions_we_know():
+    assert all(native.bind_torch().values()), native.bind_torch()
+
+
+@pytest.mark.parametrize(
+    "sample", torch_state.samples(), ids=lambda t: f"{t.dtype}{tuple(t.shape)}".replace("torch.", "")
+)
+def test_metadata_agrees_with_python(sample):
+    assert tensor_meta(sample) == torch_state.metadata(sample)
+    assert matches(plain(sample), sample)
+
+
+def test_sparse_tensors_have_no_strides():
+    sparse = torch.eye(3).to_sparse()
+    assert tensor_meta(sparse) == torch_state.metadata(sparse)
+    assert matches(plain(sparse), sparse)
+    assert not matches(plain(torch.eye(3)), sparse)
+    assert not matches(plain(sparse), torch.eye(3))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.empty(3, 5),
+        torch.empty(3),
+        torch.empty(4, 3).t(),
+        torch.empty(3, 4, dtype=torch.float64),
+        torch.empty(3, 4, requires_grad=True),
+        torch.nn.Parameter(torch.empty(3, 4), requires_grad=False),
+        torch.empty(3, 4, device="meta"),
+        torch.empty(0),
+        "text",
+        None,
+    ],
+    ids=str,
+)
+def test_each_difference_is_seen(other):
+    assert not matches(plain(torch.empty(3, 4)), other)
+
+
+def test_inference_and_conjugate_tensors_are_told_by_their_keys():
+    with torch.inference_mode():
+        inference = torch.empty(3, 4)
+    assert not matches(plain(torch.empty(3, 4)), inference)
+    value = torch.empty(3, dtype=torch.complex64)
+    assert not matches(plain(value), value.conj())
+
+
+def test_requires_grad_of_what_a_graph_computed():
+    leaf = torch.ones(3, requires_grad=True)
+    assert matches(plain(leaf * 2), leaf + 1)
+    assert not matches(plain(leaf * 2), torch.ones(3))
+    expected = plain(leaf * 2)
+    with torch.no_grad():
+        assert not matches(expected, leaf + 1)
+
+
+def test_changes_in_place_are_seen():
+    tensor = torch.zeros(4, 4)
+    program = GuardProgram([(-1, "local", 0)], [(0, "tensor", tensor_meta(tensor))], [0])
+    for change in (lambda: tensor.requires_grad_(), lambda: tensor.t_(), lambda: tensor.resize_(2, 2)):
+        tensor = torch.zeros(4, 4)
+        assert program.match(function, (tensor,)) is not None
+        change()
+        assert (program.match(function, (tensor,)) is None) == (
+            tensor_meta(tensor) != tensor_meta(torch.zeros(4, 4))
+        )
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    program = GuardProgram([(-1, "local", 0)], [(0, "tensor", tensor_meta(parameter))], [0])
+    assert program.match(function, (parameter,)) is not None
+    parameter.data = torch.zeros(3)
+    assert program.match(function, (parameter,)) is None
+
+
+def test_symbols_in_sizes_and_strides():
+    expected = plain(torch.empty(2, 3), sizes=(("sym", 0), 3), strides=(3, 1))
+    assert matches(expected, torch.empty(7, 3), symbols=1)
+    assert not matches(expected, torch.empty(7, 4), symbols=1)
+    assert matches(expected, torch.empty(7, 3), symbols=1, relation=lambda s: s[0] > 5)
+    assert not matches(expected, torch.empty(4, 3), symbols=1, relation=lambda s: s[0] > 5)
+    square = plain(torch.empty(2, 2), sizes=(("sym", 0), ("sym", 0)), strides=(("sym", 0), 1))
+    assert matches(square, torch.empty(6, 6), symbols=1)
+    assert not matches(square, torch.empty(6, 5), symbols=1)
+    assert not matches(square, torch.empty(6, 6).t(), symbols=1)
+
+
+def test_parts_of_the_expectation_may_be_left_open():
+    loose = plain(torch.empty(2, 3), sizes=(None, 3), strides=None, requires_grad=None, keys=None)
+    assert matches(loose, torch.empty(5, 3))
+    assert matches(loose, torch.empty(3, 5, requires_grad=True).t())
+    assert not matches(loose, torch.empty(5, 4))
+    assert matches(plain(torch.empty(2, 3), strides=(None, 1)), torch.empty(2, 6)[:, :3])
+
+
+def test_symbols_are_shared_between_tensors():
+    row = plain(torch.empty(2), sizes=(("sym", 0),))
+    for kind in PROGRAMS:
+        program = kind(
+            [(-1, "local", 0), (-1, "local", 1)], [(0, "tensor", row), (1, "tensor", row)], [0, 1], 1
+        )
+        assert program.match(function, (torch.ones(4), torch.ones(4))) is not None
+        assert program.match(function, (torch.ones(4), torch.ones(5))) is None
+        assert program.match(function, (torch.ones(5), torch.ones(5))) is not None
+
+
+STATES = {
+    "grad_mode": (True, torch.no_grad),
+    "inference_mode": (False, torch.inference_mode),
+    "autocast": ((("cpu", False, torch.bfloat16), True), lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
+    "default_device": (None, lambda: torch.device("meta")),
+    "function_modes": (0, lambda: torch.device("meta")),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_state_is_checked(name):
+    expected, other = STATES[name]
+    for kind in PROGRAMS:
+        program = kind([], [(-1, name, expected)], [])
+        assert program.match(function, ()) == ()
+        with other():
+            assert program.match(function, ()) is None
+            index, value = program.explain(function, ())
+            assert index == 0 and value == torch_state.current(name, expected)
+            there = kind([], [(-1, name, value)], [])
+            assert there.match(function, ()) == ()
+        assert program.match(function, ()) == ()
+        assert there.match(function, ()) is None
+
+
+def test_default_dtype_and_determinism():
+    for kind in PROGRAMS:
+        dtype = kind([], [(-1, "default_dtype", torch.float32)], [])
+        fixed = kind([], [(-1, "deterministic", False)], [])
+        assert dtype.match(function, ()) == () == fixed.match(function, ())
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert dtype.match(function, ()) is None
+            assert fixed.match(function, ()) is None
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(False)
+
+
+def test_parameters_of_a_module():
+    module = torch.nn.Linear(3, 4)
+    nodes = [(-1, "local", 0), (0, "dict", "_parameters"), (1, "item", "weight"), (0, "dict", "training")]
+    checks = [(0, "type", torch.nn.Linear), (2, "tensor", tensor_meta(module.weight)), (3, "equal", True)]
+    program = GuardProgram(nodes, checks, [2])
+    for _ in range(3):
+        (weight,) = program.match(function, (module,))
+        assert weight is module.weight
+    module.eval()
+    assert program.match(function, (module,)) is None
+    module.train()
+    assert program.match(function, (module,)) is not None
+    module.weight = torch.nn.Parameter(torch.zeros(4, 3))
+    assert program.match(function, (module,))[0] is module.weight
+    module.half()
+    assert program.match(function, (module,)) is None
+
+
+def test_data_ptr_is_that_of_the_view():
+    tensor = torch.arange(10.0)
+    assert data_ptr(tensor[3:]) == tensor[3:].data_ptr() == tensor.data_ptr() + 12
+    assert data_ptr(torch.nn.Parameter(tensor)) == tensor.data_ptr()
+    with pytest.raises((TypeError, AttributeError)):
+        data_ptr("text")
+
+
+@pytest.mark.skipif(not native.native_available, reason="needs the C extension")
+def test_without_libtorchs_functions_tensors_are_read_through_python(monkeypatch):
+    tensor = torch.zeros(2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(calibrate, "_found", [None])
+        expected = plain(tensor, sizes=(("sym", 0), 3))
+        program = GuardProgram([(-1, "local", 0)], [(0, "tensor", expected), (-1, "grad_mode", True)], [0], 1)
+        assert tensor_meta(tensor) == torch_state.metadata(tensor)
+    assert program.match(function, (tensor,)) is not None
+    assert program.match(function, (torch.zeros(5, 3),)) is not None
+    assert program.match(function, (torch.zeros(2, 4),)) is None
+    with torch.no_grad():
+        assert program.match(function, (tensor,)) is None
+
+
+def test_calibration_leaves_the_state_alone():
+    before = [torch_state.current(name) for name in STATES]
+    calibrate.calibrate() if native.native_available else None
+    assert [torch_state.current(name) for name in STATES] == before
+
+
+def test_walks_do_not_keep_tensors():
+    import sys
+
+    tensor = torch.zeros(3)
+    program = GuardProgram([(-1, "local", 0)], [(0, "tensor", tensor_meta(tensor))], [0])
+    before = sys.getrefcount(tensor)
+    for _ in range(100):
+        program.match(function, (tensor,))
+    assert sys.getrefcount(tensor) == before
