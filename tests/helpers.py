@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +28,20 @@ def graphs(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
 def breaks(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[int]:
     """The user lines of a first call's graph breaks."""
     return [found.line for found in explained(fn, *args, **kwargs).breaks]
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[list[str]]:
+    """The messages that braze logs inside the block, each once however pytest listens."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    root = logging.getLogger("braze")
+    root.addHandler(handler)
+    try:
+        yield messages
+    finally:
+        root.removeHandler(handler)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
