@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,9 +64,17 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     program = lower_graph(partition, ctx)
     plan = schedule_program(program, ctx)
     host = generate_code(plan, ctx)
-    call = load_code(host, ctx)
+    call = with_attributes(load_code(host, ctx), partition.forward, program.attributes)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
+
+
+def with_attributes(call: GraphCall, module: torch.fx.GraphModule, names: tuple[str, ...]) -> GraphCall:
+    """``call`` with the tensors that the graph itself holds given as its last inputs."""
+    if not names:
+        return call
+    held = tuple(operator.attrgetter(name)(module) for name in names)
+    return lambda inputs: call((*inputs, *held))
 
 
 def partition_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext) -> Partition:

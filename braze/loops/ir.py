@@ -322,7 +322,8 @@ class LoopProgram:
 
     ``inputs``: per graph input the buffer's name, or "" for a symbolic int. ``outputs``: what the host
     returns, in order: a BufferView, an Expr, or a constant (None, a Python number). An output view of an
-    input buffer is returned as an alias. ``mutated``: input buffers written by the steps.
+    input buffer is returned as an alias. ``mutated``: input buffers written by the steps. ``attributes``: tensors
+    that the graph holds itself, by name; they follow the graph's inputs as the last of ``inputs``.
     """
 
     name: str
@@ -332,6 +333,7 @@ class LoopProgram:
     outputs: tuple[Hashable, ...]
     mutated: tuple[str, ...] = ()
     sizes: tuple[SizeSource, ...] = ()
+    attributes: tuple[str, ...] = ()
 
     @property
     def device(self) -> str:

@@ -52,6 +52,8 @@ class GraphLowering:
         #: live nodes -> how many live nodes read them
         self.readers: dict[torch.fx.Node, int] = {}
         self.inputs: list[str] = []
+        #: attribute of the graph module -> its buffer
+        self.attributes: dict[str, str] = {}
         self.sources: dict[Symbol, SizeSource] = {}
         self.outputs: list[Hashable] = []
 
@@ -66,7 +68,8 @@ class GraphLowering:
             elif node.op == "output":
                 self.outputs = [self.output(a) for a in _flat(node.args[0])]
             elif node.op == "get_attr":
-                self.attribute(node)
+                if node in self.readers:
+                    self.attribute(node)
             else:
                 raise InternalError("BZ3092", f"a {node.op} node in an ATen graph: {node.format_node()}")
         return self.finish()
@@ -88,18 +91,32 @@ class GraphLowering:
         for dim, size in enumerate(sizes):
             if isinstance(size, Symbol):
                 self.sources.setdefault(size, SizeSource(size, k, dim))
-        g.origin = node.meta.get("origin")
-        name = node.name if not node.name.startswith("buf") else f"in_{node.name}"
         kind = self.kinds[k] if k < len(self.kinds) else BufferKind.INPUT
-        g.new_buffer(from_torch(val.dtype), sizes, g.symbols.exprs(val.stride()), str(val.device), kind, name)
-        g.note_offset(name, val.storage_offset())
+        name = self.input_buffer(node, val, kind)
         self.inputs.append(name)
         self.env[node] = g.lazy(name)
 
     def attribute(self, node: torch.fx.Node) -> None:
-        raise InternalError(
-            "BZ3092", f"the constant {node.target} was not lifted to an input", origin=node.meta.get("origin")
+        """A tensor that the graph holds: an input of kind CONSTANT after the graph's own inputs."""
+        name = str(node.target)
+        if name not in self.attributes:
+            self.attributes[name] = self.input_buffer(node, node.meta["val"], BufferKind.CONSTANT)
+        self.env[node] = self.builder.lazy(self.attributes[name])
+
+    def input_buffer(self, node: torch.fx.Node, val: torch.Tensor, kind: BufferKind) -> str:
+        g = self.builder
+        g.origin = node.meta.get("origin")
+        name = node.name if not node.name.startswith("buf") else f"in_{node.name}"
+        g.new_buffer(
+            from_torch(val.dtype),
+            g.symbols.exprs(val.shape),
+            g.symbols.exprs(val.stride()),
+            str(val.device),
+            kind,
+            name,
         )
+        g.note_offset(name, val.storage_offset())
+        return name
 
     # -- operators
 
@@ -212,10 +229,11 @@ class GraphLowering:
             self.ctx.name,
             buffers,
             simplify_steps(tuple(g.steps)),
-            tuple(self.inputs),
+            (*self.inputs, *self.attributes.values()),
             tuple(self.outputs),
             tuple(dict.fromkeys(written)),
             tuple(self.sources.values()),
+            tuple(self.attributes),
         )
 
 
