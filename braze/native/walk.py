@@ -147,7 +147,7 @@ def global_named(function: FunctionType, name: str) -> Any:
     """A name as LOAD_GLOBAL finds it for ``function``."""
     if name in function.__globals__:
         return function.__globals__[name]
-    return function.__builtins__[name]
+    return function.__builtins__[name]  # type: ignore[attr-defined]  # missing in typeshed
 
 
 def item(value: Any, key: Any) -> Any:
@@ -286,6 +286,11 @@ class Walk:
                 raise Mismatch from error
         return self.values[index]
 
+    def read_all(self) -> None:
+        """Read every node; a program matches only if all of them can be read."""
+        for index in range(len(self.nodes)):
+            self.value(index)
+
     def holds(self, node: int, check: str, expected: Any) -> bool:
         """Whether one check holds."""
         if check == "range":
@@ -342,6 +347,7 @@ def match(
         for node, check, expected in checks:
             if check != "range" and not walk.holds(node, check, expected):
                 return None
+        walk.read_all()
         found = tuple(walk.value(node) for node in inputs)
         for node, check, expected in checks:
             if check == "range" and not walk.holds(node, check, expected):
@@ -367,7 +373,7 @@ def explain(
 ) -> tuple[int, Any] | None:
     """The first check that does not hold and the value it saw; None if all hold.
 
-    ``(len(checks), MISSING)`` stands for an input that cannot be read. ``range`` checks come last.
+    ``(len(checks), MISSING)`` stands for a node without checks that cannot be read. ``range`` checks come last.
     """
     walk = Walk(nodes, symbols, function, locals)
     order = sorted(range(len(checks)), key=lambda i: plain(checks[i][1]) == "range")
@@ -380,8 +386,7 @@ def explain(
         except Exception:  # as in match
             return index, walk.values.get(node, MISSING)
     try:
-        for node in inputs:
-            walk.value(node)
+        walk.read_all()
     except Mismatch:
         return len(checks), MISSING
     return None
