@@ -74,7 +74,12 @@ def with_attributes(call: GraphCall, module: torch.fx.GraphModule, names: tuple[
     if not names:
         return call
     held = tuple(operator.attrgetter(name)(module) for name in names)
-    return lambda inputs: call((*inputs, *held))
+
+    def with_held(inputs: Sequence[Any]) -> Sequence[Any]:
+        return call((*inputs, *held))
+
+    with_held.boxed = True  # type: ignore[attr-defined]
+    return with_held
 
 
 def partition_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext) -> Partition:
