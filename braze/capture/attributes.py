@@ -247,13 +247,10 @@ def bind_class_value(
         return found.__func__
     if kind is functools.cached_property:
         return cached_property(t, found, obj)
-    if kind in (
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-        types.ClassMethodDescriptorType,
-        types.BuiltinFunctionType,
-    ):
-        return found.__get__(obj, cls) if kind is not types.BuiltinFunctionType else found
+    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+        return types.MethodType(found, obj)  # so that rules find the descriptor
+    if kind is types.BuiltinFunctionType:
+        return found
     getter, _ = lookup_in_mro(kind, "__get__")
     if type(getter) is types.FunctionType:
         return t.call(getter, (t.class_value(owner, name, found), obj, cls), None, tail)

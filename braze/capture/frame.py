@@ -180,7 +180,7 @@ def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None,
     """
     code = function.__code__
     count, keyword_only, flags = code.co_argcount, code.co_kwonlyargcount, code.co_flags
-    slots: list[Any] = [NULL] * (code.co_nlocals + len(code.co_cellvars) + len(code.co_freevars))
+    slots: list[Any] = [NULL] * (len(slot_names(code)) if code.co_cellvars else code.co_nlocals + len(code.co_freevars))
     given = len(args)
     named = count + keyword_only
     if given > count and not flags & CO_VARARGS:

@@ -59,7 +59,7 @@ def iter_by_index(t: Tracer, value: Any) -> Any:
 def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:
     """``next(iterator, end)``; with ``raising`` StopIteration comes out."""
     kind = type(iterator)
-    if kind in QUIET:
+    if kind in QUIET and t.tree.node_of(iterator) is None:
         return next(iterator) if raising else next(iterator, end)
     if t.tree.node_of(iterator) is not None and python_method(iterator, "__next__") is MISSING:
         graph_break("BZ1009", "an iterator from outside is used", "pass the sequence itself")

@@ -71,7 +71,16 @@ def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
     other = b if isinstance(a, torch.Tensor) else a
     if not isinstance(other, torch.Tensor) and type(other) not in SAFE:
         return call_c(t, function, (a, b), None)
+    if not isinstance(a, torch.Tensor):
+        function = NOT_IN_PLACE.get(function, function)
     return t.recorder.call(function, (a, b), {})
+
+
+#: ``2 += tensor`` makes a new tensor
+NOT_IN_PLACE = {
+    getattr(operator, f"i{n}"): getattr(operator, f"{n}_" if n in ("and", "or") else n)
+    for n in "add and floordiv lshift matmul mul mod or pow rshift sub truediv xor".split()
+}
 
 
 def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:

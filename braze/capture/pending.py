@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from braze.capture.breaks import Retry
 from braze.capture.building import RecipeTable
+from braze.capture.bytecode import SAVED, stack_kinds
 from braze.capture.frame import Frame
 from braze.capture.opcodes.calling import split_call
+from braze.capture.opcodes.control import AFTER_FOR
 from braze.capture.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
 from braze.capture.records import BreakKind, FrameState, GraphBreak
 from braze.capture.values import NULL
@@ -40,9 +42,10 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
         if len(t.frames) > 1:
             raise Retry(inner.entered_at)
     offset = 2 * (following if kind is not BreakKind.RUN else start_of(inner))
-    states = [suspended(table, inner, offset, inner.stack[:left], pushes)]
-    for f in reversed(t.frames[:-1]):
-        states.append(suspended(table, f, 2 * f.decoded.ops[f.at][2], f.stack, 1))
+    stacks = stacks_of(t, left)
+    states = [suspended(table, inner, offset, stacks[0], pushes)]
+    for f, stack in zip(reversed(t.frames[:-1]), stacks[1:], strict=True):
+        states.append(suspended(table, f, 2 * f.decoded.ops[f.at][2], stack, 1))
     return GraphBreak(
         kind=kind,
         operands=tuple(table.id_of(v) for v in operands),
@@ -54,6 +57,25 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
         trail=tuple(f.decoded.origin(f.at) for f in t.frames),
         frames=tuple(states),
     )
+
+
+def stacks_of(t: Tracer, left: int) -> list[list[Any]]:
+    """The stacks of all frames, innermost first and cut to ``left``.
+
+    A slot where PUSH_EXC_INFO saved the previous exception gets the one handled in its block: see ``resume``.
+    """
+    stacks = []
+    handled = t.handled
+    for f in reversed(t.frames):
+        stack = list(f.stack)
+        if handled is not None:
+            kinds = stack_kinds(f.code).get(2 * f.at, ())
+            for i in reversed(range(min(len(kinds), len(stack)))):
+                if kinds[i] == SAVED:
+                    stack[i], handled = handled, stack[i]
+        stacks.append(stack)
+    stacks[0] = stacks[0][:left]
+    return stacks
 
 
 def start_of(f: Frame) -> int:
@@ -112,6 +134,8 @@ def describe(f: Frame) -> Pending | None:
     if name == "LOAD_ATTR" and (sys.version_info < (3, 12) or not arg & 1):
         attribute = f.code.co_names[arg if sys.version_info < (3, 12) else arg >> 1]
         return BreakKind.OPERATOR, [stack[-1], attribute], "getattr", size - 1, 1
+    if name == "FOR_ITER":
+        return BreakKind.NEXT, stack[-1:], (2 * (arg + AFTER_FOR), 2 * following), size - 1, 0
     if "JUMP" in name and "IF_" in name and "NONE" not in name:
         return branch_pending(name, arg, following, stack)
     return None

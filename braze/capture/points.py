@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, Protocol
 
 from braze.capture.resume import Resumed
@@ -22,40 +21,37 @@ class Entries(Protocol):
 
 
 class ResumePoint:
-    """A place in a code object where frames go on after a break: one resume function per user function."""
+    """A place in a code object where frames go on after a break."""
 
-    def __init__(
-        self, session: Entries, original: CodeType, made: Resumed, raises: bool, captured: bool, fixed: bool
-    ) -> None:
+    def __init__(self, session: Entries, made: Resumed, raises: bool, captured: bool) -> None:
         self.session = session
-        self.original = original  # its id is in the session's key
-        self.code = made.code
+        self.made = made
         self.captured = captured and (made.covered or not raises)
         self.hooked = not captured
-        self.fixed = fixed
-        self.name = f"{original.co_name} from line {made.line}"
-        self.__name__ = f"{'raise' if raises else 'resume'}_{original.co_name}"
+        self.name = f"{made.original.co_name} from line {made.line}"
+        self.__name__ = f"{'raise' if raises else 'resume'}_{made.original.co_name}"
         self._lock = threading.Lock()
-        self._made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._by_globals: dict[int, Any] = {}
+        self._functions: dict[tuple[int, ...], Callable[[tuple[Any, ...]], Any]] = {}
 
     def of(self, function: FunctionType) -> Callable[[tuple[Any, ...]], Any]:
-        """The resume function for frames of ``function``; one for all of its closures where cells travel in the state."""
+        """The resume function for frames of ``function``; one for all of its closures where cells travel in the state.
+
+        ``function`` may itself be a resume function of the same code: it has the same globals and closure.
+        """
+        cells = () if self.made.cells is not None else function.__closure__ or ()
+        # the resume function keeps what these ids are of alive
+        key = (id(function.__globals__), *(id(cell) for cell in cells))
         with self._lock:
-            if self.fixed:
-                found = self._made.get(function)
-                if found is None:
-                    found = self._made[function] = self._make(function)
-                return found
-            found = self._by_globals.get(id(function.__globals__))
+            found = self._functions.get(key)
             if found is None:
-                found = self._by_globals[id(function.__globals__)] = self._make(function)
+                found = self._functions[key] = self._make(function)
             return found
 
     def _make(self, function: FunctionType) -> Callable[[tuple[Any, ...]], Any]:
-        made = FunctionType(self.code, function.__globals__, function.__name__, None, function.__closure__)
+        code = self.made.code
+        made = FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
         made.__module__ = function.__module__
-        made.__braze_resumed__ = True  # type: ignore[attr-defined]
+        made.__braze_resumed__ = self.made  # type: ignore[attr-defined]
         if self.captured:
             return self.session.entry(made, self.name, resumed=True)
         return self.session.run_uncaptured(made) if self.hooked else made

@@ -83,7 +83,7 @@ CLASSES = frozenset(
         enumerate, zip, reversed, map, filter, object, property, staticmethod, classmethod,
         collections.OrderedDict, collections.defaultdict, collections.deque, types.SimpleNamespace,
         types.MethodType, types.MappingProxyType, types.CellType, types.GenericAlias,
-        torch.Size, torch.device, memoryview,
+        torch.finfo, torch.iinfo, torch.Size, torch.device, memoryview,
         *(v for v in vars(itertools).values() if isinstance(v, type)),
         _operator.attrgetter, _operator.itemgetter, _operator.methodcaller,
     }

@@ -209,6 +209,7 @@ class BreakKind(enum.Enum):
     CALL = "call"  # operands: callable, positional..., then keyword values (names in ``detail``)
     CALL_EX = "call_ex"  # operands: callable, tuple, dict or nothing
     BRANCH = "branch"  # operand: condition; detail: the two offsets (if false, if true), and pops
+    NEXT = "next"  # operand: an iterator; detail: the two offsets (if exhausted: it is dropped; else: it and its item pushed)
     OPERATOR = "operator"  # operands; detail: a function of module operator, or "getattr"/"setattr"/... by name
     STATEMENT = "statement"  # as OPERATOR but pushes nothing (setattr, setitem, delattr, delitem)
     RUN = "run"  # no operand: the resume function starts *at* the instruction and runs it uncaptured

@@ -11,6 +11,10 @@ from typing import Any, NoReturn
 GENERATED = "<braze "
 
 
+#: what ``next`` gives at the end of an iterator
+END = object()
+
+
 class Jump:
     """Go on in a resumed frame. Returned by residual functions of resumed frames, so that a loop that breaks
     the graph in every iteration does not grow the stack; only :func:`run` ever sees one.

@@ -17,7 +17,7 @@ import itertools
 import linecache
 import operator
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 from braze.capture.recipes import Namespace, Rebuilder, SourceText
@@ -34,6 +34,7 @@ from braze.capture.records import (
     GraphOutput,
 )
 from braze.capture.replay import (
+    END,
     GENERATED,
     Jump,
     caught,
@@ -44,20 +45,30 @@ from braze.capture.replay import (
     set_contents,
     set_item,
 )
+from braze.capture.resume import Resumed
 from braze.support import trace
 from braze.support.errors import InternalError
 from braze.support.log import logger
+from braze.support.record import record
 
 Resume = Callable[[tuple[Any, ...]], Any]
 _numbers = itertools.count(1)
 
 
+@record
+class Place:
+    """Which slots of a suspended frame hold a value, in terms of the user's code object."""
+
+    code: CodeType
+    stack: tuple[bool, ...]
+    locals: tuple[bool, ...]
+    carries: bool  # the closure's cells travel in the state
+
+
 class Resumes(Protocol):
     """Where resume functions come from (``session``)."""
 
-    def point(
-        self, frame: FrameState, *, offset: int, pushes: int, raises: bool, captured: bool, fixed: bool
-    ) -> Any:
+    def point(self, place: Place, *, offset: int, pushes: int, raises: bool, captured: bool) -> Any:
         """A thing with ``of(function) -> Resume``: the resume function for a frame of that function."""
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +83,9 @@ def build_residual(
     ``function`` owns the frame's globals and closure; ``arity`` is how many locals the entry hands over.
     """
     arguments = ["inputs", *(f"l{i}" for i in range(arity))]
-    names = Namespace(reserved=[*arguments, "out", "graph", "residual", "then", "more", "error"])
+    names = Namespace(
+        reserved=[*arguments, "out", "graph", "residual", "then", "more", "error", "item", "value"]
+    )
     lines = _Writer(capture, graph, function, names, resumes).write()
     text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
     file = f"{GENERATED}residual {next(_numbers)} of {capture.name}>"
@@ -110,6 +123,9 @@ class _Writer:
         self.function = function
         self.names = names
         self.resumes = resumes
+        self.run_call = resumes.call  # one bound method: named once
+        #: how this function relates to the user's code, if it is itself a resume function
+        self.resumed: Resumed | None = getattr(function, "__braze_resumed__", None)
         self.lines: list[str] = []
         sources = SourceText(function, capture, names)
         self.values = Rebuilder(capture.recipes, sources, self.lines, _roots(capture))
@@ -173,11 +189,10 @@ class _Writer:
     def _break(self, at: GraphBreak, replayed: list[str]) -> None:
         """Save the frames, run the operation, go on in the frames."""
         operands = [self.values.atom(i) for i in at.operands]
-        saved = [self._state(frame) for frame in at.frames]
+        frames = [self._suspend(frame) for frame in at.frames]
         lines, name = self.lines, self.names.name_of
         lines += replayed
-        lines += [f"state{i} = {text}" for i, (_, text) in enumerate(saved)]
-        frames = [_Frame(f, function) for f, (function, _) in zip(at.frames, saved, strict=True)]
+        lines += [f"state{i} = {frame.saved}" for i, frame in enumerate(frames)]
         if at.kind is BreakKind.RAISE:
             then = self._point(frames[0], frames[0].state.offset, raises=True)
             lines.append(f"then, more = {then}, ({operands[0]},)")
@@ -193,8 +208,7 @@ class _Writer:
             self._guarded([step, f"then, more = {then}, {more}"], outer)
         last = f"(then, state{len(frames) - 1} + more)"
         # a resumed frame hands the next step to its caller's loop instead of nesting in it
-        resumed = getattr(self.function, "__braze_resumed__", False)
-        lines.append(f"return {name(Jump)}{last}" if resumed else f"return {name(run)}{last}")
+        lines.append(f"return {name(Jump if self.resumed is not None else run)}{last}")
 
     def _guarded(self, body: list[str], frame: _Frame) -> None:
         """Run ``body``; what it raises is raised again inside ``frame``."""
@@ -206,31 +220,38 @@ class _Writer:
             f"    then, more = {raising}, ({self.names.name_of(caught)}(error),)",
         ]
 
-    def _state(self, frame: FrameState) -> tuple[str, str]:
-        """Texts of a frame's function and of the tuple that its resume function unpacks."""
-        items = [self.values.atom(i) for i in (*frame.stack, *carried_locals(frame)) if i >= 0]
+    def _suspend(self, state: FrameState) -> _Frame:
+        """What residual code says of a suspended frame: its function, its saved state, its place."""
+        fixed = fixed_function(self.capture, state, self.function)
+        items = [self.values.atom(i) for i in (*state.stack, *carried_locals(state)) if i >= 0]
         text = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-        if fixed_function(self.capture, frame, self.function) is not None:
-            return "", text
-        function = self.values.atom(frame.function)
-        return function, text + (f" + {function}.__closure__" if frame.code.co_freevars else "")
+        resumed = self.resumed if fixed is self.function else None
+        code, lead = (resumed.original, resumed.shift) if resumed is not None else (state.code, 0)
+        closure = ""
+        if resumed is not None and resumed.cells is not None:
+            closure = f"l0[{resumed.cells[0]}:{resumed.cells[1]}]"
+        elif fixed is None and code.co_freevars:
+            closure = f"{self.values.atom(state.function)}.__closure__"
+        place = Place(
+            code,
+            tuple(i >= 0 for i in state.stack),
+            tuple(i >= 0 for i in carried_locals(state))[lead:],
+            bool(closure),
+        )
+        function = self.values.atom(state.function) if fixed is None else ""
+        lead_offset = resumed.prologue if resumed is not None else 0
+        return _Frame(state, place, fixed, function, f"{text} + {closure}" if closure else text, lead_offset)
 
     def _point(
         self, frame: _Frame, offset: int, *, pushes: int = 1, raises: bool = False, captured: bool = True
     ) -> str:
         """The text that gives the resume function of a frame."""
-        fixed = fixed_function(self.capture, frame.state, self.function)
         point = self.resumes.point(
-            frame.state,
-            offset=offset,
-            pushes=pushes,
-            raises=raises,
-            captured=captured,
-            fixed=fixed is not None,
+            frame.place, offset=offset - frame.lead, pushes=pushes, raises=raises, captured=captured
         )
-        hint = f"{'raise' if raises else 'resume'}_{frame.state.code.co_name}"
-        if fixed is not None:
-            return self.names.name_of(point.of(fixed), hint)
+        hint = f"{'raise' if raises else 'resume'}_{frame.place.code.co_name}"
+        if frame.fixed is not None:
+            return self.names.name_of(point.of(frame.fixed), hint)
         return f"{self.names.name_of(point, hint)}.of({frame.function})"
 
     def _operation(self, at: GraphBreak, operands: list[str], frame: _Frame) -> list[str]:
@@ -242,7 +263,7 @@ class _Writer:
                 return [f"then, more = {self._point(frame, offset)}, ({call},)"]
             case BreakKind.CALL_EX:
                 starred = "".join(f", {star}{o}" for star, o in zip(("*", "**"), operands[1:], strict=False))
-                call = f"{self.names.name_of(self.resumes.call, 'call')}({operands[0]}{starred})"
+                call = f"{self.names.name_of(self.run_call, 'call')}({operands[0]}{starred})"
                 return [f"then, more = {self._point(frame, offset)}, ({call},)"]
             case BreakKind.OPERATOR:
                 call = self._operator(at.detail, operands)
@@ -252,6 +273,8 @@ class _Writer:
                 return [self._operator(at.detail, operands), f"then, more = {then}, ()"]
             case BreakKind.BRANCH:
                 return self._branch(at.detail, operands[0], frame)
+            case BreakKind.NEXT:
+                return self._next(at.detail, operands[0], frame)
         raise InternalError("BZ9012", f"no residual code for a break of kind {at.kind}")
 
     def _branch(self, detail: Any, condition: str, frame: _Frame) -> list[str]:
@@ -264,13 +287,24 @@ class _Writer:
             lines += ["else:"] if taken else []
         return lines
 
+    def _next(self, detail: Any, iterator: str, frame: _Frame) -> list[str]:
+        exhausted, going_on = detail
+        end = self.names.name_of(END, "END")
+        return [
+            f"item = next({iterator}, {end})",
+            f"if item is {end}:",
+            f"    then, more = {self._point(frame, exhausted, pushes=0)}, ()",
+            "else:",
+            f"    then, more = {self._point(frame, going_on, pushes=2)}, ({iterator}, item)",
+        ]
+
     def _call(self, operands: list[str], keywords: tuple[str, ...]) -> str:
         split = len(operands) - len(keywords)
         args = [
             *operands[:split],
             *(f"{k}={v}" for k, v in zip(keywords, operands[split:], strict=True)),
         ]
-        return f"{self.names.name_of(self.resumes.call, 'call')}({', '.join(args)})"
+        return f"{self.names.name_of(self.run_call, 'call')}({', '.join(args)})"
 
     def _operator(self, detail: Any, operands: list[str]) -> str:
         function = detail
@@ -279,12 +313,16 @@ class _Writer:
         return f"{self.names.name_of(function)}({', '.join(operands)})"
 
 
+@record
 class _Frame:
-    """A suspended frame while its residual code is written; ``function``: its text, where it varies."""
+    """A suspended frame while its residual code is written."""
 
-    def __init__(self, state: FrameState, function: str) -> None:
-        self.state = state
-        self.function = function
+    state: FrameState
+    place: Place
+    fixed: Any  # its function, where every call of the capture runs the same
+    function: str  # text of its function, where not
+    saved: str  # text of its state
+    lead: int  # bytes of its code before the user's
 
 
 def carried_locals(frame: FrameState) -> tuple[int, ...]:

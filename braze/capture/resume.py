@@ -15,6 +15,7 @@ exception that is being handled there, and PUSH_EXC_INFO is done again.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -29,14 +30,25 @@ _GENERATORS = (
 _ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
+#: per code of a resume function, what each item of its state is in the user's terms
+STATE_NAMES: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
 @dataclass(frozen=True)
 class Resumed:
-    """The code of a resume function. ``covered``: the user's code handles what the pending operation raises."""
+    """The code of a resume function, and how its offsets and slots relate to those of the user's code."""
 
     code: CodeType
+    original: CodeType
     line: int
-    covered: bool
-    prologue: int  # bytes
+    covered: bool  # the user's code handles what the pending operation raises
+    prologue: int  # bytes before the user's code
+    shift: int  # slots before the user's first
+    cells: tuple[int, int] | None  # where the closure's cells stand in the state, if they travel in it
+
+    def holds(self, offset: int) -> bool:
+        """Whether an offset is in the user's code rather than in the prologue."""
+        return offset >= self.prologue
 
 
 class CannotResume(Exception):
@@ -78,7 +90,9 @@ def resume_code(
     shift = 1 if slots.locals == 0 else 0
     unpack = _Unpack(code, slots, shift)
     unpack.read_stack(_kinds(code, offset, raises, stack), stack)
-    unpack.read_locals(locals, carry_free)
+    unpack.read_locals(locals)
+    if carry_free:
+        unpack.read_cells()
     # what is pushed is read before slot 0, where the state lives, gets its own value
     for _ in range(1 if raises else pushes):
         unpack.body += unpack.item()
@@ -115,6 +129,8 @@ class _Unpack:
         self.body: Instructions = []
         self.last: Instructions = []  # slot 0, where the state itself lives, is written last
         self.depth = 0
+        self.cells: tuple[int, int] | None = None
+        self.named: list[str] = []
 
     def user_code(self) -> bytes:
         """The user's bytecode; its slots move up where the state needs a slot of its own."""
@@ -139,18 +155,20 @@ class _Unpack:
         self.constants.append(value)
         return "LOAD_CONST", len(self.constants) - 1
 
-    def item(self) -> Instructions:
+    def item(self, name: str = "") -> Instructions:
         """Push the next item of the state."""
         in_cell = self.shift == 0 and 0 in self.slots.cells
         state = ("LOAD_DEREF" if in_cell else "LOAD_FAST", 0)
         self.position += 1
+        self.named.append(name or f"<value {self.position - 1} on the stack>")
         return [state, self.constant(self.position - 1), ("BINARY_SUBSCR", 0)]
 
     def read_stack(self, kinds: Sequence[str], bound: Sequence[bool]) -> None:
         """Push the stack, bottom first."""
         for depth, (kind, is_bound) in enumerate(zip(kinds, bound, strict=True)):
             if kind == bytecode.SAVED_COPY:
-                self.position += is_bound
+                if is_bound:
+                    self.item()  # there, but not read
                 saved = max(i for i, other in enumerate(kinds) if other == bytecode.SAVED)
                 self.body.append(("COPY", depth - saved))
             elif not is_bound:
@@ -158,22 +176,18 @@ class _Unpack:
             elif kind == bytecode.SAVED:
                 self.body += [*self.item(), ("PUSH_EXC_INFO", 0), ("POP_TOP", 0)]
             elif kind == bytecode.LASTI:
-                self.position += 1
+                self.item()  # there, but not read
                 self.body.append(self.constant(0))
             else:
                 self.body += self.item()
         self.depth = len(bound)
 
-    def read_locals(self, bound: Sequence[bool], carry_free: bool) -> None:
-        """Store locals and cells into their slots."""
-        for slot in range(len(self.slots.names)):
-            if slot in self.slots.free:
-                has_value = carry_free
-            else:
-                has_value = slot < len(bound) and bound[slot]
+    def read_locals(self, bound: Sequence[bool]) -> None:
+        """Store locals and own cells into their slots; slot 0 later."""
+        for slot in range(len(self.slots.names) - len(self.slots.free)):
             own = slot + self.shift
-            if has_value:
-                write: Instructions = [*self.item(), ("STORE_FAST", own)]
+            if slot < len(bound) and bound[slot]:
+                write: Instructions = [*self.item(self.slots.names[slot]), ("STORE_FAST", own)]
             elif own == 0:
                 write = [("DELETE_DEREF" if slot in self.slots.cells else "DELETE_FAST", 0)]
             else:
@@ -184,6 +198,13 @@ class _Unpack:
                 self.body += write
         if self.shift:
             self.last = [("DELETE_FAST", 0)]
+
+    def read_cells(self) -> None:
+        """Put the closure's cells in place of those that the function object brought."""
+        start = self.position
+        for slot in self.slots.free:
+            self.body += [*self.item(self.slots.names[slot]), ("STORE_FAST", slot + self.shift)]
+        self.cells = (start, self.position)
 
 
 def _join(
@@ -225,4 +246,6 @@ def _join(
         co_linetable=lines + code.co_linetable,
         co_exceptiontable=bytecode.encode_exceptions(moved),
     )
-    return Resumed(made, place.line if place else first, row is not None, size)
+    line = place.line if place else first
+    STATE_NAMES[made] = tuple(unpack.named)
+    return Resumed(made, code, line, row is not None, size, unpack.shift, unpack.cells)

@@ -10,12 +10,12 @@ from typing import Any
 from braze import native
 from braze.capture.markers import DISABLED
 from braze.capture.points import ResumePoint
-from braze.capture.records import Capture, FrameState
+from braze.capture.records import Capture
+from braze.capture.residual import Place
 from braze.capture.resume import resume_code
 from braze.capture.site import Backend, Recompile, Site, all_sites, here
 from braze.capture.skip import is_skipped
 from braze.options import Options
-from braze.support import trace
 
 Tracer = Callable[..., Capture]
 _hooked_codes: dict[CodeType, Any] = {}
@@ -52,8 +52,7 @@ class Session:
             from braze.capture.tracer import trace_frame
 
             self.tracer = trace_frame
-        with trace.stage("capture"):
-            return self.tracer(function, locals, self.options, symbolic=symbolic)
+        return self.tracer(function, locals, self.options, symbolic=symbolic)
 
     def entry(self, function: FunctionType, name: str, *, resumed: bool = False, hooked: bool = False) -> Any:
         """A new entry for a function."""
@@ -63,16 +62,21 @@ class Session:
 
     # -- what residual code asks for (residual.Resumes)
 
-    def point(
-        self, frame: FrameState, *, offset: int, pushes: int, raises: bool, captured: bool, fixed: bool
-    ) -> ResumePoint:
+    def point(self, place: Place, *, offset: int, pushes: int, raises: bool, captured: bool) -> ResumePoint:
         """The resume functions of one place, shared by all captures that stop there in the same shape."""
-        shape = (tuple(i >= 0 for i in frame.stack), tuple(i >= 0 for i in frame.locals))
-        key = (id(frame.code), offset, pushes, raises, captured, fixed, shape)
+        key = (id(place.code), offset, pushes, raises, captured, place.carries, place.stack, place.locals)
         found = self.points.get(key)
         if found is None:
-            made = resume_code(frame.code, offset, *shape, pushes=pushes, raises=raises, carry_free=not fixed)
-            found = self.points[key] = ResumePoint(self, frame.code, made, raises, captured, fixed)
+            made = resume_code(
+                place.code,
+                offset,
+                place.stack,
+                place.locals,
+                pushes=pushes,
+                raises=raises,
+                carry_free=place.carries,
+            )
+            found = self.points[key] = ResumePoint(self, made, raises, captured)  # keeps the code's id taken
         return found
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import logging
 import sys
@@ -180,9 +181,9 @@ class Tracer:
         found = self.globals.get(id(own))
         if found is None:
             if own is self.function.__globals__:
-                found = Globals(own, {}, None, Step.GLOBALS_OF)
+                found = Globals(own, vars(builtins), None, Step.GLOBALS_OF)
             else:
-                found = Globals(own, {}, self.tree.constant(module), Step.DICT)
+                found = Globals(own, vars(builtins), self.tree.constant(module), Step.DICT)
             self.globals[id(own)] = found
         return found.get(self, name)
 
