@@ -501,6 +501,30 @@ def test_recursion_ends_in_recursion_error():
     assert add(1) == 3
 
 
+def count_down(n):
+    return 0 if n == 0 else count_down(n - 1) + 1
+
+
+@needs_hook
+def test_deep_recursion_is_python_s_own():
+    """As deep as without the hook; a trace started at the bottom still gets its frames."""
+
+    def bottom(n):
+        return traced(lambda f, l: "caught", add, 1) if n == 0 else bottom(n - 1)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(200_000)
+    try:
+        for n in (900, 5000, 50_000):
+            assert native.run_hooked(count_down, n) == n
+            assert native.run_hooked(bottom, n) == "caught"
+        assert traced(lambda f, l: DEFAULT, count_down, 600) == 600
+        raised(RecursionError, lambda: traced(lambda f, l: DEFAULT, count_down, 50_000))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert traced(lambda f, l: "caught", add, 1) == "caught"
+
+
 @needs_hook
 def test_replaced_frames_leave_nothing_behind():
     class Token:

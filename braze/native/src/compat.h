@@ -87,6 +87,19 @@ PyObject **frame_slots(Frame *frame);
 int frame_dispose(PyThreadState *state, Frame *frame, PyObject *stub);
 bool frame_needs_stub(void);
 
+/* Whether little is left of what CPython counts for calls that nest on the C stack (1500 on 3.12.1). */
+static inline bool
+recursion_is_short(PyThreadState *state)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return state->c_recursion_remaining < Py_C_RECURSION_LIMIT / 3;
+#elif PY_VERSION_HEX >= 0x030C0000
+    return state->c_recursion_remaining < C_RECURSION_LIMIT / 3;
+#else
+    return false;
+#endif
+}
+
 /* -- data beside code objects --------------------------------------------------------------------- */
 Py_ssize_t code_extra_index(freefunc destroy);
 void *code_extra(PyCodeObject *code, Py_ssize_t index);

@@ -7,7 +7,12 @@
 
 _Thread_local int current_mode = MODE_OFF;
 static _Thread_local PyObject *current_handler;           /* TRACE: borrowed from call_traced */
-static _Thread_local PyFunctionObject *passing_function;  /* RUN: its next frame is evaluated as it is */
+static _Thread_local PyFunctionObject *passing_function; /* RUN: its next frame is evaluated as it is */
+static _Thread_local int depth;                          /* of evaluators on this thread's C stack */
+
+/* With an evaluator in place Python calls nest on the C stack, where CPython without one nests none. Beyond
+ * this depth (more than Python's default recursion limit) frames are no longer offered: see evaluate_deep. */
+enum { DEEP = 1500 };
 
 PyObject *default_marker;
 static PyObject *frame_callback;
@@ -218,12 +223,9 @@ trace_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionOb
 static const int generator_flags = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
 
 static PyObject *
-evaluate(PyThreadState *state, Frame *frame, int throwing)
+evaluate_frame(PyThreadState *state, Frame *frame)
 {
     int mode = current_mode;
-    if (mode == MODE_OFF || throwing) {
-        return below(state, frame, throwing);
-    }
     PyCodeObject *code = frame_starting(frame);
     PyFunctionObject *function = code != NULL ? frame_function(frame) : NULL;
     if (function == NULL || !(code->co_flags & CO_OPTIMIZED)) {
@@ -245,6 +247,46 @@ evaluate(PyThreadState *state, Frame *frame, int throwing)
     return run_frame(state, frame, code, function);
 }
 
+static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing);
+
+/* Deep recursion: go on without the evaluator, so that Python's own limit is the one that counts. A tracer
+ * must not miss frames, so it gets the RecursionError that its own recursion would end in. */
+static PyObject *
+evaluate_deep(PyThreadState *state, Frame *frame, int throwing)
+{
+    if (current_mode == MODE_TRACE && !throwing) {
+        PyCodeObject *code = frame_starting(frame);
+        PyObject *stub = code != NULL ? stub_of(code) : NULL;
+        if (code != NULL && (stub != NULL || !frame_needs_stub())) {
+            PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while tracing");
+            return give_up(state, frame, stub, NULL);
+        }
+    }
+    frame_evaluator_set(below);
+    PyObject *result = below(state, frame, throwing);
+    if (users > 0) {
+        frame_evaluator_set(evaluate);
+    }
+    return result;
+}
+
+static PyObject *
+evaluate(PyThreadState *state, Frame *frame, int throwing)
+{
+    PyObject *result;
+    if (++depth > DEEP || (current_mode != MODE_TRACE && recursion_is_short(state))) {
+        result = evaluate_deep(state, frame, throwing);
+    }
+    else if (current_mode == MODE_OFF || throwing) {
+        result = below(state, frame, throwing);
+    }
+    else {
+        result = evaluate_frame(state, frame);
+    }
+    depth--;
+    return result;
+}
+
 static void
 enter(void)
 {
@@ -254,6 +296,9 @@ enter(void)
             return;
         }
         below = overlaid ? frame_evaluator_default() : restore;
+        frame_evaluator_set(evaluate);
+    }
+    else if (frame_evaluator_get() == below) { /* a deep recursion put it aside */
         frame_evaluator_set(evaluate);
     }
 }
@@ -273,14 +318,14 @@ leave(void)
 }
 
 typedef struct {
-    int mode;
+    int mode, depth;
     PyObject *handler;
 } Saved;
 
 static PyObject *
 call_in_mode(int mode, PyObject *handler, PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    Saved saved = {current_mode, current_handler};
+    Saved saved = {current_mode, depth, current_handler};
     if (mode != MODE_OFF) {
         enter();
     }
@@ -288,6 +333,7 @@ call_in_mode(int mode, PyObject *handler, PyObject *callable, PyObject *const *a
     current_handler = handler;
     PyObject *result = PyObject_Vectorcall(callable, args, nargsf, kwnames);
     current_mode = saved.mode;
+    depth = saved.depth;
     current_handler = saved.handler;
     if (mode != MODE_OFF) {
         leave();
@@ -349,12 +395,14 @@ call_traced(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "call_traced: keywords must be a dict or None");
         return NULL;
     }
-    Saved saved = {current_mode, current_handler};
+    Saved saved = {current_mode, depth, current_handler};
     enter();
     current_mode = MODE_TRACE;
+    depth = 0; /* a trace deep down still gets its frames */
     current_handler = Py_NewRef(args[0]);
     PyObject *result = PyObject_Call(args[1], positional, keywords);
     current_mode = saved.mode;
+    depth = saved.depth;
     current_handler = saved.handler;
     leave();
     Py_DECREF(args[0]);
