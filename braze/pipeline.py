@@ -46,7 +46,9 @@ class CompiledInfo:
     seconds: float
 
 
-def compile_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext) -> Callable[..., Any]:
+def compile_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext
+) -> Callable[..., Any]:
     """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
     partition = partition_graph(gm, example_inputs, ctx)
     try:
@@ -82,7 +84,9 @@ def with_attributes(call: GraphCall, module: torch.fx.GraphModule, names: tuple[
     return with_held
 
 
-def partition_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext) -> Partition:
+def partition_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext
+) -> Partition:
     """Trace to ATen, functionalize, decompose."""
     if trace.dumping():
         trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))

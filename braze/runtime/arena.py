@@ -15,7 +15,7 @@ import torch
 class Arena:
     """A block of bytes, 64-byte aligned, and the views of it that graphs have made."""
 
-    __slots__ = ("base", "bytes", "storage", "views", "_typed")
+    __slots__ = ("_typed", "base", "bytes", "storage", "views")
 
     def __init__(self, size: int, device: str = "cpu") -> None:
         self.storage = torch.empty(size + 64, dtype=torch.uint8, device=device)

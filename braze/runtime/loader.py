@@ -72,7 +72,9 @@ class Runtime:
     def relayout(result: torch.Tensor, sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
         """A result of ATen copied into the strides that the kernels after it were made for."""
         if tuple(result.shape) != tuple(sizes):
-            raise RuntimeError(f"an operator returned sizes {tuple(result.shape)} where {tuple(sizes)} were planned")
+            raise RuntimeError(
+                f"an operator returned sizes {tuple(result.shape)} where {tuple(sizes)} were planned"
+            )
         made = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)
         return made.copy_(result)
 

@@ -30,7 +30,11 @@ class PackedWeights:
     """The packed copies of all weights of one graph: ``copies = packed(weights)``."""
 
     def __init__(
-        self, packers: Sequence[Packer], packed_bytes: Sequence[int], weight_bytes: Sequence[int], sampler: Sampler
+        self,
+        packers: Sequence[Packer],
+        packed_bytes: Sequence[int],
+        weight_bytes: Sequence[int],
+        sampler: Sampler,
     ) -> None:
         self._packers = tuple(packers)
         self._bytes = tuple(packed_bytes)

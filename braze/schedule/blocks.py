@@ -78,7 +78,9 @@ def block_of(number: int, step: Step) -> Block:
     return Block(Shape.EXTERN, (), (), (), found, number, step.device, step)
 
 
-def moved(part: Part, substitution: Substitution, axes: tuple[Axis, ...], rows: tuple[Axis, ...], role: Role) -> Part:
+def moved(
+    part: Part, substitution: Substitution, axes: tuple[Axis, ...], rows: tuple[Axis, ...], role: Role
+) -> Part:
     """The part over another block's symbols."""
     nest = part.nest
     return Part(

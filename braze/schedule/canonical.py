@@ -19,7 +19,9 @@ from braze.schedule.rewrite import Substitution, forwarded, index_exprs, rewrite
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol
 
 
-def group_of(block: Block, number: int, needed: set[str], buffers: Mapping[str, Buffer], choices: Choices) -> Group:
+def group_of(
+    block: Block, number: int, needed: set[str], buffers: Mapping[str, Buffer], choices: Choices
+) -> Group:
     """The group of a block; ``needed``: the buffers somebody outside of it reads."""
     if block.shape is Shape.EXTERN:
         return _extern(block, number)
@@ -99,7 +101,9 @@ class _Forwarding:
 
         nest = part.nest
         reductions = tuple(Reduction(r.kind, r.dtype, new(r.value)) for r in nest.reductions)
-        stores = tuple(Store(s.buffer, s.index, new(s.value), s.mode, tuple(map(new, s.args))) for s in nest.stores)
+        stores = tuple(
+            Store(s.buffer, s.index, new(s.value), s.mode, tuple(map(new, s.args))) for s in nest.stores
+        )
         for s in stores:
             self.stored(s, part.role)
         return Part(part.number, dataclasses.replace(nest, reductions=reductions, stores=stores), part.role)
@@ -170,7 +174,9 @@ def drop_unneeded(parts: list[Part], needed: set[str]) -> list[Part]:
     return out[::-1] or parts[-1:]
 
 
-def canonical_axes(block: Block, parts: list[Part]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Substitution]:
+def canonical_axes(
+    block: Block, parts: list[Part]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Substitution]:
     """Merge and rename the axes of a block; the substitution carries the old symbols over."""
     indices = {e for p in parts for e in index_exprs(p.nest)}
     if block.shape is Shape.TEMPLATE:
@@ -213,7 +219,9 @@ def _contiguous(outer: Axis, inner: Axis, indices: set[Expr]) -> bool:
     return True
 
 
-def _renamed(part: Part, axes: tuple[Axis, ...], rows: tuple[Axis, ...], substitution: Substitution) -> LoopNest:
+def _renamed(
+    part: Part, axes: tuple[Axis, ...], rows: tuple[Axis, ...], substitution: Substitution
+) -> LoopNest:
     nest = part.nest
     return dataclasses.replace(
         nest,

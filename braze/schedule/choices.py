@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from braze.loops.ir import Buffer, LoopNest, Node, Op
 from braze.options import Options
-from braze.schedule.rewrite import walk
 from braze.schedule.records import GroupKind
+from braze.schedule.rewrite import walk
 from braze.symbolic.expr import Expr, Symbol
 
 #: operations that cost tens of cycles an element

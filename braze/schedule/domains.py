@@ -91,7 +91,9 @@ def _composed(parts: list[Axis]) -> Expr:
     return total
 
 
-def decomposed(overlay_map: dict[Symbol, Expr], axes: Sequence[Axis], whole: Sequence[Axis]) -> dict[Symbol, Expr]:
+def decomposed(
+    overlay_map: dict[Symbol, Expr], axes: Sequence[Axis], whole: Sequence[Axis]
+) -> dict[Symbol, Expr]:
     """Write the pieces of ``axes`` in terms of the unsplit axes ``whole`` (m -> m // s, m % s)."""
     out: dict[Symbol, Expr] = {}
     for axis in whole:

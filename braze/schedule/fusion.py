@@ -119,7 +119,9 @@ def horizontal(fusion: Fusion, block: Block) -> Iterable[tuple[Block, Block]]:
     if block.shape not in (Shape.POINT, Shape.ROW):
         return
     for name in block.accesses.reads:
-        later = [u for u in fusion.graph.users[name] if 0 < place[u] - place[block] <= fusion.choices.sibling_reach]
+        later = [
+            u for u in fusion.graph.users[name] if 0 < place[u] - place[block] <= fusion.choices.sibling_reach
+        ]
         for other in sorted(later, key=place.__getitem__)[:2]:
             if other.shape not in (Shape.POINT, Shape.ROW):
                 continue

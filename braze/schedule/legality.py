@@ -146,9 +146,7 @@ def _same_points(a: Accesses, b: Accesses, conflicts: set[str]) -> bool:
 
 def _read_alike(a: Accesses, b: Accesses) -> bool:
     """Whether some buffer is read at the same points by both."""
-    return any(
-        indices & b.reads[name] - {None} for name, indices in a.reads.items() if name in b.reads
-    )
+    return any(indices & b.reads[name] - {None} for name, indices in a.reads.items() if name in b.reads)
 
 
 def _made(a: Block, b: Block, fit: Fit, found: Accesses, reason: str) -> Block:
@@ -171,7 +169,9 @@ def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
     """Whether each element of a buffer in conflict is written at one point only."""
     for part in block.parts:
         for store in part.nest.stores:
-            if store.buffer in conflicts and not injective(store.index, part.nest.axes, facts.choices.size_hint):
+            if store.buffer in conflicts and not injective(
+                store.index, part.nest.axes, facts.choices.size_hint
+            ):
                 return False
     return True
 

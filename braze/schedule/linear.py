@@ -40,7 +40,11 @@ def _a_split(nest: LoopNest) -> tuple[Axis, Expr] | None:
     for e in set(index_exprs(nest)):
         for numerator, divisor in _divisions(e):
             axis = by_symbol.get(numerator) if isinstance(numerator, Symbol) else None
-            if axis is not None and not divisor.symbols() & by_symbol.keys() and modulo(axis.extent, divisor) is ZERO:
+            if (
+                axis is not None
+                and not divisor.symbols() & by_symbol.keys()
+                and modulo(axis.extent, divisor) is ZERO
+            ):
                 found[axis, divisor] = None
     # the largest first: smaller divisors of the inner part are found in the next round
     return max(found, key=lambda item: (item[1].value or 0, str(item[1]), item[0].symbol.name), default=None)

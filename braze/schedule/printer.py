@@ -46,14 +46,19 @@ def print_schedule(s: Schedule) -> str:
 
 
 def _group(g: Group) -> list[str]:
-    lines = [f"{g.name}: {g.kind.value} over [{_axes(g.axes)}]" + (f" rows [{_axes(g.row_axes)}]" if g.row_axes else "")]
+    lines = [
+        f"{g.name}: {g.kind.value} over [{_axes(g.axes)}]"
+        + (f" rows [{_axes(g.row_axes)}]" if g.row_axes else "")
+    ]
     lines.append(f"  reads {', '.join(g.reads) or '-'}; writes {', '.join(g.writes) or '-'}")
     if g.internal:
         lines.append(f"  internal {', '.join(g.internal)}")
     if g.reason:
         lines.append(f"  because {g.reason}")
     if isinstance(g.call, ExternCall):
-        lines.append(f"  {', '.join(g.call.outputs)} = {g.call.target}({', '.join(map(_argument, g.call.args))})")
+        lines.append(
+            f"  {', '.join(g.call.outputs)} = {g.call.target}({', '.join(map(_argument, g.call.args))})"
+        )
     elif isinstance(g.call, TemplateCall):
         lines.append(f"  {g.call.kind}({', '.join(map(_argument, g.call.args))})")
         lines += [f"    {line}" for line in _stores(g.call.epilogue)]
@@ -73,7 +78,10 @@ def _nest(step: LoopNest) -> list[str]:
 
 def _stores(stores: tuple[Store, ...]) -> list[str]:
     names: dict[Node, str] = {}
-    return [f"{s.buffer}[{s.index}] {'+=' if s.mode.value == 'add' else '='} {node_text(s.value, names)}" for s in stores]
+    return [
+        f"{s.buffer}[{s.index}] {'+=' if s.mode.value == 'add' else '='} {node_text(s.value, names)}"
+        for s in stores
+    ]
 
 
 def node_text(node: Node, names: dict[Node, str]) -> str:

@@ -46,7 +46,9 @@ def _groups(program: LoopProgram, blocks: list[Block], kept: set[str], choices: 
             readers.setdefault(name, []).append(block)
     groups = []
     for number, block in enumerate(blocks):
-        needed = {n for n in block.accesses.writes if n in kept or any(r is not block for r in readers.get(n, ()))}
+        needed = {
+            n for n in block.accesses.writes if n in kept or any(r is not block for r in readers.get(n, ()))
+        }
         groups.append(group_of(block, number, needed, buffers, choices))
     return groups
 

@@ -106,9 +106,21 @@ def check_memory(groups: tuple[Group, ...], plan: MemoryPlan) -> None:
                 _fail(f"slots of {a.buffer} and {b.buffer} overlap while both are alive")
 
 
+#: sizes at which symbolic slots are compared where the bounds do not decide
+_TRIED = (2, 3, 17, 64, 1000)
+
+
 def _disjoint(a: Expr, a_bytes: Expr, b: Expr, b_bytes: Expr) -> bool:
     for gap in (b - a - a_bytes, a - b - b_bytes):
         low = gap.bounds()[0]
         if gap is ZERO or (low is not None and low >= 0):
             return True
-    return a_bytes is ZERO or b_bytes is ZERO
+    symbols = (a + a_bytes + b + b_bytes).symbols()
+    return all(
+        _apart(*(e.evaluate(dict.fromkeys(symbols, size)) for e in (a, a_bytes, b, b_bytes)))
+        for size in _TRIED
+    )
+
+
+def _apart(a: int, a_bytes: int, b: int, b_bytes: int) -> bool:
+    return not a_bytes or not b_bytes or a + a_bytes <= b or b + b_bytes <= a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,17 @@ def captured(fn: Callable[..., Any], inputs: Sequence[Any], parameters: Sequence
     gm = torch.fx.symbolic_trace(fn)
     mode = new_mode()
     fakes = [mode.fake(x) for x in inputs]
-    for k, (node, fake) in enumerate(zip((n for n in gm.graph.nodes if n.op == "placeholder"), fakes, strict=False)):
+    for k, (node, fake) in enumerate(
+        zip((n for n in gm.graph.nodes if n.op == "placeholder"), fakes, strict=False)
+    ):
         node.meta["val"] = fake
         node.meta["role"] = "parameter" if k in parameters else "user"
     return gm, fakes
 
 
-def compiled(fn: Callable[..., Any], inputs: Sequence[Any], parameters: Sequence[int] = ()) -> tuple[Any, Any]:
+def compiled(
+    fn: Callable[..., Any], inputs: Sequence[Any], parameters: Sequence[int] = ()
+) -> tuple[Any, Any]:
     """(call, CompiledInfo) of a function of tensors."""
     with torch.no_grad(), trace.collect() as events:
         call = pipeline.compile_graph(*captured(fn, inputs, parameters), CONTEXT)
@@ -74,13 +79,17 @@ def test_softmax_is_one_kernel() -> None:
 
 def test_masked_softmax_is_one_kernel() -> None:
     """Scaling and a broadcast mask join the softmax."""
-    info = check(lambda x, m: torch.softmax(x / 8 + m, -1), torch.randn(2, 3, 16, 16), torch.randn(2, 1, 1, 16))
+    info = check(
+        lambda x, m: torch.softmax(x / 8 + m, -1), torch.randn(2, 3, 16, 16), torch.randn(2, 1, 1, 16)
+    )
     assert (len(info.kernels), info.externs) == (1, ())
 
 
 def test_layer_norm_is_one_kernel() -> None:
     """Mean, variance, scale and shift in one pass over each row."""
-    info = check(lambda x, w, b: F.layer_norm(x, (96,), w, b), torch.randn(4, 33, 96), torch.randn(96), torch.randn(96))
+    info = check(
+        lambda x, w, b: F.layer_norm(x, (96,), w, b), torch.randn(4, 33, 96), torch.randn(96), torch.randn(96)
+    )
     assert (len(info.kernels), info.externs) == (1, ())
 
 
@@ -221,7 +230,6 @@ def test_dumps_are_numbered_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_concurrent_calls() -> None:
     """Two threads in one graph have their own arenas."""
-    import threading
 
     def fn(x: Any) -> Any:
         return torch.sort(torch.softmax(torch.sort(x, -1)[0] * 3, -1) + 1, -1)[0] * 2

@@ -47,7 +47,9 @@ def test_every_part_of_the_key_counts(disk: DiskCache) -> None:
         key("kernels", source="text", flags=("-O2",), target="avx512"),
     ):
         assert new.digest != old.digest
-    assert why(old, key("kernels", source="text", flags=("-O2",), target="avx512")) == "target: avx2 -> avx512"
+    assert (
+        why(old, key("kernels", source="text", flags=("-O2",), target="avx512")) == "target: avx2 -> avx512"
+    )
     assert key("graphs", source="text", flags=("-O2",), target="avx2").digest != old.digest
 
 
@@ -121,7 +123,9 @@ def test_unwritable_folder_works_and_says_so_once(
     forget_warnings()
     real = cache.tempfile.mkstemp
     monkeypatch.setattr(
-        cache.tempfile, "mkstemp", lambda dir, **kw: refuse() if disk.root in Path(dir).parents else real(dir=dir, **kw)
+        cache.tempfile,
+        "mkstemp",
+        lambda dir, **kw: refuse() if disk.root in Path(dir).parents else real(dir=dir, **kw),
     )
     logging.getLogger("braze").propagate = True
     with caplog.at_level(logging.WARNING):

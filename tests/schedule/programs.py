@@ -19,8 +19,8 @@ from braze.loops.ir import (
     LoopProgram,
     Node,
     Op,
-    Reduction,
     ReduceKind,
+    Reduction,
     Step,
     Store,
     TemplateCall,
@@ -103,7 +103,9 @@ class Builder:
         """A reduction into a new buffer shaped as its parallel axes."""
         self.buffer(out, [a.extent for a in over])
         store = Store(out, at(over, strides([a.extent for a in over])), reduced())
-        self.steps.append(LoopNest(f"s_{out}", over, rows, (Reduction(kind, F32, value),), (store,), "cpu", (out,)))
+        self.steps.append(
+            LoopNest(f"s_{out}", over, rows, (Reduction(kind, F32, value),), (store,), "cpu", (out,))
+        )
         return out
 
     def gemm(self, out: str, a: str, b: str, m: int, k: int, n: int) -> str:
@@ -123,7 +125,9 @@ class Builder:
             made.append(b)
         inputs = tuple(b.name for b in made if b.kind is BufferKind.INPUT)
         written = {s.buffer for step in self.steps if isinstance(step, LoopNest) for s in step.stores}
-        views = tuple(BufferView(n, self.buffers[n].sizes, self.buffers[n].strides, ZERO, F32) for n in outputs)
+        views = tuple(
+            BufferView(n, self.buffers[n].sizes, self.buffers[n].strides, ZERO, F32) for n in outputs
+        )
         mutated = tuple(n for n in inputs if n in written)
         return LoopProgram("test", tuple(made), tuple(self.steps), inputs, views, mutated)
 
@@ -147,6 +151,9 @@ def as_program(s: Schedule) -> LoopProgram:
 def run(program: LoopProgram, seed: int = 0) -> list[torch.Tensor]:
     """Outputs and mutated inputs for random inputs."""
     gen = torch.Generator().manual_seed(seed)
-    inputs = [torch.randn([int(e.value or 0) for e in program.buffer(n).sizes], generator=gen) for n in program.inputs]
+    inputs = [
+        torch.randn([int(e.value or 0) for e in program.buffer(n).sizes], generator=gen)
+        for n in program.inputs
+    ]
     outputs = interpret(program, inputs)
     return [*outputs, *(inputs[program.inputs.index(n)] for n in program.mutated)]

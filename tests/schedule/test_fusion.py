@@ -5,22 +5,34 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+
+from braze.loops.ir import (
+    BufferView,
+    DType,
+    ExternCall,
+    LoopNest,
+    LoopProgram,
+    Op,
+    ReduceKind,
+    Store,
+    StoreMode,
+)
+from braze.schedule import schedule
+from braze.schedule.choices import Choices
+from braze.schedule.records import GroupKind
+from braze.symbolic.expr import Integer, Symbol
 from tests.schedule.programs import (
     Builder,
     as_program,
     at,
     axes,
     call,
+    context,
     load,
     run,
     scheduled,
     strides,
 )
-
-from braze.loops.ir import BufferView, DType, ExternCall, LoopNest, LoopProgram, Op, ReduceKind, Store, StoreMode
-from braze.schedule.choices import Choices
-from braze.schedule.records import GroupKind
-from braze.symbolic.expr import Integer, Symbol
 
 
 def kernels(program: LoopProgram) -> int:
@@ -290,9 +302,7 @@ def test_equal_layers_have_equal_steps() -> None:
     for k, cut in enumerate([(4, 8, 16), (512,)]):
         over = axes("q" if k else "i", *cut)
         last = b.point(f"t{k}", over, call(Op.EXP, load(last, at(over, strides(list(cut))))))
-        b.steps.append(
-            ExternCall(f"opaque{k}", "aten.sort.default", (), (), (), mutates=(last,))
-        )
+        b.steps.append(ExternCall(f"opaque{k}", "aten.sort.default", (), (), (), mutates=(last,)))
     plan = scheduled(b.program(last))
     first, second = (g for g in plan.groups if g.steps)
     assert first.axes == second.axes
@@ -305,9 +315,6 @@ def test_choices_can_be_replaced() -> None:
     class Never(Choices):
         def fits(self, steps: int) -> bool:
             return False
-
-    from braze.schedule import schedule
-    from tests.schedule.programs import context
 
     b = Builder()
     b.input("x", 32, 16)

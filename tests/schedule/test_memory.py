@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.schedule.programs import Builder, axes, call, load, scheduled
-from tests.schedule.test_random_programs import programs
 
 from braze.loops.ir import LoopProgram, Op
 from braze.schedule.memory import ALIGNMENT, Life, _best_fit, _largest_first, _pack_symbolic
 from braze.schedule.verify import check_memory
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol
+from tests.schedule.programs import Builder, axes, call, load, scheduled
+from tests.schedule.test_random_programs import programs
 
 
 @st.composite

@@ -7,11 +7,11 @@ import dataclasses
 import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from tests.schedule.programs import Builder, as_program, at, axes, call, load, run, scheduled, strides
 
 from braze.loops.ir import LoopProgram, Op, ReduceKind
 from braze.schedule.printer import print_schedule
 from braze.schedule.records import GroupKind
+from tests.schedule.programs import Builder, as_program, at, axes, call, load, run, scheduled, strides
 
 SHAPE = (3, 4, 6)
 FULL = 72
@@ -29,7 +29,11 @@ def programs(draw: st.DrawFn) -> LoopProgram:
     columns = [b.input("column", 6)]
     count = draw(st.integers(2, 9))
     for k in range(count):
-        kind = draw(st.sampled_from(["point", "point", "row", "column", "reduce", "reduce", "spread", "turn", "inplace", "gemm"]))
+        kind = draw(
+            st.sampled_from(
+                ["point", "point", "row", "column", "reduce", "reduce", "spread", "turn", "inplace", "gemm"]
+            )
+        )
         x, y = draw(st.sampled_from(full)), draw(st.sampled_from(full))
         op = draw(st.sampled_from(OPS))
         if kind == "point":
@@ -39,14 +43,28 @@ def programs(draw: st.DrawFn) -> LoopProgram:
         elif kind == "row":
             over = axes("i", *draw(st.sampled_from([(12,), (3, 4)])))
             index = at(over, strides([a.extent for a in over]))
-            rows.append(b.point(f"t{k}", over, call(op, load(draw(st.sampled_from(rows)), index), load(draw(st.sampled_from(rows)), index))))
+            rows.append(
+                b.point(
+                    f"t{k}",
+                    over,
+                    call(
+                        op, load(draw(st.sampled_from(rows)), index), load(draw(st.sampled_from(rows)), index)
+                    ),
+                )
+            )
         elif kind == "reduce":
             over, row = axes("i", *draw(st.sampled_from([(12,), (3, 4)]))), axes("r", 6)
             base = at(over, [s * 6 for s in strides([a.extent for a in over])])
             value = call(op, load(x, base + row[0].symbol), load(y, base + row[0].symbol))
             if draw(st.booleans()):
-                value = call(Op.SUB, value, load(draw(st.sampled_from(rows)), at(over, strides([a.extent for a in over]))))
-            rows.append(b.reduce(f"t{k}", over, row, draw(st.sampled_from([ReduceKind.SUM, ReduceKind.MAX])), value))
+                value = call(
+                    Op.SUB,
+                    value,
+                    load(draw(st.sampled_from(rows)), at(over, strides([a.extent for a in over]))),
+                )
+            rows.append(
+                b.reduce(f"t{k}", over, row, draw(st.sampled_from([ReduceKind.SUM, ReduceKind.MAX])), value)
+            )
         elif kind == "column":
             over, row = axes("i", 6), axes("r", *draw(st.sampled_from([(12,), (3, 4)])))
             index = at(row, [s * 6 for s in strides([a.extent for a in row])]) + over[0].symbol
@@ -63,7 +81,11 @@ def programs(draw: st.DrawFn) -> LoopProgram:
             turned = at(over, (24, 1, 6))
             value = call(op, load(x, turned), load(y, turned))
             if draw(st.booleans()):
-                full.append(b.point(f"t{k}", over, value, turned) if f"t{k}" in b.buffers else b.point(b.buffer(f"t{k}", SHAPE), over, value, turned))
+                full.append(
+                    b.point(f"t{k}", over, value, turned)
+                    if f"t{k}" in b.buffers
+                    else b.point(b.buffer(f"t{k}", SHAPE), over, value, turned)
+                )
             else:
                 full.append(b.point(f"t{k}", over, value))
         elif kind == "gemm":
@@ -95,4 +117,6 @@ def test_no_more_groups_than_steps(program: LoopProgram) -> None:
     fused, plain = scheduled(program), scheduled(program, fusion=False)
     assert len(fused.groups) <= len(plain.groups) <= len(program.steps)
     for group in fused.groups:
-        assert (group.kind is GroupKind.POINTWISE) == (bool(group.steps) and not group.row_axes and not any(s.reductions for s in group.steps))
+        assert (group.kind is GroupKind.POINTWISE) == (
+            bool(group.steps) and not group.row_axes and not any(s.reductions for s in group.steps)
+        )

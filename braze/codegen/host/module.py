@@ -94,7 +94,9 @@ class _Host:
         names = []
         for k, buffer in enumerate(self.schedule.program.inputs):
             symbols = [x for x in self.schedule.program.sizes if x.input == k and x.dim < 0]
-            names.append(identifier(buffer) if buffer else identifier(symbols[0].symbol.name) if symbols else "_")
+            names.append(
+                identifier(buffer) if buffer else identifier(symbols[0].symbol.name) if symbols else "_"
+            )
         lines = [f"{tuple_text(tuple(names))} = inputs"] if names else []
         for x in self.schedule.program.sizes:
             if x.dim >= 0:
@@ -213,7 +215,9 @@ class _Host:
         for o in self.schedule.program.outputs:
             if isinstance(o, BufferView):
                 whole = self.homes.is_whole(o)
-                returned.append(identifier(o.buffer) if whole else strided(identifier(o.buffer), o, self.homes))
+                returned.append(
+                    identifier(o.buffer) if whole else strided(identifier(o.buffer), o, self.homes)
+                )
             else:
                 returned.append(str(o) if isinstance(o, Expr) else constant_text(o))
         return tuple_text(tuple(returned))
@@ -222,7 +226,9 @@ class _Host:
 def _empty(homes: Homes, name: str) -> str:
     b = homes.buffers[name]
     device = "" if b.device == "cpu" else f", device={b.device!r}"
-    return f"empty_strided({tuple_text(b.sizes)}, {tuple_text(b.strides)}, dtype={dtype_text(b.dtype)}{device})"
+    return (
+        f"empty_strided({tuple_text(b.sizes)}, {tuple_text(b.strides)}, dtype={dtype_text(b.dtype)}{device})"
+    )
 
 
 def _indent(lines: Sequence[str], depth: int = 1) -> list[str]:

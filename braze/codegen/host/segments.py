@@ -46,7 +46,8 @@ def segment_text(segment: Segment, homes: Homes, sizes: tuple[Symbol, ...]) -> s
     lines: list[str] = []
     for launch in segment.launches:
         args = [
-            segment.slot(launch.packed[a]) if a in launch.packed else _argument(a, segment, homes) for a in launch.args
+            segment.slot(launch.packed[a]) if a in launch.packed else _argument(a, segment, homes)
+            for a in launch.args
         ]
         lines.append("  {")
         lines.append(f"    void *a[] = {{{', '.join(args) or '0'}}};")
