@@ -407,6 +407,7 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
         with t.mode:
             return _interpret(t, localsplus)
     finally:
+        t.mode.release()
         t.state.restore()
         sys.setrecursionlimit(limit)
         if collecting:

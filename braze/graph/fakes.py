@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import torch_compat
+from braze.graph import metadata, torch_compat
 from braze.graph.memo import MISS, Memo
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
@@ -21,6 +21,8 @@ torch_compat.postpone_dynamo()
 
 #: types whose metadata says all; other subclasses carry behaviour that a fake would lose
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.parameter.UninitializedBuffer})
+
+_DEVICE = torch.ops.prim.device.default
 
 _functions = Memo()
 _operators = Memo()
@@ -32,6 +34,8 @@ class _Dispatch(FakeTensorMode):
     owner: FakeMode
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and not self.in_kernel_invocation:
+            return args[0]._fake_device
         kwargs = kwargs or {}
         key = _operators.key(self, func, args, kwargs, torch.get_default_dtype())
         if key is None:
@@ -39,7 +43,13 @@ class _Dispatch(FakeTensorMode):
         found = _operators.recall(self, key, args, kwargs)
         if found is not MISS:
             return found
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if metadata.is_composite(func):
+            with self:
+                result = func.decompose(*args, **kwargs)
+        else:
+            result = metadata.result_of(self, func, args, kwargs)
+        if result is metadata.MISS:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
         _operators.store(key, args, kwargs, result, mutates=func._schema.is_mutable)
         return result
 
@@ -55,6 +65,10 @@ class FakeMode:
         #: name in expressions -> its hint
         self.symbols: dict[str, SymbolSpec] = {}
         self._storages: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
+
+    def release(self) -> None:
+        """Let go of the real tensors: fakes, which live as long as what is compiled from them, keep this mode."""
+        self._storages.clear()
 
     def __enter__(self) -> FakeMode:
         self.dispatch.__enter__()
