@@ -6,12 +6,14 @@ has no OpenMP runtime of its own: ``load`` points its team functions at the one 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,8 +112,7 @@ def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
         try:
             message, _ = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            _kill(process)
             warn_once(
                 ("slow build", command[-1]), f"compiling took over {TIMEOUT:.0f} s; trying -O1", "kernels"
             )
@@ -119,8 +120,7 @@ def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
             try:
                 message, _ = process.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
+                _kill(process)
                 message = b"timed out"
         if process.returncode:
             _stop(running)
@@ -129,15 +129,25 @@ def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
 
 def _start(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
 
 
 def _stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in running:
         if process.poll() is None:
-            process.kill()
-            process.communicate()
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a compiler and what it started (it is the leader of its own group)."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def _fail(command: tuple[str, ...], message: str, unit: str) -> None:

@@ -85,6 +85,21 @@ CODES: dict[str, Code] = {
     # -- BZ30xx: lowering
     # -- BZ40xx: scheduling
     # -- BZ50xx: code generation and builds
+    "BZ5001": Code(
+        "no C compiler",
+        "CPU kernels are written in C, and neither $CC, clang, gcc nor cc is an executable.",
+        "Install gcc or clang, or set CC; until then graphs run through ATen.",
+    ),
+    "BZ5002": Code(
+        "the C compiler is too old",
+        "It does not know the options that name this processor's instructions.",
+        "Use gcc 11 or newer, or clang 14 or newer (set CC).",
+    ),
+    "BZ5003": Code(
+        "generated C did not compile",
+        "A kernel that braze wrote is not valid C: an error in braze.",
+        "Please report it with the source file that the message names.",
+    ),
     # -- BZ60xx: run time and cache
     "BZ6001": Code(
         "pure-Python core",

@@ -1,0 +1,121 @@
+"""Building and loading: the team, several units, failures that say what to do."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from braze.codegen import c as codegen
+from braze.loops.ir import DType, Op, Store
+from braze.runtime import build
+from braze.support.errors import InternalError, Unsupported
+from braze.target import cpu_target
+from tests.codegen.c_bench import axis, call, load, nest, op
+
+ARCH = cpu_target().arch
+
+
+def pointwise(bench, n: int):
+    i = axis("i0", n)
+    step = nest([i], [Store("y", i.symbol, op(Op.EXP, load("x", DType.F32, i.symbol)))])
+    return bench.kernel([step], {"x": torch.empty(1), "y": torch.empty(1)})
+
+
+def test_kernels_use_the_team_of_libtorch(native_bench):
+    """A parallel kernel loads no second OpenMP runtime, and obeys torch.set_num_threads."""
+    n = 1 << 20
+    text = pointwise(native_bench, n)
+    before = runtimes()
+    library = native_bench.library(text)
+    x, y = torch.randn(n), torch.empty(n)
+    call(library, text, {"x": x, "y": y}, {})
+    torch.testing.assert_close(y, x.exp())
+    assert runtimes() == before
+    own = build.openmp()
+    assert own is not None
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        y.zero_()
+        call(library, text, {"x": x, "y": y}, {})
+        torch.testing.assert_close(y, x.exp())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def runtimes() -> set[str]:
+    """OpenMP runtimes mapped into this process."""
+    maps = Path("/proc/self/maps").read_text()
+    return set(re.findall(r"/\S*/lib(?:g|i|)omp\S*", maps))
+
+
+def test_several_units_are_one_library(native_bench, tmp_path):
+    """Kernels dealt to units find each other and the shared runtime."""
+    kernels = [pointwise(native_bench, n) for n in (5, 1000, 1 << 18)]
+    units = [codegen.assemble([k.source], runtime=not i) for i, k in enumerate(kernels)]
+    path = tmp_path / "lib.so"
+    path.write_bytes(build.build_c(units, ARCH))
+    library = build.load(str(path))
+    for k, n in zip(kernels, (5, 1000, 1 << 18), strict=True):
+        x, y = torch.randn(n), torch.empty(n)
+        call(library, k, {"x": x, "y": y}, {})
+        torch.testing.assert_close(y, x.exp())
+    assert not library.has("no_such_kernel")
+
+
+def test_kernels_are_dealt_evenly():
+    """Units of about equal length; few kernels stay together."""
+    assert len(codegen.split(("x" * 100,) * 5, 8)) == 1
+    dealt = codegen.split(tuple("x" * n for n in (9000, 8000, 1000, 2000, 5000)), 2)
+    assert len(dealt) == 2 and sum(map(len, dealt)) == 5
+    sizes = sorted(sum(map(len, unit)) for unit in dealt)
+    assert sizes[1] < 1.3 * sizes[0]
+
+
+def test_a_compile_error_shows_the_message_and_the_source(tmp_path, monkeypatch):
+    """Generated text that does not compile is our error, with the file to look at."""
+    monkeypatch.setenv("BRAZE_DUMP", str(tmp_path))
+    with pytest.raises(InternalError) as caught:
+        build.build_c("void broken(void) { undeclared = 1; }", ARCH)
+    assert caught.value.code == "BZ5003"
+    assert "undeclared" in str(caught.value)
+    assert list(tmp_path.glob("*failed_unit.c"))
+
+
+def test_no_compiler_says_what_to_install(monkeypatch):
+    """Without gcc, clang or cc."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CC", raising=False)
+    build.compiler.cache_clear()
+    try:
+        with pytest.raises(Unsupported) as caught:
+            build.build_c("int x;", ARCH)
+        assert caught.value.code == "BZ5001"
+        assert any("install gcc" in hint for hint in caught.value.hints)
+    finally:
+        build.compiler.cache_clear()
+
+
+def test_a_slow_unit_is_tried_again_with_less_optimisation(monkeypatch, tmp_path):
+    """The first try is stopped at the time limit."""
+    slow = tmp_path / "cc"
+    slow.write_text('#!/bin/sh\ncase "$*" in *-O2*) sleep 30;; esac\nexec gcc "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    monkeypatch.setattr(build, "TIMEOUT", 0.5)
+    build.compiler.cache_clear()
+    try:
+        start = time.monotonic()
+        assert build.build_c("int x;", ARCH)[:4] == b"\x7fELF"
+        assert time.monotonic() - start < 10
+    finally:
+        build.compiler.cache_clear()
+
+
+def test_the_compiler_has_an_identity():
+    """What the cache key holds of the compiler names it and changes with it."""
+    assert build.compiler()[0] in build.compiler_id()

@@ -1,0 +1,147 @@
+"""The packed GEMM template: shapes with every kind of remainder, layouts, epilogues."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from braze.codegen import c as codegen
+from braze.context import CompileContext
+from braze.loops.ir import Buffer, BufferKind, BufferView, DType, Op, Store, TemplateCall
+from braze.options import Options
+from braze.schedule.records import Group, GroupKind
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr
+from braze.target import cpu_target
+from tests.codegen.c_bench import Bench, axis, call, const, load, op, result
+
+F = DType.F32
+
+
+def gemm(bench, m: int | Expr, n: int, k: int, *, transposed=True, epilogue="bias", row=None, constant=True):
+    """The kernel of C[m, n] = A[m, k] @ B[k, n], then the epilogue."""
+    i, j = axis("m", m), axis("n", n)
+    kinds = {"w": BufferKind.CONSTANT if constant else BufferKind.INPUT}
+    names = ("a", "w", "bias", "c", "res")
+    buffers = {x: Buffer(x, F, (ONE,), (ONE,), "cpu", kinds.get(x, BufferKind.INPUT)) for x in names}
+    a = BufferView("a", (as_expr(m), as_expr(k)), (as_expr(row or k), ONE), as_expr(3 if row else 0), F)
+    strides = (ONE, as_expr(k)) if transposed else (as_expr(n), ONE)
+    b = BufferView("w", (as_expr(k), as_expr(n)), strides, ZERO, F)
+    value, at = result(0, F), i.symbol * n + j.symbol
+    if epilogue != "none":
+        value = op(Op.ADD, value, load("bias", F, j.symbol))
+    if epilogue == "residual":
+        value = op(Op.ADD, op(Op.MAXIMUM, value, const(0.0, F)), load("res", F, at))
+    target = j.symbol * i.extent + i.symbol if epilogue == "across" else at
+    stores = (Store("c", target, value),)
+    template = TemplateCall("g", "gemm", (a, b), (i, j), stores, constant, ops=("linear",))
+    group = Group("cpu_tem_test", GroupKind.TEMPLATE, (), (i, j), (), (), template)
+    return codegen.kernel(group, buffers, CompileContext(Options(), bench.target))
+
+
+def multiply(bench, text, tensors, sizes=None):
+    """Pack, then call."""
+    library = bench.library(text)
+    every = dict(tensors)
+    for pack in text.packs:
+        packed = torch.full((pack.bytes + 64,), 0x55, dtype=torch.uint8)
+        f = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+            library.symbol(pack.name)
+        )
+        f(tensors[pack.buffer].data_ptr(), packed.data_ptr(), 0)
+        assert (packed[pack.bytes :] == 0x55).all(), "packed past the end"
+        every[f"packed:{pack.buffer}"] = packed
+    call(library, text, every, sizes or {})
+
+
+def check(bench, m, n, k, *, epilogue="bias", transposed=True, row=None, symbolic=False, constant=True):
+    text = gemm(
+        bench, Symbol("s0", 0) if symbolic else m, n, k,
+        epilogue=epilogue, transposed=transposed, row=row, constant=constant,
+    )  # fmt: skip
+    a, w = torch.randn(3 + m * (row or k)), torch.randn(n, k)
+    bias, res = torch.randn(n), torch.randn(m, n)
+    c = torch.full((m * n + 1,), 7.0)
+    stored = w.flatten() if transposed else w.t().contiguous().flatten()
+    multiply(
+        bench, text, {"a": a, "w": stored, "bias": bias, "res": res, "c": c}, {"s0": m} if symbolic else {}
+    )
+    left = a.as_strided((m, k), (row or k, 1), 3 if row else 0).double()
+    exact = left @ w.double().t()
+    if epilogue != "none":
+        exact = exact + bias.double()
+    if epilogue == "residual":
+        exact = exact.clamp(min=0) + res.double()
+    got = c[:-1].view(n, m).t() if epilogue == "across" else c[:-1].view(m, n)
+    bound = 4e-7 * (left.abs() @ w.double().t().abs() + bias.abs() + res.abs())
+    assert ((got.double() - exact).abs() <= bound).all()
+    assert c[-1] == 7, "wrote past the end"
+
+
+@pytest.mark.parametrize("m", [1, 5, 8, 9, 23, 131])
+@pytest.mark.parametrize("n", [1, 48, 64, 100])
+def test_remainders(native_bench, m, n):
+    """Rows and columns that do not fill the last tile."""
+    check(native_bench, m, n, 37)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 33, 20), (50, 96, 64), (13, 5, 300)])
+def test_every_target(bench, shape):
+    """Each instruction set's tile."""
+    check(bench, *shape)
+
+
+@pytest.mark.parametrize("k", [0, 1, 191, 192, 256, 257, 1024, 1025, 2500])
+def test_depths(native_bench, k):
+    """Sums in one or several parts, and an empty one, which leaves the bias."""
+    check(native_bench, 19, 50, k)
+    check(native_bench, 140, 50, k, epilogue="residual")
+
+
+@pytest.mark.parametrize("epilogue", ["none", "bias", "residual", "across"])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_epilogues_and_layouts(bench, epilogue, transposed):
+    """Both layouts of the weight; additions, choices, and stores across the rows."""
+    check(bench, 21, 70, 33, epilogue=epilogue, transposed=transposed)
+
+
+def test_rows_apart_and_offset(native_bench):
+    """A is a window of a larger matrix."""
+    check(native_bench, 30, 50, 20, row=41)
+
+
+def test_weight_that_is_not_constant(bench):
+    """Without a kept copy the kernel packs for itself."""
+    check(bench, 30, 50, 20, constant=False)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(n=st.integers(1, 150), k=st.integers(1, 40))
+def test_symbolic_rows(tmp_path, n, k):
+    """One kernel for every number of rows, none included."""
+    bench = Bench(cpu_target(), tmp_path)
+    for m in (0, 1, 6, 11, 130):
+        check(bench, m, n, k, symbolic=True)
+
+
+def test_rounding_is_no_worse_than_eager(native_bench):
+    """Long sums are split like a library's."""
+    m, n, k = 64, 96, 3072
+    text = gemm(native_bench, m, n, k, epilogue="none")
+    a, w, c = torch.randn(m, k), torch.randn(n, k), torch.empty(m * n)
+    multiply(native_bench, text, {"a": a, "w": w, "c": c})
+    exact = a.double() @ w.double().t()
+    ours, eager = ((x.double() - exact).pow(2).mean().sqrt() for x in (c.view(m, n), a @ w.t()))
+    assert ours <= 1.5 * eager
+
+
+def test_many_cores_get_tasks(native_bench):
+    """A task is small enough for every core to get several."""
+    many = dataclasses.replace(native_bench.target, cores=64)
+    text = gemm(Bench(many, native_bench.folder), 256, 96, 8)
+    rows = int(text.source.split("const int64_t m1 = m0 + ")[1].split()[0])
+    assert -(-256 // rows) * 2 >= 32
