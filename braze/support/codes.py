@@ -159,4 +159,11 @@ CODES: dict[str, Code] = {
     ),
     "BZ9050": Code("unknown expression", "A size expression has no C text.", "Report it with the dump."),
     "BZ9051": Code("unknown argument", "An ATen call has an argument the host module cannot write.", "Report it."),
+    "BZ9060": Code("an index without C", "The C generator met an unknown index expression.", "Please report it."),
+    "BZ9061": Code("a value was not emitted", "The C generator lost a value of a kernel.", "Please report it."),
+    "BZ9062": Code("a result out of place", "A step refers to a reduction that is not there.", "Please report it."),
+    "BZ9063": Code("read before written", "A group reads an internal buffer before writing it.", "Please report it."),
+    "BZ9064": Code("an operation without C", "No row of the C generator's tables fits.", "Please report it."),
+    "BZ9065": Code("a template without C", "The C generator has no such template.", "Please report it."),
+    "BZ9066": Code("a template of unknown size", "The GEMM template needs known K and N.", "Please report it."),
 }

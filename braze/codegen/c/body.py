@@ -165,7 +165,7 @@ class Body:
                 self.scopes[value.depth].values[n] = value
         found = self.known(node)
         if found is None:
-            raise InternalError("BZ9051", f"no value was emitted for {node.op.value}")
+            raise InternalError("BZ9061", f"no value was emitted for {node.op.value}")
         return found
 
     def vector(self, node: Node, rep: str = "") -> Value:
@@ -202,7 +202,7 @@ class Body:
         if node.op is Op.MASKED:
             return self._masked(node)
         if node.op is Op.REDUCED:
-            raise InternalError("BZ9052", f"result {node.attr} of a reduction is not known here")
+            raise InternalError("BZ9062", f"result {node.attr} of a reduction is not known here")
         args = [self.value(a) for a in node.args]
         varying = any(a.varying for a in args)
         depth = max((a.depth for a in args), default=0)
@@ -274,7 +274,7 @@ class Body:
         if buffer in self.scratch:
             return self._load_scratch(buffer)
         if buffer not in self.pointers:
-            raise InternalError("BZ9053", f"buffer {buffer} is read before it is written in its group")
+            raise InternalError("BZ9063", f"buffer {buffer} is read before it is written in its group")
         args = [self.value(a) for a in node.args]
         storage = self.storage[buffer]
         rep = STORAGE[storage][1]
@@ -521,7 +521,7 @@ class Body:
         table = ops.FLOAT if rep in ("f32", "f64") else ops.MASK if rep == "b" else ops.INTEGER
         row = table.get(op)
         if row is None:
-            raise InternalError("BZ9054", f"no C for {op.value} on {rep}")
+            raise InternalError("BZ9064", f"no C for {op.value} on {rep}")
         texts = [self._arg(a, rep, varying) for a in args]
         fields = {
             "t": f"{rep}x{self.lanes}", "s": SCALAR[rep], "f": "f" if rep == "f32" else "",

@@ -23,7 +23,7 @@ def to_c(e: Expr, names: Mapping[Symbol, str] | None = None) -> str:
     if isinstance(e, (Max, Min)):
         name = "bz_max_s" if isinstance(e, Max) else "bz_min_s"
         return f"{name}({to_c(e.left, names)}, {to_c(e.right, names)})"
-    raise InternalError("BZ9050", f"no C for the index expression {e!r}")
+    raise InternalError("BZ9060", f"no C for the index expression {e!r}")
 
 
 def _sum(e: Sum, names: Mapping[Symbol, str] | None) -> str:

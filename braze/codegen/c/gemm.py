@@ -54,7 +54,7 @@ def gemm_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> Ker
     call = group.call
     assert isinstance(call, TemplateCall)
     if call.kind != "gemm" or any(v.dtype is not DType.F32 for v in call.args):
-        raise InternalError("BZ9055", f"no C template for {call.kind} on {call.args[0].dtype.label}")
+        raise InternalError("BZ9065", f"no C template for {call.kind} on {call.args[0].dtype.label}")
     return _Gemm(group, call, buffers, target).kernel()
 
 
@@ -295,5 +295,5 @@ class _Gemm:
 
 def _static(e: Expr) -> int:
     if e.value is None:
-        raise InternalError("BZ9056", f"the gemm template needs known sizes, not {e}")
+        raise InternalError("BZ9066", f"the gemm template needs known sizes, not {e}")
     return e.value
