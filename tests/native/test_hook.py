@@ -2,10 +2,12 @@
 
 import gc
 import inspect
+import subprocess
 import sys
 import threading
 import traceback
 import weakref
+from pathlib import Path
 
 from braze import native
 from braze.native import DEFAULT, OFF, RUN, TRACE, Entry, GuardProgram
@@ -623,3 +625,58 @@ def test_mode_constants():
     assert (OFF, RUN, TRACE) == (0, 1, 2)
     assert native.run_hooked(native.mode) == RUN
     assert native.call_traced(print, native.mode) == TRACE
+
+
+@needs_hook
+def test_other_interpreters_are_refused():
+    """Their frames are not ours to evaluate; braze goes on there in plain Python."""
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    path = sys.modules["braze.native._native"].__file__
+    script = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("_native", {path!r})
+try:
+    importlib.util.module_from_spec(spec)
+except ImportError:
+    pass
+else:
+    raise SystemExit("loaded in a subinterpreter")
+"""
+    other = interpreters.create()
+    try:
+        problem = interpreters.run_string(other, script)  # 3.11 and 3.12 raise, 3.13 returns
+    finally:
+        interpreters.destroy(other)
+    assert problem is None
+
+
+@needs_hook
+def test_audit_hooks_do_not_see_the_hooks_own_work():
+    """Giving up a frame makes a code object on some versions, which is an audited event."""
+    script = """
+import sys
+from braze import native
+names = []
+def audit(event, args):
+    if event.startswith("code."):
+        names.append(native.mode())
+sys.addaudithook(audit)
+def handler(function, locals):
+    names.append(function.__name__)
+    return 1
+def target():
+    return 0
+assert native.call_traced(handler, target) == 1
+assert [name for name in names if name != 0] == ["target"], names
+"""
+    build = (
+        "import importlib.util as u, sys\n"
+        f"spec = u.spec_from_file_location('braze.native._native', {sys.modules['braze.native._native'].__file__!r})\n"
+        "sys.modules['braze.native._native'] = module = u.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+    )
+    root = str(Path(native.__file__).parents[2])
+    subprocess.run([sys.executable, "-c", build + script], check=True, cwd=root)

@@ -97,8 +97,18 @@ stub_of(PyCodeObject *code)
         return NULL;
     }
     CodeFacts *facts = facts_of(code, true);
-    if (facts == NULL || (facts->stub == NULL && (facts->stub = make_stub(code)) == NULL)) {
+    if (facts == NULL) {
         return NULL;
+    }
+    if (facts->stub == NULL) {
+        int mode = current_mode;
+        current_mode = MODE_OFF; /* making code is audited, and an audit hook may be Python code */
+        PyObject *stub = make_stub(code);
+        current_mode = mode;
+        if (stub == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(facts->stub, stub);
     }
     return Py_NewRef(facts->stub);
 }
