@@ -284,9 +284,8 @@ def instantiate(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None, t
 
 def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """``type.__call__``: ``__new__``, then ``__init__``."""
-    new, owner = lookup_in_mro(cls, "__new__")
-    if isinstance(new, staticmethod):
-        new = new.__func__
+    held, owner = lookup_in_mro(cls, "__new__")
+    new = held.__func__ if isinstance(held, staticmethod) else held
     init, init_owner = lookup_in_mro(cls, "__init__")
     if issubclass(cls, torch.Tensor):
         graph_break(
@@ -295,7 +294,7 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
             "make it outside, or use a plain tensor",
         )
     if type(new) is types.FunctionType:
-        t.trust_class_value(owner, "__new__", new)
+        t.trust_class_value(owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
     elif issubclass(cls, BaseException):
         t.fill_arguments(args)

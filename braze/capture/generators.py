@@ -20,11 +20,10 @@ CO_GENERATOR = 0x20
 class Driver:
     """State that the generator shares with the yield instruction."""
 
-    __slots__ = ("done", "sent")
+    __slots__ = ("done",)
 
     def __init__(self) -> None:
         self.done = False
-        self.sent: Any = None
 
 
 def start(t: Tracer, f: Frame) -> Any:
@@ -38,26 +37,31 @@ def start(t: Tracer, f: Frame) -> Any:
 
 
 def drive(t: Tracer, f: Frame) -> Iterator[Any]:
-    """Run the frame to each yield; what is sent or thrown in goes on there."""
+    """Run the frame to each yield; what is sent or thrown in goes on there.
+
+    It calls nothing in Python but through ``unhooked``: C code starts it while frames are sent to the tracer.
+    """
     driver = f.generator
     error: BaseException | None = None
     while True:
-        with t.entered_from_c():
-            f.entered_at = t.steps
-            if error is not None:
-                thrown, error = error, None
-                result = native.unhooked(resume_with, t, f, thrown)
-            else:
-                result = native.unhooked(t.run, f)
+        result = native.unhooked(go_on, t, f, error)
         if driver.done:
             return result
+        error = None
         try:
-            driver.sent = yield result
-            f.stack.append(driver.sent)
+            sent = yield result
+            f.stack.append(sent)
         except GeneratorExit:
             raise
-        except Exception as thrown_in:
-            error = thrown_in
+        except Exception as thrown:
+            error = thrown
+
+
+def go_on(t: Tracer, f: Frame, error: BaseException | None) -> Any:
+    """Interpret to the next yield."""
+    with t.entered_from_c():
+        f.entered_at = t.steps
+        return t.run(f) if error is None else resume_with(t, f, error)
 
 
 def resume_with(t: Tracer, f: Frame, error: BaseException) -> Any:

@@ -85,7 +85,7 @@ CLASSES = frozenset(
         types.MethodType, types.MappingProxyType, types.CellType, types.GenericAlias,
         torch.finfo, torch.iinfo, torch.Size, torch.device, memoryview,
         *(v for v in vars(itertools).values() if isinstance(v, type)),
-        _operator.attrgetter, _operator.itemgetter, _operator.methodcaller,
+        functools.partial, _operator.attrgetter, _operator.itemgetter, _operator.methodcaller,
     }
 )  # fmt: skip
 #: functions written in Python that read only what is fixed (signatures, annotations): run, not interpreted

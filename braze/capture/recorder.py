@@ -175,11 +175,14 @@ class RecordingMode(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        return native.unhooked(self.record, func, args, kwargs or {})
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Out of the hook's sight: note the call, or read the metadata."""
         if is_metadata_getter(func):
             with torch._C.DisableTorchFunction():
                 return func(*args, **kwargs)
-        return native.unhooked(self.recorder.call, func, args, kwargs)
+        return self.recorder.call(func, args, kwargs)
 
 
 OURS.add(RecordingMode.__torch_function__.__code__)

@@ -240,7 +240,10 @@ def shadow_set(t: Tracer, node: Node, real: Any) -> Any:
     items = list(real)
     if not all(is_constant(v) or is_identity_type(type(v)) for v in items):
         graph_break("BZ1014", "a set from outside that holds objects")
-    node.guard(Check.EQUAL, cls(items) if cls in (set, frozenset) else real)
+    node.guard(Check.TYPE, cls)
+    node.guard(Check.LENGTH, len(items))
+    for item in items:
+        node.guard(Check.HAS_KEY, (item, True))
     view = set(items) if cls is set else real
     t.tree.bind(node, real, view)
     if isinstance(real, set):

@@ -311,7 +311,8 @@ class Walk:
                 keys = value.keys() if type(value).__name__ == "OrderedDict" else dict.keys(value)
                 return same_constant(tuple(keys), tuple(expected))
             case "has_key":
-                return dict.__contains__(value, expected[0]) == expected[1]
+                held = dict.__contains__(value, expected[0]) if isinstance(value, dict) else expected[0] in value
+                return held == expected[1]
             case "absent":
                 return self._absent(value, expected)
             case "tensor":

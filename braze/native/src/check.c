@@ -106,10 +106,11 @@ keys_are(PyObject *value, PyObject *expected)
 static bool
 has_key_is(PyObject *value, PyObject *expected)
 {
-    if (!PyDict_Check(value)) {
+    if (!PyDict_Check(value) && !PyAnySet_Check(value)) {
         return false;
     }
-    int found = PyDict_Contains(value, PyTuple_GET_ITEM(expected, 0));
+    PyObject *key = PyTuple_GET_ITEM(expected, 0);
+    int found = PyDict_Check(value) ? PyDict_Contains(value, key) : PySet_Contains(value, key);
     if (found < 0) {
         PyErr_Clear();
         return false;
