@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+#: graphs and layouts whose views one arena remembers
+_KEPT_VIEWS = 512
+
 
 class Arena:
     """A block of bytes, 64-byte aligned, and the views of it that graphs have made."""
@@ -25,6 +28,13 @@ class Arena:
         self.views: dict[Any, tuple[torch.Tensor, ...]] = {}
         whole = size // 64 * 64
         self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self.storage[skip : skip + whole]}
+
+    def keep(self, key: Any, views: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Remember a graph's views of this arena; the key must not keep the graph alive."""
+        if len(self.views) >= _KEPT_VIEWS:
+            self.views.clear()
+        self.views[key] = views
+        return views
 
     def typed(self, dtype: torch.dtype) -> torch.Tensor:
         """The whole arena as elements of ``dtype``; its first element is at ``base``."""

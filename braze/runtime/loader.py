@@ -13,6 +13,7 @@ from braze import native
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
 from braze.runtime.operators import operator
 from braze.runtime.packed import PackedWeights, packer
+from braze.runtime.placement import Layouts
 
 _numbers = itertools.count()
 
@@ -52,6 +53,8 @@ class Runtime:
     def triton(self, name: str) -> Callable[..., Any]:
         """The launcher of a Triton kernel."""
         return self._triton[name]
+
+    layouts = staticmethod(Layouts)
 
     @staticmethod
     def constant_view(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ _DIRECT = {
 }
 
 
-def operator(target: str) -> Callable[..., Any]:
+def operator(target: str) -> Any:
     """The callable of ``"aten.mm.out"``."""
     found = _DIRECT.get(target)
     if found is not None:

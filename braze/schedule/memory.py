@@ -1,21 +1,20 @@
 """Give every temporary a place in one arena, by liveness.
 
 Slots of buffers alive at the same time never overlap. A pointwise kernel may write its result over an operand
-that dies there, read at the same index (``reuse``). Sizes may be expressions: then a free slot is reused
-only where it is provably large enough.
+that dies there, read at the same index (``reuse``). Where sizes are expressions, the plan here is only an upper
+bound (a free slot is reused where it is provably large enough); the host plans again when it knows the numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from braze.loops.ir import Buffer, ExternCall, LoopProgram, Store, TemplateCall
+from braze.loops.ir import Buffer, ExternCall, LoopProgram, Store
+from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, Integer
-
-ALIGNMENT = 64
 
 
 @record
@@ -44,7 +43,7 @@ def plan_memory(program: LoopProgram, groups: Sequence[Group], kept: set[str]) -
         root = life.buffer
         while root in roots:
             root = roots[root]
-        slots.append(Slot(life.buffer, offsets[root], life.bytes))
+        slots.append(Slot(life.buffer, offsets[root], life.bytes, life.start, life.stop))
     return MemoryPlan(tuple(slots), total, tuple(reuse))
 
 
@@ -137,6 +136,18 @@ def _covers_domain(group: Group, name: str) -> bool:
     )
 
 
+def slot_lives(plan: MemoryPlan) -> tuple[list[Life], dict[str, str]]:
+    """The lives that need a place each, and for every buffer whose place it has."""
+    lives = [Life(s.buffer, s.start, s.stop, s.bytes) for s in plan.slots]
+    owner = {s.buffer: s.buffer for s in plan.slots}
+    for new, old in plan.reuse:
+        owner[new] = old
+    for name in owner:
+        while owner[owner[name]] != owner[name]:
+            owner[name] = owner[owner[name]]
+    return _chains(lives, plan.reuse), owner
+
+
 def _chains(lives: Sequence[Life], reuse: Sequence[tuple[str, str]]) -> list[Life]:
     """Lives with each in-place chain as one life under its first buffer's name."""
     by_name = {life.buffer: life for life in lives}
@@ -155,58 +166,9 @@ def _chains(lives: Sequence[Life], reuse: Sequence[tuple[str, str]]) -> list[Lif
 
 
 def _pack_static(lives: Sequence[Life]) -> tuple[dict[str, Expr], Expr]:
-    """Offsets by two greedy rules; the smaller arena wins."""
-    plans = [_best_fit(lives)]
-    if len(lives) <= 400:
-        plans.append(_largest_first(lives))
-    offsets, total = min(plans, key=lambda p: p[1])
-    return {name: Integer(offset) for name, offset in offsets.items()}, Integer(total)
-
-
-def _round(n: int) -> int:
-    return -(-n // ALIGNMENT) * ALIGNMENT
-
-
-def _largest_first(lives: Sequence[Life]) -> tuple[dict[str, int], int]:
-    """Place the largest buffers first, each at the lowest offset free during its life."""
-    offsets: dict[str, int] = {}
-    placed: list[tuple[int, int, Life]] = []
-    total = 0
-    for life in sorted(lives, key=lambda x: -(x.bytes.value or 0)):
-        need = _round(life.bytes.value or 0)
-        at = 0
-        for start, stop, other in placed:
-            if other.start <= life.stop and life.start <= other.stop:
-                if at + need <= start:
-                    break
-                at = max(at, stop)
-        offsets[life.buffer] = at
-        placed.append((at, at + need, life))
-        placed.sort(key=lambda p: p[0])
-        total = max(total, at + need)
-    return offsets, total
-
-
-def _best_fit(lives: Sequence[Life]) -> tuple[dict[str, int], int]:
-    """Walk the groups in order; take the smallest free gap that is large enough."""
-    offsets: dict[str, int] = {}
-    live: list[tuple[int, int, int]] = []  # offset, end, stop
-    total = 0
-    for life in lives:
-        live = sorted(x for x in live if x[2] >= life.start)
-        need = _round(life.bytes.value or 0)
-        best: tuple[int, int] | None = None
-        at = 0
-        for offset, end, _ in live:
-            gap = offset - at
-            if gap >= need and (best is None or gap < best[0]):
-                best = gap, at
-            at = max(at, end)
-        place = best[1] if best else at
-        offsets[life.buffer] = place
-        live.append((place, place + need, life.stop))
-        total = max(total, place + need)
-    return offsets, total
+    """Offsets for known sizes."""
+    offsets, total = place([(x.start, x.stop, x.bytes.value or 0) for x in lives])
+    return {x.buffer: Integer(at) for x, at in zip(lives, offsets, strict=True)}, Integer(total)
 
 
 def _pack_symbolic(lives: Sequence[Life]) -> tuple[dict[str, Expr], Expr]:
@@ -235,8 +197,3 @@ def _fits(need: Expr, size: Expr) -> bool:
         return True
     low = (size - need).bounds()[0]
     return low is not None and low >= 0
-
-
-def is_arena_call(call: ExternCall | TemplateCall | None) -> bool:
-    """Whether an extern call writes straight into planned storage."""
-    return not isinstance(call, ExternCall) or bool(call.out_variant)

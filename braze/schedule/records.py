@@ -43,11 +43,13 @@ class Group:
 
 @record
 class Slot:
-    """A buffer's place: byte ``offset`` in the arena of its device; ``bytes`` long."""
+    """A buffer's place: byte ``offset`` in the arena of its device; ``bytes`` long; needed by groups ``start`` to ``stop``."""
 
     buffer: str
     offset: Expr
     bytes: Expr
+    start: int = 0
+    stop: int = 0
 
 
 @record

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braze.loops.ir import LoopProgram, Op
-from braze.schedule.memory import ALIGNMENT, Life, _best_fit, _largest_first, _pack_symbolic
+from braze.runtime.placement import ALIGNMENT, Layouts, best_fit, largest_first
+from braze.schedule.memory import Life, _pack_symbolic
 from braze.schedule.verify import check_memory
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol
@@ -32,10 +33,11 @@ def overlap(a: Life, b: Life) -> bool:
 
 
 @settings(max_examples=200, deadline=None)
-@given(lives(), st.sampled_from([_best_fit, _largest_first]))
+@given(lives(), st.sampled_from([best_fit, largest_first]))
 def test_live_slots_are_disjoint_and_aligned(found: list[Life], rule: object) -> None:
     """Both placement rules keep live buffers apart, inside the arena, on 64-byte lines."""
-    offsets, total = rule(found)  # type: ignore[operator]
+    placed, total = rule([(x.start, x.stop, x.bytes.value) for x in found])  # type: ignore[operator]
+    offsets = dict(zip((x.buffer for x in found), placed, strict=True))
     for k, a in enumerate(found):
         assert offsets[a.buffer] % ALIGNMENT == 0
         assert offsets[a.buffer] + a.bytes.value <= total
@@ -134,3 +136,15 @@ def test_verifier_finds_an_overlap() -> None:
     )
     with pytest.raises(InternalError, match="overlap"):
         check_memory(plan.groups, broken)
+
+
+def test_layout_is_planned_once_per_sizes() -> None:
+    """A graph with symbolic sizes plans its arena when it sees numbers, tightly, and remembers."""
+    layouts = Layouts([(0, 1), (1, 2), (2, 3)], lambda n, k: (4 * n * k, 4 * n, 4 * n * k))
+    small = layouts(2, 8)
+    assert layouts(2, 8) is small
+    assert small.bytes == 128
+    assert small.sizes == (2, 8, *small.offsets)
+    large = layouts(100, 64)
+    assert large.bytes == 25600 + 448
+    assert large.offsets[0] == large.offsets[2]

@@ -7,14 +7,14 @@ import torch
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.loops.ir import BufferKind, BufferView, ExternCall
-from braze.symbolic.expr import Expr, Integer
+from braze.symbolic.expr import ZERO, Expr, Integer
 
 
 class Views:
     """Tensors that the host needs for extern calls and outputs.
 
-    Views of arena slots are made once per arena where all sizes are known; views of constants
-    once per data pointer; others at each call.
+    Views of arena slots are made once per arena (and layout, where sizes are symbolic); views of
+    constants once per data pointer; others at each call.
     """
 
     def __init__(self, homes: Homes) -> None:
@@ -40,16 +40,17 @@ class Views:
         return made
 
     def _arena(self, view: BufferView) -> str:
-        slot = self.homes.slots[view.buffer]
+        place = self.homes.offset(view.buffer)
         item = view.dtype.itemsize
-        own = self.homes.buffers[view.buffer].dtype.itemsize
-        offset = (slot.offset + view.offset * own) // item
+        inside = view.offset * self.homes.buffers[view.buffer].dtype.itemsize
+        if isinstance(place, Expr):
+            offset = str((place + inside) // item)
+        else:
+            offset = f"layout.offsets[{place}] // {item}" + ("" if inside is ZERO else f" + {inside // item}")
         made = (
             f"as_strided(arena.typed({dtype_text(view.dtype)}), {tuple_text(view.sizes)}, "
             f"{tuple_text(view.strides)}, {offset})"
         )
-        if not all(e.is_constant for e in (*view.sizes, *view.strides, offset)):
-            return made
         variable = self._names.setdefault(view, f"{identifier(view.buffer)}_a{len(self._names)}")
         self.of_arena[variable] = made
         return variable

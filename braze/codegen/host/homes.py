@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 
 from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall
+from braze.schedule.memory import slot_lives
 from braze.schedule.records import Schedule, Slot
+from braze.symbolic.expr import Expr
 
 
 class Home(enum.Enum):
@@ -22,6 +24,10 @@ class Homes:
         self.buffers: dict[str, Buffer] = {b.name: b for b in s.program.buffers}
         self.slots: dict[str, Slot] = {slot.buffer: slot for slot in s.memory.slots}
         self.static = s.memory.arena_bytes.is_constant
+        #: places of a symbolic arena, in the order of the layout's offsets
+        self.lives, owner = slot_lives(s.memory)
+        number = {life.buffer: k for k, life in enumerate(self.lives)}
+        self._number = {name: number[owner[name]] for name in owner}
         self._returned = {
             name
             for g in s.groups
@@ -36,6 +42,10 @@ class Homes:
         if name in self._returned:
             return Home.RESULT
         return Home.ARENA if name in self.slots else Home.FRESH
+
+    def offset(self, name: str) -> Expr | int:
+        """The place of a buffer: an offset in bytes, or the number of the layout's offset."""
+        return self.slots[name].offset if self.static else self._number[name]
 
     def is_whole(self, view: BufferView) -> bool:
         """Whether a view is the buffer as it is laid out."""

@@ -83,7 +83,13 @@ class _Host:
         ]
         if self.views.of_arena:
             made = [f"{expression}," for expression in self.views.of_arena.values()]
-            lines += ["", "    def bind_views(arena):", "        return (", *_indent(made, 3), "        )"]
+            lines += [
+                "",
+                f"    def bind_views({', '.join(self._bound())}):",
+                "        return (",
+                *_indent(made, 3),
+                "        )",
+            ]
         lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
         if arena:
             lines.append("        give(arena)")
@@ -120,16 +126,34 @@ class _Host:
         return f"{tuple_text(tuple(self.packs.values()))} = packed_weights({tuple_text(weights)})"
 
     def _arena(self) -> list[str]:
-        if not self.schedule.memory.slots:
+        if not self.homes.slots:
             return []
+        key = "graph"
         lines = [f"arena = take({self.schedule.memory.arena_bytes})"]
+        if not self.homes.static:
+            names = ", ".join(self._size_names())
+            lives = [f"({x.start}, {x.stop})," for x in self.homes.lives]
+            sizes = tuple_text(tuple(x.bytes for x in self.homes.lives))
+            self.bindings += ["layouts = runtime.layouts((", *_indent(lives), f"), lambda {names}: {sizes})"]
+            key = "layout"
+            lines = [f"layout = layouts({names})", "arena = take(layout.bytes)"]
         if self.views.of_arena:
             names = tuple_text(tuple(self.views.of_arena))
-            lines.append("views = arena.views.get(call)")
+            arguments = ", ".join(self._bound())
+            lines.append(f"views = arena.views.get({key})")
             lines.append("if views is None:")
-            lines.append("    views = arena.views[call] = bind_views(arena)")
+            lines.append(f"    views = arena.keep({key}, bind_views({arguments}))")
+            if self.homes.static:
+                self.bindings.append("graph = object()")
             lines.append(f"{names} = views")
         return lines
+
+    def _bound(self) -> list[str]:
+        """What views of the arena are made from."""
+        return ["arena"] if self.homes.static else ["arena", "layout", *self._size_names()]
+
+    def _size_names(self) -> list[str]:
+        return [identifier(x.name) for x in self.sizes]
 
     def _groups(self) -> None:
         current: Segment | None = None
@@ -158,8 +182,10 @@ class _Host:
         self.bindings.append(f'{segment.name} = runtime.segment("{segment.name}")')
         arena = "arena.base" if segment.uses_arena else "0"
         args = [tuple_text(tuple(segment.tensors)), arena]
-        if self.sizes:
-            args.append(tuple_text(tuple(identifier(x.name) for x in self.sizes)))
+        if segment.uses_arena and not self.homes.static:
+            args.append("layout.sizes")
+        elif self.sizes:
+            args.append(tuple_text(tuple(self._size_names())))
         call = f"{segment.name}({', '.join(args)})"
         lines = [f"if {call}:", "    runtime.report()"] if segment.reports else [call]
         return [*segment.before, *lines, *segment.after]

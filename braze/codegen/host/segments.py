@@ -1,7 +1,7 @@
 """C functions that run a stretch of kernels in one call from Python.
 
 ``int64_t segment_N(void **b, const int64_t *s)``: ``b`` holds the tensors that the host passes, then the
-arena; ``s`` the size symbols. Places in the arena are computed here.
+arena; ``s`` the size symbols, and where those decide, the places in the arena.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.text import c_text, identifier
 from braze.support.record import record
-from braze.symbolic.expr import Symbol
+from braze.symbolic.expr import Expr, Symbol
 
 
 @record
@@ -59,6 +59,8 @@ def segment_text(segment: Segment, homes: Homes, sizes: tuple[Symbol, ...]) -> s
     if segment.uses_arena:
         head.append(f"  char *const arena = (char *)b[{len(segment.tensors)}];")
     head += [f"  const int64_t {identifier(x.name)} = s[{k}];" for k, x in enumerate(sizes)]
+    if segment.uses_arena and not homes.static:
+        head.append(f"  const int64_t *const o = s + {len(sizes)};")
     return "\n".join([*head, *lines, "  return status;", "}", ""])
 
 
@@ -68,7 +70,8 @@ def _argument(name: str, segment: Segment, homes: Homes) -> str:
         return "&status"
     if homes.of(name) is Home.ARENA:
         segment.uses_arena = True
-        return f"arena + {c_text(homes.slots[name].offset)}"
+        offset = homes.offset(name)
+        return f"arena + {c_text(offset) if isinstance(offset, Expr) else f'o[{offset}]'}"
     return segment.slot(identifier(name))
 
 
