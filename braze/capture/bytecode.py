@@ -71,6 +71,12 @@ def instruction_starts(code: CodeType) -> list[int]:
     return starts
 
 
+def first_offset(code: CodeType) -> int:
+    """The offset of the first instruction that is the user's own: after RESUME."""
+    raw, resume = code.co_code, dis.opmap["RESUME"]
+    return next(s for s in instruction_starts(code) if raw[s] == resume) + 2
+
+
 def previous_instruction(code: CodeType, offset: int) -> int:
     """Offset of the instruction that ends where ``offset`` starts: the instruction proper, past its EXTENDED_ARGs."""
     starts = instruction_starts(code)

@@ -39,9 +39,10 @@ def run(t: Tracer, f: Frame) -> Any:
             signal.position = resumable_step(t)
         raise
     finally:
-        t.handled = handled
-        if frames[-1] is f and not _stopping(t):
-            frames.pop()
+        if not _stopping(t):  # the state of a stopped trace is its result
+            t.handled = handled
+            if frames[-1] is f:
+                frames.pop()
 
 
 def _stopping(t: Tracer) -> bool:

@@ -59,6 +59,8 @@ class Namespace:
         stem = "".join(c if c.isalnum() or c == "_" else "_" for c in str(hint)).strip("_") or "value"
         if stem[0].isdigit() or keyword.iskeyword(stem):
             stem = f"k_{stem}"
+        if getattr(builtins, stem, self) is value:
+            return stem
         name, number = stem, 1
         while name in self.values or name in self._reserved or hasattr(builtins, name):
             name, number = f"{stem}_{number}", number + 1

@@ -13,6 +13,7 @@ raised again in the frame itself, where the user's handlers are and where traceb
 from __future__ import annotations
 
 import builtins
+import inspect
 import itertools
 import linecache
 import operator
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
+from braze.capture.bytecode import first_offset
 from braze.capture.recipes import Namespace, Rebuilder, SourceText
 from braze.capture.records import (
     BreakKind,
@@ -70,6 +72,9 @@ class Resumes(Protocol):
 
     def point(self, place: Place, *, offset: int, pushes: int, raises: bool, captured: bool) -> Any:
         """A thing with ``of(function) -> Resume``: the resume function for a frame of that function."""
+
+    def run_uncaptured(self, function: Any) -> Callable[..., Any]:
+        """The function as it is; Python frames under it are captured on their own."""
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the call that broke the graph; Python frames under it are captured on their own."""
@@ -146,6 +151,8 @@ class _Writer:
                 assert capture.result is not None
                 value = self.values.value(capture.result)
             return [*lines, f"return {value}"]
+        if self._starts_over():
+            return [self._run_as_it_is()]
         if self.graph is not None:
             lines.append(f"out = {call}")
         replayed = self._effects()
@@ -156,6 +163,29 @@ class _Writer:
             raise InternalError("BZ9011", f"the capture of {capture.name} has neither result nor break")
         result = (self.values.atom if replayed else self.values.value)(capture.result)
         return [*lines, *replayed, f"return {result}"]
+
+    def _starts_over(self) -> bool:
+        """Whether nothing at all was captured, so that the function simply runs."""
+        at = self.capture.graph_break
+        if at is None or at.kind is not BreakKind.RUN or len(at.frames) > 1:
+            return False
+        begin = self.resumed.prologue if self.resumed is not None else first_offset(self.capture.code)
+        return at.frames[0].offset <= begin and self.graph is None and not self.capture.effects
+
+    def _run_as_it_is(self) -> str:
+        """A call of the function with its arguments; what it calls is still captured."""
+        code = self.capture.code
+        text = [f"l{i}" for i in range(code.co_argcount)]
+        slot = code.co_argcount
+        keywords = [f"{code.co_varnames[slot + i]}=l{slot + i}" for i in range(code.co_kwonlyargcount)]
+        slot += code.co_kwonlyargcount
+        if code.co_flags & inspect.CO_VARARGS:
+            text.append(f"*l{slot}")
+            slot += 1
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            keywords.append(f"**l{slot}")
+        run = self.names.name_of(self.resumes.run_uncaptured(self.function), "run_uncaptured")
+        return f"return {run}({', '.join(text + keywords)})"
 
     # -- effects
 

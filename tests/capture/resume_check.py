@@ -207,18 +207,12 @@ def check_raising(index: int, step: int) -> int:
         return Injected("injected")
 
     _, expected = run_until(function, args, step, inject)
-    if bytecode.stack_kinds(function.__code__) and at and at[0] < first_user_instruction(function.__code__):
+    if bytecode.stack_kinds(function.__code__) and at and at[0] < bytecode.first_offset(function.__code__):
         return 0
     function, args = resume_cases.fresh()[index]
     _, found = run_until(function, args, step, lambda f: go_on(f, function, False, Injected("injected")))
     assert found == expected, (function.__qualname__, args, "raise", step, at, found, expected)
     return 1
-
-
-def first_user_instruction(code: Any) -> int:
-    """The offset after RESUME: nothing is raised before."""
-    raw, resume = code.co_code, bytecode.dis.opmap["RESUME"]
-    return next(s for s in bytecode.instruction_starts(code) if raw[s] == resume) + 2
 
 
 def main() -> int:

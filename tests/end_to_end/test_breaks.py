@@ -67,12 +67,12 @@ def check(fn: Callable[..., Any], *args: Any, calls: int = 2) -> Seen:
     expected = fn(*copy.deepcopy(args))
     wanted = copy.deepcopy(LOG)
     seen = Seen(fn, *copy.deepcopy(args))
+    first = seen.graphs, seen.breaks
     for _ in range(calls):
         assert equal(seen.result, expected), (seen.result, expected)
         assert equal(seen.log, wanted), (seen.log, wanted)
-        first = seen.graphs, seen.breaks
         seen.result = seen.call(*copy.deepcopy(args))
-    seen.graphs, seen.breaks = max(first, (seen.graphs, seen.breaks))
+    seen.graphs, seen.breaks = first
     return seen
 
 
