@@ -17,7 +17,15 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-TORCH_FREE = ("test_hook", "test_entry", "test_guards", "test_dicts", "test_mutations", "test_launch")
+TORCH_FREE = (
+    "test_hook",
+    "test_hook_run",
+    "test_entry",
+    "test_guards",
+    "test_dicts",
+    "test_mutations",
+    "test_launch",
+)
 
 
 def build(folder: str, *flags: str) -> Path:

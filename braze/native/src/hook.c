@@ -518,6 +518,9 @@ PyMethodDef hook_methods[] = {
 int
 hook_init(void)
 {
+    if (extra_index >= 0) { /* loaded under another name before */
+        return 0;
+    }
     extra_index = code_extra_index(facts_free);
     if (extra_index < 0) {
         PyErr_SetString(PyExc_ImportError, "no room left for data beside code objects");

@@ -49,7 +49,8 @@ fill_module(PyObject *module)
             return -1;
         }
     }
-    if (PyType_Ready(&Default_Type) < 0 || (default_marker = PyObject_New(PyObject, &Default_Type)) == NULL) {
+    if (default_marker == NULL
+        && (PyType_Ready(&Default_Type) < 0 || (default_marker = PyObject_New(PyObject, &Default_Type)) == NULL)) {
         return -1;
     }
     return PyModule_AddObjectRef(module, "DEFAULT", default_marker) < 0
