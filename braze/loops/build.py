@@ -269,6 +269,8 @@ def _identity(op: Op, x: Node, y: Node) -> Node | None:
 def _fold(op: Op, x: Node, y: Node) -> Node | None:
     if op in COMPARISONS:
         return const(COMPARISONS[op](x.attr, y.attr), DType.BOOL)
+    if op in (Op.MAXIMUM, Op.MINIMUM) and x.attr == x.attr and y.attr == y.attr and x.attr != y.attr:
+        return x if (x.attr > y.attr) == (op is Op.MAXIMUM) else y
     if op in _BITWISE and not x.dtype.is_float:
         return const(_BITWISE[op](x.attr, y.attr), x.dtype)
     if (op in _EXACT and x.dtype in (DType.F32, DType.F64)) or (op in _EXACT and x.dtype.is_integer):

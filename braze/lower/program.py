@@ -71,7 +71,7 @@ class GraphLowering:
                 if node in self.readers:
                     self.attribute(node)
             else:
-                raise InternalError("BZ3092", f"a {node.op} node in an ATen graph: {node.format_node()}")
+                raise InternalError("BZ9005", f"a {node.op} node in an ATen graph: {node.format_node()}")
         return self.finish()
 
     # -- inputs

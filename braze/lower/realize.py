@@ -169,7 +169,7 @@ class ProgramBuilder:
         view = self.whole(buffer)
         if not x.dtype.is_computable:
             raise InternalError(
-                "BZ3090", f"a loop over {x.dtype.label} values", origin=x.origin or self.origin
+                "BZ9003", f"a loop over {x.dtype.label} values", origin=x.origin or self.origin
             )
         order = _loop_order(x.sizes, view.strides)
         axes, sorted_index = self.axes([x.sizes[d] for d in order])

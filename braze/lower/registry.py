@@ -37,7 +37,7 @@ def claim(overload: object, function: Lowering) -> None:
     """Enter one row; a second row for the same op is a mistake of ours."""
     old = LOWERINGS.get(overload)
     if old is not None:
-        raise InternalError("BZ3091", f"two lowerings for {overload}: {_place(old)} and {_place(function)}")
+        raise InternalError("BZ9004", f"two lowerings for {overload}: {_place(old)} and {_place(function)}")
     LOWERINGS[overload] = function
 
 

@@ -83,6 +83,21 @@ CODES: dict[str, Code] = {
         "runs in eager PyTorch with the right gradients.",
     ),
     # -- BZ30xx: lowering
+    "BZ3001": Code(
+        "operator without a lowering",
+        "No loop is known for this call of an operator, so ATen's own kernel runs it; the answer is the same.",
+        "Nothing has to be done. If it is slow, write the operation with other operators.",
+    ),
+    "BZ3002": Code(
+        "size without an integer form",
+        "A symbolic size is made by an operation other than + - * // % min max.",
+        "Compile with dynamic=False, or compute the size outside the compiled function.",
+    ),
+    "BZ3003": Code(
+        "value that no loop program holds",
+        "An operator in the ATen graph returns something else than tensors and sizes, or is no operator overload.",
+        "Keep such a call outside the compiled function, with braze.disable.",
+    ),
     # -- BZ40xx: scheduling
     # -- BZ50xx: code generation and builds
     "BZ5001": Code(
@@ -127,6 +142,15 @@ CODES: dict[str, Code] = {
         "Make or load the model outside torch.inference_mode(); its weights are then packed once.",
     ),
     # -- BZ90xx: broken invariants of braze itself
+    "BZ9001": Code(
+        "broken loop program at run time",
+        "The reference interpreter met an access out of bounds, a read of unwritten memory, or other inputs than declared.",
+        "Report it with the dump.",
+    ),
+    "BZ9002": Code("malformed loop program", "A rule of loops/verify.py is broken.", "Report it with the dump."),
+    "BZ9003": Code("unlowerable loop", "A loop over an element type that loops cannot compute.", "Report it."),
+    "BZ9004": Code("two lowerings", "Two functions claim one operator.", "Remove one of the registrations."),
+    "BZ9005": Code("foreign graph node", "An ATen graph holds a node that is no call, input, or output.", "Report it."),
     "BZ9010": Code(
         "unreadable source",
         "Residual code has no way to read a value from where capture says it is.",

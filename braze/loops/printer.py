@@ -1,0 +1,224 @@
+"""A LoopProgram as Python text that runs: one function, plain loops over flat buffers.
+
+`replay.py` has the names that the text uses; running it so is the meaning of the program, one element at a
+time. A masked value prints as a conditional expression, for its loads happen only where it is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from braze.loops.build import nodes_of
+from braze.loops.ir import (
+    Axis,
+    Buffer,
+    BufferKind,
+    BufferView,
+    ExternCall,
+    LoopNest,
+    LoopProgram,
+    Node,
+    Op,
+    Reduction,
+    Step,
+    Store,
+    StoreMode,
+    TemplateCall,
+)
+from braze.symbolic.expr import Expr, Symbol
+
+_INFIX = {
+    Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/", Op.EQ: "==", Op.NE: "!=", Op.LT: "<", Op.LE: "<=", Op.GT: ">",
+    Op.GE: ">=", Op.AND: "&", Op.OR: "|", Op.XOR: "^",
+}  # fmt: skip
+_LEAVES = (Op.CONST, Op.INDEX, Op.REDUCED)
+#: Python words that are names of operations
+_RENAMED = {"not": "invert"}
+
+
+def print_program(program: LoopProgram) -> str:
+    """The text of ``def program(...)``."""
+    lines = [f"def {identifier(program.name)}({', '.join(_parameters(program))}):"]
+    body = [f"{s.symbol} = size_of({_parameters(program)[s.input]}, {s.dim})" for s in program.sizes]
+    inputs = set(program.inputs)
+    body += [_buffer(b) for b in program.buffers if b.name not in inputs]
+    for step in program.steps:
+        body += ["", _heading(step), *print_step(step)]
+    body += ["", f"return {_tuple(_argument(o) for o in program.outputs)}"]
+    return "\n".join(lines + [f"    {line}" if line else "" for line in body]) + "\n"
+
+
+def print_step(step: Step) -> list[str]:
+    """The lines of one step."""
+    if isinstance(step, ExternCall):
+        args = [
+            repr(step.target),
+            *map(_argument, step.args),
+            *(f"{k}={_argument(v)}" for k, v in step.kwargs),
+        ]
+        names = _tuple(repr(name) for name in step.outputs)
+        bound = ", ".join(name or "_" for name in step.outputs)
+        return [f"{bound}{',' if len(step.outputs) == 1 else ''} = extern({names}, {', '.join(args)})"]
+    if isinstance(step, TemplateCall):
+        inside = [
+            f"red0 = product[{', '.join(str(a.symbol) for a in step.axes)}]",
+            *_stores(step.epilogue),
+        ]
+        return [f"product = {step.kind}({', '.join(map(_argument, step.args))})", *_loops(step.axes, inside)]
+    return _loops(step.axes, [*_reductions(step), *_stores(step.stores)])
+
+
+def print_node(node: Node) -> str:
+    """One scalar expression on one line."""
+    return _Text({}).of(node)
+
+
+def identifier(name: str) -> str:
+    """A name that Python takes."""
+    made = "".join(c if c.isalnum() else "_" for c in name)
+    return made if made and not made[0].isdigit() else f"p_{made}"
+
+
+def _parameters(program: LoopProgram) -> list[str]:
+    return [name or f"n{k}" for k, name in enumerate(program.inputs)]
+
+
+def _buffer(b: Buffer) -> str:
+    kind = "" if b.kind is BufferKind.TEMPORARY else f"  # {b.kind.value}"
+    return f"{b.name} = buffer({b.dtype.label!r}, {_tuple(map(str, b.sizes))}, {_tuple(map(str, b.strides))}){kind}"
+
+
+def _heading(step: Step) -> str:
+    where = f"  at {step.origin}" if step.origin is not None else ""
+    return f"# {step.name}: {', '.join(step.ops)}{where}"
+
+
+def _loops(axes: Sequence[Axis], inside: list[str]) -> list[str]:
+    lines = [f"{'    ' * k}for {a.symbol} in range({a.extent}):" for k, a in enumerate(axes)]
+    return lines + [f"{'    ' * len(axes)}{line}" for line in inside]
+
+
+def _reductions(nest: LoopNest) -> list[str]:
+    if not nest.reductions:
+        return []
+    rows = [f"row{k}" for k in range(len(nest.reductions))]
+    text = _Text(_shared([r.value for r in nest.reductions]))
+    values = [f"{row}.append({text.of(r.value)})" for row, r in zip(rows, nest.reductions, strict=True)]
+    lines = [f"{row} = []" for row in rows]
+    lines += _loops(nest.reduce_axes, [*text.lines, *values])
+    first = 0
+    for row, r in zip(rows, nest.reductions, strict=True):
+        lines.append(f"{_results(first, r)} = reduce_{r.kind.value}({r.dtype.label}, {row})")
+        first += r.results
+    return lines
+
+
+def _results(first: int, r: Reduction) -> str:
+    return ", ".join(f"red{first + k}" for k in range(r.results)) + ("," if r.results == 1 else "")
+
+
+def _stores(stores: Sequence[Store]) -> list[str]:
+    """All values first, then all writes."""
+    text = _Text(_shared([v for s in stores for v in (s.value, *s.args)]))
+    values = [text.of(s.value) for s in stores]
+    places = [text.place(s.index, s.args) for s in stores]
+    if len(stores) > 1:
+        text.lines += [f"v{k} = {value}" for k, value in enumerate(values)]
+        values = [f"v{k}" for k in range(len(stores))]
+    lines = []
+    for s, value, place in zip(stores, values, places, strict=True):
+        sign = "+=" if s.mode is StoreMode.ADD else "="
+        lines.append(f"{s.buffer}[{place}] {sign} {value}")
+    return [*text.lines, *lines]
+
+
+def _shared(roots: Sequence[Node]) -> dict[Node, str]:
+    """Names for the nodes that are used more than once and evaluated at every point."""
+    uses: Counter[Node] = Counter(roots)
+    always: set[Node] = set()
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node in always:
+            continue
+        always.add(node)
+        waiting.extend(node.args[:1] if node.op is Op.MASKED else node.args)
+    for node in nodes_of(*roots):
+        uses.update(node.args)
+    names: dict[Node, str] = {}
+    for node in nodes_of(*roots):
+        if uses[node] > 1 and node in always and node.op not in _LEAVES:
+            names[node] = f"t{len(names)}"
+    return names
+
+
+class _Text:
+    """Renders nodes; the definitions of named ones are collected in ``lines``."""
+
+    def __init__(self, names: dict[Node, str]) -> None:
+        self.names = names
+        self.lines: list[str] = []
+        for node, name in names.items():
+            self.lines.append(f"{name} = {self.expression(node)}")
+
+    def of(self, node: Node) -> str:
+        return self.names.get(node) or self.expression(node)
+
+    def place(self, at: Expr, args: Sequence[Node]) -> str:
+        """An index, its computed parts written out."""
+        if not args:
+            return str(at)
+        mapping = {
+            s: Symbol(f"int({self.of(args[int(s.name.removeprefix('ind'))])})", s.low, s.high, s.limit)
+            for s in at.symbols()
+            if s.name.startswith("ind")
+        }
+        return str(at.subs(mapping))
+
+    def expression(self, node: Node) -> str:
+        if node.op is Op.CONST:
+            return f"{node.dtype.label}({_number(node.attr)})"
+        if node.op is Op.INDEX:
+            return f"{node.dtype.label}({node.attr})"
+        if node.op is Op.REDUCED:
+            return f"red{node.attr}"
+        if node.op is Op.LOAD:
+            return f"{node.attr[0]}[{self.place(node.attr[1], node.args)}]"
+        if node.op is Op.CAST:
+            return f"{node.dtype.label}({self.of(node.args[0])})"
+        args = [self.of(a) for a in node.args]
+        if node.op is Op.MASKED:
+            return f"({args[1]} if {args[0]} else {args[2]})"
+        if node.op in _INFIX:
+            return f"({args[0]} {_INFIX[node.op]} {args[1]})"
+        if node.op is Op.NEG:
+            return f"(-{args[0]})"
+        if node.op is Op.CHECK_INDEX:
+            args.append(str(node.attr))
+        if node.op is Op.BITCAST:
+            args.append(node.dtype.label)
+        name = node.op.value
+        return f"{_RENAMED.get(name, name)}({', '.join(args)})"
+
+
+def _number(value: object) -> str:
+    text = repr(value)
+    return text if text.lstrip("-") not in ("inf", "nan") else f"float({text!r})"
+
+
+def _argument(a: object) -> str:
+    if isinstance(a, BufferView):
+        return f"view({a.buffer}, {_tuple(map(str, a.sizes))}, {_tuple(map(str, a.strides))}, {a.offset}, {a.dtype.label!r})"
+    if isinstance(a, tuple):
+        return _tuple(map(_argument, a))
+    return str(a) if isinstance(a, Expr) or not _is_plain(a) else repr(a)
+
+
+def _is_plain(a: object) -> bool:
+    return a is None or isinstance(a, (bool, int, float, complex, str))
+
+
+def _tuple(items: Iterator[str] | Sequence[str]) -> str:
+    made = list(items)
+    return f"({made[0]},)" if len(made) == 1 else f"({', '.join(made)})"

@@ -1,0 +1,144 @@
+"""Node constructors simplify only what is the same bit for bit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braze.loops import build
+from braze.loops.dtypes import compute_type, from_torch, integer_range, round_float, wrap_integer
+from braze.loops.interpret import NUMPY, apply, from_storage, to_storage
+from braze.loops.ir import DType, Node, Op
+from braze.symbolic.expr import ZERO, axis_symbol
+
+X = build.load("x", DType.F32, axis_symbol("i", 8))
+N = build.load("n", DType.I32, axis_symbol("i", 8))
+B = build.load("b", DType.BOOL, axis_symbol("i", 8))
+INTEGERS = [DType.U8, DType.I8, DType.I16, DType.I32, DType.I64]
+
+
+def f(value: float) -> Node:
+    return build.const(value, DType.F32)
+
+
+def test_neutral_operands_go() -> None:
+    assert build.mul(X, f(1.0)) is X
+    assert build.div(X, f(1.0)) is X
+    assert build.sub(X, f(0.0)) is X
+    assert build.add(X, f(-0.0)) is X
+    assert build.add(N, build.const(0, DType.I32)) is N
+    assert build.mul(N, build.const(0, DType.I32)).attr == 0
+
+
+def test_operands_that_matter_stay() -> None:
+    """x + 0.0 turns -0.0 into 0.0, x * 0.0 keeps nan and signs, x - (-0.0) is x + 0.0."""
+    assert build.add(X, f(0.0)).op is Op.ADD
+    assert build.mul(X, f(0.0)).op is Op.MUL
+    assert build.sub(X, f(-0.0)).op is Op.SUB
+    assert build.sub(X, X).op is Op.SUB
+    assert build.binary(Op.EQ, X, X).op is Op.EQ
+
+
+def test_choices_that_are_decided() -> None:
+    yes = build.const(True, DType.BOOL)
+    assert build.where(yes, X, f(0.0)) is X
+    assert build.where(B, X, X) is X
+    assert build.where(build.invert(B), X, f(2.0)) is build.where(B, f(2.0), X)
+    assert build.masked(build.invert(yes), X, f(0.0)) is f(0.0)
+    assert build.both(B, yes) is B
+    assert build.either(B, yes) is yes
+
+
+def test_casts() -> None:
+    """Exact conversions are passed through; those that round stay."""
+    assert build.cast(build.cast(X, DType.F64), DType.F32) is X
+    half = build.cast(X, DType.BF16)
+    assert build.cast(half, DType.F32).op is Op.CAST
+    assert build.cast(build.cast(half, DType.F32), DType.BF16) is half
+    assert build.cast(build.cast(N, DType.F32), DType.F64).args[0].dtype is DType.F32
+    assert build.cast(build.cast(N, DType.I64), DType.F32) is build.cast(N, DType.F32)
+    assert build.cast(f(300.0), DType.I32).attr == 300
+    assert build.cast(f(math.nan), DType.I32).op is Op.CAST
+
+
+def test_types_are_checked() -> None:
+    with pytest.raises(TypeError):
+        build.add(X, N)
+    with pytest.raises(TypeError):
+        build.where(X, X, X)
+    assert build.lt(X, f(1.0)).dtype is DType.BOOL
+
+
+def test_index_conditions_are_decided_by_ranges() -> None:
+    i = axis_symbol("i", 8)
+    assert build.index_condition(Op.LT, i, 8).attr is True
+    assert build.index_condition(Op.GE, i, 8).attr is False
+    assert build.index_condition(Op.LT, i, 7).op is Op.LT
+    assert build.check_index(build.index(i), ZERO + 8).op is Op.INDEX
+    assert build.check_index(build.index(i), ZERO + 7).op is Op.CHECK_INDEX
+
+
+NUMBERS = st.floats(width=32) | st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, 2.0])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.MAXIMUM, Op.MINIMUM, Op.LT, Op.EQ]), NUMBERS, NUMBERS
+)
+def test_folding_floats_is_what_the_machine_does(op: Op, a: float, b: float) -> None:
+    folded = build.binary(op, f(a), f(b))
+    if folded.op is not Op.CONST:
+        return
+    dtype = DType.BOOL if op in build.TESTS else DType.F32
+    with np.errstate(all="ignore"):
+        (want,) = apply(Node(op, dtype, (), None), [np.float32([a]), np.float32([b])])
+    got = np.asarray([folded.attr], dtype=NUMPY[dtype])[0]
+    assert np.array_equal(got, want, equal_nan=dtype is DType.F32)
+    assert dtype is DType.BOOL or np.isnan(want) or np.signbit(got) == np.signbit(want)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([Op.ADD, Op.SUB, Op.MUL, Op.AND, Op.OR, Op.XOR]), st.sampled_from(INTEGERS), st.data())
+def test_folding_integers_wraps(op: Op, dtype: DType, data: st.DataObject) -> None:
+    low, high = integer_range(dtype)
+    a, b = (data.draw(st.integers(low, high)) for _ in range(2))
+    folded = build.binary(op, build.const(a, dtype), build.const(b, dtype))
+    with np.errstate(all="ignore"):
+        (want,) = apply(Node(op, dtype, (), None), [np.array([v], NUMPY[dtype]) for v in (a, b)])
+    assert folded.attr == want
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats() | st.floats(width=32), st.sampled_from([torch.bfloat16, torch.float16, torch.float32]))
+def test_rounding_is_torchs(value: float, dtype: torch.dtype) -> None:
+    """Constants are rounded to their type as torch rounds them."""
+    want = float(torch.tensor(value, dtype=torch.float64).to(torch.float32).to(dtype))
+    source = round_float(value, DType.F32)
+    got = round_float(source, from_torch(dtype))
+    assert got == want or (math.isnan(got) and math.isnan(want))
+    if from_torch(dtype) is DType.BF16:
+        raw = to_storage(np.float32([source]), DType.BF16)
+        stored = from_storage(raw, DType.BF16)[0]
+        assert stored == want or (np.isnan(stored) and math.isnan(want))
+
+
+@given(st.integers(-(2**70), 2**70), st.sampled_from(INTEGERS))
+def test_wrapping_keeps_the_low_bits(value: int, dtype: DType) -> None:
+    wrapped = wrap_integer(value, dtype)
+    low, high = integer_range(dtype)
+    assert low <= wrapped <= high
+    assert (wrapped - value) % (1 << 8 * dtype.itemsize) == 0
+
+
+def test_every_torch_type_of_ours_is_known() -> None:
+    assert from_torch(torch.bfloat16) is DType.BF16
+    assert compute_type(DType.F16) is DType.F32
+    assert compute_type(DType.I8) is DType.I8
+    assert not DType.C64.is_computable
+    with pytest.raises(KeyError):
+        from_torch(torch.qint8)
