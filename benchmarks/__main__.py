@@ -44,7 +44,7 @@ def main() -> int:
         table = report.models_table(rows, impls)
     elif arguments.suite == "overhead":
         rows = run.run_overhead(impls, tuple(overhead.CASES), arguments.rounds or 15, say)
-        table = report.overhead_table(rows, impls, overhead.CASES)
+        table = report.overhead_table(rows, impls, overhead.CASES, overhead.BARE)
     else:
         rows = run.run_compile_time(impls, models, arguments.rounds or 1, say)
         table = report.compile_time_table(rows, impls)

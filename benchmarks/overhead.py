@@ -61,6 +61,8 @@ def case(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], str | Callable
     raise KeyError(name)
 
 
+#: cases in which a compiled call is overhead and nothing else
+BARE = ("linears", "eight")
 #: case -> what it shows
 CASES = {
     "add": 'f(x) = x + 1, backend="eager"',
