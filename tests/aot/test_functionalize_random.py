@@ -47,7 +47,7 @@ WRITES: dict[str, Callable[[Tensor, Tensor, int], Any]] = {
     "setslice": lambda x, y, k: x.__setitem__((slice(None, None, 2),), y.sum().real) if x.dim() else None,
     "masked": lambda x, y, k: x.masked_fill_(x.real > 0, k),
     "index": lambda x, y, k: x.index_fill_(0, torch.tensor([0]), k) if x.dim() and x.shape[0] else None,
-    "setmask": lambda x, y, k: x.__setitem__(x.real > 1, 3.0),
+    "setmask": lambda x, y, k: x.__setitem__(x.real > 1, 3.0) if x.dim() else None,
     "out": lambda x, y, k: torch.mul(x, 2, out=x),
     "unsqueeze_": lambda x, y, k: None,
     "iadd": lambda x, y, k: x.__iadd__(1),

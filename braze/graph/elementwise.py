@@ -1,0 +1,176 @@
+"""What an elementwise operator's result looks like: type promotion, broadcasting, and the strides that eager picks.
+
+Facts about eager: the result takes the dims' order from its operands' strides, the first operand that tells two dims apart
+deciding, and is dense in that order; operands that agree in dense strides pass them on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+KEEP, FLOAT, BOOL = "keep", "float", "bool"
+
+_UNARY = {
+    KEEP: "neg abs sign floor ceil round trunc frac relu gelu silu leaky_relu elu hardtanh hardsigmoid softplus mish clamp clamp_min clamp_max square bitwise_not",
+    FLOAT: "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan tanh sinh cosh sigmoid erf erfc",
+    BOOL: "logical_not isnan isinf",
+}
+_BINARY = {
+    KEEP: "add sub mul maximum minimum rsub pow remainder fmod bitwise_and bitwise_or bitwise_xor addcmul addcdiv lerp",
+    FLOAT: "div atan2",
+    BOOL: "eq ne lt le gt ge logical_and logical_or logical_xor",
+}
+#: these take floating-point numbers only
+_FLOATS_ONLY = frozenset({"gelu", "silu", "elu", "hardsigmoid", "softplus", "mish", "leaky_relu", "lerp", "addcdiv"})
+_NOT_BOOL = frozenset({"neg", "sub", "rsub", "sign", "floor", "ceil", "round", "trunc", "relu", "clamp", "clamp_min", "clamp_max", "square", "hardtanh", "pow", "remainder", "fmod"})
+_TAKE_SCALE = frozenset({"add", "sub", "rsub"})
+
+
+def _table() -> dict[Any, tuple[str, str, int]]:
+    """operator -> (name, type rule, how many leading arguments take part in promotion)."""
+    found = {}
+    for operands, families in ((1, _UNARY), (2, _BINARY)):
+        for rule, names in families.items():
+            for name in names.split():
+                packet = getattr(aten, name)
+                for overload in packet.overloads():
+                    op = getattr(packet, overload)
+                    if op._schema.is_mutable or "mode" in overload or overload == "decimals":
+                        continue
+                    if name.startswith("clamp") and overload == "Tensor":
+                        continue
+                    count = 3 if name in ("addcmul", "addcdiv") or overload == "Tensor" and name == "lerp" else operands
+                    found[op] = (name, rule, count)
+    return found
+
+
+TABLE = _table()
+
+
+def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The result's metadata as a meta tensor, or NotImplemented; ``args`` are plain meta tensors and numbers."""
+    name, rule, count = TABLE[func]
+    operands = list(args[:count])
+    if len(operands) < count or (kwargs and not (name in _TAKE_SCALE and set(kwargs) <= {"alpha"})):
+        if set(kwargs) - {"alpha", "approximate", "value"}:
+            return NotImplemented
+    tensors = [a for a in operands if isinstance(a, Tensor)]
+    if not tensors:
+        return NotImplemented
+    dtype = _promoted(operands)
+    if dtype.is_complex or (name in _NOT_BOOL and dtype is torch.bool):
+        return NotImplemented
+    if name in _FLOATS_ONLY and (not dtype.is_floating_point or any(t.dtype is not dtype for t in tensors)):
+        return NotImplemented
+    if name.startswith("clamp") or name == "hardtanh":
+        limits = [a for a in (*args[1:], *kwargs.values()) if a is not None]
+        if not dtype.is_floating_point and any(type(a) is not int for a in limits):
+            return NotImplemented
+    if rule is FLOAT and not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
+    if rule is BOOL:
+        dtype = torch.bool
+    return allocated(tensors, dtype)
+
+
+def where(condition: Tensor, x: Tensor, y: Tensor) -> Any:
+    """``where`` with tensors."""
+    if condition.dtype is not torch.bool:
+        return NotImplemented
+    return allocated([condition, x, y], _promoted([x, y]))
+
+
+def _promoted(operands: list[Any]) -> torch.dtype:
+    """The common type; a third operand joins the first two's as a tensor would."""
+    dtype = operands[0].dtype if isinstance(operands[0], Tensor) else None
+    if len(operands) == 1:
+        return dtype  # type: ignore[return-value]
+    dtype = torch.result_type(operands[0], operands[1])
+    if len(operands) == 3:
+        pair = torch.result_type(operands[1], operands[2])
+        if pair is not dtype:
+            raise NotImplementedError("three different types")
+    return dtype
+
+
+def allocated(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks."""
+    shape = tensors[0].shape if len(tensors) == 1 else _broadcast([t.shape for t in tensors])
+    same = all(t.shape == shape for t in tensors)
+    if same and all(t.is_contiguous() for t in tensors):
+        return torch.empty(shape, dtype=dtype, device="meta")
+    if same and _dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors):
+        return torch.empty_strided(shape, tensors[0].stride(), dtype=dtype, device="meta")
+    strides = [_broadcast_strides(t, shape) for t in tensors]
+    order = _order(shape, strides)
+    made = [0] * len(shape)
+    step = 1
+    for dim in order:
+        made[dim] = step
+        step *= shape[dim] if shape[dim] > 0 else 1
+    return torch.empty_strided(shape, made, dtype=dtype, device="meta")
+
+
+def _broadcast(shapes: list[torch.Size]) -> torch.Size:
+    """The common shape (torch.broadcast_shapes imports SymPy)."""
+    made = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for d in range(1, len(shape) + 1):
+            if shape[-d] != 1:
+                if made[-d] not in (1, shape[-d]):
+                    raise ValueError("shapes do not fit")
+                made[-d] = shape[-d]
+    return torch.Size(made)
+
+
+def _dense(t: Tensor) -> bool:
+    """Whether every place of the memory that t spans holds exactly one element."""
+    step = 1
+    for stride, size in sorted(zip(t.stride(), t.shape)):
+        if size == 1:
+            continue
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _broadcast_strides(t: Tensor, shape: torch.Size) -> list[int]:
+    """Bytes between neighbours along each dim of the result; 0 along broadcast dims."""
+    lead = len(shape) - t.dim()
+    wide = [0] * lead
+    for d in range(t.dim()):
+        wide.append(0 if t.shape[d] == 1 and shape[lead + d] != 1 else t.stride(d) * t.element_size())
+    return wide
+
+
+def _order(shape: torch.Size, strides: list[list[int]]) -> list[int]:
+    """Dims from innermost to outermost: an insertion sort that starts from the row-major order."""
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        moving = i
+        for j in range(i - 1, -1, -1):
+            verdict = _compare(order[j], order[moving], shape, strides)
+            if verdict > 0:
+                order[j], order[moving] = order[moving], order[j]
+                moving = j
+            elif verdict < 0:
+                break
+    return order
+
+
+def _compare(a: int, b: int, shape: torch.Size, strides: list[list[int]]) -> int:
+    """1 where dim a should lie outside dim b, -1 where inside, 0 where no operand tells."""
+    for each in strides:
+        if each[a] == 0 or each[b] == 0:
+            continue
+        if each[a] != each[b]:
+            return 1 if each[a] > each[b] else -1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
