@@ -84,14 +84,8 @@ def build_c(text: str | Sequence[str], target_arch: str, extra: tuple[str, ...] 
         sources = [Path(folder) / f"unit{i}.c" for i in range(len(units))]
         for path, unit in zip(sources, units, strict=True):
             path.write_text(unit)
-        link = (
-            "-shared",
-            "-nostartfiles",
-            "-Wl,-z,nodelete" if sys.platform == "linux" else "",
-            "-o",
-            str(out),
-        )
-        link = tuple(word for word in link if word)
+        keep = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()
+        link: tuple[str, ...] = ("-shared", "-nostartfiles", *keep, "-o", str(out))
         if len(units) == 1:
             _run([(*command, str(sources[0]), *link, "-lm")], units)
         else:

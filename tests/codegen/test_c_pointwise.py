@@ -385,3 +385,20 @@ def test_no_axes(bench):
     x = load("x", DType.F32, 0)
     stores = [Store("y", as_expr(0), op(Op.EXP, op(Op.ADD, x, const(1.0, DType.F32))))]
     bench.check([nest([], stores)], {"x": torch.randn(1)}, {"y": torch.empty(1)}, axes=[])
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I32, DType.BF16, DType.F64, DType.BOOL], ids=lambda d: d.label)
+@pytest.mark.parametrize("shape", [(32, 48), (33, 50), (8, 8), (100, 17)])
+def test_transposes_go_through_squares(bench, dtype, shape):
+    """What runs across the stores is turned square by square, with short squares at the edges."""
+    n, m = shape
+    i, j, k = axis("i0", 3), axis("i1", n), axis("i2", m)
+    across = (i.symbol * m + k.symbol) * n + j.symbol
+    along = (i.symbol * n + j.symbol) * m + k.symbol
+    x, z = load("x", dtype, across), load("z", dtype, along)
+    value = op(Op.WHERE, op(Op.EQ, x, z, dtype=DType.BOOL), x, z, dtype=dtype)
+    steps = [nest([i, j, k], [Store("y", along, value), Store("w", along, x)])]
+    inputs = {"x": values(dtype, 3 * n * m, 1), "z": values(dtype, 3 * n * m, 2)}
+    out = {name: torch.empty(3 * n * m, dtype=TORCH[dtype]) for name in "yw"}
+    assert "bz_turn_" in bench.kernel(steps, {**inputs, **out}).source
+    bench.check(steps, inputs, out, rtol=0)

@@ -62,6 +62,8 @@ class Body:
         self.storage = storage
         self.pointers: dict[str, str] = {}
         self.forward: dict[tuple[str, Expr], Value] = {}
+        #: loads that read a turned tile: node -> address of the row
+        self.tiles: dict[Node, str] = {}
         #: buffers that some step loads
         self.reloaded: frozenset[str] = frozenset()
         #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
@@ -273,6 +275,10 @@ class Body:
             return forwarded
         if buffer in self.scratch:
             return self._load_scratch(buffer)
+        if node in self.tiles:
+            storage = self.storage[buffer]
+            text = f"bz_load_{storage}x{self.lanes}({self.tiles[node]})"
+            return self.define(None, text, STORAGE[storage][1], True, self.scope.depth)
         if buffer not in self.pointers:
             raise InternalError("BZ9063", f"buffer {buffer} is read before it is written in its group")
         args = [self.value(a) for a in node.args]

@@ -15,6 +15,7 @@ from braze.codegen.c.analysis import Ranges, Varying, walk
 from braze.codegen.c.body import Body
 from braze.codegen.c.expr import to_c
 from braze.codegen.c.prelude import STORAGE
+from braze.codegen.c.tiles import TilePlan, tile_plan
 from braze.codegen.records import KernelText
 from braze.loops.ir import Axis, Buffer, Node, Op, StoreMode
 from braze.schedule.records import Group
@@ -37,6 +38,7 @@ class Frame:
     lanes: int
     serial: bool
     status: bool
+    tiles: TilePlan | None = None
 
 
 def make_frame(
@@ -56,7 +58,8 @@ def make_frame(
     sizes = _sizes(group, all_axes)
     serial = any(s.mode is StoreMode.ADD for step in group.steps for s in step.stores)
     status = any(n.op is Op.CHECK_INDEX for n in nodes)
-    frame = Frame(group, buffers, names, sizes, vector, lanes, serial, status)
+    tiles = None if group.row_axes else tile_plan(group.axes, vector, nodes)
+    frame = Frame(group, buffers, names, sizes, vector, lanes, serial, status, tiles)
     storage = {name: b.dtype.label for name, b in buffers.items()}
     body = Body(lanes, symbol, varying, ranges, storage)
     body.reloaded = frozenset(a.buffer for a in found if not a.is_store)
@@ -92,6 +95,11 @@ def tasks_of(frame: Frame) -> tuple[list[Axis], Expr, int]:
     """(point axes walked one by one, number of tasks, block of the vector axis or 0)."""
     vector = frame.vector
     others = [a for a in frame.group.axes if a is not vector]
+    if frame.tiles is not None:
+        across = frame.tiles.across
+        others.remove(across)
+        count = product([a.extent for a in others]) if others else Integer(1)
+        return others, count * _blocks(across, frame.lanes), frame.lanes
     count = product([a.extent for a in others]) if others else Integer(1)
     if vector is None or vector in frame.group.row_axes:
         return others, count, 0
@@ -101,8 +109,13 @@ def tasks_of(frame: Frame) -> tuple[list[Axis], Expr, int]:
         few = analysis.size_of(count) < 64
         block = _BLOCK if few else 0
     if block:
-        count = count * floor_div(vector.extent + (block - 1), Integer(block))
+        count = count * _blocks(vector, block)
     return others, count, block
+
+
+def _blocks(axis: Axis, size: int) -> Expr:
+    """Blocks of an axis, the last one perhaps short."""
+    return floor_div(axis.extent + (size - 1), Integer(size))
 
 
 def open_tasks(frame: Frame, body: Body) -> str:
@@ -110,8 +123,8 @@ def open_tasks(frame: Frame, body: Body) -> str:
     others, _, block = tasks_of(frame)
     digits = [(a.symbol.name, body.index(a.extent)) for a in others]
     if block and frame.vector is not None:
-        blocks = floor_div(frame.vector.extent + (block - 1), Integer(block))
-        digits.append(("block", body.index(blocks)))
+        cut = frame.tiles.across if frame.tiles is not None else frame.vector
+        digits.append(("block", body.index(_blocks(cut, block))))
     if digits:
         body.line("int64_t rest = lo;")
     for n, (name, extent) in reversed(list(enumerate(digits))):

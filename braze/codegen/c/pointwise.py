@@ -6,9 +6,13 @@ from braze.codegen.c import analysis
 from braze.codegen.c.analysis import walk
 from braze.codegen.c.body import Body
 from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
+from braze.codegen.c.expr import stride, to_c
+from braze.codegen.c.prelude import STORAGE
+from braze.codegen.c.tiles import TilePlan
 from braze.codegen.records import KernelText
 from braze.loops.ir import Buffer
 from braze.schedule.records import Group
+from braze.symbolic.expr import Expr
 
 
 def pointwise_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int) -> KernelText:
@@ -17,7 +21,9 @@ def pointwise_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int
     frame, body = make_frame(group, buffers, vector_bytes, (), nodes)
     _, tasks, block = tasks_of(frame)
     number = open_tasks(frame, body)
-    if frame.vector is None:
+    if frame.tiles is not None:
+        _squares(frame, body, frame.tiles)
+    elif frame.vector is None:
         _steps(frame, body)
     else:
         _vector_loop(frame, body, number, block)
@@ -54,4 +60,45 @@ def _vector_loop(frame: Frame, body: Body, number: str, block: int) -> None:
     if known is None or known % w:
         body.open(f"if ({j} < {end}) ", {axis.symbol: j}, count=f"({end} - {j})")
         _steps(frame, body)
+        body.close()
+
+
+def _squares(frame: Frame, body: Body, plan: TilePlan) -> None:
+    """One strip of squares: turn what runs across, then the steps row by row."""
+    assert frame.vector is not None
+    w, along, across = frame.lanes, frame.vector, plan.across
+    j, k = along.symbol.name, across.symbol.name
+    first, rows, end = body.name("x"), body.name("x"), body.index(along.extent)
+    body.line(f"const int64_t {first} = block*{w};")
+    left = f"{body.index(across.extent)} - {first}"
+    body.line(f"const int64_t {rows} = {left} < {w} ? {left} : {w};")
+    pointers = []
+    for node in plan.loads:
+        pointers.append(body.name("k"))
+        c = STORAGE[body.storage[node.attr[0]]][0]
+        body.line(f"{c} {pointers[-1]}[{w * w}] __attribute__((aligned(64)));")
+    body.line(f"int64_t {j} = 0;")
+    known = along.extent.value
+    parts = []
+    if known is None or known >= w:
+        parts.append((f"for (; {j} + {w} <= {end}; {j} += {w}) ", ""))
+    if known is None or known % w:
+        parts.append((f"if ({j} < {end}) ", f"({end} - {j})"))
+    for head, count in parts:
+        body.open(head, {along.symbol: j, across.symbol: first}, count=count)
+        for node, pointer in zip(plan.loads, pointers, strict=True):
+            buffer, at = node.attr
+            step = stride(at, along.symbol)
+            base = f"{body.pointers[buffer]} + {to_c(at, body.names())}"
+            shown = to_c(step, body.names()) if isinstance(step, Expr) else step
+            storage = body.storage[buffer]
+            body.line(f"bz_turn_{storage}x{w}({pointer}, {base}, {shown}, {rows}, {count or w});")
+        row = body.name("r")
+        head = f"for (int64_t {row} = 0; {row} < {rows}; ++{row}) "
+        body.open(head, {along.symbol: j, across.symbol: k})
+        body.line(f"const int64_t {k} = {first} + {row};")
+        body.tiles = {node: f"{p} + {row}*{w}" for node, p in zip(plan.loads, pointers, strict=True)}
+        _steps(frame, body)
+        body.tiles = {}
+        body.close()
         body.close()

@@ -14,6 +14,7 @@ from functools import cache
 
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS
 from braze.codegen.c.micro import micro_kernel
+from braze.codegen.c.tiles import turn
 
 #: storage label -> (C type of an element, representation)
 STORAGE: dict[str, tuple[str, str]] = {
@@ -76,6 +77,11 @@ static inline void bz_run_free(bz_body *body, void **b, const int64_t *s, int64_
     bz_team(bz_take, &j, 0, 0);
   } else if (tasks > 0) body(b, s, 0, tasks, 0);
 }
+#ifdef __clang__
+#define BZ_MIX(a, b, index, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define BZ_MIX(a, b, index, ...) __builtin_shuffle(a, b, (index){__VA_ARGS__})
+#endif
 static inline int64_t bz_fdiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static inline int64_t bz_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }
 """
@@ -194,6 +200,8 @@ def _section(name: str, lanes: int) -> str | None:
         return f"static inline {what}x{w} bz_splat_{what}x{w}({SCALAR[what]} x) {{ return x - ({what}x{w}){{}}; }}"
     if kind == "sel":
         return _select(what, w)
+    if kind == "turn":
+        return turn(what, STORAGE[what][0], w)
     if kind.startswith("rot"):
         h = int(kind[3:])
         order = ", ".join(str((l + h) % w) for l in range(w))
