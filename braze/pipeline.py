@@ -19,6 +19,8 @@ from braze.codegen.host import CUnits, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import ExternCall, LoopProgram
+from braze.loops.printer import print_program
+from braze.loops.verify import verify
 from braze.lower.program import lower
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
@@ -100,7 +102,9 @@ def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:
     """ATen to loops."""
     program = lower(partition, ctx)
     if trace.dumping():
-        trace.dump(f"{ctx.name}_loops", "txt", str(program))
+        trace.dump(f"{ctx.name}_loops", "py", print_program(program))
+    if ctx.options.verify:
+        verify(program)
     return program
 
 

@@ -197,7 +197,7 @@ class _Text:
         if node.op is Op.CHECK_INDEX:
             args.append(str(node.attr))
         if node.op is Op.BITCAST:
-            args.append(node.dtype.label)
+            args += [node.args[0].dtype.label, node.dtype.label]
         name = node.op.value
         return f"{_RENAMED.get(name, name)}({', '.join(args)})"
 

@@ -102,7 +102,7 @@ def _operation(op: Op) -> Callable[..., Any]:
 
 def _reducer(kind: ReduceKind) -> Callable[..., Any]:
     def run(dtype: _Type, values: list[Any]) -> tuple[Any, ...]:
-        row = np.asarray(values, dtype=NUMPY[dtype.dtype])
+        row: Any = np.asarray(values, dtype=NUMPY[dtype.dtype])
         return tuple(np.asarray(r).reshape(1)[0] for r in reduce_rows(kind, dtype.dtype, row))
 
     return run
@@ -148,6 +148,6 @@ def _check_index(i: Any, extent: int) -> int:
     return int(i)
 
 
-def _bitcast(x: Any, to: _Type) -> Any:
-    source = next(d for d, kind in NUMPY.items() if kind == type(x))
-    return apply(Node(Op.BITCAST, to.dtype, (Node(Op.CONST, source, (), 0),), None), [np.asarray([x])])[0]
+def _bitcast(x: Any, source: _Type, to: _Type) -> Any:
+    value = Node(Op.CONST, source.dtype, (), 0)
+    return apply(Node(Op.BITCAST, to.dtype, (value,), None), [np.asarray([x])])[0]
