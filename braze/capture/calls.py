@@ -157,13 +157,17 @@ def may_call_back(args: Any, kwargs: dict[str, Any] | None) -> bool:
     return bool(kwargs) and may_call_back(kwargs.values(), None)
 
 
+#: functions that pybind11 makes are bound to a record of its own
+PYBIND = "pybind11_builtins"
+
+
 def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """A built-in function or bound built-in method."""
     rule = RULES.get(fn) if type(fn) is not types.MethodWrapperType else None
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     owner = fn.__self__
-    if owner is None or type(owner) is types.ModuleType or isinstance(owner, type):
+    if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__ == PYBIND:
         purity = policy.FUNCTIONS.get(fn)
         if purity is policy.Purity.BLIND:
             return fn(*args, **kwargs) if kwargs else fn(*args)
