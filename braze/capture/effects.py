@@ -35,8 +35,11 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
         if value is not MISSING:
             effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
     for function, args, kwargs in t.replays:
-        ids = [table.id_of(v) for v in (*args, *kwargs.values())]
-        effects.append(Effect(EffectKind.CALL, (table.add(Constant(function)), *ids), ",".join(kwargs)))
+        target = table.add(Constant(function))
+        if kwargs:
+            named = tuple(table.id_of(v) for v in kwargs.values())
+            target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
+        effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
     for function, args in t.state.effects():
         effects.append(
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))

@@ -35,7 +35,7 @@ def iterate(t: Tracer, value: Any) -> Any:
         return t.call(method, (value,), None)
     if type(value) in QUIET:
         if t.tree.node_of(value) is not None:
-            graph_break("BZ1009", "an iterator from outside is used", "pass the sequence itself")
+            graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
         return value
     if (
         lookup_in_mro(type(value), "__iter__")[0] is MISSING
@@ -62,7 +62,7 @@ def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:
     if kind in QUIET and t.tree.node_of(iterator) is None:
         return next(iterator) if raising else next(iterator, end)
     if t.tree.node_of(iterator) is not None and python_method(iterator, "__next__") is MISSING:
-        graph_break("BZ1009", "an iterator from outside is used", "pass the sequence itself")
+        graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
     method = python_method(iterator, "__next__")
     try:
         if method is not MISSING:
@@ -96,7 +96,7 @@ def truth(t: Tracer, value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
     kind = type(value)
-    if kind in (int, str, float, list, tuple):
+    if kind in PLAIN_TRUTH:
         return bool(value)
     if isinstance(value, dict):
         t.fill(value)

@@ -55,7 +55,7 @@ FUNCTIONS |= {
     abc.ABCMeta.__instancecheck__: B,
 }
 #: functions of PyTorch that tell a setting; those that a version lacks are left out
-_SETTINGS = """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_enabled _get_privateuse1_backend_name
+_SETTINGS = """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
 _get_cudnn_enabled _get_mkldnn_enabled _cuda_getDeviceCount _len_torch_function_stack _len_torch_dispatch_stack
 get_num_threads _get_cpu_capability _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled _get_math_sdp_enabled
 _get_cudnn_sdp_enabled _get_default_device is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
@@ -121,9 +121,9 @@ STREAM = _io._IOBase
 
 #: modules whose functions touch the clock, chance or the world
 IMPURE_MODULES = {
-    "time": ("BZ1008", "reads the clock"),
-    "random": ("BZ1008", "draws a random number outside torch"),
-    "_random": ("BZ1008", "draws a random number outside torch"),
+    "time": ("BZ1017", "reads the clock"),
+    "random": ("BZ1017", "draws a random number outside torch"),
+    "_random": ("BZ1017", "draws a random number outside torch"),
     "_thread": ("BZ1007", "works with threads"),
     "posix": ("BZ1007", "talks to the operating system"),
     "io": ("BZ1007", "does input or output"),

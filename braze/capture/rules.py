@@ -202,7 +202,7 @@ def own_iterable(t: Tracer, value: Any) -> Any:
     if isinstance(value, torch.Tensor) or operations.python_method(value, "__iter__") is not MISSING:
         return iterate(t, value)
     if type(value).__name__ == "generator" and t.tree.node_of(value) is not None:
-        graph_break("BZ1009", "a generator from outside is used", "pass the sequence itself")
+        graph_break("BZ1018", "a generator from outside is used", "pass the sequence itself")
     return value
 
 
@@ -265,7 +265,7 @@ refuse("BZ1006", "locals() is not carried", locals, dir)
 refuse("BZ1006", "the call stack is looked at", sys._getframe)
 refuse("BZ1004", "id() of an object", id)
 refuse(
-    "BZ1008",
+    "BZ1017",
     "a seed is set or a generator's state is touched",
     torch.manual_seed,
     torch.seed,

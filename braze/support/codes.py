@@ -58,6 +58,35 @@ CODES: dict[str, Code] = {
         "A backend takes (graph_module, example_inputs) and returns a callable.",
     ),
     # -- BZ10xx: graph breaks
+    "BZ1001": Code("asked for", "braze.graph_break() was called.", "Remove the call to have one graph."),
+    "BZ1002": Code(
+        "unknown C code",
+        "A function or class written in C is called, and braze cannot see what it does.",
+        "Register it as a torch.library operator, move it out of the compiled function, or leave the break.",
+    ),
+    "BZ1003": Code(
+        "data-dependent control flow",
+        "An if, while, assert or bool() depends on what a tensor holds.",
+        "Use torch.where, masks or other tensor operations.",
+    ),
+    "BZ1004": Code(
+        "data of a tensor",
+        "Python reads what a tensor holds: .item(), .tolist(), int(), id() and the like.",
+        "Keep the value in a tensor.",
+    ),
+    "BZ1005": Code(
+        "disabled function", "A function marked with braze.disable is called.", "Remove the mark."
+    ),
+    "BZ1006": Code(
+        "code not interpreted",
+        "An instruction or built-in that looks at or makes code: class bodies, eval, locals(), match statements.",
+        "Move it out of the compiled function.",
+    ),
+    "BZ1007": Code(
+        "input or output",
+        "print, files, imports, threads, or text made of a tensor: things that must happen when the code runs.",
+        "Move them out of the compiled function, or leave the break.",
+    ),
     "BZ1008": Code(
         "frame that cannot go on",
         "A graph break stands in code whose frames cannot be entered again in the middle.",
@@ -67,6 +96,51 @@ CODES: dict[str, Code] = {
         "generator or coroutine",
         "The compiled function is itself a generator or coroutine; its frame cannot be captured.",
         "Compile the functions that it calls.",
+    ),
+    "BZ1010": Code(
+        "write that cannot be replayed",
+        "An attribute of a class, module, tensor or foreign object is assigned.",
+        "Keep such state on objects or modules of your own.",
+    ),
+    "BZ1011": Code(
+        "unknown tensor",
+        "A tensor came from C code that braze could not see, or is of a kind that it does not compile.",
+        "Make tensors with torch functions inside, or pass them in; use plain dense tensors.",
+    ),
+    "BZ1012": Code(
+        "exception",
+        "The function raises an exception; eager code runs so that it surfaces as itself.",
+        "Fix the cause.",
+    ),
+    "BZ1013": Code(
+        "operator without metadata",
+        "The shape of an operator's result depends on data, or the operator has no fake implementation.",
+        "Use an operator of fixed shape, or register a fake for your own operator.",
+    ),
+    "BZ1014": Code(
+        "state that cannot be rebuilt",
+        "A value at a graph break or in the result cannot be made again by generated code.",
+        "Move the statement that makes it past the break, or out of the compiled function.",
+    ),
+    "BZ1015": Code(
+        "unwritable symbolic size",
+        "A symbolic size cannot be computed from inputs' sizes.",
+        "Compile with dynamic=False.",
+    ),
+    "BZ1016": Code(
+        "too deep or too long",
+        "Calls are nested too deeply, or the trace has too many steps.",
+        "Compile smaller functions.",
+    ),
+    "BZ1017": Code(
+        "clock or chance",
+        "Python reads the clock, draws a random number or sets a seed.",
+        "Use torch's random functions; read clocks outside.",
+    ),
+    "BZ1018": Code(
+        "iterator from outside",
+        "A suspended iterator or generator was passed in.",
+        "Pass the sequence itself.",
     ),
     # -- BZ11xx: guards and recompiles
     "BZ1101": Code(
@@ -147,10 +221,16 @@ CODES: dict[str, Code] = {
         "The reference interpreter met an access out of bounds, a read of unwritten memory, or other inputs than declared.",
         "Report it with the dump.",
     ),
-    "BZ9002": Code("malformed loop program", "A rule of loops/verify.py is broken.", "Report it with the dump."),
-    "BZ9003": Code("unlowerable loop", "A loop over an element type that loops cannot compute.", "Report it."),
+    "BZ9002": Code(
+        "malformed loop program", "A rule of loops/verify.py is broken.", "Report it with the dump."
+    ),
+    "BZ9003": Code(
+        "unlowerable loop", "A loop over an element type that loops cannot compute.", "Report it."
+    ),
     "BZ9004": Code("two lowerings", "Two functions claim one operator.", "Remove one of the registrations."),
-    "BZ9005": Code("foreign graph node", "An ATen graph holds a node that is no call, input, or output.", "Report it."),
+    "BZ9005": Code(
+        "foreign graph node", "An ATen graph holds a node that is no call, input, or output.", "Report it."
+    ),
     "BZ9010": Code(
         "unreadable source",
         "Residual code has no way to read a value from where capture says it is.",
@@ -182,12 +262,24 @@ CODES: dict[str, Code] = {
         "Report it with the dump; options={'fusion': False} avoids fusion.",
     ),
     "BZ9050": Code("unknown expression", "A size expression has no C text.", "Report it with the dump."),
-    "BZ9051": Code("unknown argument", "An ATen call has an argument the host module cannot write.", "Report it."),
-    "BZ9060": Code("an index without C", "The C generator met an unknown index expression.", "Please report it."),
-    "BZ9061": Code("a value was not emitted", "The C generator lost a value of a kernel.", "Please report it."),
-    "BZ9062": Code("a result out of place", "A step refers to a reduction that is not there.", "Please report it."),
-    "BZ9063": Code("read before written", "A group reads an internal buffer before writing it.", "Please report it."),
+    "BZ9051": Code(
+        "unknown argument", "An ATen call has an argument the host module cannot write.", "Report it."
+    ),
+    "BZ9060": Code(
+        "an index without C", "The C generator met an unknown index expression.", "Please report it."
+    ),
+    "BZ9061": Code(
+        "a value was not emitted", "The C generator lost a value of a kernel.", "Please report it."
+    ),
+    "BZ9062": Code(
+        "a result out of place", "A step refers to a reduction that is not there.", "Please report it."
+    ),
+    "BZ9063": Code(
+        "read before written", "A group reads an internal buffer before writing it.", "Please report it."
+    ),
     "BZ9064": Code("an operation without C", "No row of the C generator's tables fits.", "Please report it."),
     "BZ9065": Code("a template without C", "The C generator has no such template.", "Please report it."),
-    "BZ9066": Code("a template of unknown size", "The GEMM template needs known K and N.", "Please report it."),
+    "BZ9066": Code(
+        "a template of unknown size", "The GEMM template needs known K and N.", "Please report it."
+    ),
 }

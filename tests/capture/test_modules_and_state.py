@@ -1,0 +1,234 @@
+"""Modules, hooks, and PyTorch's global state inside captured code."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from captured import Run, check, same
+from torch import nn
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+class Block(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(2)])
+        self.named = nn.ModuleDict({"act": nn.GELU(), "norm": nn.LayerNorm(width)})
+        self.register_buffer("count", torch.zeros(()))
+        self.drop = nn.Dropout(0.5)
+        self.calls = 0
+
+    def forward(self, x, *, scale: float = 1.0):
+        for layer in self.layers:
+            x = self.named["act"](layer(x)) + x
+        x = self.drop(self.named["norm"](x)) * scale
+        self.count += 1
+        self.calls += 1
+        self.last = x
+        return x, self.count
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def run_module(module, *args, calls=2, **kwargs):
+    """A module through its forward, against a copy in eager; the state must agree at the end."""
+    theirs, run = copy.deepcopy(module), Run(type(module).__call__)
+    for _ in range(calls):
+        expected = theirs(*args, **kwargs)
+        result = run(module, *args, **kwargs)
+        assert same(expected, result)
+    assert same(dict(theirs.state_dict()), dict(module.state_dict()))
+    return run
+
+
+def test_nested_modules_buffers_and_attributes():
+    module = Block().eval()
+    run = run_module(module, X, scale=2.0)
+    # self.calls is a number that changes at each call: a guard on its value, so a graph for each
+    assert module.calls == 2
+    assert module.last.shape == X.shape
+    assert "linear" in run.graphs[0].code
+
+
+def test_batch_norm_trains():
+    run = run_module(Counter().train(), X)
+    assert len(run.graphs) == 1
+
+
+def test_train_and_eval_are_two_variants():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).eval()
+    run = Run(type(module).forward)
+    run(module, X)
+    module.train()
+    run(module, X)
+    module.eval()
+    run(module, X)
+    assert len(run.graphs) == 2
+
+
+def test_hooks_are_inlined_and_guarded():
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    run = Run(type(module).__call__)
+    plain = run(module, X)
+    handle = module[0].register_forward_hook(lambda m, args, out: out * 2)
+    pre = module[1].register_forward_pre_hook(lambda m, args: (args[0] + 1,))
+    assert same(module(X), run(module, X))
+    handle.remove()
+    pre.remove()
+    assert same(plain, run(module, X))
+    assert len(run.graphs) == 2
+
+
+def test_parameters_are_inputs_with_a_role():
+    module = nn.Linear(3, 3)
+    run = Run(type(module).forward)
+    run(module, X)
+    roles = {n.name: n.meta["role"] for n in run.graphs[0].graph.nodes if n.op == "placeholder"}
+    assert sorted(roles.values()) == ["parameter", "parameter", "user"]
+
+
+def test_replaced_parameter_is_used():
+    module = nn.Linear(3, 3)
+    run = Run(type(module).forward)
+    run(module, X)
+    module.weight = nn.Parameter(torch.ones(3, 3))
+    assert same(module(X), run(module, X))
+    assert len(run.graphs) == 1
+
+
+def test_shared_parameters():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    run = run_module(module, X)
+    inputs = [n for n in run.graphs[0].graph.nodes if n.op == "placeholder"]
+    assert len(inputs) == 4
+
+
+def test_no_grad_and_enable_grad():
+    weight = nn.Parameter(torch.ones(3))
+
+    def f(x):
+        with torch.no_grad():
+            y = x * weight
+            off = torch.is_grad_enabled()
+            with torch.enable_grad():
+                z = y * weight
+        return y, z, off, torch.is_grad_enabled()
+
+    run = Run(f)
+    y, z, off, on = run(X)
+    assert (y.requires_grad, z.requires_grad, off, on) == (False, True, False, True)
+    assert torch.is_grad_enabled()
+
+
+def test_no_grad_as_decorator():
+    weight = nn.Parameter(torch.ones(3))
+
+    @torch.no_grad()
+    def g(x):
+        return x * weight
+
+    def f(x):
+        return g(x), x * weight
+
+    run = Run(f, fullgraph=True)
+    a, b = run(X)
+    assert not a.requires_grad and b.requires_grad
+
+
+def test_grad_mode_left_changed_is_replayed():
+    def f(x):
+        torch.set_grad_enabled(False)
+        return x + 1
+
+    run = Run(f)
+    try:
+        run(X)
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_autocast():
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x.T
+            with torch.autocast("cpu", enabled=False):
+                z = x @ x.T
+        return y, z, x @ x.T
+
+    check(f, X)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_inference_mode():
+    def f(x):
+        with torch.inference_mode():
+            y = x + 1
+            inside = torch.is_inference_mode_enabled()
+        return y, inside, torch.is_inference_mode_enabled()
+
+    run = check(f, X)
+    assert run(X)[0].is_inference()
+
+
+def test_state_is_guarded():
+    def f(x):
+        return x @ x.T + torch.ones(2, 2)
+
+    run = Run(f)
+    run(X)
+    with torch.no_grad():
+        run(X)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert run(X).dtype == torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert run(X).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(run.graphs) == 4
+
+
+def test_is_compiling_is_true_inside():
+    import braze
+
+    def f(x):
+        return x + 1, torch.compiler.is_compiling(), braze.is_compiling()
+
+    assert Run(f)(X)[1:] == (True, True)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_sizes_are_guarded(size):
+    def f(x):
+        return x.new_zeros(x.shape[0], 2), x.shape[0]
+
+    run = Run(f)
+    run(X)
+    assert same(f(torch.ones(size)), run(torch.ones(size)))
+
+
+def test_messages_are_given_after_the_graph():
+    import warnings
+
+    def f(x):
+        warnings.warn("careful", stacklevel=1)
+        return x + 1
+
+    run = Run(f, fullgraph=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(X)
+        run(X)
+    assert len(caught) == 2
