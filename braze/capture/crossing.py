@@ -15,6 +15,7 @@ from braze.capture.breaks import graph_break
 from braze.capture.frame import Frame
 from braze.capture.shadows import DictShadow
 from braze.capture.values import CONTAINERS, MISSING, NULL
+from braze.graph.torch_compat import disable_functions
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -77,7 +78,7 @@ def called_from_c(t: Tracer, function: Any, localsplus: tuple[Any, ...]) -> Any:
 @contextlib.contextmanager
 def entered_from_c(t: Tracer) -> Iterator[None]:
     """Back in the interpreter: no function mode sees what it does itself."""
-    with torch._C.DisableTorchFunction() if t.modes_on else contextlib.nullcontext():
+    with disable_functions() if t.modes_on else contextlib.nullcontext():
         modes, t.modes_on = t.modes_on, 0
         try:
             yield

@@ -21,12 +21,13 @@ from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS
 from braze.capture.records import Step
 from braze.graph.fakes import FakeMode
+from braze.graph.torch_compat import TENSOR_BASE, disable_functions
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-BASE = torch._C.TensorBase
+BASE = TENSOR_BASE
 
 #: answers that depend on what a tensor holds
 DATA = frozenset(
@@ -180,7 +181,7 @@ class RecordingMode(TorchFunctionMode):
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Out of the hook's sight: note the call, or read the metadata."""
         if is_metadata_getter(func):
-            with torch._C.DisableTorchFunction():
+            with disable_functions():
                 return func(*args, **kwargs)
         return self.recorder.call(func, args, kwargs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import operator
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -141,7 +141,7 @@ def gather(
         elif kind == "fallback":
             fallbacks[str(payload)] += 1
     order = {stage: i for i, stage in enumerate(STAGES)}
-    by_stage: Counter[str] = Counter()
+    by_stage: dict[str, float] = defaultdict(float)
     for stage, spent in seconds.items():
         by_stage[stage.partition(".")[0]] += spent  # aot.trace is a part of aot
     return Explanation(
