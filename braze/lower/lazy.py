@@ -80,12 +80,14 @@ class Lazy:
         """The arithmetic that one more reader repeats."""
         if self.view is not None:
             return 0
-        return self.base.pending_cost if self.base is not None and self.base.view is not None else self.cost
+        return self.base.pending_cost if self.base is not None else self.cost
 
     @property
     def pending_ops(self) -> tuple[str, ...]:
         """The operations that one more reader computes anew, for kernel names."""
-        return () if self.view is not None else self.ops
+        if self.view is not None:
+            return ()
+        return self.base.pending_ops if self.base is not None else self.ops
 
     def __repr__(self) -> str:
         where = self.view.buffer if self.view is not None else f"cost {self.cost}"

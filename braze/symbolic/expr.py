@@ -13,6 +13,7 @@ positive.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
@@ -29,6 +30,10 @@ class Expr:
     _text: str
     _bounds: tuple[int | None, int | None]
     _symbols: frozenset[Symbol]
+
+    def __init_subclass__(cls) -> None:
+        # before the record decorator would write one of its own
+        cls.__repr__ = Expr.__repr__  # type: ignore[method-assign]
 
     def __add__(self, other: IntLike) -> Expr:
         return _sum(((self, 1), (as_expr(other), 1)))
@@ -146,8 +151,6 @@ class Integer(Expr):
     def _render(self) -> str:
         return str(self.number)
 
-    __repr__ = Expr.__repr__
-
 
 @interned
 class Symbol(Expr):
@@ -179,8 +182,6 @@ class Symbol(Expr):
     def _render(self) -> str:
         return self.name
 
-    __repr__ = Expr.__repr__
-
 
 @interned
 class Product(Expr):
@@ -211,8 +212,6 @@ class Product(Expr):
 
     def _render(self) -> str:
         return "*".join(_wrapped(f) for f in self.factors)
-
-    __repr__ = Expr.__repr__
 
 
 @interned
@@ -251,8 +250,6 @@ class Sum(Expr):
             out += f" {'-' if self.constant < 0 else '+'} {abs(self.constant)}"
         return out
 
-    __repr__ = Expr.__repr__
-
 
 @interned
 class FloorDiv(Expr):
@@ -279,8 +276,6 @@ class FloorDiv(Expr):
     def _render(self) -> str:
         return f"{_wrapped(self.numerator)}//{_wrapped(self.divisor)}"
 
-    __repr__ = Expr.__repr__
-
 
 @interned
 class Mod(Expr):
@@ -306,8 +301,6 @@ class Mod(Expr):
     def _render(self) -> str:
         return f"{_wrapped(self.numerator)}%{_wrapped(self.divisor)}"
 
-    __repr__ = Expr.__repr__
-
 
 @interned
 class Max(Expr):
@@ -331,8 +324,6 @@ class Max(Expr):
     def _render(self) -> str:
         return f"max({self.left}, {self.right})"
 
-    __repr__ = Expr.__repr__
-
 
 @interned
 class Min(Expr):
@@ -355,8 +346,6 @@ class Min(Expr):
 
     def _render(self) -> str:
         return f"min({self.left}, {self.right})"
-
-    __repr__ = Expr.__repr__
 
 
 ZERO = Integer(0)
@@ -517,18 +506,15 @@ def _sum(pairs: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
 def _rejoin_quotients(found: dict[Expr, int]) -> None:
     """k*d*(x//d) + k*(x%d) = k*x, in place."""
     for m in [m for m in found if isinstance(m, Mod)]:
+        d, k = m.divisor.value, found.get(m, 0)
+        # the caller keeps the constant, so only numerators without one can be put back
+        if d is None or not k or constant_part(m.numerator):
+            continue
         quotient = FloorDiv(m.numerator, m.divisor)
-        k = found.get(m, 0)
-        d = m.divisor.value
-        if d is not None and k and found.get(quotient) == k * d:
+        if found.get(quotient) == k * d:
             del found[m], found[quotient]
             for part, c in terms(m.numerator):
                 found[part] = found.get(part, 0) + k * c
-            if constant_part(m.numerator):
-                # cannot happen: modulo() keeps constants below the divisor inside; put it back as it was
-                for part, c in terms(m.numerator):
-                    found[part] -= k * c
-                found[m], found[quotient] = k, k * d
 
 
 def _multiply(a: Expr, b: Expr) -> Expr:
@@ -595,19 +581,13 @@ def _within(e: Expr, d: Expr) -> bool:
 def _common_factor(a: Expr, k: int) -> int:
     from_terms = k
     for _, c in terms(a):
-        from_terms = _gcd(from_terms, abs(c))
+        from_terms = math.gcd(from_terms, c)
     return from_terms
 
 
 def _divide_exactly(a: Expr, g: int) -> Expr:
     """(a - a.constant % g) / g, where g divides all coefficients."""
     return _sum(tuple((m, c // g) for m, c in terms(a)), constant_part(a) // g)
-
-
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
 
 
 def _multiply_bounds(
