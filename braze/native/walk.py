@@ -253,6 +253,14 @@ def tensor_agrees(value: Any, expected: tuple[Any, ...], symbols: list[int | Non
     )
 
 
+def holds_key(value: Any, key: Any) -> bool:
+    """Whether a dict or set holds a key, whatever a subclass's ``__contains__`` says."""
+    for kind in (dict, set, frozenset):
+        if issubclass(type(value), kind):
+            return kind.__contains__(value, key)
+    raise Mismatch
+
+
 def length(value: Any) -> int:
     """The number of elements of a builtin container, whatever a subclass's ``__len__`` says."""
     for kind in (list, tuple, dict, set, frozenset, str, bytes, bytearray):
@@ -311,8 +319,7 @@ class Walk:
                 keys = value.keys() if type(value).__name__ == "OrderedDict" else dict.keys(value)
                 return same_constant(tuple(keys), tuple(expected))
             case "has_key":
-                held = dict.__contains__(value, expected[0]) if isinstance(value, dict) else expected[0] in value
-                return held == expected[1]
+                return holds_key(value, expected[0]) == expected[1]
             case "absent":
                 return self._absent(value, expected)
             case "tensor":

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, defaultdict
 
-from braze.native import GuardProgram
+from braze.native import GuardProgram, native_available
 
 
 def function(x):
@@ -35,7 +35,7 @@ def assert_sees(change, undo=None):
     program, box = program_for_box(), Box()
     for _ in range(3):
         assert program.match(function, (box,)) == (box,)
-    assert program.blocks()[1] >= 1
+    assert program.blocks()[1] >= 1 or not native_available
     change(box)
     assert program.match(function, (box,)) is None
     if undo is not None:

@@ -208,6 +208,10 @@ def test_has_key_absent_and_keys():
     assert not check_of(table, "keys", ("a", 2))
     assert not check_of(table, "keys", ("a", 2.0, None))
     assert not check_of([], "has_key", ("a", False))
+    for kind in (set, frozenset):
+        assert check_of(kind("ab"), "has_key", ("a", True))
+        assert not check_of(kind("ab"), "has_key", ("a", False))
+        assert check_of(kind("ab"), "has_key", ("z", False))
     assert check_of(3, "absent", ("anything",))
 
 
