@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture import sizes
 from braze.capture.breaks import Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
-from braze.capture.values import CONSTANTS, NULL, is_constant, is_identity_type
+from braze.capture.values import CONSTANTS, NULL, is_bound_builtin, is_constant, is_identity_type
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -78,6 +78,9 @@ class RecipeTable:
             return Constant(value)
         if kind is types.FunctionType and t.is_ours(value):
             return self.function(value)
+        if is_bound_builtin(value):
+            owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
+            return Build("call", (self.add(Constant(getattr)), owner, name))
         if is_identity_type(kind) or is_constant(value):
             return Constant(value)
         return self.built(value, kind)

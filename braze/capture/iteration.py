@@ -24,6 +24,10 @@ QUIET = frozenset(
 )  # fmt: skip
 
 
+#: what tells its truth without Python code of a class; a symbolic value adds a guard by itself
+PLAIN_TRUTH = frozenset({int, str, float, list, tuple, torch.SymInt, torch.SymBool, torch.SymFloat})
+
+
 def iterate(t: Tracer, value: Any) -> Any:
     """``iter(value)``."""
     if isinstance(value, torch.Tensor):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: attribute of a function that is never captured nor inlined
 DISABLED = "_braze_disable"
+#: code of the wrappers beneath which nothing is captured
+WITH_CALLEES: set[CodeType] = set()
 
 
 def graph_break() -> None:
@@ -26,9 +29,18 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str = "") ->
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
 
-    @functools.wraps(fn)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+    if recursive:
+
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        WITH_CALLEES.add(wrapper.__code__)
+    else:
+
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
 
     setattr(wrapper, DISABLED, reason or True)
     return wrapper

@@ -14,7 +14,7 @@ from braze.capture import shadows
 from braze.capture.breaks import graph_break
 from braze.capture.records import Check, Step
 from braze.capture.sources import Node
-from braze.capture.values import BY_VALUE, CONSTANTS, is_identity_type
+from braze.capture.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
 from braze.support.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -52,11 +52,21 @@ def constant(t: Tracer, node: Node, real: Any) -> Any:
 
 def identity(t: Tracer, node: Node, real: Any) -> Any:
     """Functions, classes, modules and the like: what is guarded is which one it is."""
+    if is_bound_builtin(real):
+        return bound_builtin(t, node, real)
     node.real = node.value = real
     node.guards.append((Check.IS, real))
     t.tree.order.append(node)
     t.tree.constant(real)
     return real
+
+
+def bound_builtin(t: Tracer, node: Node, real: Any) -> Any:
+    """A method in C of an outside object: that of what stands for the object."""
+    node.guards.append((Check.TYPE, type(real)))
+    owner = t.read(node, Step.ATTR, "__self__", real.__self__)
+    name = t.read(node, Step.ATTR, "__name__", real.__name__)
+    return t.tree.bind(node, real, getattr(owner, name))
 
 
 def tensor(t: Tracer, node: Node, real: torch.Tensor) -> Any:

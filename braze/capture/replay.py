@@ -100,10 +100,11 @@ def iterator_at(iterable: Any, position: int) -> Any:
 
 
 def native_new(cls: type) -> Any:
-    """The ``__new__`` of the built-in class that ``cls`` descends from: runs no Python code."""
+    """The first ``__new__`` in C along the MRO: runs no Python code."""
     for base in type.__dict__["__mro__"].__get__(cls):
-        if not base.__flags__ & (1 << 9):  # not a heap type
-            return base.__new__
+        made = base.__dict__.get("__new__")
+        if isinstance(made, types.BuiltinFunctionType):
+            return made
     return object.__new__
 
 

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from braze import native
-from braze.capture.markers import DISABLED
+from braze.capture.markers import WITH_CALLEES
 from braze.capture.points import ResumePoint
 from braze.capture.records import Capture
 from braze.capture.residual import Place
@@ -81,7 +81,7 @@ class Session:
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the call that broke the graph; Python frames under it are captured on their own."""
-        if getattr(target, DISABLED, False):
+        if getattr(target, "__code__", None) in WITH_CALLEES:
             return native.unhooked(target, *args, **kwargs)
         return self.run_hooked(target, *args, **kwargs)
 
@@ -103,6 +103,9 @@ class Session:
 
 def answer_hook(code: CodeType, function: FunctionType) -> Any:
     """The entry that takes over frames of ``code`` met in broken calls, or None where they run as they are."""
+    if code in WITH_CALLEES:
+        native.untraced_code(code)
+        return None
     session: Session | None = getattr(here, "session", None)
     if session is None or getattr(here, "busy", False) or is_skipped(code, function):
         return None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze import native
+from braze.capture.breaks import BreakSignal, Retry, Stopped
 from braze.capture.dynamic import changed_extents, is_about_extents
 from braze.capture.guards import GuardTable, Miss, build_table, explain_miss, guards_text, read_source
 from braze.capture.records import Capture, GraphBreak
@@ -94,7 +95,9 @@ class Site:
         with self.lock:
             self.variants: list[Variant] = []
             self.symbolic: frozenset[Any] = frozenset()
-            self.failures: Counter[str] = Counter()
+            #: how often the guard of one check at one source failed, and how that read the last time
+            self.failures: Counter[Any] = Counter()
+            self.last_text: dict[Any, str] = {}
             self.misses = 0
             self.seconds = 0.0
             self.empty = 0
@@ -220,7 +223,7 @@ class Site:
             warn_once((error.code, function.__code__), f"{self.name} runs uncompiled.\n{error}")
         except BrazeError:
             raise
-        except Exception as error:
+        except (Exception, BreakSignal, Retry, Stopped) as error:
             # a fault of the interpreter must not become one of the user's program
             if strict or options.verify:
                 raise InternalError("BZ9014", f"the capture of {self.name} failed: {error!r}") from error
@@ -311,7 +314,9 @@ class Site:
         found = [explain_miss(v.capture, v.table, v.program, function, locals) for v in reversed(mine)]
         misses = tuple(m for m in found if m is not None)
         if misses:
-            self.failures[misses[0].text.partition("; now ")[0]] += 1
+            where = misses[0].guard.source, misses[0].guard.check
+            self.failures[where] += 1
+            self.last_text[where] = misses[0].text
         trace.count("recompiles")
         trace.emit(
             "recompile",
@@ -341,7 +346,8 @@ class Site:
 
     def _at_limit(self, mine: list[Variant], misses: tuple[Miss, ...]) -> None:
         """Say loudly that a generic variant is made, or make room where even that did not fit."""
-        worst, times = self.failures.most_common(1)[0] if self.failures else ("unknown", 0)
+        where, times = self.failures.most_common(1)[0] if self.failures else (None, 0)
+        worst = self.last_text.get(where, "unknown")
         code = mine[0].capture.code
         warn_once(
             ("BZ1101", code, mine[0].owner),

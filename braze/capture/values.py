@@ -78,6 +78,13 @@ def is_identity_type(cls: type) -> bool:
     return cls in IDENTITIES or issubclass(cls, type | types.ModuleType | Enum) or cls.__module__ == "typing"
 
 
+def is_bound_builtin(value: Any) -> bool:
+    """Whether this is a method in C bound to an instance, as ``[].append`` is: a new object at each look-up."""
+    if type(value) not in (types.BuiltinFunctionType, types.MethodWrapperType):
+        return False
+    return not isinstance(value.__self__, types.ModuleType | type | types.NoneType)
+
+
 def is_constant(value: Any) -> bool:
     """Whether the value can be compared by type and value: a literal, or a tuple of such."""
     kind = type(value)
