@@ -431,8 +431,7 @@ def modulo(a: Expr, d: Expr) -> Expr:
 def maximum(a: IntLike, b: IntLike) -> Expr:
     """The greater of two."""
     x, y = as_expr(a), as_expr(b)
-    order = _order(x, y)
-    if order is not None:
+    if (order := _order(x, y)) is not None:
         return y if order <= 0 else x
     return Max(*sorted((x, y), key=str))
 
@@ -440,8 +439,7 @@ def maximum(a: IntLike, b: IntLike) -> Expr:
 def minimum(a: IntLike, b: IntLike) -> Expr:
     """The smaller of two."""
     x, y = as_expr(a), as_expr(b)
-    order = _order(x, y)
-    if order is not None:
+    if (order := _order(x, y)) is not None:
         return x if order <= 0 else y
     return Min(*sorted((x, y), key=str))
 
@@ -579,10 +577,7 @@ def _within(e: Expr, d: Expr) -> bool:
 
 
 def _common_factor(a: Expr, k: int) -> int:
-    from_terms = k
-    for _, c in terms(a):
-        from_terms = math.gcd(from_terms, c)
-    return from_terms
+    return math.gcd(k, *(c for _, c in terms(a)))
 
 
 def _divide_exactly(a: Expr, g: int) -> Expr:

@@ -109,7 +109,7 @@ def run(program: list, env: dict[Symbol, int]) -> list[tuple[Expr, int]]:
     return done
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(programs(), assignments())
 def test_normal_form_keeps_the_value(program: list, env: dict[Symbol, int]) -> None:
     """Every intermediate of a random calculation evaluates to what Python's integers give."""
@@ -141,7 +141,7 @@ def test_substitution_commutes_with_evaluation(
     assert shifted.evaluate({**env, t: 3}) == value
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(programs(), assignments())
 def test_coefficient_is_the_slope(program: list, env: dict[Symbol, int]) -> None:
     """Where an expression is linear in a symbol, a step of the symbol adds the coefficient."""
@@ -152,7 +152,7 @@ def test_coefficient_is_the_slope(program: list, env: dict[Symbol, int]) -> None
             assert e.subs({s: s + 1}).evaluate(env) == value + c.evaluate(env)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(programs(), assignments())
 def test_equal_expressions_are_identical(program: list, env: dict[Symbol, int]) -> None:
     """Building the same calculation twice gives the same object, and its text is stable."""
@@ -161,7 +161,7 @@ def test_equal_expressions_are_identical(program: list, env: dict[Symbol, int]) 
     assert str(first) == str(second)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(programs(), assignments())
 def test_text_is_python(program: list, env: dict[Symbol, int]) -> None:
     """The text of an expression evaluates, as Python, to its value."""
