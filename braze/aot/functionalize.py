@@ -113,7 +113,7 @@ class _Functionalizer:
             ]
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         mutated.sort(key=lambda pair: order[pair[0]])
-        output.args = (tuple([*(value for _, value in mutated), *latest.values()]),)
+        output.args = ((*(value for _, value in mutated), *latest.values()),)
         drop_unread(self.graph)
         for node in self.graph.nodes:
             if node.op == "call_function":
@@ -225,7 +225,9 @@ class _Functionalizer:
         if chain[-1] is not storage.base:
             raise self._refuse("BZ2005", "a write to memory that another input sees")
 
-    def _scatter(self, link: _Alias, parent: Node, value: Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def _scatter(
+        self, link: _Alias, parent: Node, value: Node
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         self._require_same_layout(link, parent)
         call = scatter_back(link.node, parent, value)
         if call is None:
@@ -259,7 +261,6 @@ class _Functionalizer:
     def _refuse(self, code: str, what: str) -> Unsupported:
         origin = self.here.meta.get("origin") if self.here is not None else None
         return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
-
 
 
 def evaluate(node: Node, mode: FakeMode) -> Node:

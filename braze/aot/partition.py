@@ -15,8 +15,8 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional, evaluate, functionalize
 from braze.aot.records import InputRole, OutputKind, OutputRole, Partition
-from braze.aot.views import is_view
 from braze.aot.trace import Traced, trace
+from braze.aot.views import is_view
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode, spec_of
@@ -192,7 +192,9 @@ class _Outputs:
         for node, value in functional.mutated:
             spec = spec_of(node.meta["val"])
             if tuple(value.meta["val"].shape) != tuple(node.meta["val"].shape):
-                raise Unsupported("BZ2009", "an input that changes its shape", origin=value.meta.get("origin"))
+                raise Unsupported(
+                    "BZ2009", "an input that changes its shape", origin=value.meta.get("origin")
+                )
             mutations.append(OutputRole(OutputKind.MUTATION, spec=spec, input=self.number[node]))
             results.append(value)
         base_position: dict[int, int] = {}

@@ -12,7 +12,9 @@ from braze.support.record import record
 
 class InputRole(enum.Enum):
     USER = "user"  # a tensor the caller passes: storage differs between calls
-    PARAMETER = "parameter"  # a parameter, buffer or other tensor found through a module: same object on every call
+    PARAMETER = (
+        "parameter"  # a parameter, buffer or other tensor found through a module: same object on every call
+    )
     SYMBOL = "symbol"  # a symbolic int
 
 

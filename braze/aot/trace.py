@@ -25,13 +25,13 @@ from braze.graph.fakes import FakeMode, mode_of, new_mode
 from braze.support.errors import BrazeError, Origin, Unsupported
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 
 #: composite operators that stay one node: what lowers them has better than their parts
 KEPT = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
 
 #: operators that give their argument back, as a new tensor object over the same memory
 ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
-
 
 
 class Traced:
@@ -106,13 +106,17 @@ class _Recorder(TorchDispatchMode):
         with torch_compat.outside_modes():
             meta = torch.empty(0, dtype=fake.dtype, device="meta")
             meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
-            return torch_compat.assemble_fake(self.mode.dispatch, meta, torch_compat.device_of_fake(fake), False)
+            return torch_compat.assemble_fake(
+                self.mode.dispatch, meta, torch_compat.device_of_fake(fake), False
+            )
 
     # -- operators ---------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE:
+            return torch_compat.device_of_fake(args[0])
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # questions about metadata
+        if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
         rule = self.decompositions.get(func)
         if rule is not None:
@@ -174,7 +178,11 @@ class _Recorder(TorchDispatchMode):
                 raise Unsupported("BZ2008", "a fake tensor that the trace did not make", origin=self.origin)
             return node
         if kind is tuple or kind is list or kind is torch.Size:
-            return type(value)(map(self.argument, value)) if kind is not torch.Size else list(map(self.argument, value))
+            return (
+                type(value)(map(self.argument, value))
+                if kind is not torch.Size
+                else list(map(self.argument, value))
+            )
         if kind is torch.SymInt:
             return self.symbols.node(value)
         if isinstance(value, torch.Tensor):

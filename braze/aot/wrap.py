@@ -104,7 +104,9 @@ def _builder(role: OutputRole, partition: Partition) -> Callable[..., Any]:
     return lambda inputs, results, names: None
 
 
-def _viewer(spec: TensorSpec, base_offset: int | str) -> Callable[[torch.Tensor, dict[str, int]], torch.Tensor]:
+def _viewer(
+    spec: TensorSpec, base_offset: int | str
+) -> Callable[[torch.Tensor, dict[str, int]], torch.Tensor]:
     """f(base, symbols) -> the view of base's memory that ``spec`` describes."""
     sizes, strides = _evaluator(spec.sizes), _evaluator(spec.strides)
     offset = _evaluator((spec.offset, base_offset))
@@ -146,9 +148,7 @@ def _symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, 
     if not reads:
         return lambda inputs: {}
     items = tuple((name, i, dim) for name, (i, dim) in reads.items())
-    return lambda inputs: {
-        name: inputs[i] if dim < 0 else inputs[i].shape[dim] for name, i, dim in items
-    }
+    return lambda inputs: {name: inputs[i] if dim < 0 else inputs[i].shape[dim] for name, i, dim in items}
 
 
 def eager_forward(partition: Partition) -> Boxed:

@@ -93,7 +93,9 @@ def functional_form(op: OpOverload) -> OpOverload | None:
 def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:
     """A value with the dtype, device and shape of the tensor that it is written to."""
     if not isinstance(value, Node):
-        return insert(aten.full.default, (list(like.shape), value), {"dtype": like.dtype, "device": like.device})
+        return insert(
+            aten.full.default, (list(like.shape), value), {"dtype": like.dtype, "device": like.device}
+        )
     have = value.meta["val"]
     options: dict[str, Any] = {}
     if have.dtype != like.dtype:
@@ -108,4 +110,6 @@ def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:
 
 
 def _refuse(node: Node, why: str) -> Unsupported:
-    return Unsupported("BZ2016", f"{node.target}, which writes to a tensor", why=why, origin=node.meta.get("origin"))
+    return Unsupported(
+        "BZ2016", f"{node.target}, which writes to a tensor", why=why, origin=node.meta.get("origin")
+    )

@@ -41,7 +41,12 @@ def log_sigmoid_forward(x: Tensor) -> Any:
 
 @decompose(aten.rrelu_with_noise.default)
 def rrelu_with_noise(
-    x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+    x: Tensor,
+    noise: Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
 ) -> Any:
     """Outside training: leaky_relu with the middle slope."""
     if training:

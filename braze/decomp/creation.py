@@ -15,7 +15,11 @@ Tensor = torch.Tensor
 
 
 def _filled(
-    size: Sequence[int], value: Any, dtype: torch.dtype | None, device: torch.device | None, layout: Any = None
+    size: Sequence[int],
+    value: Any,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    layout: Any = None,
 ) -> Any:
     if layout not in (None, torch.strided):
         return NotImplemented
@@ -28,17 +32,23 @@ def _filled(
 
 
 @decompose(aten.zeros.default)
-def zeros(size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def zeros(
+    size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
     return _filled(size, 0, dtype, device, layout)
 
 
 @decompose(aten.ones.default)
-def ones(size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def ones(
+    size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
     return _filled(size, 1, dtype, device, layout)
 
 
 @decompose(aten.scalar_tensor.default)
-def scalar_tensor(value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def scalar_tensor(
+    value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
     return _filled([], value, dtype, device, layout)
 
 
@@ -51,37 +61,95 @@ def _like(x: Tensor, value: Any, dtype: Any, device: Any, layout: Any, memory_fo
 
 
 @decompose(aten.zeros_like.default)
-def zeros_like(x: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None) -> Any:
+def zeros_like(
+    x: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Any:
     return _like(x, 0, dtype, device, layout, memory_format)
 
 
 @decompose(aten.ones_like.default)
-def ones_like(x: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None) -> Any:
+def ones_like(
+    x: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Any:
     return _like(x, 1, dtype, device, layout, memory_format)
 
 
 @decompose(aten.full_like.default)
-def full_like(x: Tensor, value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None) -> Any:
+def full_like(
+    x: Tensor,
+    value: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Any:
     return _like(x, value, dtype, device, layout, memory_format)
 
 
 @decompose(aten.new_zeros.default)
-def new_zeros(x: Tensor, size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def new_zeros(
+    x: Tensor,
+    size: Sequence[int],
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
     return _filled(size, 0, dtype or x.dtype, device or x.device, layout)
 
 
 @decompose(aten.new_ones.default)
-def new_ones(x: Tensor, size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def new_ones(
+    x: Tensor,
+    size: Sequence[int],
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
     return _filled(size, 1, dtype or x.dtype, device or x.device, layout)
 
 
 @decompose(aten.new_full.default)
-def new_full(x: Tensor, size: Sequence[int], value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def new_full(
+    x: Tensor,
+    size: Sequence[int],
+    value: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
     return _filled(size, value, dtype or x.dtype, device or x.device, layout)
 
 
 @decompose(aten.new_empty.default)
-def new_empty(x: Tensor, size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def new_empty(
+    x: Tensor,
+    size: Sequence[int],
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
     if layout not in (None, torch.strided):
         return NotImplemented
     return aten.empty.memory_format(list(size), dtype=dtype or x.dtype, device=device or x.device)
@@ -97,20 +165,38 @@ def _count(start: Any, end: Any, step: Any, dtype: Any, device: Any, layout: Any
 
 
 @decompose(aten.arange.default)
-def arange(end: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def arange(
+    end: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
     return _count(0, end, 1, dtype, device, layout)
 
 
 @decompose(aten.arange.start)
-def arange_start(start: Any, end: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def arange_start(
+    start: Any, end: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
     return _count(start, end, 1, dtype, device, layout)
 
 
 @decompose(aten.linspace.default)
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def linspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
     """From both ends towards the middle, so that it is symmetric."""
     dtype = dtype or torch.get_default_dtype()
-    if type(steps) is not int or steps < 2 or not dtype.is_floating_point or layout not in (None, torch.strided):
+    if (
+        type(steps) is not int
+        or steps < 2
+        or not dtype.is_floating_point
+        or layout not in (None, torch.strided)
+    ):
         return NotImplemented
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     index = aten.arange.start_step(0, steps, 1, dtype=wide, device=device or torch.device("cpu"))
@@ -126,7 +212,9 @@ def eye(n: int, *, dtype: Any = None, layout: Any = None, device: Any = None, pi
 
 
 @decompose(aten.eye.m)
-def eye_m(n: int, m: int, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+def eye_m(
+    n: int, m: int, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
     """1 where row and column are equal."""
     if layout not in (None, torch.strided):
         return NotImplemented

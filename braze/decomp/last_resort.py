@@ -32,4 +32,6 @@ def _by_pytorch(op: OpOverload) -> Callable[..., Any]:
     return run
 
 
-LAST_RESORT: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({op: _by_pytorch(op) for op in _NAMES})
+LAST_RESORT: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
+    {op: _by_pytorch(op) for op in _NAMES}
+)

@@ -72,7 +72,9 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
 
 
 @decompose(aten.binary_cross_entropy.default)
-def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+def binary_cross_entropy(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
     """-(t·log x + (1-t)·log(1-x)), each logarithm at least -100."""
     low = -100.0
     log_x = aten.clamp_min.default(aten.log.default(x), low)

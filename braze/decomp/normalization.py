@@ -73,10 +73,16 @@ def native_group_norm(
     if x.numel() == 0:
         return NotImplemented
     each = channels // groups
-    grouped = aten.view.default(aten.clone.default(widened(x), memory_format=torch.contiguous_format), [n, groups, each * spread])
+    grouped = aten.view.default(
+        aten.clone.default(widened(x), memory_format=torch.contiguous_format), [n, groups, each * spread]
+    )
     y, mean, rstd = _normalized(grouped, [2], eps)
     y = aten.view.default(y, [n, channels, spread])
-    y = _affine(y, None if weight is None else aten.unsqueeze.default(weight, -1), None if bias is None else aten.unsqueeze.default(bias, -1))
+    y = _affine(
+        y,
+        None if weight is None else aten.unsqueeze.default(weight, -1),
+        None if bias is None else aten.unsqueeze.default(bias, -1),
+    )
     y = cast(aten.view.default(y, list(x.shape)), x.dtype)
     kept = x.dtype if weight is None or x.device.type != "cpu" else weight.dtype
     mean, rstd = (cast(aten.squeeze.dim(s, 2), kept) for s in (mean, rstd))
@@ -105,7 +111,11 @@ def batch_norm(
             _update(running_mean, mean, momentum)
         if running_var is not None:
             count = x.numel() // x.shape[1]
-            _update(running_var, aten.mul.Scalar(var, count / (count - 1) if count > 1 else float("nan")), momentum)
+            _update(
+                running_var,
+                aten.mul.Scalar(var, count / (count - 1) if count > 1 else float("nan")),
+                momentum,
+            )
     else:
         if running_mean is None or running_var is None:
             return NotImplemented

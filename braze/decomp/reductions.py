@@ -56,4 +56,8 @@ def norm_all(x: Tensor, p: Any = 2) -> Any:
 def trace(x: Tensor) -> Tensor:
     """The sum of the diagonal."""
     diagonal = aten.diagonal.default(x)
-    return aten.sum.default(diagonal) if x.dtype.is_floating_point else aten.sum.default(diagonal, dtype=torch.int64)
+    return (
+        aten.sum.default(diagonal)
+        if x.dtype.is_floating_point
+        else aten.sum.default(diagonal, dtype=torch.int64)
+    )

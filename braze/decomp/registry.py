@@ -49,7 +49,9 @@ def decompose(*ops: OpOverload) -> Callable[[F], F]:
     return enter
 
 
-def table(user: Mapping[OpOverload, Callable[..., Any]] | None = None) -> Mapping[OpOverload, Callable[..., Any]]:
+def table(
+    user: Mapping[OpOverload, Callable[..., Any]] | None = None,
+) -> Mapping[OpOverload, Callable[..., Any]]:
     """What the pipeline hands to the aot stage: the user's, else ours, else PyTorch's for a few operators."""
     _load()
     return MappingProxyType({**_last_resort(), **_OURS, **(user or {})})

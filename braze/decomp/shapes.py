@@ -69,7 +69,9 @@ def masked_fill_tensor(x: Tensor, mask: Tensor, value: Tensor) -> Any:
     """``value`` where the mask is true."""
     if mask.dtype is not torch.bool or value.device != x.device:
         return NotImplemented
-    return aten.where.self(mask, value if value.dtype is x.dtype else aten._to_copy.default(value, dtype=x.dtype), x)
+    return aten.where.self(
+        mask, value if value.dtype is x.dtype else aten._to_copy.default(value, dtype=x.dtype), x
+    )
 
 
 @decompose(aten.one_hot.default)
@@ -90,7 +92,9 @@ def pixel_shuffle(x: Tensor, factor: int) -> Any:
     n = len(lead)
     parts = aten.reshape.default(x, [*lead, channels // (factor * factor), factor, factor, height, width])
     moved = aten.permute.default(parts, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
-    return aten.reshape.default(moved, [*lead, channels // (factor * factor), height * factor, width * factor])
+    return aten.reshape.default(
+        moved, [*lead, channels // (factor * factor), height * factor, width * factor]
+    )
 
 
 @decompose(aten.pixel_unshuffle.default)

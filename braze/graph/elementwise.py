@@ -26,8 +26,30 @@ _BINARY = {
     BOOL: "eq ne lt le gt ge logical_and logical_or logical_xor",
 }
 #: these take floating-point numbers only
-_FLOATS_ONLY = frozenset({"gelu", "silu", "elu", "hardsigmoid", "softplus", "mish", "leaky_relu", "lerp", "addcdiv"})
-_NOT_BOOL = frozenset({"neg", "sub", "rsub", "sign", "floor", "ceil", "round", "trunc", "relu", "clamp", "clamp_min", "clamp_max", "square", "hardtanh", "pow", "remainder", "fmod"})
+_FLOATS_ONLY = frozenset(
+    {"gelu", "silu", "elu", "hardsigmoid", "softplus", "mish", "leaky_relu", "lerp", "addcdiv"}
+)
+_NOT_BOOL = frozenset(
+    {
+        "neg",
+        "sub",
+        "rsub",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "relu",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "square",
+        "hardtanh",
+        "pow",
+        "remainder",
+        "fmod",
+    }
+)
 _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
 
 
@@ -44,7 +66,11 @@ def _table() -> dict[Any, tuple[str, str, int]]:
                         continue
                     if name.startswith("clamp") and overload == "Tensor":
                         continue
-                    count = 3 if name in ("addcmul", "addcdiv") or overload == "Tensor" and name == "lerp" else operands
+                    count = (
+                        3
+                        if name in ("addcmul", "addcdiv") or (overload == "Tensor" and name == "lerp")
+                        else operands
+                    )
                     found[op] = (name, rule, count)
     return found
 
@@ -100,7 +126,7 @@ def _promoted(operands: list[Any]) -> torch.dtype:
 
 def allocated(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
     """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks."""
-    shape = tensors[0].shape if len(tensors) == 1 else _broadcast([t.shape for t in tensors])
+    shape = tensors[0].shape if len(tensors) == 1 else broadcast([t.shape for t in tensors])
     same = all(t.shape == shape for t in tensors)
     if same and all(t.is_contiguous() for t in tensors):
         return torch.empty(shape, dtype=dtype, device="meta")
@@ -116,7 +142,7 @@ def allocated(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, made, dtype=dtype, device="meta")
 
 
-def _broadcast(shapes: list[torch.Size]) -> torch.Size:
+def broadcast(shapes: list[torch.Size]) -> torch.Size:
     """The common shape (torch.broadcast_shapes imports SymPy)."""
     made = [1] * max(map(len, shapes))
     for shape in shapes:

@@ -35,7 +35,7 @@ class _Dispatch(FakeTensorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and not self.in_kernel_invocation:
-            return args[0]._fake_device
+            return torch_compat.device_of_fake(args[0])
         kwargs = kwargs or {}
         key = _operators.key(self, func, args, kwargs, torch.get_default_dtype())
         if key is None:
@@ -48,7 +48,7 @@ class _Dispatch(FakeTensorMode):
                 result = func.decompose(*args, **kwargs)
         else:
             result = metadata.result_of(self, func, args, kwargs)
-        if result is metadata.MISS:
+        if result is metadata.MISS or result is NotImplemented:
             result = super().__torch_dispatch__(func, types, args, kwargs)
         _operators.store(key, args, kwargs, result, mutates=func._schema.is_mutable)
         return result
@@ -87,10 +87,12 @@ class FakeMode:
             if isinstance(tensor, FakeTensor):
                 if tensor.fake_mode is self.dispatch:
                     return tensor
-                raise Unsupported("BZ2019", "a fake tensor of another trace", why="it has no data to compute with")
+                raise Unsupported(
+                    "BZ2019", "a fake tensor of another trace", why="it has no data to compute with"
+                )
             _require_plain(tensor)
             sizes, strides = tuple(tensor.shape), tensor.stride()
-            offset = tensor.storage_offset()
+            offset: Any = tensor.storage_offset()
             if symbolic_dims and self.env is not None:
                 sizes, strides = self._symbolic(sizes, strides, symbolic_dims, source)
                 meta = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
@@ -100,8 +102,7 @@ class FakeMode:
             if isinstance(tensor, torch.nn.Parameter):
                 fake._is_param = True
             elif isinstance(tensor, torch.nn.Buffer):
-                fake._is_buffer = True
-                fake.persistent = getattr(tensor, "persistent", True)
+                fake.__dict__.update(_is_buffer=True, persistent=getattr(tensor, "persistent", True))
             if not symbolic_dims:
                 self._storages.setdefault(torch_compat.storage_key(tensor), (fake, tensor))
         if tensor.requires_grad and not tensor.is_leaf:
@@ -241,13 +242,19 @@ def _require_plain(tensor: torch.Tensor) -> None:
             why="braze traces plain tensors, parameters and buffers only",
         )
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise Unsupported("BZ2003", f"a tensor of layout {tensor.layout}", why="braze compiles dense tensors only")
+        raise Unsupported(
+            "BZ2003", f"a tensor of layout {tensor.layout}", why="braze compiles dense tensors only"
+        )
     if tensor.is_conj() or tensor.is_neg():
-        raise Unsupported("BZ2003", "a lazily conjugated or negated tensor", hints=["call .resolve_conj().resolve_neg()"])
+        raise Unsupported(
+            "BZ2003", "a lazily conjugated or negated tensor", hints=["call .resolve_conj().resolve_neg()"]
+        )
 
 
 def _any_requires_grad(args: Any, kwargs: dict[str, Any]) -> bool:
-    return any(t.requires_grad for t in _tensors(args)) or any(t.requires_grad for t in _tensors(kwargs.values()))
+    return any(t.requires_grad for t in _tensors(args)) or any(
+        t.requires_grad for t in _tensors(kwargs.values())
+    )
 
 
 def _versions(args: Any, kwargs: dict[str, Any]) -> list[int]:

@@ -20,7 +20,9 @@ MISS = object()
 LIMIT = 50_000
 
 #: types of constants that may stand in a key as they are
-_BY_VALUE = frozenset({str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)})
+_BY_VALUE = frozenset(
+    {str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)}
+)
 _NUMBERS = frozenset({int, bool, float, complex})
 
 _NEW, _VIEW, _ARGUMENT, _SIBLING, _PLAIN, _TUPLE, _LIST = range(7)
@@ -88,7 +90,7 @@ def _default_device() -> Any:
 
 
 def _add_all(parts: list[Any], mode: Any, values: Any) -> bool:
-    return all([_add(parts, mode, value) for value in values])
+    return all(_add(parts, mode, value) for value in values)
 
 
 def _add(parts: list[Any], mode: Any, value: Any) -> bool:
@@ -160,7 +162,14 @@ def _describe(result: Any, arguments: list[Any], made: list[Any]) -> Any:
         if None in parts:
             return None
         return (_TUPLE if kind is tuple else _LIST, tuple(parts))
-    if kind is int or kind is bool or kind is float or result is None or kind is torch.dtype or kind is torch.Size:
+    if (
+        kind is int
+        or kind is bool
+        or kind is float
+        or result is None
+        or kind is torch.dtype
+        or kind is torch.Size
+    ):
         if kind is torch.Size and any(type(n) is not int for n in result):
             return None
         return (_PLAIN, result)
@@ -204,7 +213,7 @@ def _rebuild(mode: Any, recipe: Any, arguments: Any, made: list[Any]) -> Any:
         fake = _build_new(mode, recipe)
         made.append(fake)
         return fake
-    if what == _VIEW or what == _SIBLING:
+    if what in (_VIEW, _SIBLING):
         base = (arguments if what == _VIEW else made)[recipe[1]]
         with torch_compat.outside_modes():
             meta = torch.empty(0, dtype=recipe[5], device="meta")

@@ -203,5 +203,3 @@ def _hashable(part: Any) -> Any:
     if kind is slice:
         return slice, _hashable((part.start, part.stop, part.step))
     return kind, part
-
-

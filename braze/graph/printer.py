@@ -45,7 +45,9 @@ def print_graph(module: torch.fx.GraphModule, name: str = "forward") -> str:
         f"def {name}({', '.join(names[n] for n in inputs)}):",
     ]
     lines += [f"    # {names[n]}: {describe(n.meta.get('val'))}{_role(n)}" for n in inputs]
-    lines += [f"    # attribute {n.target}: {describe(n.meta.get('val'))}" for n in nodes if n.op == "get_attr"]
+    lines += [
+        f"    # attribute {n.target}: {describe(n.meta.get('val'))}" for n in nodes if n.op == "get_attr"
+    ]
     place = None
     for node in nodes:
         if node.op == "placeholder":

@@ -122,7 +122,7 @@ _RULES: dict[Dialect, tuple[Rule, ...]] = {
 
 def _fault(nodes: list[Node], i: int, fault: str, dialect: Dialect, after: str) -> InternalError:
     around = [
-        ("-> " if k == i else "   ") + nodes[k].format_node() if nodes[k].format_node() else "   output"
+        ("-> " if k == i else "   ") + (nodes[k].format_node() or "output")
         for k in range(max(0, i - 5), min(len(nodes), i + 6))
     ]
     return InternalError(

@@ -19,7 +19,9 @@ Step = tuple[str, int, int, int]
 
 VIEWS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "transpose": lambda x, k: x.transpose(0, -1) if x.dim() else x.view(()),
-    "permute": lambda x, k: x.permute(*[(d + k) % x.dim() for d in range(x.dim())]) if x.dim() else x.view(()),
+    "permute": lambda x, k: (
+        x.permute(*[(d + k) % x.dim() for d in range(x.dim())]) if x.dim() else x.view(())
+    ),
     "slice": lambda x, k: x[k % 2 :] if x.dim() else x.view(()),
     "step": lambda x, k: x[..., :: 1 + k % 2] if x.dim() else x.view(()),
     "narrow": lambda x, k: x.narrow(-1, 0, max(x.shape[-1] - k % 2, 0)) if x.dim() else x.view(()),
@@ -34,7 +36,11 @@ VIEWS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "unbind": lambda x, k: x.unbind(0)[-1] if x.dim() and x.shape[0] else x.detach(),
     "split": lambda x, k: x.split(1 + k % 2, 0)[0] if x.dim() and x.shape[0] else x.detach(),
     "strided": lambda x, k: x.as_strided((2,), (1,)) if x.numel() >= 4 else x.detach(),
-    "complex": lambda x, k: torch.view_as_complex(x) if x.dtype == torch.float64 and x.dim() and x.shape[-1] == 2 and x.is_contiguous() else x.detach(),
+    "complex": lambda x, k: (
+        torch.view_as_complex(x)
+        if x.dtype == torch.float64 and x.dim() and x.shape[-1] == 2 and x.is_contiguous()
+        else x.detach()
+    ),
 }
 WRITES: dict[str, Callable[[Tensor, Tensor, int], Any]] = {
     "add_": lambda x, y, k: x.add_(k + 1),
@@ -80,7 +86,10 @@ def run(steps: list[Step], outputs: list[int], *inputs: Tensor) -> tuple[Tensor,
 
 steps_of = st.lists(
     st.tuples(
-        st.sampled_from([*VIEWS, *WRITES, *WRITES, *PURE]), st.integers(0, 30), st.integers(0, 30), st.integers(0, 3)
+        st.sampled_from([*VIEWS, *WRITES, *WRITES, *PURE]),
+        st.integers(0, 30),
+        st.integers(0, 30),
+        st.integers(0, 3),
     ),
     min_size=1,
     max_size=12,
@@ -95,7 +104,12 @@ def inputs_of(shape: tuple[int, ...]) -> list[Tensor]:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(steps_of, st.lists(st.integers(0, 30), min_size=1, max_size=4), st.sampled_from([(4, 4), (2, 3, 2), (5,), ()]), st.booleans())
+@given(
+    steps_of,
+    st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    st.sampled_from([(4, 4), (2, 3, 2), (5,), ()]),
+    st.booleans(),
+)
 def test_a_random_program_means_the_same(steps, outputs, shape, decomposed):
     eager_inputs = inputs_of(shape)
     try:
@@ -104,7 +118,9 @@ def test_a_random_program_means_the_same(steps, outputs, shape, decomposed):
         return  # eager refuses the program
     ours_inputs = inputs_of(shape)
     try:
-        _, call = compile_aot(lambda *xs: run(steps, outputs, *xs), ours_inputs, table() if decomposed else None)
+        _, call = compile_aot(
+            lambda *xs: run(steps, outputs, *xs), ours_inputs, table() if decomposed else None
+        )
     except Unsupported as error:
         assert error.code in ("BZ2012", "BZ2014", "BZ2009", "BZ2007"), error
         return
@@ -118,7 +134,9 @@ def test_a_random_program_means_the_same(steps, outputs, shape, decomposed):
                 assert same_storage(everything_eager[i], everything_eager[j]) == same_storage(
                     everything_ours[i], everything_ours[j]
                 ), (i, j)
-                assert (everything_eager[i] is everything_eager[j]) <= (everything_ours[i] is everything_ours[j])
+                assert (everything_eager[i] is everything_eager[j]) <= (
+                    everything_ours[i] is everything_ours[j]
+                )
 
 
 @pytest.mark.parametrize("kind", list(WRITES))
@@ -136,4 +154,6 @@ def test_a_write_through_each_view_reaches_the_input(view, kind):
     got = call(ours_inputs)
     for have, expected in zip([*got, *ours_inputs], [*want, *eager_inputs], strict=True):
         torch.testing.assert_close(have, expected)
-    assert not any(n.target._schema.is_mutable for n in part.forward.graph.nodes if hasattr(n.target, "_schema"))
+    assert not any(
+        n.target._schema.is_mutable for n in part.forward.graph.nodes if hasattr(n.target, "_schema")
+    )

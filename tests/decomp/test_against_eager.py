@@ -68,7 +68,14 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ],
     aten._softmax.default: [
         ((numbers(4, 6), -1, False), {}),
-        ((torch.tensor([[-INF, -INF], [0.0, -INF], [INF, 0.0], [NAN, 1.0]], dtype=torch.float64), 1, False), {}),
+        (
+            (
+                torch.tensor([[-INF, -INF], [0.0, -INF], [INF, 0.0], [NAN, 1.0]], dtype=torch.float64),
+                1,
+                False,
+            ),
+            {},
+        ),
         ((plain(3, 0), 1, False), {}),
         ((plain(0, 3), 1, False), {}),
         ((torch.tensor(2.0, dtype=torch.float64), 0, False), {}),
@@ -84,7 +91,14 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ],
     aten.logsumexp.default: [
         ((numbers(4, 6), [1]), {}),
-        ((torch.tensor([[-INF, -INF], [INF, INF], [INF, -INF], [1.0, 2.0]], dtype=torch.float64), [1], True), {}),
+        (
+            (
+                torch.tensor([[-INF, -INF], [INF, INF], [INF, -INF], [1.0, 2.0]], dtype=torch.float64),
+                [1],
+                True,
+            ),
+            {},
+        ),
         ((plain(3, 4, 5), [0, 2]), {}),
         ((torch.tensor(1.5, dtype=torch.float64), [0]), {}),
         ((ints(3, 4), [1]), {}),
@@ -103,7 +117,15 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten.huber_loss.default: [((plain(3, 4), plain(3, 4), r, 0.7), {}) for r in (0, 1, 2)],
     aten.binary_cross_entropy.default: [
         ((unit(3, 4), unit(3, 4), None, 1), {}),
-        ((torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64), torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64), plain(3), 0), {}),
+        (
+            (
+                torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64),
+                torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
+                plain(3),
+                0,
+            ),
+            {},
+        ),
     ],
     aten.binary_cross_entropy_with_logits.default: [
         ((plain(3, 4), unit(3, 4), None, None, 1), {}),
@@ -111,9 +133,15 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ],
     aten.glu.default: [((numbers(3, 8), 1), {}), ((plain(4, 3), 0), {})],
     aten._prelu_kernel.default: [((numbers(3, 8), plain(8)), {})],
-    aten.log_sigmoid_forward.default: [((numbers(3, 8),), {}), ((torch.tensor([-1e4, 1e4, 0.0], dtype=torch.float64),), {})],
+    aten.log_sigmoid_forward.default: [
+        ((numbers(3, 8),), {}),
+        ((torch.tensor([-1e4, 1e4, 0.0], dtype=torch.float64),), {}),
+    ],
     aten.rrelu_with_noise.default: [((plain(3, 8), plain(3, 8), 0.1, 0.3, False), {})],
-    aten.logit.default: [((unit(3, 4),), {}), ((torch.tensor([0.0, 1.0, 0.5, 2.0], dtype=torch.float64), 1e-3), {})],
+    aten.logit.default: [
+        ((unit(3, 4),), {}),
+        ((torch.tensor([0.0, 1.0, 0.5, 2.0], dtype=torch.float64), 1e-3), {}),
+    ],
     aten.zeros.default: [(([2, 3],), {}), (([0],), {"dtype": torch.int64})],
     aten.ones.default: [(([2, 3],), {}), (([],), {"dtype": torch.bool})],
     aten.scalar_tensor.default: [((2.5,), {}), ((2,), {"dtype": torch.int32})],
@@ -129,7 +157,10 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten.eye.default: [((3,), {}), ((0,), {})],
     aten.eye.m: [((3, 5), {"dtype": torch.int64})],
     aten.mv.default: [((plain(3, 4), plain(4)), {})],
-    aten.addmv.default: [((plain(3), plain(3, 4), plain(4)), {"beta": 0.5, "alpha": 2}), ((torch.full((3,), NAN, dtype=torch.float64), plain(3, 4), plain(4)), {"beta": 0})],
+    aten.addmv.default: [
+        ((plain(3), plain(3, 4), plain(4)), {"beta": 0.5, "alpha": 2}),
+        ((torch.full((3,), NAN, dtype=torch.float64), plain(3, 4), plain(4)), {"beta": 0}),
+    ],
     aten.dot.default: [((plain(5), plain(5)), {}), ((ints(4), ints(4)), {}), ((plain(0), plain(0)), {})],
     aten.addr.default: [((plain(3, 4), plain(3), plain(4)), {"beta": 2, "alpha": 0.5})],
     aten.addbmm.default: [((plain(3, 4), plain(2, 3, 5), plain(2, 5, 4)), {"beta": 2, "alpha": 0.5})],
@@ -139,14 +170,31 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten.count_nonzero.default: [((ints(3, 4),), {})],
     aten.nansum.default: [((numbers(3, 4).clamp(-5, 5), [1], True), {}), ((numbers(3, 4).clamp(-5, 5),), {})],
     aten.aminmax.default: [((plain(3, 4),), {"dim": 1, "keepdim": True}), ((numbers(3, 4),), {})],
-    aten.norm.ScalarOpt_dim: [((plain(3, 4), 2, [1], True), {}), ((plain(3, 4), None, [0]), {}), ((plain(3, 4), 1, [0]), {})],
+    aten.norm.ScalarOpt_dim: [
+        ((plain(3, 4), 2, [1], True), {}),
+        ((plain(3, 4), None, [0]), {}),
+        ((plain(3, 4), 1, [0]), {}),
+    ],
     aten.norm.Scalar: [((plain(3, 4),), {})],
     aten.trace.default: [((plain(3, 5),), {}), ((ints(4, 2),), {})],
-    aten.stack.default: [(([plain(2, 3), numbers(3, 3)[:2]], 1), {}), (([plain(2), plain(2)], -1), {}), (([torch.tensor(1.0)], 0), {})],
-    aten.repeat.default: [((numbers(2, 3), [2, 1, 3]), {}), ((plain(2), [0]), {}), ((torch.tensor(3), [2]), {}), ((plain(3, 2).t(), [1, 2]), {})],
+    aten.stack.default: [
+        (([plain(2, 3), numbers(3, 3)[:2]], 1), {}),
+        (([plain(2), plain(2)], -1), {}),
+        (([torch.tensor(1.0)], 0), {}),
+    ],
+    aten.repeat.default: [
+        ((numbers(2, 3), [2, 1, 3]), {}),
+        ((plain(2), [0]), {}),
+        ((torch.tensor(3), [2]), {}),
+        ((plain(3, 2).t(), [1, 2]), {}),
+    ],
     aten.tril.default: [((numbers(4, 5), k), {}) for k in (-6, -1, 0, 2)] + [((bools(2, 3, 3),), {})],
     aten.triu.default: [((numbers(4, 5), k), {}) for k in (-1, 0, 2, 7)] + [((ints(3, 3),), {})],
-    aten.masked_fill.Scalar: [((numbers(3, 4), bools(3, 4), -INF), {}), ((plain(3, 4), bools(4), 2), {}), ((ints(3), bools(2, 3), 2), {})],
+    aten.masked_fill.Scalar: [
+        ((numbers(3, 4), bools(3, 4), -INF), {}),
+        ((plain(3, 4), bools(4), 2), {}),
+        ((ints(3), bools(2, 3), 2), {}),
+    ],
     aten.masked_fill.Tensor: [((numbers(3, 4), bools(3, 1), torch.tensor(3)), {})],
     aten.one_hot.default: [((ints(3, 2), 5), {})],
     aten.pixel_shuffle.default: [((plain(2, 8, 3, 2), 2), {})],
@@ -155,8 +203,15 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten.unsafe_split_with_sizes.default: [((plain(7, 2), [3, 0, 4]), {})],
     aten.rot90.default: [((plain(3, 4), k, [0, 1]), {}) for k in (0, 1, 2, 3, -1)],
     aten.diag_embed.default: [((plain(2, 3), k), {}) for k in (0, 1, -2)],
-    aten.upsample_nearest1d.default: [((plain(2, 3, 5), [7]), {}), ((plain(2, 3, 5), [10], 2.0), {}), ((plain(1, 1, 7), [3]), {})],
-    aten.upsample_nearest2d.default: [((plain(2, 3, 4, 5), [8, 10]), {}), ((plain(2, 3, 4, 5), [3, 13], None, None), {})],
+    aten.upsample_nearest1d.default: [
+        ((plain(2, 3, 5), [7]), {}),
+        ((plain(2, 3, 5), [10], 2.0), {}),
+        ((plain(1, 1, 7), [3]), {}),
+    ],
+    aten.upsample_nearest2d.default: [
+        ((plain(2, 3, 4, 5), [8, 10]), {}),
+        ((plain(2, 3, 4, 5), [3, 13], None, None), {}),
+    ],
 }
 
 #: entered, but their results are memory without contents
@@ -172,7 +227,9 @@ def test_every_decomposition_has_a_case():
 
 
 @pytest.mark.parametrize(
-    ("op", "args", "kwargs"), [(op, args, kwargs) for op, cases in CASES.items() for args, kwargs in cases], ids=str
+    ("op", "args", "kwargs"),
+    [(op, args, kwargs) for op, cases in CASES.items() for args, kwargs in cases],
+    ids=str,
 )
 def test_it_gives_what_eager_gives(op, args, kwargs):
     copies = [a.clone() if isinstance(a, torch.Tensor) and a._base is None else a for a in args]
@@ -200,10 +257,29 @@ def test_it_declines_only_what_is_known():
 
 
 HALF_CASES = [
-    (aten.native_layer_norm.default, lambda d: (plain(3, 16, dtype=d), [16], plain(16, dtype=d), plain(16, dtype=d), 1e-5)),
+    (
+        aten.native_layer_norm.default,
+        lambda d: (plain(3, 16, dtype=d), [16], plain(16, dtype=d), plain(16, dtype=d), 1e-5),
+    ),
     (aten.rms_norm.default, lambda d: (plain(3, 16, dtype=d), [16], plain(16, dtype=d), 1e-6)),
-    (aten.native_group_norm.default, lambda d: (plain(2, 4, 8, dtype=d), plain(4, dtype=d), plain(4, dtype=d), 2, 4, 8, 2, 1e-5)),
-    (aten.batch_norm.default, lambda d: (plain(2, 3, 8, dtype=d), plain(3, dtype=d), plain(3, dtype=d), plain(3, dtype=d), unit(3).to(d), False, 0.1, 1e-5, False)),
+    (
+        aten.native_group_norm.default,
+        lambda d: (plain(2, 4, 8, dtype=d), plain(4, dtype=d), plain(4, dtype=d), 2, 4, 8, 2, 1e-5),
+    ),
+    (
+        aten.batch_norm.default,
+        lambda d: (
+            plain(2, 3, 8, dtype=d),
+            plain(3, dtype=d),
+            plain(3, dtype=d),
+            plain(3, dtype=d),
+            unit(3).to(d),
+            False,
+            0.1,
+            1e-5,
+            False,
+        ),
+    ),
     (aten._softmax.default, lambda d: (plain(4, 16, dtype=d), -1, False)),
     (aten._log_softmax.default, lambda d: (plain(4, 16, dtype=d), -1, False)),
     (aten.logsumexp.default, lambda d: (plain(4, 16, dtype=d), [1])),

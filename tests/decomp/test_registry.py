@@ -46,7 +46,13 @@ class Seen(TorchDispatchMode):
 @pytest.mark.parametrize("op", list(CASES), ids=str)
 def test_a_decomposition_is_made_of_core_operators(op):
     """Or of operators that the trace takes apart further."""
-    further = {*table(), aten.split.Tensor, aten.split_with_sizes.default, aten.copy_.default, aten.softmax.int}
+    further = {
+        *table(),
+        aten.split.Tensor,
+        aten.split_with_sizes.default,
+        aten.copy_.default,
+        aten.softmax.int,
+    }
     for args, kwargs in CASES[op]:
         with Seen() as seen, torch._C._AutoDispatchBelowAutograd():
             result = ours()[op](*args, **kwargs)

@@ -83,7 +83,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("func,make,kwargs", CALLS)
+@pytest.mark.parametrize(("func", "make", "kwargs"), CALLS)
 def test_a_memo_hit_gives_what_the_call_gives(func, make, kwargs):
     """The second call, answered by the memo, has the metadata and the aliasing of eager."""
     real = make()

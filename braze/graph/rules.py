@@ -1,0 +1,400 @@
+"""Metadata rules of operators that are not elementwise, as functions of plain meta tensors.
+
+Each gives new meta tensors with the sizes, strides and type that the CPU kernel gives, or NotImplemented
+where it does not know; it may raise where the call is wrong (PyTorch then says what is wrong).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.graph.elementwise import allocated, broadcast, where
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _new(sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(list(sizes), dtype=dtype, device="meta")
+
+
+def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
+    lead = x.dim() - len(shape)
+    if list(x.shape[lead:]) != list(shape) or not x.is_contiguous() or lead < 1:
+        return NotImplemented
+    if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)):
+        return NotImplemented
+    statistics = [*x.shape[:lead], *[1] * len(shape)]
+    return _new(x.shape, x.dtype), _new(statistics, x.dtype), _new(statistics, x.dtype)
+
+
+def _embedding(weight: Tensor, indices: Tensor, *rest: Any) -> Any:
+    if weight.dim() != 2 or indices.dtype not in (torch.int64, torch.int32):
+        return NotImplemented
+    return _new([*indices.shape, weight.shape[1]], weight.dtype)
+
+
+def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
+    if half_to_float or not x.is_contiguous() or not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
+        return NotImplemented
+    return _new(x.shape, x.dtype)
+
+
+def _var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    mean = _reduced(x, dim, keepdim, x.dtype)
+    return _new(mean.shape, x.dtype), mean
+
+
+def _variance(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    made = _var_mean(x, dim, correction=correction, keepdim=keepdim)
+    return made if made is NotImplemented else made[0]
+
+
+def _convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    extra: Any,
+    groups: int,
+) -> Any:
+    rank = weight.dim() - 2
+    plain = x.is_contiguous() and weight.is_contiguous() and x.dim() == weight.dim()
+    if transposed or not plain or rank not in (1, 2, 3) or x.dtype is not weight.dtype:
+        return NotImplemented
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or x.numel() == 0:
+        return NotImplemented
+    stride, padding, dilation = (list(v) * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation))
+    sizes = [
+        (x.shape[2 + d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) - 1) // stride[d] + 1
+        for d in range(rank)
+    ]
+    if min(sizes) <= 0 or (bias is not None and list(bias.shape) != [weight.shape[0]]):
+        return NotImplemented
+    # a tensor of both layouts at once (one channel, or a 1x1 image) may come out either way
+    if rank == 2 and (
+        x.is_contiguous(memory_format=torch.channels_last)
+        or weight.is_contiguous(memory_format=torch.channels_last)
+    ):
+        return NotImplemented
+    if rank == 3 and (
+        x.is_contiguous(memory_format=torch.channels_last_3d)
+        or weight.is_contiguous(memory_format=torch.channels_last_3d)
+    ):
+        return NotImplemented
+    return _new([x.shape[0], weight.shape[0], *sizes], x.dtype)
+
+
+def _batch_norm(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    if (
+        training
+        or not x.is_contiguous()
+        or x.dim() < 2
+        or (weight is not None and weight.dtype is not x.dtype)
+    ):
+        return NotImplemented
+    return _new(x.shape, x.dtype), _new([0], x.dtype), _new([0], x.dtype)
+
+
+def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Any:
+    if not x.is_contiguous() or x.dim() not in (3, 4) or x.is_contiguous(memory_format=torch.channels_last):
+        return NotImplemented
+    return _new([*x.shape[:-2], *size], x.dtype)
+
+
+def _flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: Any = None,
+) -> Any:
+    """The CPU kernel: its result is laid out as the query is."""
+    if q.dim() != 4 or q.shape[-1] != v.shape[-1]:
+        return NotImplemented
+    batch, heads, length, _ = q.shape
+    narrow = q.dtype in (torch.float16, torch.bfloat16)
+    statistics = _new([batch, length, heads], torch.float32 if narrow else q.dtype)
+    return allocated([q], q.dtype), statistics.transpose(1, 2)
+
+
+def _like(x: Tensor, *value: Any, **options: Any) -> Any:
+    """A copy, a cast, or another tensor of the same sizes; keeps the order of the dims unless told otherwise."""
+    dtype = options.pop("dtype", None) or x.dtype
+    form = options.pop("memory_format", None)
+    options.pop("non_blocking", None)
+    if any(v is not None for v in options.values()) or form not in (
+        None,
+        torch.preserve_format,
+        torch.contiguous_format,
+    ):
+        return NotImplemented
+    return _new(x.shape, dtype) if form is torch.contiguous_format else allocated([x], dtype)
+
+
+def _mm(a: Tensor, b: Tensor) -> Any:
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.dtype is not b.dtype:
+        return NotImplemented
+    return _new([a.shape[0], b.shape[1]], a.dtype)
+
+
+def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(c, _mm(a, b))
+
+
+def _bmm(a: Tensor, b: Tensor) -> Any:
+    if (
+        a.dim() != 3
+        or b.dim() != 3
+        or a.shape[0] != b.shape[0]
+        or a.shape[2] != b.shape[1]
+        or a.dtype is not b.dtype
+    ):
+        return NotImplemented
+    return _new([*a.shape[:2], b.shape[2]], a.dtype)
+
+
+def _baddbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _added(c, _bmm(a, b))
+
+
+def _added(c: Tensor, product: Any) -> Any:
+    """The product's metadata, if ``c`` can be broadcast to it."""
+    if product is NotImplemented or c.dtype is not product.dtype or c.dim() > product.dim():
+        return NotImplemented
+    fits = all(n in (1, m) for n, m in zip(reversed(c.shape), reversed(product.shape)))
+    return product if fits else NotImplemented
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Any = None) -> Any:
+    if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or x.dtype is not weight.dtype:
+        return NotImplemented
+    if bias is not None and (bias.dtype is not x.dtype or list(bias.shape) != [weight.shape[0]]):
+        return NotImplemented
+    # a batch that is no single run of rows is multiplied in its own order: leave it to PyTorch
+    return (
+        _new([*x.shape[:-1], weight.shape[0]], x.dtype)
+        if x.is_contiguous() or x.dim() == 2
+        else NotImplemented
+    )
+
+
+# -- reductions ------------------------------------------------------------------------------------
+
+
+def _kept_dims(x: Tensor, dim: Any) -> set[int]:
+    """The dims that a reduction over ``dim`` goes over; None and an empty list mean all."""
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return set(range(x.dim()))
+    dims = [dim] if isinstance(dim, int) else dim
+    rank = max(x.dim(), 1)
+    if any(not -rank <= d < rank for d in dims):
+        raise IndexError("no such dim")
+    return {d % rank for d in dims}
+
+
+def _reduced(x: Tensor, dim: Any, keepdim: bool, dtype: torch.dtype) -> Tensor:
+    over = _kept_dims(x, dim)
+    sizes = [1 if d in over else n for d, n in enumerate(x.shape) if keepdim or d not in over]
+    return _new(sizes, dtype)
+
+
+def _summed(x: Tensor) -> torch.dtype:
+    return x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.int64
+
+
+def _sum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return _reduced(x, dim, keepdim, dtype or _summed(x))
+
+
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    wanted = dtype or x.dtype
+    return _reduced(x, dim, keepdim, wanted) if wanted.is_floating_point else NotImplemented
+
+
+def _extreme(x: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+    return _reduced(x, dim, keepdim, x.dtype) if x.numel() and not x.is_complex() else NotImplemented
+
+
+def _position(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    return _reduced(x, dim, keepdim, torch.int64) if x.numel() and not x.is_complex() else NotImplemented
+
+
+def _truth(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    if x.dtype is torch.uint8 or (isinstance(dim, (list, tuple)) and not dim):
+        return NotImplemented
+    return _reduced(x, dim, keepdim, torch.bool)
+
+
+def _running(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
+    _kept_dims(x, dim)
+    return _new(x.shape, dtype or _summed(x)) if x.is_contiguous() else NotImplemented
+
+
+# -- moves -------------------------------------------------------------------------------------------
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    first = tensors[0]
+    if any(t.dim() != first.dim() or t.dtype is not first.dtype or not t.is_contiguous() for t in tensors):
+        return NotImplemented
+    if first.dim() == 0 or not -first.dim() <= dim < first.dim() or 0 in first.shape:
+        return NotImplemented
+    if first.dim() in (4, 5) and any(t.is_contiguous(memory_format=_CHANNELS_LAST[t.dim()]) for t in tensors):
+        return NotImplemented
+    dim %= first.dim()
+    rests = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in tensors}
+    if len(rests) > 1:
+        return NotImplemented
+    sizes = list(first.shape)
+    sizes[dim] = sum(t.shape[dim] for t in tensors)
+    return _new(sizes, first.dtype)
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
+    if index.dtype is not torch.int64 or index.dim() != x.dim() or x.dim() == 0:
+        return NotImplemented
+    dim %= x.dim()
+    if any(d != dim and n > m for d, (n, m) in enumerate(zip(index.shape, x.shape))):
+        return NotImplemented
+    return _new(index.shape, x.dtype)
+
+
+def _index_select(x: Tensor, dim: int, index: Tensor) -> Any:
+    if (
+        index.dim() != 1
+        or index.dtype not in (torch.int64, torch.int32)
+        or x.dim() == 0
+        or not x.is_contiguous()
+    ):
+        return NotImplemented
+    sizes = list(x.shape)
+    sizes[dim] = index.shape[0]
+    return _new(sizes, x.dtype)
+
+
+def _index(x: Tensor, indices: Sequence[Any]) -> Any:
+    """Integer indices at neighbouring dims of a contiguous tensor."""
+    places = [d for d, i in enumerate(indices) if i is not None]
+    given = [i for i in indices if i is not None]
+    if not places or len(indices) > x.dim() or places != list(range(places[0], places[-1] + 1)):
+        return NotImplemented
+    if (
+        any(i.dtype is not torch.int64 or not i.is_contiguous() for i in given)
+        or not x.is_contiguous()
+        or 0 in x.shape
+    ):
+        return NotImplemented
+    middle = broadcast([i.shape for i in given])
+    if places[0] and len(middle) != 1:
+        return NotImplemented
+    return _new([*x.shape[: places[0]], *middle, *x.shape[places[-1] + 1 :]], x.dtype)
+
+
+# -- new tensors -------------------------------------------------------------------------------------
+
+
+def _sized(x: Tensor, size: Sequence[int], *value: Any, dtype: Any = None, **options: Any) -> Any:
+    if any(v is not None for v in options.values()) or any(n < 0 for n in size):
+        return NotImplemented
+    return _new(size, dtype or x.dtype)
+
+
+def _default(size: Sequence[int], *, dtype: Any = None, memory_format: Any = None, **options: Any) -> Any:
+    if memory_format not in (None, torch.contiguous_format) or any(n < 0 for n in size):
+        return NotImplemented
+    return _new(size, dtype or torch.get_default_dtype())
+
+
+def _full(size: Sequence[int], value: Any, *, dtype: Any = None, **options: Any) -> Any:
+    if dtype is None:
+        dtype = {bool: torch.bool, int: torch.int64, float: torch.get_default_dtype()}.get(type(value))
+    return _default(size, dtype=dtype) if dtype is not None else NotImplemented
+
+
+def _scalar(value: Any, *, dtype: Any = None, **options: Any) -> Any:
+    return _default([], dtype=dtype)
+
+
+def _arange(*limits: Any, dtype: Any = None, **options: Any) -> Any:
+    start, end, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
+    if any(type(n) is not int for n in (start, end, step)) or step == 0 or (end - start) * step < 0:
+        return NotImplemented
+    return _new([-((start - end) // step)], dtype or torch.int64)
+
+
+#: factories: functions of sizes, without the device
+FACTORIES: dict[Any, Callable[..., Any]] = {
+    aten.zeros.default: _default,
+    aten.ones.default: _default,
+    aten.empty.memory_format: _default,
+    aten.full.default: _full,
+    aten.scalar_tensor.default: _scalar,
+    aten.arange.default: _arange,
+    aten.arange.start: _arange,
+    aten.arange.start_step: _arange,
+}
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten.where.self: where,
+    aten.clone.default: _like,
+    aten._to_copy.default: _like,
+    aten.empty_like.default: _like,
+    aten.zeros_like.default: _like,
+    aten.ones_like.default: _like,
+    aten.full_like.default: _like,
+    aten.mm.default: _mm,
+    aten.addmm.default: _addmm,
+    aten.bmm.default: _bmm,
+    aten.baddbmm.default: _baddbmm,
+    aten.linear.default: _linear,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.embedding.default: _embedding,
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _softmax,
+    aten.var_mean.correction: _var_mean,
+    aten.var.correction: _variance,
+    aten.std.correction: _variance,
+    aten.convolution.default: _convolution,
+    aten.native_batch_norm.default: _batch_norm,
+    aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
+    aten.sum.default: _sum,
+    aten.sum.dim_IntList: _sum,
+    aten.mean.default: _mean,
+    aten.mean.dim: _mean,
+    aten.amax.default: _extreme,
+    aten.amin.default: _extreme,
+    aten.argmax.default: _position,
+    aten.argmin.default: _position,
+    aten.any.default: _truth,
+    aten.any.dim: _truth,
+    aten.all.default: _truth,
+    aten.all.dim: _truth,
+    aten.cumsum.default: _running,
+    aten.cat.default: _cat,
+    aten.gather.default: _gather,
+    aten.index.Tensor: _index,
+    aten.index_select.default: _index_select,
+    aten.new_zeros.default: _sized,
+    aten.new_ones.default: _sized,
+    aten.new_empty.default: _sized,
+    aten.new_full.default: _sized,
+}
