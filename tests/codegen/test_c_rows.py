@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -266,3 +267,31 @@ def test_empty_rows_give_neutral_elements(bench):
     text = bench.kernel([step], tensors, axes=[i], row_axes=[r])
     call(bench.library(text), text, tensors, {"s0": 0})
     assert tensors["sum"].tolist() == [0, 0, 0] and tensors["prod"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("points", [1, 3])
+def test_long_rows_are_shared_among_cores(native_bench, points):
+    """Few points: parts of each row are folded apart, then combined; later statements follow."""
+    many = Bench(dataclasses.replace(native_bench.target, cores=64), native_bench.folder)
+    n, m = 300, 301
+    i, r, s = axis("i0", points), axis("r0", n), axis("r1", m)
+    at = (i.symbol * n + r.symbol) * m + s.symbol
+    step, types = reduce_steps([ReduceKind.SUM, *ARG, ReduceKind.MAX], F, [i], [r, s], at, i.symbol)
+    mean = op(Op.DIV, load("sum", F, i.symbol), const(float(n * m), F))
+    steps = [step, nest([i], [Store("mean", i.symbol, mean)])]
+    x = torch.randn(points * n * m)
+    x[points * n * m // 2 + 7] = x[points * n * m // 2 + 70] = 9.0
+    out = {k: torch.empty(points, dtype=TORCH[d]) for k, d in {**types, "mean": F}.items()}
+    assert "_rest" in many.kernel(steps, {"x": x, **out}, axes=[i], row_axes=[r, s]).source
+    many.check(steps, {"x": x}, out, rtol=1e-5, atol=2e-4, axes=[i], row_axes=[r, s])
+    any_step = nest(
+        [i],
+        [Store("y", i.symbol, result(0, DType.BOOL))],
+        [r, s],
+        [fold(ReduceKind.ANY, load("x", DType.BOOL, at))],
+    )
+    bits = torch.zeros(points * n * m, dtype=torch.bool)
+    bits[n * m - 1] = True
+    many.check(
+        [any_step], {"x": bits}, {"y": torch.empty(points, dtype=torch.bool)}, axes=[i], row_axes=[r, s]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from braze.codegen.c.gemm import gemm_kernel
 from braze.codegen.c.pointwise import pointwise_kernel
 from braze.codegen.c.prelude import assemble, split
-from braze.codegen.c.rows import row_kernel
+from braze.codegen.c.split_rows import row_kernel
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import Buffer, TemplateCall
@@ -28,5 +28,6 @@ def kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> Ker
     """The kernel of one group."""
     if isinstance(group.call, TemplateCall):
         return gemm_kernel(group, buffers, ctx.target)
-    make = row_kernel if group.row_axes else pointwise_kernel
-    return make(group, buffers, ctx.target.vector_bytes)
+    if group.row_axes:
+        return row_kernel(group, buffers, ctx.target)
+    return pointwise_kernel(group, buffers, ctx.target.vector_bytes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from braze.codegen.c import analysis
 from braze.codegen.c.analysis import walk
 from braze.codegen.c.body import Body
-from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
 from braze.codegen.c.expr import stride, to_c
+from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.c.tiles import TilePlan
 from braze.codegen.records import KernelText

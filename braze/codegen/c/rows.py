@@ -10,12 +10,11 @@ from braze.codegen.c import analysis
 from braze.codegen.c.analysis import walk
 from braze.codegen.c.body import Body, Value
 from braze.codegen.c.folds import Accumulator
-from braze.codegen.c.items import Item, Phase, Plan, plan, row_position
-from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
+from braze.codegen.c.items import Item, Phase, Plan, row_position
+from braze.codegen.c.kernel import Frame, finish, open_tasks, tasks_of
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.ir import Axis, Buffer, DType, Node, Op, ReduceKind
-from braze.schedule.records import Group
 from braze.symbolic.expr import ZERO, Expr, product
 
 #: bytes of row scratch that may lie on a thread's stack
@@ -24,18 +23,12 @@ _STACK = 128 << 10
 _CHAIN = 64
 
 
-def row_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int) -> KernelText:
-    """The C of a group with reductions."""
-    todo = plan(group.steps, group.row_axes, group.internal)
-    nodes = list(walk(*(n for p in todo.phases for n in p.roots())))
-    frame, body = make_frame(group, buffers, vector_bytes, todo.registers, nodes)
-    return _Rows(frame, body, todo).kernel(buffers)
-
-
-class _Rows:
+class Rows:
     """Writes one reduction kernel."""
 
     def __init__(self, frame: Frame, body: Body, todo: Plan) -> None:
+        #: the part of one row axis to walk: (axis, first, end), as C text
+        self.span: tuple[Axis, str, str] | None = None
         self.frame, self.body, self.todo = frame, body, todo
         group = frame.group
         self.in_row = frame.vector in group.row_axes
@@ -120,8 +113,13 @@ class _Rows:
     def _loop(self, phase: Phase) -> None:
         body = self.body
         copies = self._copies(phase)
+        for a in self._folded(phase, copies):
+            body.forward[a.fold.register, ZERO] = a.finish(self.in_row)
+
+    def _folded(self, phase: Phase, copies: int) -> list[Accumulator]:
+        """The pass itself; its accumulators."""
         made = [
-            Accumulator(body, fold, self.frame.vector is not None, copies, self._position_rep())
+            Accumulator(self.body, fold, self.frame.vector is not None, copies, self._position_rep())
             for item in phase.items
             for fold in item.folds
         ]
@@ -131,9 +129,7 @@ class _Rows:
         for a in two_level:
             a.declare_total()
         self._walk_row(phase, made, two_level, copies)
-        for a in made:
-            value = a.finish(self.in_row)
-            body.forward[a.fold.register, ZERO] = value
+        return made
 
     def _position_rep(self) -> str:
         return self.body.ranges.rep(self._position())
@@ -169,23 +165,30 @@ class _Rows:
         *outer, inner = self.row_order
         for axis in outer:
             j = axis.symbol.name
-            body.open(f"for (int64_t {j} = 0; {j} < {body.index(axis.extent)}; ++{j}) ", {axis.symbol: j})
+            low, high = self._range(axis)
+            body.open(f"for (int64_t {j} = {low}; {j} < {high}; ++{j}) ", {axis.symbol: j})
         w = self.frame.lanes if self.in_row else 1
         block = _CHAIN * w * copies
         known = inner.extent.value
-        end = body.index(inner.extent)
+        begin, end = self._range(inner)
         blocked = bool(two_level) and (known is None or known > block)
         if blocked:
             start, stop = body.name("x"), body.name("x")
-            body.open(f"for (int64_t {start} = 0; {start} < {end}; {start} += {block}) ")
+            body.open(f"for (int64_t {start} = {begin}; {start} < {end}; {start} += {block}) ")
             body.line(f"const int64_t {stop} = {start} + {block} < {end} ? {start} + {block} : {end};")
             self._walk_inner(phase, made, inner, start, stop, copies)
         else:
-            self._walk_inner(phase, made, inner, "0", end, copies)
+            self._walk_inner(phase, made, inner, begin, end, copies)
         for a in two_level:
             a.fold_total()
         for _ in range(len(outer) + blocked):
             body.close()
+
+    def _range(self, axis: Axis) -> tuple[str, str]:
+        """Where a row axis starts and ends."""
+        if self.span is not None and self.span[0] is axis:
+            return self.span[1:]
+        return "0", self.body.index(axis.extent)
 
     def _walk_inner(
         self, phase: Phase, made: list[Accumulator], axis: Axis, start: str, stop: str, copies: int
