@@ -60,6 +60,8 @@ def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, ta
         return call_partial(t, fn, args, kwargs, tail)
     if kind is LRU_CACHE:
         return call_cached(t, fn, args, kwargs)
+    if kind is native.Entry:
+        return call_entry(t, fn, args, kwargs, tail)
     return call_object(t, fn, args, kwargs, tail)
 
 
@@ -347,8 +349,24 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
     if isinstance(found, staticmethod):
+        if type(found.__func__) is native.Entry:
+            # a compiled module shares its original's attributes: interpret the original's call on it
+            t.trust_class_value(owner, "__call__", found)
+            inner = found.__func__.function
+            if inner is torch.nn.Module.__call__:
+                return call_module(t, fn, args, kwargs, tail)
+            return call(t, inner, (fn, *args), kwargs, tail)
         return call(t, found.__func__, args, kwargs, tail)
     refuse(fn)
+
+
+def call_entry(t: Tracer, entry: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """A compiled function called by captured code: its function becomes a part of this graph."""
+    node = t.tree.node_of(entry)
+    wrapped = entry.__wrapped__
+    if node is not None:
+        wrapped = t.read(node, Step.ATTR, "__wrapped__", wrapped)
+    return call(t, wrapped, args, kwargs, tail)
 
 
 MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
