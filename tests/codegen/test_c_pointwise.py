@@ -387,7 +387,9 @@ def test_no_axes(bench):
     bench.check([nest([], stores)], {"x": torch.randn(1)}, {"y": torch.empty(1)}, axes=[])
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.I32, DType.BF16, DType.F64, DType.BOOL], ids=lambda d: d.label)
+@pytest.mark.parametrize(
+    "dtype", [DType.F32, DType.I32, DType.BF16, DType.F64, DType.BOOL], ids=lambda d: d.label
+)
 @pytest.mark.parametrize("shape", [(32, 48), (33, 50), (8, 8), (100, 17)])
 def test_transposes_go_through_squares(bench, dtype, shape):
     """What runs across the stores is turned square by square, with short squares at the edges."""
@@ -402,3 +404,43 @@ def test_transposes_go_through_squares(bench, dtype, shape):
     out = {name: torch.empty(3 * n * m, dtype=TORCH[dtype]) for name in "yw"}
     assert "bz_turn_" in bench.kernel(steps, {**inputs, **out}).source
     bench.check(steps, inputs, out, rtol=0)
+
+
+def _below(j, bound, which=Op.LT):
+    return op(
+        which, op(Op.INDEX, dtype=DType.I64, attr=as_expr(j)), const(bound, DType.I64), dtype=DType.BOOL
+    )
+
+
+@pytest.mark.parametrize(("n", "m"), [(32, 32), (20, 45), (1, 64), (64, 1)])
+def test_concatenations_are_cut_at_their_seams(bench, n, m):
+    """Rows of two tensors side by side: each part is a loop of its own, without tests or masks."""
+    rows, width = 70, n + m
+    i, j = axis("i0", rows), axis("i1", width)
+    left = op(Op.NEG, load("x", DType.F32, i.symbol * n + j.symbol))
+    right = load("z", DType.F32, i.symbol * m + j.symbol - n)
+    first = _below(j.symbol, n)
+    rest = op(Op.MASKED, op(Op.NOT, first), right, const(0.0, DType.F32), dtype=DType.F32)
+    value = op(Op.MASKED, first, left, rest, dtype=DType.F32)
+    steps = [nest([i, j], [Store("y", i.symbol * width + j.symbol, value)])]
+    inputs = {"x": torch.randn(rows * n), "z": torch.randn(rows * m)}
+    out = {"y": torch.empty(rows * width)}
+    assert "bz_sel" not in bench.kernel(steps, {**inputs, **out}).source
+    bench.check(steps, inputs, out, rtol=0)
+
+
+@pytest.mark.parametrize("which", [Op.LT, Op.LE, Op.GT, Op.GE])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_every_comparison_is_cut_where_it_changes(native_bench, which, backwards):
+    """Edges of all four orders, for ramps up and down, inside and outside the loop."""
+    i, j = axis("i0", 65), axis("i1", 40)
+    x = load("x", DType.F32, i.symbol * 40 + j.symbol)
+    stores = []
+    for k, bound in enumerate((-1, 0, 1, 39, 40, 41)):
+        e = as_expr(39) - j.symbol if backwards else as_expr(j.symbol)
+        value = op(Op.WHERE, _below(e, bound, which), x, op(Op.NEG, x), dtype=DType.F32)
+        stores.append(Store(f"y{k}", i.symbol * 40 + j.symbol, value))
+    for s in stores:
+        native_bench.check(
+            [nest([i, j], [s])], {"x": torch.randn(2600)}, {s.buffer: torch.empty(2600)}, rtol=0
+        )

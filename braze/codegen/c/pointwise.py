@@ -8,9 +8,10 @@ from braze.codegen.c.body import Body
 from braze.codegen.c.expr import stride, to_c
 from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
 from braze.codegen.c.prelude import STORAGE
+from braze.codegen.c.segments import segments
 from braze.codegen.c.tiles import TilePlan
 from braze.codegen.records import KernelText
-from braze.loops.ir import Buffer
+from braze.loops.ir import Buffer, LoopNest
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr
 
@@ -32,35 +33,47 @@ def pointwise_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int
     return finish(frame, body, group.name, tasks, work)
 
 
-def _steps(frame: Frame, body: Body) -> None:
-    for step in frame.group.steps:
+def _steps(frame: Frame, body: Body, steps: tuple[LoopNest, ...] = ()) -> None:
+    for step in steps or frame.group.steps:
         body.stores(step.stores, frame.args)
 
 
 def _vector_loop(frame: Frame, body: Body, number: str, block: int) -> None:
-    """Vectors along the vector axis (or a block of it), then what is left."""
+    """Vectors along the vector axis (or a block of it), cut where a condition on it changes."""
     assert frame.vector is not None
-    w, axis = frame.lanes, frame.vector
-    j, extent = axis.symbol.name, axis.extent
+    axis, extent = frame.vector, frame.vector.extent
     if number:
-        end = body.name("x")
-        body.line(f"int64_t {j} = {number}*{block};")
-        body.line(
-            f"const int64_t {end} = {j} + {block} < {body.index(extent)} ? {j} + {block} : {body.index(extent)};"
-        )
-    else:
-        end = body.index(extent)
-        body.line(f"int64_t {j} = 0;")
-    known = extent.value
-    if known is None or known >= w:
-        test = f"{j} < {end}" if known is not None and known % w == 0 else f"{j} + {w} <= {end}"
-        body.open(f"for (; {test}; {j} += {w}) ", {axis.symbol: j})
-        _steps(frame, body)
+        low, high, end = body.name("x"), body.name("x"), body.index(extent)
+        body.line(f"const int64_t {low} = {number}*{block};")
+        body.line(f"const int64_t {high} = {low} + {block} < {end} ? {low} + {block} : {end};")
+        _range(frame, body, low, high, extent.value, frame.group.steps)
+        return
+    parts = segments(frame.group.steps, axis)
+    if not parts:
+        _range(frame, body, "0", body.index(extent), None, frame.group.steps)
+    for part in parts:
+        _range(frame, body, str(part.low), str(part.high), part.high - part.low, part.steps)
+
+
+def _range(
+    frame: Frame, body: Body, low: str, high: str, length: int | None, steps: tuple[LoopNest, ...]
+) -> None:
+    """Vectors from ``low`` to ``high``, then what is left; ``length`` (modulo the vector) where it is known."""
+    assert frame.vector is not None
+    w, symbol = frame.lanes, frame.vector.symbol
+    j = symbol.name
+    body.open("")
+    body.line(f"int64_t {j} = {low};")
+    if length is None or length >= w:
+        test = f"{j} < {high}" if length is not None and length % w == 0 else f"{j} + {w} <= {high}"
+        body.open(f"for (; {test}; {j} += {w}) ", {symbol: j})
+        _steps(frame, body, steps)
         body.close()
-    if known is None or known % w:
-        body.open(f"if ({j} < {end}) ", {axis.symbol: j}, count=f"({end} - {j})")
-        _steps(frame, body)
+    if length is None or length % w:
+        body.open(f"if ({j} < {high}) ", {symbol: j}, count=f"({high} - {j})")
+        _steps(frame, body, steps)
         body.close()
+    body.close()
 
 
 def _squares(frame: Frame, body: Body, plan: TilePlan) -> None:

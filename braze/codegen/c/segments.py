@@ -1,0 +1,114 @@
+"""Loops cut where a condition on the vector axis changes.
+
+Concatenations and padding are conditions such as ``j < 32``. Between the places where they change, each is
+known, so the steps of that part have neither the test nor the loads of the other side.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from braze.codegen.c.analysis import roots, walk
+from braze.loops import build
+from braze.loops.ir import Axis, DType, LoopNest, Node, Op, Store
+from braze.support.record import record
+from braze.symbolic.expr import Expr, Integer, Symbol
+
+#: parts of one loop at most
+_MOST = 4
+_ORDERED = (Op.LT, Op.LE, Op.GT, Op.GE)
+
+
+@record
+class Segment:
+    """``low <= axis < high``, and the steps as they are there."""
+
+    low: int
+    high: int
+    steps: tuple[LoopNest, ...]
+
+
+def segments(steps: tuple[LoopNest, ...], axis: Axis | None) -> tuple[Segment, ...]:
+    """The parts of the loop over ``axis``; one, or none where its extent is not known."""
+    if axis is None or axis.extent.value is None:
+        return ()
+    extent = axis.extent.value
+    nodes = [n for n in walk(*(r for s in steps for r in roots(s))) if n.op in _ORDERED]
+    found = {turn for n in nodes if (turn := _turn(n, axis.symbol)) is not None and 0 < turn < extent}
+    if not found or len(found) >= _MOST:
+        return (Segment(0, extent, steps),)
+    edges = [0, *sorted(found), extent]
+    return tuple(
+        Segment(low, high, tuple(_within(s, axis.symbol, low) for s in steps))
+        for low, high in itertools.pairwise(edges)
+    )
+
+
+def _difference(n: Node) -> Expr | None:
+    """Left minus right of a comparison of index values."""
+    sides = []
+    for a in n.args:
+        if a.op is Op.INDEX:
+            sides.append(a.attr)
+        elif a.op is Op.CONST and a.dtype is DType.I64:
+            sides.append(Integer(a.attr))
+        else:
+            return None
+    return sides[0] - sides[1]
+
+
+def _truth(op: Op, d: int) -> bool:
+    return {Op.LT: d < 0, Op.LE: d <= 0, Op.GT: d > 0, Op.GE: d >= 0}[op]
+
+
+def _turn(n: Node, symbol: Symbol) -> int | None:
+    """The first value of the symbol at which the comparison has changed."""
+    d = _difference(n)
+    if d is None or d.symbols() != frozenset((symbol,)):
+        return None
+    c = d.coefficient(symbol)
+    step = None if c is None else c.value
+    if step not in (1, -1):
+        return None
+    start = d.subs({symbol: Integer(0)}).value
+    if start is None:
+        return None
+    zero = -start * step
+    for at in (zero, zero + 1):
+        if _truth(n.op, start + step * (at - 1)) != _truth(n.op, start + step * at):
+            return at
+    return None
+
+
+def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
+    """The step with every comparison decided as it is from ``at`` to the next edge."""
+
+    def change(n: Node, args: tuple[Node, ...]) -> Node:
+        if n.op in _ORDERED and _turn(n, symbol) is not None:
+            d = _difference(n)
+            assert d is not None
+            value = d.subs({symbol: Integer(at)}).value
+            assert value is not None
+            return build.const(_truth(n.op, value), DType.BOOL)
+        if n.op is Op.MASKED:
+            return build.masked(*args)
+        if n.op is Op.WHERE:
+            return build.where(*args)
+        if n.dtype is DType.BOOL and n.op in (Op.AND, Op.OR, Op.XOR):
+            return build.binary(n.op, *args)
+        if n.dtype is DType.BOOL and n.op is Op.NOT:
+            return build.invert(*args)
+        same = all(x is y for x, y in zip(args, n.args, strict=True))
+        return n if same else Node(n.op, n.dtype, args, n.attr)
+
+    stores = tuple(
+        Store(
+            s.buffer,
+            s.index,
+            build.rebuild(s.value, change),
+            s.mode,
+            tuple(build.rebuild(a, change) for a in s.args),
+        )
+        for s in step.stores
+    )
+    return LoopNest(step.name, step.axes, (), (), stores, step.device, step.ops, step.origin)
