@@ -90,8 +90,8 @@ def entered_from_c(t: Tracer) -> Iterator[None]:
 def outside_applied(t: Tracer) -> Iterator[None]:
     """Around C code that may look at outside objects: pending attribute writes are there while it runs."""
     undo: list[tuple[dict[str, Any], str, Any]] = []
-    for shadow in t.instance_dicts:
-        if shadow.filled or not shadow.view:
+    for shadow in t.dirty.values():
+        if shadow.filled:
             continue
         for key, value in shadow.view.items():
             if shadow.original.get(key, MISSING) is not value:

@@ -64,6 +64,9 @@ def finish(
 ) -> Capture:
     """Close the graph and put everything together."""
     graph = t.recorder.graph
+    t.mode.release()
+    for place in t.symbolic_places:  # bound as inputs, used by the graph or not
+        table.kept.add(t.recorder.placeholder_of(place))
     inputs = []
     for node, place in t.recorder.placeholders:
         if node.users or node in table.kept:
@@ -72,7 +75,7 @@ def finish(
             graph.erase_node(node)
     module = close_graph(t, table)
     if module is None:
-        inputs = []
+        inputs = [(node, place) for node, place in inputs if node in table.kept and place in t.symbolic_places]
     for node, place in inputs:
         node.meta["source"] = str(place.source)
     return Capture(

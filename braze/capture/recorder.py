@@ -66,6 +66,11 @@ class Recorder:
             graph_break("BZ1011", "a fake tensor that was made outside the recorder")
         return self.placeholder(place, value)
 
+    def placeholder_of(self, place: Any) -> torch.fx.Node:
+        """The graph input of a symbolic int."""
+        found = self.nodes.get(id(place.value))
+        return found[1] if found is not None else self.placeholder(place, place.value)
+
     def placeholder(self, place: Any, fake: Any) -> torch.fx.Node:
         """The graph input for what is at ``place``."""
         if place.value is not fake:

@@ -53,6 +53,8 @@ class DictShadow:
 
     def put(self, t: Tracer, key: Any, value: Any) -> None:
         """Write; the first state is read before, so that the difference is seen."""
+        if self.step is Step.DICT:
+            t.dirty[id(self)] = self
         if not self.filled and key not in self.original and key not in self.deleted:
             if dict.__contains__(self.real, key):
                 # replaced unread: any old value will do, but the place in the order must be known

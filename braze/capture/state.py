@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +50,15 @@ class TorchState:
         self.start = {name: read() for name, (read, _) in RESTORE.items()}
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
+
+    @contextlib.contextmanager
+    def outside_inference(self) -> Iterator[None]:
+        """Fakes are ordinary tensors even where the program runs in inference mode."""
+        if not self.inference:
+            yield
+            return
+        with torch.inference_mode(False), torch.no_grad():
+            yield
 
     def restore(self) -> None:
         """Set everything back that the program changed."""

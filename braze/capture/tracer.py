@@ -84,6 +84,8 @@ class Tracer:
         #: lru_cache'd functions called in this trace: results by arguments
         self.caches: dict[Any, Any] = {}
         self.break_at: BreakSignal | None = None
+        #: instance dicts written, by identity of the shadow
+        self.dirty: dict[int, DictShadow] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
         #: attributes that the program put on tensors of the graph
@@ -135,6 +137,7 @@ class Tracer:
         if isinstance(value, torch.SymInt):
             self.symbolic_places.append(node)
             self.tree.known[id(value)] = node
+            node.guards.append((reads.Check.EQUAL, self.mode.symbols[str(value.node.expr)]))
         else:
             node.guards.append((reads.Check.EQUAL, real))
         self.tree.order.append(node)
@@ -404,7 +407,7 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     sys.setrecursionlimit(max(limit, 20_000))
     t.state.remember()
     try:
-        with t.mode:
+        with t.state.outside_inference(), t.mode:
             return _interpret(t, localsplus)
     finally:
         t.mode.release()
