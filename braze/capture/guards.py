@@ -23,7 +23,16 @@ from braze.support.errors import Origin
 from braze.support.record import record
 
 #: what a relation's text may call
-RELATION_NAMES = {"min": min, "max": max, "abs": abs, "math": math, "int": int, "bool": bool}
+RELATION_NAMES = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "math": math,
+    "int": int,
+    "bool": bool,
+    "float": float,
+    "round": round,
+}
 
 
 #: values compared by their attributes
@@ -80,9 +89,7 @@ class _Builder:
         for source, spec in zip(self.capture.inputs, self.capture.specs, strict=True):
             if isinstance(spec, SymbolSpec):
                 origin = next((g.origin for g in self.capture.guards if g.source is source), None)
-                self._check(
-                    source, "int", ("sym", self.symbol(spec.name)), Guard(source, Check.TYPE, int, origin)
-                )
+                self._bind(source, spec, Guard(source, Check.TYPE, int, origin))
         inputs = tuple(self.node(source) for source in self.capture.inputs)
         for text, guard in self.relations:
             self.checks.append((-1, "range", self._relation(text)))
@@ -115,6 +122,13 @@ class _Builder:
         self.checks.append((-1 if source is None else self.node(source), check, expected))
         self.guards.append(guard)
 
+    def _bind(self, source: Source | None, spec: SymbolSpec, guard: Guard) -> None:
+        """The int at a source is the symbol's value."""
+        row = (self.node(source) if source is not None else -1, "int", ("sym", self.symbol(spec.name)))
+        if row not in self.checks:
+            self.checks.append(row)
+            self.guards.append(guard)
+
     def _add(self, guard: Guard) -> None:
         expected = guard.expected
         match guard.check:
@@ -126,6 +140,9 @@ class _Builder:
                 expected = tuple(self.node(s) for s in expected)
             case Check.RANGE:
                 self.relations.append((expected.expression, guard))
+                return
+            case Check.EQUAL if isinstance(expected, SymbolSpec):
+                self._bind(guard.source, expected, guard)
                 return
             case Check.EQUAL if not is_plain(expected):
                 self._parts(guard)
@@ -305,6 +322,8 @@ def guard_text(guard: Guard, code: Any = None) -> str:
             body = f"type({at}) is {named(expected)}"
         case Check.IS:
             body = f"{at} is {named(expected)}"
+        case Check.EQUAL if isinstance(expected, SymbolSpec):
+            body = f"{at} is an int ({expected.name})"
         case Check.EQUAL:
             body = f"{at} == {expected!r}"
         case Check.LENGTH:

@@ -20,8 +20,8 @@ from braze.capture.globals import Globals
 from braze.capture.interpret import run
 from braze.capture.opcodes import decoded
 from braze.capture.operations import get_item
-from braze.capture.records import Capture, Check, Step
 from braze.capture.recorder import Recorder
+from braze.capture.records import Capture, Check, Step
 from braze.capture.shadows import DictShadow, instance_dict
 from braze.capture.sources import Node, Tree
 from braze.capture.state import TorchState

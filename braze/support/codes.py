@@ -156,6 +156,11 @@ CODES: dict[str, Code] = {
         "For inference, call under torch.no_grad() or torch.inference_mode(). In training the captured graph "
         "runs in eager PyTorch with the right gradients.",
     ),
+    "BZ2010": Code(
+        "size expression without a guard",
+        "A condition on symbolic sizes uses an operation that cannot be written as a guard.",
+        "Compile with dynamic=False, so that sizes are constants; please report the expression.",
+    ),
     # -- BZ30xx: lowering
     "BZ3001": Code(
         "operator without a lowering",

@@ -1,0 +1,125 @@
+"""What a trace assumed of its size symbols, as Python text over their names.
+
+The expressions come from PyTorch's ShapeEnv as SymPy trees. They are written by the names of their node
+classes, so that SymPy and PyTorch's own functions need not be imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from braze.support.errors import Unsupported
+
+Relation = tuple[str, tuple[str, ...]]
+
+
+def relations(env: Any) -> list[Relation]:
+    """(Python expression, names in it) for each guard and each range of the ShapeEnv, without repeats.
+
+    A symbol that the trace found to be a number or another symbol is written as that, as it is in specs.
+    """
+    found: dict[str, Relation] = {}
+    replaced = dict(env.replacements)
+    for symbol, bounds in env.var_to_range.items():
+        stands_for = _settled(symbol, replaced)
+        for text in _range(python_text(stands_for), bounds):
+            if stands_for.free_symbols:
+                found[text] = (text, tuple(sorted(str(s) for s in stands_for.free_symbols)))
+    for guard in env.guards:
+        expr = _settled(guard.expr, replaced)
+        if expr.free_symbols:
+            text = python_text(expr)
+            found[text] = (text, tuple(sorted(str(s) for s in expr.free_symbols)))
+    return list(found.values())
+
+
+def _settled(expr: Any, replaced: dict[Any, Any]) -> Any:
+    """An expression with what the trace found its symbols to be."""
+    while replaced and any(s in replaced for s in expr.free_symbols):
+        expr = expr.xreplace(replaced)
+    return expr
+
+
+def _range(name: str, bounds: Any) -> list[str]:
+    """The finite ends of a value range."""
+    ends = []
+    if bounds.lower.is_Integer:
+        ends.append(f"{name} >= {int(bounds.lower)}")
+    if bounds.upper.is_Integer and int(bounds.upper) < 2**62:
+        ends.append(f"{name} <= {int(bounds.upper)}")
+    return ends
+
+
+def python_text(expr: Any) -> str:
+    """A SymPy expression over symbols as Python, fully parenthesised."""
+    name = expr.func.__name__
+    if expr.is_Symbol:
+        return str(expr)
+    if expr.is_Integer:
+        return f"({int(expr)})"
+    if expr.is_Rational:
+        return f"({int(expr.p)} / {int(expr.q)})"
+    if expr.is_Float:
+        return f"({float(expr)!r})"
+    if name in ("BooleanTrue", "BooleanFalse"):
+        return name.removeprefix("Boolean")
+    args = [python_text(a) for a in expr.args]
+    if name in INFIX:
+        return f"({f' {INFIX[name]} '.join(args)})"
+    writer = WRITERS.get(name)
+    if writer is None:
+        raise Unsupported(
+            "BZ2010",
+            f"a size expression of kind {name}: {expr}",
+            why="braze cannot write it as a guard",
+            hints=["compile with dynamic=False, so that sizes are constants"],
+        )
+    return writer(*args)
+
+
+#: SymPy's and PyTorch's node classes that are one Python operator
+INFIX = {
+    "Add": "+",
+    "Mul": "*",
+    "Pow": "**",
+    "PowByNatural": "**",
+    "FloatPow": "**",
+    "Mod": "%",
+    "PythonMod": "%",
+    "FloorDiv": "//",
+    "CleanDiv": "//",
+    "IntTrueDiv": "/",
+    "FloatTrueDiv": "/",
+    "Equality": "==",
+    "Unequality": "!=",
+    "LessThan": "<=",
+    "StrictLessThan": "<",
+    "GreaterThan": ">=",
+    "StrictGreaterThan": ">",
+    "And": "and",
+    "Or": "or",
+    "BitwiseFn_bitwise_and": "&",
+    "BitwiseFn_bitwise_or": "|",
+}
+
+WRITERS: dict[str, Callable[..., str]] = {
+    "Not": "(not {})".format,
+    "Max": lambda *args: f"max({', '.join(args)})",
+    "Min": lambda *args: f"min({', '.join(args)})",
+    "Abs": "abs({})".format,
+    "CeilDiv": "(-(-{} // {}))".format,
+    "ModularIndexing": "({} // {} % {})".format,
+    "Where": "({1} if {0} else {2})".format,
+    "TruncToInt": "math.trunc({})".format,
+    "FloorToInt": "math.floor({})".format,
+    "floor": "math.floor({})".format,
+    "CeilToInt": "math.ceil({})".format,
+    "ceiling": "math.ceil({})".format,
+    "RoundToInt": "round({})".format,
+    "ToFloat": "float({})".format,
+    "OpaqueUnaryFn_sqrt": "math.sqrt({})".format,
+    "OpaqueUnaryFn_log2": "math.log2({})".format,
+    "LShift": "({} << {})".format,
+    "RShift": "({} >> {})".format,
+}
