@@ -257,8 +257,10 @@ def _any_requires_grad(args: Any, kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _versions(args: Any, kwargs: dict[str, Any]) -> list[int]:
-    return [t._version for t in _tensors(args)] + [t._version for t in _tensors(kwargs.values())]
+def _versions(args: Any, kwargs: dict[str, Any]) -> list[object]:
+    """The tensors' version counters; a new object, unequal to all, where inference mode keeps none."""
+    found = [*_tensors(args), *_tensors(kwargs.values())]
+    return [object() if t.is_inference() else t._version for t in found]
 
 
 def _tensors(values: Any) -> Any:
