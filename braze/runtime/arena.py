@@ -21,7 +21,9 @@ class Arena:
     __slots__ = ("_typed", "base", "bytes", "storage", "views")
 
     def __init__(self, size: int, device: str = "cpu") -> None:
-        self.storage = torch.empty(size + 64, dtype=torch.uint8, device=device)
+        # an inference tensor could not be written outside inference mode later
+        with torch.inference_mode(False):
+            self.storage = torch.empty(size + 64, dtype=torch.uint8, device=device)
         self.bytes = size
         skip = -self.storage.data_ptr() % 64
         self.base = self.storage.data_ptr() + skip
@@ -40,7 +42,8 @@ class Arena:
         """The whole arena as elements of ``dtype``; its first element is at ``base``."""
         found = self._typed.get(dtype)
         if found is None:
-            found = self._typed[dtype] = self._typed[torch.uint8].view(dtype)
+            with torch.inference_mode(False):
+                found = self._typed[dtype] = self._typed[torch.uint8].view(dtype)
         return found
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from functools import cache
+
+import torch
 
 from braze.loops.ir import (
     BufferView,
@@ -20,11 +23,14 @@ from braze.loops.ir import (
     StoreMode,
     TemplateCall,
 )
+from braze.schedule.records import Group
 from braze.schedule.rewrite import roots, walk
 from braze.symbolic.expr import Expr
 
 #: stands for "anywhere in the buffer"
 ANYWHERE = None
+#: stands for what is not in a buffer but must happen in order: the random generator, checks, output
+ORDER = "<order>"
 
 
 @dataclasses.dataclass(slots=True)
@@ -75,12 +81,22 @@ def views_in(values: object) -> list[BufferView]:
 
 def _of_extern(step: ExternCall) -> Accesses:
     found = Accesses()
+    if in_order(step.target):
+        found.writes[ORDER].add(ANYWHERE)
     for view in views_in((step.args, tuple(v for _, v in step.kwargs))):
         found.reads[view.buffer].add(ANYWHERE)
     for name in (*step.outputs, *step.mutates):
         if name:
             found.writes[name].add(ANYWHERE)
     return found
+
+
+@cache
+def in_order(target: str) -> bool:
+    """Whether an operator draws random numbers or has effects that its results do not show."""
+    namespace, name, variant = target.split(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), name), variant)
+    return torch.Tag.nondeterministic_seeded in op.tags or not op._schema.returns
 
 
 def _of_nest(step: LoopNest) -> Accesses:
@@ -128,22 +144,35 @@ def edges(steps: list[Accesses], family: dict[str, str]) -> list[set[int]]:
     for k, step in enumerate(steps):
         needs: set[int] = set()
         for name in step.reads:
-            root = family[name]
+            root = family.get(name, name)
             if root in writer:
                 needs.add(writer[root])
         for name in step.writes:
-            root = family[name]
+            root = family.get(name, name)
             needs.update(readers[root])
             if root in writer:
                 needs.add(writer[root])
         for name in step.reads:
-            readers[family[name]].append(k)
+            readers[family.get(name, name)].append(k)
         for name in step.writes:
-            writer[family[name]] = k
-            readers[family[name]] = []
+            root = family.get(name, name)
+            writer[root] = k
+            readers[root] = []
         needs.discard(k)
         before.append(needs)
     return before
+
+
+def group_accesses(group: Group) -> Accesses:
+    """A group's reads and writes, by name only."""
+    if isinstance(group.call, ExternCall):
+        return accesses(group.call)
+    found = Accesses()
+    for name in group.reads:
+        found.reads[name].add(ANYWHERE)
+    for name in group.writes:
+        found.writes[name].add(ANYWHERE)
+    return found
 
 
 def needed_steps(steps: tuple[Step, ...], kept: set[str]) -> list[Step]:
@@ -152,7 +181,9 @@ def needed_steps(steps: tuple[Step, ...], kept: set[str]) -> list[Step]:
     out: list[Step] = []
     for step in reversed(steps):
         found = accesses(step)
-        effect = isinstance(step, ExternCall) and (bool(step.mutates) or not any(step.outputs))
+        effect = isinstance(step, ExternCall) and (
+            bool(step.mutates) or not any(step.outputs) or ORDER in found.writes
+        )
         if effect or wanted & set(found.writes):
             wanted |= set(found.reads)
             out.append(step)

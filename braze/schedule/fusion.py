@@ -15,7 +15,7 @@ from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopProgram
 from braze.schedule.blockgraph import BlockGraph
 from braze.schedule.blocks import Block, Shape, block_of
 from braze.schedule.choices import Choices
-from braze.schedule.dependences import families
+from braze.schedule.dependences import ORDER, families
 from braze.schedule.legality import Facts, join
 from braze.support.log import logger
 
@@ -37,7 +37,7 @@ class Fusion:
         self.facts = Facts(
             choices, {n: sizes[r] == 1 for n, r in family.items()}, {b.name: b.dtype for b in program.buffers}
         )
-        self.bytes = {b.name: choices.bytes_of(b) for b in program.buffers}
+        self.bytes = {ORDER: 0, **{b.name: choices.bytes_of(b) for b in program.buffers}}
         self._numbers = itertools.count()
 
     def run(self) -> list[Block]:

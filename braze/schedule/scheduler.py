@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from braze.context import CompileContext
-from braze.loops.ir import BufferView, ExternCall, LoopProgram
+from braze.loops.ir import ExternCall, LoopProgram
 from braze.schedule.blocks import Block, block_of
 from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
-from braze.schedule.dependences import Accesses, edges, families, needed_steps
+from braze.schedule.dependences import edges, families, group_accesses, needed_steps
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.memory import plan_memory
 from braze.schedule.order import low_peak_order
@@ -53,16 +53,6 @@ def _groups(program: LoopProgram, blocks: list[Block], kept: set[str], choices: 
     return groups
 
 
-def group_accesses(group: Group) -> Accesses:
-    """The group's reads and writes, by name only."""
-    found = Accesses()
-    for name in group.reads:
-        found.reads[name].add(None)
-    for name in group.writes:
-        found.writes[name].add(None)
-    return found
-
-
 def _ordered(program: LoopProgram, groups: list[Group], kept: set[str], choices: Choices) -> list[Group]:
     before = dict(enumerate(edges([group_accesses(g) for g in groups], families(program))))
     sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.name not in kept}
@@ -79,8 +69,3 @@ def _aliases(program: LoopProgram) -> tuple[tuple[str, str], ...]:
         for other in step.aliases
         if out
     )
-
-
-def output_buffers(program: LoopProgram) -> set[str]:
-    """Buffers that reach the caller."""
-    return {o.buffer for o in program.outputs if isinstance(o, BufferView)}

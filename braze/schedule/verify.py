@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braze.loops.ir import BufferKind, LoopNest, LoopProgram
-from braze.schedule.dependences import Accesses, accesses, edges, families
+from braze.schedule.dependences import ORDER, accesses
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.support.errors import InternalError
 from braze.symbolic.expr import ZERO, Expr
@@ -12,7 +12,8 @@ from braze.symbolic.expr import ZERO, Expr
 def verify_schedule(s: Schedule) -> None:
     """Raise InternalError BZ9040 where the schedule breaks a rule."""
     _everything_written_before_read(s)
-    _program_order_kept(s)
+    _old_values_read_first(s)
+    _ordered_calls_keep_their_order(s)
     for group in s.groups:
         _group_is_well_formed(group)
     check_memory(s.groups, s.memory)
@@ -39,24 +40,26 @@ def _outputs(program: LoopProgram) -> set[str]:
     return {b.name for b in program.buffers if b.kind is BufferKind.OUTPUT}
 
 
-def _program_order_kept(s: Schedule) -> None:
-    """Writers of each kept buffer follow one another as in the program."""
-    written: dict[str, int] = {}
+def _old_values_read_first(s: Schedule) -> None:
+    """Groups that read a buffer before the program overwrites it stand no later than the overwriting one."""
+    place = {name: k for k, g in enumerate(s.groups) for name in g.writes}
+    readers: dict[str, list[str]] = {}
     for step in s.program.steps:
-        for name in accesses(step).writes:
-            written[name] = written.get(name, 0) + 1
-    family = families(s.program)
-    found = []
-    for group in s.groups:
-        a = Accesses()
-        for name in group.reads:
-            a.reads[name].add(None)
-        for name in group.writes:
-            a.writes[name].add(None)
-        found.append(a)
-    for k, needs in enumerate(edges(found, family)):
-        if any(need >= k for need in needs):
-            _fail("a group stands before one it needs", s.groups[k])
+        found = accesses(step)
+        for name in found.reads:
+            readers.setdefault(name, []).extend(found.writes)
+        for name in found.writes:
+            late = [r for r in readers.pop(name, ()) if place.get(r, -1) > place.get(name, len(s.groups))]
+            if late and late != [name]:
+                _fail(f"{name} is overwritten before {late[0]} is computed from it")
+
+
+def _ordered_calls_keep_their_order(s: Schedule) -> None:
+    """Random draws and effects happen in the program's order."""
+    wanted = [step for step in s.program.steps if ORDER in accesses(step).writes]
+    found = [g.call for g in s.groups if g.call is not None and ORDER in accesses(g.call).writes]
+    if found != wanted:
+        _fail("calls with effects are not in the program's order")
 
 
 def _group_is_well_formed(group: Group) -> None:

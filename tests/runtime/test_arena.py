@@ -83,3 +83,15 @@ def test_many_threads() -> None:
     for t in threads:
         t.join()
     assert wrong == []
+
+
+def test_arena_made_in_inference_mode_serves_outside() -> None:
+    """The first call may come under inference_mode, the next under no_grad: out= must work in both."""
+    x = torch.randn(2, 4, 4)
+    with torch.inference_mode():
+        arena = ArenaPool().take(256)
+        view = torch.as_strided(arena.typed(torch.float32), (2, 4, 4), (16, 4, 1), 0)
+        torch.bmm(x, x, out=view)
+    with torch.no_grad():
+        torch.bmm(x, x, out=view)
+    assert torch.equal(view, torch.bmm(x, x))

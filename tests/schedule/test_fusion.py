@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
 from braze.loops.ir import (
@@ -20,6 +21,8 @@ from braze.loops.ir import (
 from braze.schedule import schedule
 from braze.schedule.choices import Choices
 from braze.schedule.records import GroupKind
+from braze.schedule.verify import verify_schedule
+from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol
 from tests.schedule.programs import (
     Builder,
@@ -251,6 +254,36 @@ def test_extern_result_that_may_be_a_view_is_left_alone() -> None:
     b.point("out", over, load("view", i))
     plan = scheduled(b.program("out"))
     assert [g.kind.value for g in plan.groups] == ["poi", "ext", "poi", "poi"]
+
+
+def test_random_draws_keep_their_order() -> None:
+    """Extern calls that use the generator are not reordered, whatever would save memory, nor dropped."""
+    b = Builder()
+    b.input("x", 16)
+    whole = BufferView("x", (Integer(16),), (Integer(1),), Integer(0), DType.F32)
+    for name in ("p", "q", "r"):
+        b.buffer(name, (16,))
+        b.steps.append(ExternCall(name, "aten.rand_like.default", (whole,), (), (name,)))
+    over = axes("i", 16)
+    b.point("out", over, call(Op.ADD, load("r", over[0].symbol), load("p", over[0].symbol)))
+    plan = scheduled(b.program("out"))
+    assert [g.call.name for g in plan.groups if g.call] == ["p", "q", "r"]
+    swapped = dataclasses.replace(plan, groups=(plan.groups[1], plan.groups[0], *plan.groups[2:]))
+    with pytest.raises(InternalError, match="order"):
+        verify_schedule(swapped)
+
+
+def test_verifier_finds_an_early_overwrite() -> None:
+    """A group that overwrites an input before the readers of its old value is reported."""
+    b = Builder()
+    b.input("x", 16)
+    over = axes("i", 16)
+    i = over[0].symbol
+    b.point("y", over, load("x", 15 - i))
+    b.point("x", over, call(Op.ADD, load("x", i), load("x", i)))
+    plan = scheduled(b.program("y"))
+    with pytest.raises(InternalError, match="overwritten"):
+        verify_schedule(dataclasses.replace(plan, groups=plan.groups[::-1]))
 
 
 def test_step_limit() -> None:
