@@ -25,6 +25,7 @@ TORCH_FREE = (
     "test_dicts",
     "test_mutations",
     "test_launch",
+    "test_standin",
 )
 
 

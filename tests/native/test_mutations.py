@@ -14,6 +14,9 @@ class Base:
 class Box(Base):
     """An object of attributes."""
 
+    def method(self):
+        return self
+
 
 class Derived(Box):
     """Another class an object can be given."""
@@ -73,6 +76,11 @@ class Recorder:
             for name in "abc":
                 self.record(self.node(node, self.rng.choice(("dict", "attr")), name), value.__dict__[name])
             self.check(node, "absent", ("d", "shared"))
+            space = self.node(node, "attr", "__dict__")
+            self.check(self.node(space, "item", "a"), "type", type(value.a))
+            self.check(space, "keys", tuple(value.__dict__))
+            method = self.node(node, "attr", "method")  # a new object at each read
+            self.check(self.node(method, "func", "self"), "alias", node)
             self.record(self.node(node, "attr", "shared"), value.shared)
             cls = self.node(node, "type", None)
             self.record(self.node(cls, "class_attr", "other"), type(value).other)

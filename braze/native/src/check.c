@@ -82,6 +82,9 @@ keys_are(PyObject *value, PyObject *expected)
         return false;
     }
     Py_ssize_t i = 0;
+    if (PyDict_GET_SIZE(value) == 0) {
+        return true;
+    }
     if (is_ordered_dict(value)) {
         PyObject *keys = PyODict_Type.tp_iter(value), *key;
         bool same = keys != NULL;

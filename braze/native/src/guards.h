@@ -69,6 +69,7 @@ typedef struct {
     int first_check, ncheck;    /* in program->order: checks of the owner that this place decides */
     bool has_attr;              /* a member is read with the class in view */
     bool ordered;               /* depends on the order of keys */
+    bool has_fleeting;          /* members to be read at every walk */
     /* what the last reading rested on; type == NULL: nothing */
     PyTypeObject *type; /* strong */
     Py_ssize_t offset;
@@ -80,6 +81,7 @@ typedef struct {
 typedef struct {
     int node;
     int first_check, ncheck; /* in program->order */
+    bool fleeting;           /* when last read, it did not depend on the dictionary alone */
 } Member;
 
 struct GuardProgram {

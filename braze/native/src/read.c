@@ -105,6 +105,12 @@ read_key(Walk *walk, PyObject *parent, Py_ssize_t index)
     return key;
 }
 
+static bool
+is_dict_name(PyObject *name)
+{
+    return PyUnicode_CompareWithASCIIString(name, "__dict__") == 0;
+}
+
 /* object.__getattribute__, short of descriptors written in Python. */
 static PyObject *
 read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
@@ -118,6 +124,10 @@ read_attribute(Walk *walk, PyObject *object, PyObject *name, bool *cacheable)
     descrgetfunc get = found != NULL ? Py_TYPE(found)->tp_descr_get : NULL;
     bool foreign = found != NULL && ((Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE) || Py_IS_TYPE(found, &PyProperty_Type));
     if (get != NULL && Py_TYPE(found)->tp_descr_set != NULL) {
+        if (Py_IS_TYPE(found, &PyGetSetDescr_Type) && is_dict_name(name)) {
+            *cacheable = true; /* another dictionary is another place */
+            return instance_dict(object);
+        }
         return foreign ? NULL : keep(walk, get(found, object, (PyObject *)type));
     }
     PyObject *value = dict_get(instance_dict(object), name);
@@ -177,7 +187,7 @@ node_read(Walk *walk, int index, bool *cacheable)
         *cacheable = PyDict_Check(parent);
         return read_item(parent, node);
     case STEP_KEY:
-        *cacheable = PyDict_Check(parent) && !is_ordered_dict(parent);
+        *cacheable = PyDict_Check(parent) && (PyDict_GET_SIZE(parent) <= 1 || !is_ordered_dict(parent));
         return read_key(walk, parent, node->index);
     case STEP_TYPE:
         return (PyObject *)Py_TYPE(parent);
