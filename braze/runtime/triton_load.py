@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,16 +39,95 @@ def load(
     function = getattr(load_module(path), name)
     blocks = dict(constants)
     count = eval(f"lambda {', '.join(sizes)}: {xnumel}", {"max": max, "min": min})
-    width = blocks["XBLOCK"]
-    given = len(sizes)
+    return Launch(function, count, len(sizes), blocks, num_warps, num_stages).launcher()
 
-    def launch(*args: Any) -> None:
-        points = count(*args[len(args) - given :])
-        if points > 0:
-            grid = ((points + width - 1) // width,)
-            function[grid](*args, points, **blocks, num_warps=num_warps, num_stages=num_stages)
 
-    return launch
+class Launch:
+    """One kernel's launches. Triton's own path costs some 20 microseconds, so it is taken once a kind of arguments.
+
+    Triton compiles a kernel apart for pointers that 16 does not divide and for each kind of int, so what its first
+    launch gave is launched again only for aligned pointers and the very same sizes.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        count: Callable[..., int],
+        sizes: int,
+        blocks: dict[str, int],
+        num_warps: int,
+        num_stages: int,
+    ) -> None:
+        self.function = function
+        self.count = count
+        self.sizes = sizes
+        self.blocks = blocks
+        self.options = {"num_warps": num_warps, "num_stages": num_stages}
+        self.known: dict[Any, tuple[Any, ...]] = {}
+
+    def launcher(self) -> Callable[..., None]:
+        """The function that host modules call."""
+        return self.general if _interpreting() or not _known_convention() else self.fast()
+
+    def general(self, *args: Any) -> Any:
+        """A launch by Triton's own means; gives its compiled kernel back."""
+        points = self.count(*args[len(args) - self.sizes :])
+        if points <= 0:
+            return None
+        grid = (-(-points // self.blocks["XBLOCK"]),)
+        return self.function[grid](*args, points, **self.blocks, **self.options)
+
+    def fast(self) -> Callable[..., None]:
+        """A launch that calls the driver with what an earlier launch has found out."""
+        import triton
+        from triton.runtime import driver
+
+        device_of, stream_of = driver.active.get_current_device, driver.active.get_current_stream
+        runtime, known, general = triton.knobs.runtime, self.known, self.general
+        sizes, blocks = self.sizes, tuple(self.blocks.values())
+
+        def launch(*args: Any) -> None:
+            device = device_of()
+            tensors = args[: len(args) - sizes] if sizes else args
+            numbers = args[len(args) - sizes :] if sizes else ()
+            found = known.get((device, numbers))
+            for tensor in tensors:
+                if tensor.data_ptr() & 15:
+                    found = None
+                    break
+            else:
+                if found is None:
+                    kernel = general(*args)
+                    if kernel is not None:
+                        points = self.count(*numbers)
+                        grid = -(-points // blocks[0])
+                        known[device, numbers] = (
+                            kernel.run,
+                            grid,
+                            kernel.function,
+                            kernel.packed_metadata,
+                            points,
+                        )
+                    return
+            if found is None or runtime.launch_enter_hook is not None:
+                general(*args)
+                return
+            run, grid, function, metadata, points = found
+            stream = stream_of(device)
+            run(grid, 1, 1, stream, function, metadata, None, None, None, *args, points, *blocks)
+
+        return launch
+
+
+def _interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def _known_convention() -> bool:
+    """Whether this Triton's compiled kernels are called as :meth:`Launch.fast` calls them."""
+    import triton
+
+    return triton.__version__.startswith("3.6.")
 
 
 def compile_offline(

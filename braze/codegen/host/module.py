@@ -202,11 +202,11 @@ class _Host:
         return Launch(function, kernel.args, kernel.sizes, packed)
 
     def _triton(self, kernel: KernelText) -> None:
-        if kernel.name not in self.unique:
-            self.unique[kernel.name] = kernel
-            self.bindings.append(f'{kernel.name} = runtime.triton("{kernel.name}")')
+        name = self._launch(kernel).function
+        if name == kernel.name:
+            self.bindings.append(f'{name} = runtime.triton("{name}")')
         args = [self._tensor(a) for a in kernel.args] + [identifier(z) for z in kernel.sizes]
-        self.body.append(f"{kernel.name}({', '.join(args)})")
+        self.body.append(f"{name}({', '.join(args)})")
 
     def _tensor(self, name: str) -> str:
         if self.homes.of(name) is not Home.ARENA:

@@ -27,7 +27,7 @@ class Tile:
 def choose_tile(group: Group) -> Tile:
     """One good configuration for a group."""
     points = _static(tuple(a.extent for a in group.axes))
-    if not group.row_axes:
+    if group.kind is GroupKind.POINTWISE:
         block = POINTWISE_BLOCK if points is None else max(32, min(POINTWISE_BLOCK, _power(points)))
         return Tile(block, 0, False, max(1, min(8, block // 128)))
     row = _static(tuple(a.extent for a in group.row_axes))
