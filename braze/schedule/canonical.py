@@ -184,6 +184,8 @@ def canonical_axes(
     mapping: dict[Symbol, Expr] = {}
     axes = _merged_axes(block.axes, indices, "i", mapping)
     rows = _merged_axes(block.row_axes, indices, "r", mapping)
+    if block.shape is Shape.ROW and not rows:
+        rows = (Axis(axis_symbol("r0", ONE), ONE),)  # a row of one element is still a row
     return axes, rows, Substitution(mapping)
 
 

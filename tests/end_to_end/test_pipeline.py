@@ -17,6 +17,7 @@ from braze.context import CompileContext
 from braze.graph.fakes import new_mode
 from braze.options import Options
 from braze.runtime import build
+from braze.runtime.arena import POOL
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.target import cpu_target
@@ -252,6 +253,57 @@ def test_concurrent_calls() -> None:
     for t in threads:
         t.join()
     assert wrong == []
+
+
+def test_symbolic_sizes() -> None:
+    """One compile serves every batch and length; the arena is planned for the numbers of the call."""
+
+    def fn(x: Any, w: Any, b: Any) -> Any:
+        y = torch.bmm(x, x.transpose(1, 2)) * 2
+        z = torch.bmm(torch.softmax(y, -1) + 1, x)
+        return F.layer_norm(z + x, (32,), w, b), z.size(1)
+
+    first = (torch.randn(3, 7, 32), torch.randn(32), torch.randn(32))
+    gm = torch.fx.symbolic_trace(fn)
+    mode = new_mode(dynamic=True)
+    fakes = [
+        mode.fake(x, symbolic_dims={0, 1} if k == 0 else None, source=f"x{k}") for k, x in enumerate(first)
+    ]
+    for node, fake in zip((n for n in gm.graph.nodes if n.op == "placeholder"), fakes, strict=False):
+        node.meta["val"] = fake
+        node.meta["role"] = "user"
+    with torch.no_grad():
+        call = pipeline.compile_graph(gm, fakes, CONTEXT)
+        for batch, length in ((3, 7), (2, 50), (5, 2), (3, 7)):
+            inputs = (torch.randn(batch, length, 32), *first[1:])
+            found, expected = call(inputs), fn(*inputs)
+            torch.testing.assert_close(found[0], expected[0], rtol=2e-5, atol=2e-5)
+            assert found[1] == length
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (4, 0), (1, 1)])
+def test_empty_and_single_elements(shape: tuple[int, int]) -> None:
+    """Loops without points, and rows without elements."""
+    x = torch.randn(shape)
+    call, _ = compiled(lambda x: (torch.softmax(x * 2, -1) + 1, (x + 1).sum(-1), x.sum(), x.exp()), (x,))
+    with torch.no_grad():
+        expected = torch.softmax(x * 2, -1) + 1, (x + 1).sum(-1), x.sum(), x.exp()
+        for a, b in zip(call(x), expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_inference_mode_then_no_grad() -> None:
+    """The arena of a first call under inference_mode serves later calls outside, and the other way round."""
+    x = torch.randn(4, 8, 8)
+
+    def fn(x: Any) -> Any:
+        return torch.bmm(torch.bmm(x + 1, x) * 2, x)
+
+    call, _ = compiled(fn, (x,))
+    POOL.clear()
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(call(x)[0], fn(x))
 
 
 def test_options_reach_the_stages() -> None:

@@ -85,7 +85,7 @@ def choose_vector_axis(
     listed = [a for a in found if a.buffer not in fixed]
     for rank, axis in enumerate(reversed(axes)):
         extent = size_of(axis.extent)
-        if extent == 1:
+        if extent <= 1:
             continue
         padding = -(-extent // lanes) * lanes / extent
         cost = sum(_access_cost(a, axis.symbol, lanes) for a in listed) + 0.25
