@@ -10,9 +10,13 @@ import pytest
 import torch
 
 from braze.codegen import c as codegen
-from braze.loops.ir import DType, Op, Store
+from braze.context import CompileContext
+from braze.loops.ir import Buffer, BufferKind, DType, Op, Store
+from braze.options import Options
 from braze.runtime import build
+from braze.schedule.records import Group, GroupKind
 from braze.support.errors import InternalError, Unsupported
+from braze.symbolic.expr import ONE
 from braze.target import cpu_target
 from tests.codegen.c_bench import axis, call, load, nest, op
 
@@ -51,6 +55,22 @@ def runtimes() -> set[str]:
     """OpenMP runtimes mapped into this process."""
     maps = Path("/proc/self/maps").read_text()
     return set(re.findall(r"/\S*/lib(?:g|i|)omp\S*", maps))
+
+
+def test_the_threads_option_caps_the_team(native_bench):
+    """threads=1 leaves no parallel region; threads=2 gives at most two shares."""
+    n = 1 << 20
+    i = axis("i0", n)
+    step = nest([i], [Store("y", i.symbol, op(Op.EXP, load("x", DType.F32, i.symbol)))])
+    buffers = {k: Buffer(k, DType.F32, (ONE,), (ONE,), "cpu", BufferKind.TEMPORARY) for k in "xy"}
+    for threads in (1, 2):
+        group = Group(f"cpu_threads_{threads}", GroupKind.POINTWISE, (step,), (i,))
+        ctx = CompileContext(Options(threads=threads), native_bench.target)
+        text = codegen.kernel(group, buffers, ctx)
+        assert f"{threads}L << 16" in text.source
+        x, y = torch.randn(n), torch.empty(n)
+        call(native_bench.library(text), text, {"x": x, "y": y}, {})
+        torch.testing.assert_close(y, x.exp())
 
 
 def test_several_units_are_one_library(native_bench, tmp_path):

@@ -380,6 +380,25 @@ def test_index_values(bench):
     bench.check([nest([i, j], stores)], {}, out)
 
 
+def test_random_numbers_are_philox(bench):
+    """Uniform numbers follow the published generator; normal ones have their moments."""
+    n = 4096
+    i = axis("i0", n)
+    seed = load("seed", DType.I64, 0)
+    offset = op(Op.INDEX, dtype=DType.I64, attr=i.symbol)
+    stores = [
+        Store(kind, i.symbol, op(Op.RANDOM, seed, offset, dtype=DType.F32, attr=kind))
+        for kind in ("uniform", "normal")
+    ]
+    tensors = {"seed": torch.zeros(1, dtype=torch.int64), "uniform": torch.empty(n), "normal": torch.empty(n)}
+    bench.run([nest([i], stores)], tensors)
+    # Random123's known answer for a zero key and counter begins 6627e8d5
+    assert tensors["uniform"][0].item() == (0x6627E8D5 >> 8) * 2.0**-24
+    assert 0 <= tensors["uniform"].min() and tensors["uniform"].max() < 1
+    assert abs(tensors["uniform"].mean() - 0.5) < 0.02
+    assert abs(tensors["normal"].mean()) < 0.06 and abs(tensors["normal"].std() - 1) < 0.05
+
+
 def test_no_axes(bench):
     """A single element needs no loop."""
     x = load("x", DType.F32, 0)

@@ -27,7 +27,7 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
 def kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The kernel of one group."""
     if isinstance(group.call, TemplateCall):
-        return gemm_kernel(group, buffers, ctx.target)
+        return gemm_kernel(group, buffers, ctx)
     if group.row_axes:
-        return row_kernel(group, buffers, ctx.target)
-    return pointwise_kernel(group, buffers, ctx.target.vector_bytes)
+        return row_kernel(group, buffers, ctx)
+    return pointwise_kernel(group, buffers, ctx)

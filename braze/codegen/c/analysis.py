@@ -217,8 +217,8 @@ def choose_lanes(nodes: Iterable[Node], varying: Varying, ranges: Ranges, vector
     return max(vector_bytes // widest, 2)
 
 
-def work_bytes(nests: Iterable[LoopNest], buffers: dict[str, Buffer]) -> str:
-    """C text of a group's cost in bytes of traffic (arithmetic counted as bytes)."""
+def work_bytes(nests: Iterable[LoopNest], buffers: dict[str, Buffer], threads: int) -> str:
+    """C text of a group's cost in bytes of traffic (arithmetic counted as bytes), for at most ``threads``."""
     static = 0
     texts: list[str] = []
     for nest in nests:
@@ -230,7 +230,12 @@ def work_bytes(nests: Iterable[LoopNest], buffers: dict[str, Buffer]) -> str:
         spent = sum(COST.get(n.op, 0) for n in walk(*roots(nest)))
         if spent:
             static, texts = _add_cost(product([x.extent for x in axes]), max(spent // 2, 1), static, texts)
-    return " + ".join([*texts, str(static)])
+    return capped(" + ".join([*texts, str(static)]), threads)
+
+
+def capped(work: str, threads: int) -> str:
+    """The work, or as much of it as keeps a number of threads busy (0: all of it)."""
+    return f"bz_min_s({work}, {threads}L << 16)" if threads else work
 
 
 def _add_cost(count: Expr, each: int, static: int, texts: list[str]) -> tuple[int, list[str]]:

@@ -14,6 +14,7 @@ from braze.codegen.c.body import Body
 from braze.codegen.c.expr import to_c
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText, PackText
+from braze.context import CompileContext
 from braze.loops.ir import Buffer, DType, Node, Op, Store, TemplateCall
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
@@ -49,25 +50,28 @@ def tiling(n: int, target: Target) -> Tiling:
     return Tiling(6, 2, lanes)
 
 
-def gemm_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> KernelText:
+def gemm_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a "gemm" template call."""
     call = group.call
     assert isinstance(call, TemplateCall)
     if call.kind != "gemm" or any(v.dtype is not DType.F32 for v in call.args):
         raise InternalError("BZ9065", f"no C template for {call.kind} on {call.args[0].dtype.label}")
-    return _Gemm(group, call, buffers, target).kernel()
+    return _Gemm(group, call, buffers, ctx).kernel()
 
 
 class _Gemm:
     """Writes one GEMM kernel."""
 
-    def __init__(self, group: Group, call: TemplateCall, buffers: dict[str, Buffer], target: Target) -> None:
-        self.name, self.call, self.buffers, self.target = group.name, call, buffers, target
+    def __init__(
+        self, group: Group, call: TemplateCall, buffers: dict[str, Buffer], ctx: CompileContext
+    ) -> None:
+        self.name, self.call, self.buffers, self.target = group.name, call, buffers, ctx.target
+        self.threads = ctx.options.threads
         self.a, self.b = call.args
         self.m_axis, self.n_axis = call.axes
         self.k, self.n = _static(self.b.sizes[0]), _static(self.b.sizes[1])
         self.m = self.m_axis.extent
-        self.tile = tiling(self.n, target)
+        self.tile = tiling(self.n, ctx.target)
         self.panels = -(-self.n // self.tile.columns)
         self.m_block = self._rows_of_a_task()
         reads = [n.attr[0] for n in walk(*store_roots(call.epilogue)) if n.op is Op.LOAD]
@@ -272,7 +276,7 @@ class _Gemm:
 
     def _entry(self, pack: str) -> list[str]:
         """The kernel itself."""
-        work = f"({to_c(self.m)})*{max(self.k * self.n // 8, 1)}L"
+        work = analysis.capped(f"({to_c(self.m)})*{max(self.k * self.n // 8, 1)}L", self.threads)
         out = [f"void {self.name}(void **b, const int64_t *s) {{"]
         out += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes)]
         tasks = f"({to_c(self.m)} + {self.m_block - 1}) / {self.m_block} * {self.panels}"

@@ -11,15 +11,16 @@ from braze.codegen.c.prelude import STORAGE
 from braze.codegen.c.segments import segments
 from braze.codegen.c.tiles import TilePlan
 from braze.codegen.records import KernelText
+from braze.context import CompileContext
 from braze.loops.ir import Buffer, LoopNest
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr
 
 
-def pointwise_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int) -> KernelText:
+def pointwise_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group without reductions."""
     nodes = list(walk(*(n for step in group.steps for n in analysis.roots(step))))
-    frame, body = make_frame(group, buffers, vector_bytes, (), nodes)
+    frame, body = make_frame(group, buffers, ctx.target.vector_bytes, (), nodes)
     _, tasks, block = tasks_of(frame)
     number = open_tasks(frame, body)
     if frame.tiles is not None:
@@ -29,7 +30,7 @@ def pointwise_kernel(group: Group, buffers: dict[str, Buffer], vector_bytes: int
     else:
         _vector_loop(frame, body, number, block)
     body.close()
-    work = analysis.work_bytes(group.steps, buffers)
+    work = analysis.work_bytes(group.steps, buffers, ctx.options.threads)
     return finish(frame, body, group.name, tasks, work)
 
 

@@ -64,16 +64,17 @@ static inline void bz_run(bz_body *body, void **b, const int64_t *s, int64_t tas
   if (n > 1) { bz_job j = {body, b, s, tasks, n}; bz_team(bz_share, &j, 0, 0); }
   else if (tasks > 0) body(b, s, 0, tasks, 0);
 }
-typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, next; } bz_pool;
+typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, threads, next; } bz_pool;
 static void bz_take(void *p) {
   bz_pool *j = (bz_pool *)p;
   int64_t i;
+  if (bz_thread() >= j->threads) return;
   while ((i = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks) j->body(j->b, j->s, i, i + 1, 0);
 }
 /* costly tasks, each taken by the thread that is free */
 static inline void bz_run_free(bz_body *body, void **b, const int64_t *s, int64_t tasks, int64_t work) {
   if (tasks > 1 && work >> 16 > 1 && bz_threads() > 1) {
-    bz_pool j = {body, b, s, tasks, 0};
+    bz_pool j = {body, b, s, tasks, work >> 16, 0};
     bz_team(bz_take, &j, 0, 0);
   } else if (tasks > 0) body(b, s, 0, tasks, 0);
 }

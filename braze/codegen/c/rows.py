@@ -26,7 +26,8 @@ _CHAIN = 64
 class Rows:
     """Writes one reduction kernel."""
 
-    def __init__(self, frame: Frame, body: Body, todo: Plan) -> None:
+    def __init__(self, frame: Frame, body: Body, todo: Plan, threads: int) -> None:
+        self.threads = threads
         #: the part of one row axis to walk: (axis, first, end), as C text
         self.span: tuple[Axis, str, str] | None = None
         self.frame, self.body, self.todo = frame, body, todo
@@ -53,7 +54,7 @@ class Rows:
         body.close()
         for pointer in self.freed:
             body.line(f"free({pointer});")
-        work = analysis.work_bytes(frame.group.steps, buffers)
+        work = analysis.work_bytes(frame.group.steps, buffers, self.threads)
         return finish(frame, body, frame.group.name, tasks, work)
 
     def _declare_scratch(self) -> None:

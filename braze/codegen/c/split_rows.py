@@ -16,10 +16,10 @@ from braze.codegen.c.kernel import Frame, header, make_frame
 from braze.codegen.c.prelude import SCALAR
 from braze.codegen.c.rows import Rows
 from braze.codegen.records import KernelText
+from braze.context import CompileContext
 from braze.loops.ir import Axis, Buffer
 from braze.schedule.records import Group
 from braze.symbolic.expr import ZERO, Expr, Integer, floor_div
-from braze.target import Target
 
 #: parts of one row
 _PARTS = 64
@@ -27,14 +27,14 @@ _PARTS = 64
 _LEAST = 1 << 15
 
 
-def row_kernel(group: Group, buffers: dict[str, Buffer], target: Target) -> KernelText:
+def row_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group with reductions."""
     todo = plan(group.steps, group.row_axes, group.internal)
     nodes = list(walk(*(n for p in todo.phases for n in p.roots())))
-    frame, body = make_frame(group, buffers, target.vector_bytes, todo.registers, nodes)
-    if _few_long_rows(frame, todo, target.cores):
-        return _SplitRows(frame, body, todo).kernel(buffers)
-    return Rows(frame, body, todo).kernel(buffers)
+    frame, body = make_frame(group, buffers, ctx.target.vector_bytes, todo.registers, nodes)
+    if _few_long_rows(frame, todo, ctx.target.cores):
+        return _SplitRows(frame, body, todo, ctx.options.threads).kernel(buffers)
+    return Rows(frame, body, todo, ctx.options.threads).kernel(buffers)
 
 
 def _few_long_rows(frame: Frame, todo: Plan, cores: int) -> bool:
@@ -59,7 +59,7 @@ class _SplitRows(Rows):
         slots = sum(1 + a.is_arg for a in made)
         points = number_of(frame.group.axes).value or 0
         at = len(frame.args) + frame.status
-        work = analysis.work_bytes(frame.group.steps, buffers)
+        work = analysis.work_bytes(frame.group.steps, buffers, self.threads)
         lines = [
             f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"
         ]
