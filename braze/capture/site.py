@@ -5,6 +5,7 @@ Each entry has a :class:`Site`, which owns its variants and knows when and how t
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -19,9 +20,9 @@ import torch
 
 from braze import native
 from braze.capture.breaks import BreakSignal, Retry, Stopped
-from braze.capture.dynamic import changed_extents, is_about_extents
+from braze.capture.dynamic import all_extents, changed_extents, is_about_extents
 from braze.capture.guards import GuardTable, Miss, build_table, explain_miss, guards_text, read_source
-from braze.capture.records import Capture, GraphBreak
+from braze.capture.records import BreakKind, Capture, GraphBreak
 from braze.capture.residual import build_residual
 from braze.capture.resume import CannotResume, cannot_resume
 from braze.support import trace
@@ -65,7 +66,8 @@ class Variant:
     def __init__(
         self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: int | None
     ) -> None:
-        self.capture = capture
+        # guards explain later misses; the graph with its fake inputs is the backend's from here on
+        self.capture = dataclasses.replace(capture, graph=None, examples=(), recipes=(), effects=())
         self.table = table
         self.program = program
         self.residual = residual
@@ -291,6 +293,8 @@ class Site:
             raise CaptureError(
                 at.code, f"graph break: {at.reason}", hints=at.hints, origin=at.origin, trail=at.trail
             )
+        if at.kind is BreakKind.NEXT and self.resumed:
+            return  # a loop that an earlier break left with its iterator outside: no news to the user
         trace.count("graph_breaks")
         trace.emit("break", at)
         logger("graph_breaks").info("%s", break_text(at))
@@ -338,8 +342,11 @@ class Site:
         dynamic = self.session.options.dynamic
         if dynamic is False:
             return None
-        if generic or dynamic:
+        if dynamic:
             return "all"
+        if generic:
+            captures = [variant.capture for variant in mine]
+            return self.symbolic.union(*(all_extents(capture) for capture in captures))
         if misses and is_about_extents(misses[0].guard):
             self.symbolic |= changed_extents(mine[-1].capture, function, locals)
         return self.symbolic or None
