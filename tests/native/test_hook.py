@@ -279,3 +279,34 @@ def test_untraced_code_and_unhooked_calls():
     assert names == ["body", "visible"]
     native.forget_code(hidden.__code__)
     assert traced(handler, body) == ((TRACE, TRACE), TRACE, OFF)
+
+
+@needs_hook
+def test_specialised_instructions_give_way_to_the_hook():
+    """CPython inlines Python calls of hot instructions; with an evaluator in place it must not."""
+
+    class Items:
+        def __getitem__(self, index):
+            return index
+
+        @property
+        def size(self):
+            return 1
+
+    def loop(items):
+        total = 0
+        for i in range(100):
+            total += items[i] + items.size
+        return total
+
+    items = Items()
+    for _ in range(5):
+        assert loop(items) == 5050
+    names = []
+
+    def handler(function, locals):
+        names.append(function.__name__)
+        return DEFAULT
+
+    assert traced(handler, loop, items) == 5050
+    assert (names.count("__getitem__"), names.count("size")) == (100, 100)
