@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
-from braze.codegen.c import ops
 from braze.codegen.c.analysis import Ranges, Varying, indirect_symbols, walk
 from braze.codegen.c.expr import at_zero, stride, to_c
+from braze.codegen.c.memory import assign, scalar_load, scalar_store
+from braze.codegen.c.operations import expression
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.ir import DType, Node, Op, Store, StoreMode
 from braze.support.errors import InternalError
@@ -210,7 +211,7 @@ class Body:
         depth = max((a.depth for a in args), default=0)
         if node.op is Op.CHECK_INDEX:
             return self._check(node, args[0])
-        rep, text = self._expression(node, args, varying)
+        rep, text = expression(self, node, args, varying)
         return self.define(None, text, rep, varying, depth)
 
     def _index_value(self, node: Node) -> Value:
@@ -290,7 +291,7 @@ class Body:
             names = self._with_indirect(self.names(), e, args)
             at = to_c(e, names) if args else self.index(e)
             return self.define(
-                None, _scalar_load(storage, f"{self.pointers[buffer]}[{at}]"), rep, False, depth
+                None, scalar_load(storage, f"{self.pointers[buffer]}[{at}]"), rep, False, depth
             )
         return self._load_lanes(buffer, e, args, depth)
 
@@ -334,7 +335,7 @@ class Body:
         depth = max(self.symbol_depth(at), self.scope.depth if self.symbol is None else 0)
         if self.symbol is None:
             return self.define(
-                None, _scalar_load(storage, f"{pointer}[{self.index(at)}]"), STORAGE[storage][1], False, depth
+                None, scalar_load(storage, f"{pointer}[{self.index(at)}]"), STORAGE[storage][1], False, depth
             )
         address = f"{pointer} + {self._scratch_index(at)}"
         # whole vectors: scratch is padded
@@ -398,7 +399,7 @@ class Body:
         pointer, at = self.scratch[buffer]
         storage = self.storage[buffer]
         if self.symbol is None:
-            self.line(f"{pointer}[{self.index(at)}] = {_scalar_store(storage, value.text)};")
+            self.line(f"{pointer}[{self.index(at)}] = {scalar_store(storage, value.text)};")
         else:
             v = self.splat(value)
             self.line(f"bz_store_{storage}x{self.lanes}({pointer} + {self._scratch_index(at)}, {v.text});")
@@ -410,7 +411,7 @@ class Body:
         if not in_lanes and not (value.varying and store.mode is StoreMode.ADD):
             at = to_c(e, self._with_indirect(self.names(), e, args)) if args else self.index(e)
             text = f"{value.text}[0]" if value.varying else value.text
-            self.line(_assign(storage, f"{p}[{at}]", text, add))
+            self.line(assign(storage, f"{p}[{at}]", text, add))
             return
         uniform_args = not any(a.varying for a in args)
         if (
@@ -429,7 +430,7 @@ class Body:
             return
         names = self._with_indirect(self._lane_names(), e, args, lane=True)
         text = f"{value.text}[l]" if value.varying else value.text
-        self.line(f"{self._lanes_head()} {{ {_assign(storage, f'{p}[{to_c(e, names)}]', text, add)} }}")
+        self.line(f"{self._lanes_head()} {{ {assign(storage, f'{p}[{to_c(e, names)}]', text, add)} }}")
 
     # -- guarded values -------------------------------------------------------------------------
 
@@ -492,135 +493,6 @@ class Body:
                 return True
         return False
 
-    # -- operations -----------------------------------------------------------------------------
-
-    def _expression(self, node: Node, args: list[Value], varying: bool) -> tuple[str, str]:
-        """(representation, C text) of an operation on known arguments."""
-        op = node.op
-        rep = self.ranges.rep(node)
-        if op is Op.CAST:
-            return rep, self._cast(args[0], node.args[0].dtype, node.dtype, rep, varying)
-        if op is Op.BITCAST:
-            return rep, self._bitcast(args[0], node.args[0].dtype, node.dtype, varying)
-        if op is Op.WHERE:
-            return rep, self._where(args, rep, varying)
-        if op is Op.RANDOM:
-            both = "i64" if any(a.rep == "i64" for a in args) else "i32"
-            t = f"{both}x{self.lanes}" if varying else "s"
-            return "f32", f"bz_{node.attr}_{t}({', '.join(self._arg(a, both, varying) for a in args)})"
-        if op in ops.COMPARISONS or op in (Op.ISNAN, Op.ISINF, Op.SIGNBIT):
-            return "b", self._test(op, args, varying)
-        within = rep
-        if rep in ("i32", "i64"):
-            within = "i64" if any(a.rep == "i64" for a in args) else rep
-        text = self._arithmetic(op, args, within, varying)
-        if within != rep:
-            t = rep_vector(rep, self.lanes)
-            text = f"__builtin_convertvector({text}, {t})" if varying else f"({SCALAR[rep]})({text})"
-        return rep, self._rounded(text, node.dtype, varying)
-
-    def _arg(self, v: Value, rep: str, varying: bool) -> str:
-        v = self.convert(v, rep)
-        return self.splat(v).text if varying else v.text
-
-    def _arithmetic(self, op: Op, args: list[Value], rep: str, varying: bool) -> str:
-        table = ops.FLOAT if rep in ("f32", "f64") else ops.MASK if rep == "b" else ops.INTEGER
-        row = table.get(op)
-        if row is None:
-            raise InternalError("BZ9064", f"no C for {op.value} on {rep}")
-        texts = [self._arg(a, rep, varying) for a in args]
-        fields = {
-            "t": f"{rep}x{self.lanes}", "s": SCALAR[rep], "f": "f" if rep == "f32" else "",
-            "one": "1.0f" if rep == "f32" else "1.0", "zero": "0.0f" if rep == "f32" else "0.0",
-        }  # fmt: skip
-        named = dict(zip("abc", texts, strict=False))
-        if varying:
-            return row.vector.format(args=", ".join(texts), **named, **fields)
-        scalar = row.scalar or (ops.FLOAT_SCALAR.get(op, "") if rep in ("f32", "f64") else "")
-        if scalar:
-            return scalar.format(args=", ".join(texts), **named, **fields)
-        splats = [f"bz_splat_{rep}x{self.lanes}({t})" for t in texts]
-        named = dict(zip("abc", splats, strict=False))
-        return f"({row.vector.format(args=', '.join(splats), **named, **fields)})[0]"
-
-    def _test(self, op: Op, args: list[Value], varying: bool) -> str:
-        rep = "i64" if any(a.rep == "i64" for a in args) else args[0].rep
-        a = [self._arg(v, rep, varying) for v in args]
-        t = f"{rep}x{self.lanes}"
-        if rep == "b":
-            row = ops.MASK[op]
-            fields = {"a": a[0], "b": a[-1]}
-            return row.vector.format(**fields) if varying else row.scalar.format(**fields)
-        big = {"f32": "0x1.fffffep127f", "f64": "0x1.fffffffffffffp1023"}.get(rep, "0")
-        if op is Op.ISNAN:
-            text = f"{a[0]} != {a[0]}"
-        elif op is Op.ISINF:
-            text = f"({a[0]} > {big}) | ({a[0]} < -{big})"
-        elif op is Op.SIGNBIT and rep in ("f32", "f64"):
-            i = "i32" if rep == "f32" else "i64"
-            text = f"({i}x{self.lanes}){a[0]} < 0" if varying else f"__builtin_signbit({a[0]}) != 0"
-        elif op is Op.SIGNBIT:
-            text = f"{a[0]} < 0"
-        else:
-            text = f"{a[0]} {ops.COMPARISONS[op]} {a[1]}"
-        return f"bz_mask_{t}({text})" if varying else text
-
-    def _where(self, args: list[Value], rep: str, varying: bool) -> str:
-        cond = args[0]
-        x, y = (self._arg(a, rep, varying) for a in args[1:])
-        if not varying:
-            return f"{cond.text} ? {x} : {y}"
-        return f"bz_sel_{rep}x{self.lanes}({self.splat(cond).text}, {x}, {y})"
-
-    def _cast(self, v: Value, source: DType, to: DType, rep: str, varying: bool) -> str:
-        w = self.lanes
-        if to is DType.BOOL:
-            if v.rep == "b":
-                return v.text
-            zero = {"f32": "0.0f", "f64": "0.0"}.get(v.rep, "0")
-            return f"bz_mask_{v.rep}x{w}({v.text} != {zero})" if varying else f"{v.text} != {zero}"
-        if not varying:
-            return self._rounded(f"({SCALAR[rep]}){v.text}", to, varying) if source is not to else v.text
-        if v.rep == "b":
-            if rep == "i32":
-                return f"{v.text} & 1"
-            if rep == "f32":
-                return f"(f32x{w})({v.text} & 0x3f800000)"
-            return f"__builtin_convertvector({v.text} & 1, {rep}x{w})"
-        text = v.text
-        if v.rep != rep:
-            text = f"__builtin_convertvector({v.text}, {rep}x{w})"
-        if _holds(source, to):
-            return text
-        return self._rounded(text, to, varying)
-
-    def _bitcast(self, v: Value, source: DType, to: DType, varying: bool) -> str:
-        src, dst = source.label, to.label
-        if varying:
-            w = self.lanes
-            raw = {"f16": "i16", "bf16": "i16"}.get(src, src), {"f16": "u16", "bf16": "u16"}.get(dst, dst)
-            return f"bz_widen_{dst}x{w}(({raw[1]}x{w})bz_narrow_{src}x{w}({v.text}))"
-        a, b = STORAGE[src][0], STORAGE[dst][0]
-        text = _scalar_load(dst, f"((union {{ {a} from; {b} to; }}){{{_scalar_store(src, v.text)}}}).to")
-        return text
-
-    def _rounded(self, text: str, dtype: DType, varying: bool) -> str:
-        """A result brought into its type's values: half types round, small integers wrap."""
-        label = dtype.label
-        if label in ("bf16", "f16"):
-            if varying:
-                return f"bz_round_{label}x{self.lanes}({text})"
-            back, there = ("bz_bf16_s", "bz_tobf16_s") if label == "bf16" else ("bz_half_s", "bz_tohalf_s")
-            return f"{back}({there}({text}))"
-        if label in ("u8", "i8", "i16"):
-            if not varying:
-                return f"({STORAGE[label][0]})({text})"
-            if label == "u8":
-                return f"({text}) & 255"
-            shift = 24 if label == "i8" else 16
-            return f"(({text}) << {shift}) >> {shift}"
-        return text
-
 
 def _without_guarded(node: Node) -> list[Node]:
     """Nodes under ``node`` in order, but not what lies inside MASKED values."""
@@ -637,13 +509,6 @@ def _without_guarded(node: Node) -> list[Node]:
             args = (n.args[0], n.args[2]) if n.op is Op.MASKED else n.args
             stack.extend((a, False) for a in reversed(args) if a not in seen)
     return order
-
-
-def _holds(source: DType, to: DType) -> bool:
-    """Whether every value of ``source`` is one of ``to``, so that no rounding or wrapping is due."""
-    if source.is_float and to.is_float:
-        return source is to or to in (DType.F32, DType.F64)
-    return to in (DType.I32, DType.I64, DType.F32, DType.F64)
 
 
 def _literal(node: Node, rep: str) -> str:
@@ -663,29 +528,3 @@ def _literal(node: Node, rep: str) -> str:
         return "(-0x7fffffffffffffffL - 1)"
     text = str(int(v)) + ("L" if rep == "i64" else "")
     return f"({text})" if v < 0 else text
-
-
-def _scalar_load(storage: str, place: str) -> str:
-    if storage == "bool":
-        return f"{place} != 0"
-    if storage == "bf16":
-        return f"bz_bf16_s({place})"
-    if storage == "f16":
-        return f"bz_half_s({place})"
-    return place
-
-
-def _scalar_store(storage: str, text: str) -> str:
-    if storage == "bf16":
-        return f"bz_tobf16_s({text})"
-    if storage == "f16":
-        return f"bz_tohalf_s({text})"
-    if storage == "bool":
-        return f"({text}) & 1"
-    return text
-
-
-def _assign(storage: str, place: str, text: str, how: str) -> str:
-    if how == "+=":
-        return f"{place} = {_scalar_store(storage, f'{_scalar_load(storage, place)} + {text}')};"
-    return f"{place} = {_scalar_store(storage, text)};"

@@ -1,0 +1,156 @@
+"""The C of one scalar operation on values that are already emitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braze.codegen.c import ops
+from braze.codegen.c.memory import scalar_load, scalar_store
+from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
+from braze.loops.ir import DType, Node, Op
+from braze.support.errors import InternalError
+
+if TYPE_CHECKING:
+    from braze.codegen.c.body import Body, Value
+
+
+def expression(body: Body, node: Node, args: list[Value], varying: bool) -> tuple[str, str]:
+    """(representation, C text) of an operation on known arguments."""
+    op = node.op
+    rep = body.ranges.rep(node)
+    if op is Op.CAST:
+        return rep, _cast(body, args[0], node.args[0].dtype, node.dtype, rep, varying)
+    if op is Op.BITCAST:
+        return rep, _bitcast(body, args[0], node.args[0].dtype, node.dtype, varying)
+    if op is Op.WHERE:
+        return rep, _where(body, args, rep, varying)
+    if op is Op.RANDOM:
+        both = "i64" if any(a.rep == "i64" for a in args) else "i32"
+        t = f"{both}x{body.lanes}" if varying else "s"
+        return "f32", f"bz_{node.attr}_{t}({', '.join(_arg(body, a, both, varying) for a in args)})"
+    if op in ops.COMPARISONS or op in (Op.ISNAN, Op.ISINF, Op.SIGNBIT):
+        return "b", _test(body, op, args, varying)
+    within = rep
+    if rep in ("i32", "i64"):
+        within = "i64" if any(a.rep == "i64" for a in args) else rep
+    text = _arithmetic(body, op, args, within, varying)
+    if within != rep:
+        t = rep_vector(rep, body.lanes)
+        text = f"__builtin_convertvector({text}, {t})" if varying else f"({SCALAR[rep]})({text})"
+    return rep, _rounded(body, text, node.dtype, varying)
+
+
+def _arg(body: Body, v: Value, rep: str, varying: bool) -> str:
+    v = body.convert(v, rep)
+    return body.splat(v).text if varying else v.text
+
+
+def _arithmetic(body: Body, op: Op, args: list[Value], rep: str, varying: bool) -> str:
+    table = ops.FLOAT if rep in ("f32", "f64") else ops.MASK if rep == "b" else ops.INTEGER
+    row = table.get(op)
+    if row is None:
+        raise InternalError("BZ9064", f"no C for {op.value} on {rep}")
+    texts = [_arg(body, a, rep, varying) for a in args]
+    fields = {
+        "t": f"{rep}x{body.lanes}", "s": SCALAR[rep], "f": "f" if rep == "f32" else "",
+        "one": "1.0f" if rep == "f32" else "1.0", "zero": "0.0f" if rep == "f32" else "0.0",
+    }  # fmt: skip
+    named = dict(zip("abc", texts, strict=False))
+    if varying:
+        return row.vector.format(args=", ".join(texts), **named, **fields)
+    scalar = row.scalar or (ops.FLOAT_SCALAR.get(op, "") if rep in ("f32", "f64") else "")
+    if scalar:
+        return scalar.format(args=", ".join(texts), **named, **fields)
+    splats = [f"bz_splat_{rep}x{body.lanes}({t})" for t in texts]
+    named = dict(zip("abc", splats, strict=False))
+    return f"({row.vector.format(args=', '.join(splats), **named, **fields)})[0]"
+
+
+def _test(body: Body, op: Op, args: list[Value], varying: bool) -> str:
+    rep = "i64" if any(a.rep == "i64" for a in args) else args[0].rep
+    a = [_arg(body, v, rep, varying) for v in args]
+    t = f"{rep}x{body.lanes}"
+    if rep == "b":
+        row = ops.MASK[op]
+        fields = {"a": a[0], "b": a[-1]}
+        return row.vector.format(**fields) if varying else row.scalar.format(**fields)
+    big = {"f32": "0x1.fffffep127f", "f64": "0x1.fffffffffffffp1023"}.get(rep, "0")
+    if op is Op.ISNAN:
+        text = f"{a[0]} != {a[0]}"
+    elif op is Op.ISINF:
+        text = f"({a[0]} > {big}) | ({a[0]} < -{big})"
+    elif op is Op.SIGNBIT and rep in ("f32", "f64"):
+        i = "i32" if rep == "f32" else "i64"
+        text = f"({i}x{body.lanes}){a[0]} < 0" if varying else f"__builtin_signbit({a[0]}) != 0"
+    elif op is Op.SIGNBIT:
+        text = f"{a[0]} < 0"
+    else:
+        text = f"{a[0]} {ops.COMPARISONS[op]} {a[1]}"
+    return f"bz_mask_{t}({text})" if varying else text
+
+
+def _where(body: Body, args: list[Value], rep: str, varying: bool) -> str:
+    cond = args[0]
+    x, y = (_arg(body, a, rep, varying) for a in args[1:])
+    if not varying:
+        return f"{cond.text} ? {x} : {y}"
+    return f"bz_sel_{rep}x{body.lanes}({body.splat(cond).text}, {x}, {y})"
+
+
+def _cast(body: Body, v: Value, source: DType, to: DType, rep: str, varying: bool) -> str:
+    w = body.lanes
+    if to is DType.BOOL:
+        if v.rep == "b":
+            return v.text
+        zero = {"f32": "0.0f", "f64": "0.0"}.get(v.rep, "0")
+        return f"bz_mask_{v.rep}x{w}({v.text} != {zero})" if varying else f"{v.text} != {zero}"
+    if not varying:
+        return _rounded(body, f"({SCALAR[rep]}){v.text}", to, varying) if source is not to else v.text
+    if v.rep == "b":
+        if rep == "i32":
+            return f"{v.text} & 1"
+        if rep == "f32":
+            return f"(f32x{w})({v.text} & 0x3f800000)"
+        return f"__builtin_convertvector({v.text} & 1, {rep}x{w})"
+    text = v.text
+    if v.rep != rep:
+        text = f"__builtin_convertvector({v.text}, {rep}x{w})"
+    if _holds(source, to):
+        return text
+    return _rounded(body, text, to, varying)
+
+
+def _bitcast(body: Body, v: Value, source: DType, to: DType, varying: bool) -> str:
+    src, dst = source.label, to.label
+    if varying:
+        w = body.lanes
+        raw = {"f16": "i16", "bf16": "i16"}.get(src, src), {"f16": "u16", "bf16": "u16"}.get(dst, dst)
+        return f"bz_widen_{dst}x{w}(({raw[1]}x{w})bz_narrow_{src}x{w}({v.text}))"
+    a, b = STORAGE[src][0], STORAGE[dst][0]
+    text = scalar_load(dst, f"((union {{ {a} from; {b} to; }}){{{scalar_store(src, v.text)}}}).to")
+    return text
+
+
+def _rounded(body: Body, text: str, dtype: DType, varying: bool) -> str:
+    """A result brought into its type's values: half types round, small integers wrap."""
+    label = dtype.label
+    if label in ("bf16", "f16"):
+        if varying:
+            return f"bz_round_{label}x{body.lanes}({text})"
+        back, there = ("bz_bf16_s", "bz_tobf16_s") if label == "bf16" else ("bz_half_s", "bz_tohalf_s")
+        return f"{back}({there}({text}))"
+    if label in ("u8", "i8", "i16"):
+        if not varying:
+            return f"({STORAGE[label][0]})({text})"
+        if label == "u8":
+            return f"({text}) & 255"
+        shift = 24 if label == "i8" else 16
+        return f"(({text}) << {shift}) >> {shift}"
+    return text
+
+
+def _holds(source: DType, to: DType) -> bool:
+    """Whether every value of ``source`` is one of ``to``, so that no rounding or wrapping is due."""
+    if source.is_float and to.is_float:
+        return source is to or to in (DType.F32, DType.F64)
+    return to in (DType.I32, DType.I64, DType.F32, DType.F64)
