@@ -20,7 +20,7 @@ INTENDED = frozenset(
         "mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_convolution", "matmul", "dot", "mv", "einsum",
         "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math_for_mha", "_scaled_mm",
+        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math_for_mha", "_scaled_mm", "cat",
         "native_dropout", "bernoulli", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
         "randperm", "multinomial", "normal", "uniform", "exponential", "sort", "topk", "empty", "empty_strided",
         "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d", "upsample_bicubic2d",

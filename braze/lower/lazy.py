@@ -31,6 +31,7 @@ class Lazy:
     __slots__ = (
         "base",
         "cost",
+        "depth",
         "device",
         "dtype",
         "hint",
@@ -65,6 +66,8 @@ class Lazy:
         self.base = base
         self.rederive = rederive
         self.hint: tuple[Expr, ...] | None = None
+        #: how many operators a read runs through
+        self.depth = 0
         self.origin: Origin | None = None
 
     def load(self, index: Index) -> Node:

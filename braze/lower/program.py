@@ -154,12 +154,15 @@ class GraphLowering:
         result = NotImplemented if function is None else function(g, *args, **kwargs)
         if result is NotImplemented:
             result = fall_back(g, target, args, kwargs)
-        self.settle(result, val, self.readers[node])
+        depth = 1 + max((v.depth for v in _lazies((args, kwargs))), default=0)
+        self.settle(result, val, self.readers[node], depth)
         return result
 
-    def settle(self, result: Any, val: Any, readers: int) -> None:
+    def settle(self, result: Any, val: Any, readers: int, depth: int) -> None:
         """Note eager's layout of a fresh value, and store it if it is read often."""
         if isinstance(result, Lazy):
+            if result.view is None:
+                result.depth = depth
             if result.hint is None and isinstance(val, torch.Tensor):
                 result.hint = self.builder.symbols.exprs(val.stride())
                 result.origin = self.builder.origin
@@ -167,7 +170,7 @@ class GraphLowering:
         elif isinstance(result, tuple):
             for r, v in zip(result, val, strict=True):
                 # readers come through getitem nodes, which count for themselves
-                self.settle(r, v, 1)
+                self.settle(r, v, 1, depth)
 
     def resolve(self, a: Any) -> Any:
         """An argument with nodes replaced by their values."""
@@ -268,6 +271,15 @@ def _has_effect(target: Any) -> bool:
         or not schema.returns
         or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
     )
+
+
+def _lazies(a: Any) -> list[Lazy]:
+    """Every value inside an argument."""
+    if isinstance(a, Lazy):
+        return [a]
+    if isinstance(a, dict):
+        a = tuple(a.values())
+    return [v for part in a for v in _lazies(part)] if isinstance(a, (list, tuple)) else []
 
 
 def _flat(a: Any) -> list[Any]:

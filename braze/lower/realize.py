@@ -33,6 +33,8 @@ from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
 
 #: an expression dearer than this is stored rather than grown
 LARGE = 200
+#: an expression of more nested operators than this is stored, lest Python's stack ends
+DEEP = 40
 #: an expression dearer than this is stored before it is broadcast
 COSTLY = 8
 
@@ -188,14 +190,14 @@ class ProgramBuilder:
         x.hint = view.strides
         x.inner = lambda index: self.load(view, index)
         x.base = x.rederive = None
-        x.cost = 0
+        x.cost = x.depth = 0
         return view
 
     def realize_if_shared(self, x: Lazy, readers: int) -> None:
         """Store a value that several readers would compute anew, or whose expression has grown large."""
         if x.view is None and x.dtype.is_computable:
             cost = x.pending_cost
-            if cost >= LARGE or (readers > 1 and cost > 0):
+            if cost >= LARGE or x.depth >= DEEP or (readers > 1 and cost > 0):
                 self.realize(x)
 
     def realize_if_costly(self, x: Lazy) -> None:

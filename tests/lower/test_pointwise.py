@@ -268,3 +268,21 @@ def test_same_value_read_by_two_is_stored_once() -> None:
     assert len(program.steps) == 2
     program = check(lambda a: (lambda e: (e.sum(0), e * 2))(a.exp()), torch.randn(3, 4))
     assert len(program.steps) == 3
+
+
+def test_long_chains_are_cut() -> None:
+    """A chain longer than Python's stack is stored in between."""
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(400):
+            x = x + 1
+        return x
+
+    def views(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        for _ in range(401):
+            x = x.t()
+        return x * 2
+
+    assert len(check(chain, torch.randn(3), exact=True).steps) == 10
+    assert len(check(views, torch.randn(3, 4), exact=True).steps) == 2
