@@ -32,12 +32,16 @@ class _Dispatch(FakeTensorMode):
     """A FakeTensorMode that asks the memo first."""
 
     owner: FakeMode
+    #: how many operators that write have come by
+    writes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and not self.in_kernel_invocation:
             return torch_compat.device_of_fake(args[0])
         kwargs = kwargs or {}
         key = _operators.key(self, func, args, kwargs, torch.get_default_dtype())
+        if func._schema.is_mutable:
+            self.writes += 1
         if key is None:
             return super().__torch_dispatch__(func, types, args, kwargs)
         found = _operators.recall(self, key, args, kwargs)
@@ -145,9 +149,9 @@ class FakeMode:
         found = _functions.recall(self.dispatch, key, args, kwargs)
         if found is not MISS:
             return found
-        before = _versions(args, kwargs)
+        before = self.dispatch.writes
         result = func(*args, **kwargs)
-        _functions.store(key, args, kwargs, result, mutates=before != _versions(args, kwargs))
+        _functions.store(key, args, kwargs, result, mutates=self.dispatch.writes != before or _has_effect(func, result))
         return result
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -257,10 +261,10 @@ def _any_requires_grad(args: Any, kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _versions(args: Any, kwargs: dict[str, Any]) -> list[object]:
-    """The tensors' version counters; a new object, unequal to all, where inference mode keeps none."""
-    found = [*_tensors(args), *_tensors(kwargs.values())]
-    return [object() if t.is_inference() else t._version for t in found]
+def _has_effect(func: Any, result: Any) -> bool:
+    """Whether a call may have done something to an argument that no operator shows: ``requires_grad_``, ``data = ``."""
+    name = getattr(func, "__name__", "_")
+    return result is None or (name.endswith("_") and not name.endswith("__"))
 
 
 def _tensors(values: Any) -> Any:

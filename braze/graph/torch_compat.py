@@ -8,12 +8,15 @@ not tested, nothing is replaced and the slow import happens.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import logging
 import operator
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -182,9 +185,48 @@ def disable_functions() -> Any:
 
 def symbolic_environment() -> Any:
     """A ShapeEnv (imports SymPy)."""
-    from torch.fx.experimental import symbolic_shapes  # heavy: only where sizes are symbolic
+    if not os.environ.get("TORCH_TRACE"):
+        # the handler takes itself away on its first record, but the text of that record imports Inductor
+        logging.getLogger("torch.__trace").handlers.clear()
+    return _symbolic_shapes().ShapeEnv()
 
-    return symbolic_shapes.ShapeEnv()
+
+@functools.cache
+def _symbolic_shapes() -> Any:
+    """PyTorch's module of that name, imported past its two uses of Dynamo: a base class, and names of files for logs."""
+    name = "torch.fx.experimental.symbolic_shapes"
+    postponed = isinstance(sys.modules.get(DYNAMO), _LazyDynamo)
+    if not postponed or name in sys.modules:
+        module = importlib.import_module(name)
+    else:
+        with _stand_ins():
+            module = importlib.import_module(name)
+            # what the first ShapeEnv would import
+            importlib.import_module("torch.fx.experimental.validator")
+    if postponed and hasattr(module, "uninteresting_files"):
+        module.uninteresting_files = _own_files  # type: ignore[attr-defined]
+    return module
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[None]:
+    """For one import: the two names of Dynamo that the validator of size guards (off unless asked for) takes."""
+    errors, utils = ModuleType(f"{DYNAMO}.exc"), ModuleType(f"{DYNAMO}.utils")
+    errors.__dict__["TorchDynamoException"] = type("TorchDynamoException", (RuntimeError,), {})
+    utils.__dict__["dynamo_timed"] = lambda *args, **kwargs: contextlib.nullcontext()
+    for module in (errors, utils):
+        sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        for module in (errors, utils):
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+
+
+def _own_files() -> set[str]:
+    """Files that a size guard's stack trace need not show."""
+    return set()
 
 
 @functools.cache
@@ -212,8 +254,6 @@ def _source_class() -> Any:
 
 def make_symbol(env: Any, value: int, name: str) -> torch.SymInt | int:
     """A symbolic int of ``env`` with hint ``value``; 0 and 1 stay plain ints."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
-
     source = _source_class()(name)
-    symbol = env.create_symbol(value, source, DimDynamic.DUCK, None)
+    symbol = env.create_symbol(value, source, _symbolic_shapes().DimDynamic.DUCK, None)
     return env.create_symintnode(symbol, hint=value, source=source)

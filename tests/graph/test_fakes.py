@@ -131,6 +131,29 @@ def test_autocast_and_default_dtype_are_part_of_the_key():
             torch.set_default_dtype(torch.float32)
 
 
+def test_calls_with_an_effect_are_run_each_time():
+    for _ in range(2):
+        mode = fakes.new_mode()
+        x = mode.fake(torch.randn(3))
+        with mode:
+            mode.call(torch.Tensor.requires_grad_, (x,), {})
+            assert x.requires_grad
+            y = mode.fake(torch.randn(3))
+            mode.call(torch.Tensor.requires_grad.__set__, (y, True), {})
+            assert y.requires_grad
+
+
+def test_the_memo_serves_inference_mode_too():
+    with torch.inference_mode():
+        mode = fakes.new_mode()
+        x = mode.fake(torch.randn(3))
+        with mode:
+            for _ in range(2):
+                y = mode.call(torch.exp, (x,), {})
+                assert y.is_inference() and y.shape == (3,)
+                assert mode.call(torch.Tensor.add_, (y, 1), {}) is y
+
+
 def test_grad_reaches_results_of_remembered_operators():
     mode = fakes.new_mode()
     w = mode.fake(torch.nn.Parameter(torch.randn(3)))
