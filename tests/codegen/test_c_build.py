@@ -17,8 +17,8 @@ from braze.runtime import build
 from braze.schedule.records import Group, GroupKind
 from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.expr import ONE
-from braze.target import cpu_target
-from tests.codegen.c_bench import axis, call, load, nest, op
+from braze.target import Target, cpu_target
+from tests.codegen.c_bench import Bench, axis, call, load, nest, op
 
 ARCH = cpu_target().arch
 
@@ -139,3 +139,32 @@ def test_a_slow_unit_is_tried_again_with_less_optimisation(monkeypatch, tmp_path
 def test_the_compiler_has_an_identity():
     """What the cache key holds of the compiler names it and changes with it."""
     assert build.compiler()[0] in build.compiler_id()
+
+
+@pytest.mark.parametrize("width", [16, 32])
+def test_targets_without_wide_vectors(native_bench, width):
+    """Plain SSE2, and AVX2 text built without its instructions: slower, and right."""
+    plain = Bench(Target("cpu", "x86-64-sse2", (), width, 2), native_bench.folder)
+    i = axis("i0", 1003)
+    x = load("x", DType.F32, i.symbol)
+    ops = (
+        Op.EXP,
+        Op.LOG,
+        Op.TANH,
+        Op.ERF,
+        Op.SIN,
+        Op.ROUND,
+        Op.FLOOR,
+        Op.SQRT,
+        Op.SIGMOID,
+        Op.EXPM1,
+        Op.LOG1P,
+    )
+    steps = [nest([i], [Store(o.value, i.symbol, op(o, x)) for o in ops])]
+    out = {o.value: torch.empty(1003) for o in ops}
+    plain.check(steps, {"x": torch.randn(1003) * 3}, out, rtol=4e-7, atol=1e-44)
+    half = op(Op.CAST, load("h", DType.F16, i.symbol), dtype=DType.F32)
+    steps = [nest([i], [Store("y", i.symbol, op(Op.CAST, half, dtype=DType.BF16))])]
+    plain.check(
+        steps, {"h": torch.randn(1003).half()}, {"y": torch.empty(1003, dtype=torch.bfloat16)}, rtol=0
+    )
