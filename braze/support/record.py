@@ -35,7 +35,7 @@ def interned(cls: type[T]) -> type[T]:
     def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) < len(names):
             args = _bind(cls.__name__, names, defaults, args, kwargs)
-        key = tuple(_distinct(a) for a in args)
+        key = tuple([_distinct(a) if type(a) in _LOOKALIKES else a for a in args])
         found = table.get(key)
         if found is not None:
             return found
@@ -61,6 +61,10 @@ def _same(self: Any, memo: Any = None) -> Any:
     return self
 
 
+#: types with values that compare equal to values of another type or sign, or may hold such
+_LOOKALIKES = frozenset((float, complex, bool, int, tuple))
+
+
 def _distinct(value: Any) -> Any:
     """A key under which values that merely compare equal (1, True, 1.0, -0.0) stay apart."""
     kind = type(value)
@@ -71,7 +75,7 @@ def _distinct(value: Any) -> Any:
     if kind is bool or kind is int:
         return kind, value
     if kind is tuple:
-        return tuple(_distinct(v) for v in value)
+        return tuple([_distinct(v) if type(v) in _LOOKALIKES else v for v in value])
     return value
 
 
