@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from braze import native
+from braze.capture.guard_text import miss_text, rank, unwrapped
 from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state
-from braze.support.errors import Origin
 from braze.support.record import record
 
 #: what a relation's text may call
@@ -204,29 +204,6 @@ def is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
 
 
-def rank(guard: Guard) -> int:
-    """Where a guard stands in the order: smaller is asked first."""
-    if guard.check is Check.RANGE:
-        return 9
-    if guard.check in (Check.ALIAS, Check.DISTINCT):
-        return 8
-    if guard.source is None:
-        return 0
-    root = guard.source
-    while root.parent is not None:
-        root = root.parent
-    if root.step is Step.LOCAL:
-        return 1 if root is guard.source else 2
-    return 3
-
-
-def unwrapped(source: Source) -> Any:
-    """A source's key as the walker wants it: the object itself, where the key wraps one."""
-    if type(source.key).__name__ == "IdentityKey":
-        return source.key.value
-    return source.key
-
-
 def read_source(source: Source, function: Any, locals: Sequence[Any]) -> Any:
     """The object at a source now, or ``native.walk.MISSING``."""
     chain = [source]
@@ -272,113 +249,6 @@ def compile_relation(text: str, symbols: dict[str, int]) -> Callable[[tuple[int,
     )
 
 
-# -- text
-
-
-def source_text(source: Source | None, code: Any = None) -> str:
-    """A source as the user would write it: ``self.layers[0].weight``."""
-    if source is None:
-        return "torch"
-    key, parent = source.key, source.parent
-    above = source_text(parent, code) if parent is not None else ""
-    match source.step:
-        case Step.LOCAL if code is not None and key < len(code.co_varnames):
-            return code.co_varnames[key]
-        case Step.GLOBAL:
-            return str(key)
-        case Step.CELL if code is not None:
-            return code.co_freevars[key]
-        case Step.ATTR | Step.DICT if str(key).isidentifier():
-            if (
-                parent is not None
-                and parent.step is Step.DICT
-                and parent.key in ("_modules", "_parameters", "_buffers")
-            ):
-                return f"{source_text(parent.parent, code)}.{key}"
-            return f"{above}.{key}"
-        case Step.ITEM:
-            if (
-                parent is not None
-                and parent.step is Step.DICT
-                and parent.key in ("_modules", "_parameters", "_buffers")
-            ):
-                return f"{source_text(parent.parent, code)}.{key}"
-            return f"{above}[{key!r}]"
-        case Step.TYPE:
-            return f"type({above})"
-        case Step.KEY:
-            return f"list({above})[{key}]"
-        case Step.CONSTANT:
-            value = unwrapped(source)
-            return getattr(value, "__name__", None) or repr(value)
-    return str(source) if not above else f"{above}.<{source.step.value} {key}>"
-
-
-def guard_text(guard: Guard, code: Any = None) -> str:
-    """One guard as a line of English and Python."""
-    at, expected = source_text(guard.source, code), guard.expected
-    match guard.check:
-        case Check.TYPE:
-            body = f"type({at}) is {named(expected)}"
-        case Check.IS:
-            body = f"{at} is {named(expected)}"
-        case Check.EQUAL if isinstance(expected, SymbolSpec):
-            body = f"{at} is an int ({expected.name})"
-        case Check.EQUAL:
-            body = f"{at} == {expected!r}"
-        case Check.LENGTH:
-            body = f"len({at}) == {expected}"
-        case Check.KEYS:
-            body = f"list({at}) == {list(expected)!r}"
-        case Check.HAS_KEY:
-            body = f"{expected[0]!r} {'in' if expected[1] else 'not in'} {at}"
-        case Check.ABSENT:
-            body = f"{at} has no attribute {', '.join(expected)}"
-        case Check.TENSOR:
-            body = f"{at} is {spec_text(expected)}"
-        case Check.ALIAS:
-            body = f"{at} is {source_text(expected, code)}"
-        case Check.DISTINCT:
-            body = f"different objects: {', '.join(source_text(s, code) for s in expected)}"
-        case Check.RANGE:
-            body = expected.expression
-        case _:
-            body = f"{guard.check.value.replace('_', ' ')} is {expected}"
-    return f"{body}    # {guard.origin}" if guard.origin is not None else body
-
-
-def named(value: Any) -> str:
-    """A short name of an object."""
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return name if isinstance(name, str) else repr(value)[:80]
-
-
-def spec_text(spec: TensorSpec) -> str:
-    """``float32[2, s0] on cpu``."""
-    dtype = str(spec.dtype).removeprefix("torch.")
-    grad = ", requires grad" if spec.requires_grad else ""
-    return f"{dtype}[{', '.join(map(str, spec.sizes))}] strides ({', '.join(map(str, spec.strides))}) on {spec.device}{grad}"
-
-
-def value_text(value: Any) -> str:
-    """What a guard met, in one line; never runs a user's ``__repr__``."""
-    if isinstance(value, torch.Tensor):
-        _, dtype, device, sizes, strides, grad, _ = torch_state.metadata(value)
-        return spec_text(TensorSpec(dtype, device, sizes, strides, 0, grad))
-    if isinstance(value, type) or (
-        type(value).__module__ == "builtins" and not isinstance(value, dict | list | tuple | set)
-    ):
-        return named(value)
-    if isinstance(value, torch.dtype | torch.device | native.walk.Missing):
-        return repr(value)
-    return f"a {named(type(value))}"
-
-
-def guards_text(capture: Capture) -> str:
-    """All guards, one per line, in the order they are checked."""
-    return "\n".join(guard_text(g, capture.code) for g in sorted(capture.guards, key=rank))
-
-
 def explain_miss(
     capture: Capture, table: GuardTable, program: Any, function: Any, locals: Any
 ) -> Miss | None:
@@ -391,25 +261,3 @@ def explain_miss(
         return Miss(Guard(None, Check.IS, None), value, "an input of the graph cannot be read any more")
     guard = table.guards[index]
     return Miss(guard, value, miss_text(guard, value, table, capture.code))
-
-
-def miss_text(guard: Guard, value: Any, table: GuardTable, code: Any) -> str:
-    """One line: what was expected, what was met, where the user's code read it."""
-    if guard.check is Check.RANGE:
-        met = ", ".join(
-            f"{n}={v}" for n, v in zip(table.symbol_names, value, strict=True) if n.isidentifier()
-        )
-    elif guard.check is Check.LENGTH:
-        met = f"length {len(value)}" if hasattr(type(value), "__len__") else value_text(value)
-    elif guard.check is Check.KEYS and isinstance(value, dict):
-        met = f"keys {list(dict.keys(value))!r}"[:200]
-    else:
-        met = value_text(value)
-    return f"{guard_text(Guard(guard.source, guard.check, guard.expected), code)}; now {met}{_place(guard.origin)}"
-
-
-def _place(origin: Origin | None) -> str:
-    if origin is None:
-        return ""
-    line = origin.excerpt().splitlines()
-    return f" (read at {origin}{': ' + line[0].strip() if line else ''})"

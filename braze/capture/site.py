@@ -21,10 +21,11 @@ import torch
 from braze import native
 from braze.capture.breaks import BreakSignal, Retry, Stopped
 from braze.capture.dynamic import all_extents, changed_extents, is_about_extents
-from braze.capture.guards import GuardTable, Miss, build_table, explain_miss, guards_text, read_source
+from braze.capture.guard_text import guards_text
+from braze.capture.guards import GuardTable, Miss, build_table, explain_miss, read_source
 from braze.capture.records import BreakKind, Capture, GraphBreak
 from braze.capture.residual import build_residual
-from braze.capture.resume import CannotResume, cannot_resume
+from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
 from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
 from braze.support.log import logger, warn_once
@@ -150,7 +151,7 @@ class Site:
     def _compile(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         started = time.perf_counter()
         options = self.session.options
-        owner = id(locals[0]) if locals and isinstance(locals[0], torch.nn.Module) else None
+        owner = owner_of(function, locals)
         mine = [v for v in self.variants if v.owner == owner]
         self._note_uses()
         misses = self._explain(mine, function, locals)
@@ -380,6 +381,16 @@ class _As:
 
     def __init__(self, function: FunctionType) -> None:
         self.__wrapped__ = function
+
+
+def owner_of(function: FunctionType, locals: tuple[Any, ...]) -> int | None:
+    """Identity of the module whose method runs, by which variants are counted."""
+    names = STATE_NAMES.get(function.__code__)
+    first: Any = locals[0] if locals else None
+    if names is not None:  # a resumed frame: the first argument is somewhere in the state
+        own = function.__code__.co_varnames[:1]
+        first = first[names.index(own[0])] if own and own[0] in names else None
+    return id(first) if isinstance(first, torch.nn.Module) else None
 
 
 class _LazyGraph:

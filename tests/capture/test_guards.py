@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from braze.capture.guards import build_table, explain_miss, guard_text, guards_text, read_source, source_text
+from braze.capture.guard_text import guard_text, guards_text, source_text
+from braze.capture.guards import build_table, explain_miss, read_source
 from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.graph.specs import SymbolSpec, TensorSpec
 
