@@ -34,7 +34,9 @@ def main() -> int:
     arguments = parser.parse_args()
     impls = _chosen(parser, arguments.impls, IMPLS)
     models = _chosen(parser, arguments.models, MODELS)
-    console, progress = Console(), Console(stderr=True)
+    # a file or a log takes a wide table
+    console = Console(width=None if sys.stdout.isatty() else 170)
+    progress = Console(stderr=True)
 
     def say(what: str) -> None:
         progress.print(f"[dim]{what}", highlight=False)

@@ -106,33 +106,29 @@ def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str], 
 
 def compile_time_table(rows: list[Row], impls: Sequence[str]) -> Table:
     """Seconds of each kind of first call, and braze's share of torch.compile's."""
-    kinds = {"capture": "capture", "capture_again": "capture again", "cold": "cold", "warm": "warm"}
-    table = Table(title="First call, seconds, each in a new process", title_justify="left")
-    table.add_column("model")
+    kinds = {
+        "capture": "capture alone",
+        "capture_again": "capture again",
+        "cold": "cold",
+        "warm": "warm cache",
+    }
     shown = [impl for impl in impls if impl != "eager"]
+    table = Table(title=f"First call, seconds: {', '.join(shown)} (ratio)", title_justify="left")
+    table.add_column("model")
     for title in kinds.values():
-        for impl in shown:
-            table.add_column(f"{title}\n{impl}", justify="right")
-        table.add_column(f"{title}\nratio", justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     ratios: dict[str, list[float]] = {kind: [] for kind in kinds}
     for model, here in _grouped(rows, "model"):
         cells = []
         for kind in kinds:
-            cells += [f"{here[impl][kind]:.2f}" if kind in here.get(impl, {}) else "failed" for impl in shown]
+            taken = [f"{here[impl][kind]:.2f}" if kind in here.get(impl, {}) else "failed" for impl in shown]
             ratio = _ratio(here, kind)
             if ratio:
                 ratios[kind].append(ratio)
-            cells.append(f"{ratio:.3f}" if ratio else "")
+            cells.append(", ".join(taken) + (f" ({ratio:.3f})" if ratio else ""))
         table.add_row(model, *cells)
     table.add_section()
-    means = [
-        c
-        for kind in kinds
-        for c in (
-            *[""] * len(shown),
-            f"{statistics.geometric_mean(ratios[kind]):.3f}" if ratios[kind] else "",
-        )
-    ]
+    means = (f"({statistics.geometric_mean(ratios[kind]):.3f})" if ratios[kind] else "" for kind in kinds)
     table.add_row("geometric mean", *means)
     return table
 
