@@ -161,6 +161,86 @@ CODES: dict[str, Code] = {
         "A condition on symbolic sizes uses an operation that cannot be written as a guard.",
         "Compile with dynamic=False, so that sizes are constants; please report the expression.",
     ),
+    "BZ2002": Code(
+        "tensor subclass",
+        "An input is a tensor subclass whose behaviour a trace would lose.",
+        "Pass a plain tensor, or leave the function that handles the subclass out with braze.disable.",
+    ),
+    "BZ2003": Code(
+        "tensor layout",
+        "An input is sparse, quantized, nested, or lazily conjugated or negated.",
+        "Make it dense, or call resolve_conj() and resolve_neg() on it first.",
+    ),
+    "BZ2005": Code(
+        "write to shared inputs",
+        "The graph writes to an input that shares its memory with another input; it runs uncompiled.",
+        "Pass tensors that do not overlap, or write to a copy.",
+    ),
+    "BZ2007": Code(
+        "no ATen trace",
+        "A call of the captured graph failed when run on fake tensors, for want of data or of a meta kernel.",
+        "Read the reason; move a call that needs the data out of the compiled function.",
+    ),
+    "BZ2008": Code(
+        "unknown fake tensor",
+        "A fake tensor reached the trace that the trace did not make.",
+        "Please report it with the dump.",
+    ),
+    "BZ2009": Code(
+        "memory replaced",
+        "The graph gives an input other memory or another shape: resize_, set_, t_ and their kin.",
+        "Work on a copy of the input.",
+    ),
+    "BZ2011": Code(
+        "size without a node",
+        "A size of a result is made by an operation that no graph node computes.",
+        "Compile with dynamic=False; please report the expression.",
+    ),
+    "BZ2012": Code(
+        "write to overlapping elements",
+        "The graph writes to a tensor of which several elements are the same memory (expand, as_strided).",
+        "Write to a contiguous copy.",
+    ),
+    "BZ2013": Code(
+        "write to a constant",
+        "The graph writes to a tensor that it holds itself.",
+        "Make the tensor an argument, or an attribute of the module.",
+    ),
+    "BZ2014": Code(
+        "write through an unknown view",
+        "The graph writes through a view, or near an as_strided view, for which no way back to its base is known.",
+        "Write through slices, selects, transposes or reshapes instead.",
+    ),
+    "BZ2015": Code(
+        "write to unknown memory",
+        "The graph writes to a value whose memory the trace does not know.",
+        "Please report it with the dump.",
+    ),
+    "BZ2016": Code(
+        "write without a functional form",
+        "An operator writes to its arguments and no operator is known that computes what it writes.",
+        "Use its out-of-place form.",
+    ),
+    "BZ2017": Code(
+        "inputs share memory in this call",
+        "The compiled graph writes to an input that in this call shares its memory with another one.",
+        "Pass tensors that do not overlap.",
+    ),
+    "BZ2018": Code(
+        "graph input of another type",
+        "An input of the graph is neither a tensor nor an int.",
+        "Please report it with the dump.",
+    ),
+    "BZ2019": Code(
+        "fake tensor of another trace",
+        "An input is a fake tensor that another trace made.",
+        "Pass real tensors.",
+    ),
+    "BZ2020": Code(
+        "graph output of another type",
+        "An output of the graph is neither a tensor, a number, a string nor None.",
+        "Please report it with the dump.",
+    ),
     # -- BZ30xx: lowering
     "BZ3001": Code(
         "operator without a lowering",
@@ -260,6 +340,14 @@ CODES: dict[str, Code] = {
         "capture failed",
         "The interpreter itself raised an exception; the function runs uncompiled.",
         "Please report it with the traceback in the log.",
+    ),
+    "BZ9020": Code(
+        "graph outside its dialect",
+        "A pass left a graph that its dialect forbids; the message shows the nodes around.",
+        "Please report it with the dump.",
+    ),
+    "BZ9021": Code(
+        "two decompositions", "Two functions claim one operator.", "Remove one of the registrations."
     ),
     "BZ9040": Code(
         "bad schedule",

@@ -80,7 +80,11 @@ def _distinct(value: Any) -> Any:
 
 
 def _bind(
-    owner: str, names: tuple[str, ...], defaults: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    owner: str,
+    names: tuple[str, ...],
+    defaults: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[Any, ...]:
     bound = dict(defaults)
     bound.update(zip(names, args, strict=False))

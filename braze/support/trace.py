@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 
 class _Stage:
-    __slots__ = ("name", "inner")
+    __slots__ = ("inner", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,7 +54,7 @@ def stage(name: str) -> Iterator[None]:
         if outer:
             outer[-1].inner += spent
         with _lock:
-            SECONDS[name] += spent - this.inner
+            SECONDS[name] += spent - this.inner  # type: ignore[assignment]  # Counter is typed for ints
         for listener in tuple(_listeners):
             listener(name, spent)
 
