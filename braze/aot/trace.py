@@ -306,7 +306,7 @@ def _flat_outputs(result: Any, origin: Origin | None) -> list[Any]:
     plain = (torch.Tensor, int, float, bool, complex, str, torch.SymInt, type(None))
     for value in values:
         if not isinstance(value, plain):
-            raise Unsupported("BZ2010", f"an output of type {type(value).__name__}", origin=origin)
+            raise Unsupported("BZ2020", f"an output of type {type(value).__name__}", origin=origin)
     return values
 
 

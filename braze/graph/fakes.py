@@ -151,7 +151,9 @@ class FakeMode:
             return found
         before = self.dispatch.writes
         result = func(*args, **kwargs)
-        _functions.store(key, args, kwargs, result, mutates=self.dispatch.writes != before or _has_effect(func, result))
+        _functions.store(
+            key, args, kwargs, result, mutates=self.dispatch.writes != before or _has_effect(func, result)
+        )
         return result
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -122,7 +122,8 @@ def test_a_random_program_means_the_same(steps, outputs, shape, decomposed):
             lambda *xs: run(steps, outputs, *xs), ours_inputs, table() if decomposed else None
         )
     except Unsupported as error:
-        assert error.code in ("BZ2012", "BZ2014", "BZ2009", "BZ2007"), error
+        if error.code not in ("BZ2012", "BZ2014", "BZ2009", "BZ2007"):
+            raise
         return
     got = call(ours_inputs)
     for have, expected in zip([*got, *ours_inputs], [*want, *eager_inputs], strict=True):
@@ -149,7 +150,8 @@ def test_a_write_through_each_view_reaches_the_input(view, kind):
     try:
         part, call = compile_aot(lambda *xs: run(steps, [3, 4], *xs), ours_inputs)
     except Unsupported as error:
-        assert view == "strided" and error.code == "BZ2014"
+        if view != "strided" or error.code != "BZ2014":
+            raise
         return
     got = call(ours_inputs)
     for have, expected in zip([*got, *ours_inputs], [*want, *eager_inputs], strict=True):
