@@ -55,7 +55,7 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
         if impl != "eager":
             table.add_column(f"{impl}\nerror / eager's", justify="right")
             table.add_column(f"{impl}\ngraphs, breaks", justify="right")
-            table.add_column(f"{impl}\nfirst call s", justify="right")
+            table.add_column(f"{impl}\ncompile s", justify="right")
     speeds: dict[str, list[float]] = {impl: [] for impl in impls}
     for model, here in _grouped(rows, "model"):
         eager = here.get("eager", {})
@@ -77,7 +77,7 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
             row = here.get(impl, {})
             cells.append(_error(row))
             cells.append(f"{row.get('graphs', '?')}, {row.get('breaks', '?')}")
-            cells.append(f"{row['first_call_seconds']:.2f}" if "first_call_seconds" in row else "")
+            cells.append(f"{row['compile_seconds']:.2f}" if "compile_seconds" in row else "")
         table.add_row(model, *cells)
     table.add_section()
     means = [f"{statistics.geometric_mean(speeds[i]):.3f}" if speeds[i] else "" for i in impls]
@@ -113,7 +113,9 @@ def compile_time_table(rows: list[Row], impls: Sequence[str]) -> Table:
         "warm": "warm cache",
     }
     shown = [impl for impl in impls if impl != "eager"]
-    table = Table(title=f"First call, seconds: {', '.join(shown)} (ratio)", title_justify="left")
+    table = Table(
+        title=f"First call less the second, seconds: {', '.join(shown)} (ratio)", title_justify="left"
+    )
     table.add_column("model")
     for title in kinds.values():
         table.add_column(title, justify="right", no_wrap=True)

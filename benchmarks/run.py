@@ -141,7 +141,7 @@ def run_models(
                     answer = attempt(row, lambda: child.ask(do, **arguments))
                     if answer is None:
                         break
-                    row.update({"first_call_seconds" if k == "seconds" else k: v for k, v in answer.items()})
+                    row.update({"compile_seconds" if k == "seconds" else k: v for k, v in answer.items()})
             ready = [impl for impl in impls if "failed" not in here[impl]]
             interleave(
                 team, ready, here, rounds, seconds, lambda n: say(f"{model}: round {n + 1} of {rounds}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -16,12 +16,13 @@ from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
 from braze.capture.markers import disable, graph_break, is_compiling
 from braze.graph import torch_compat
-from braze.inspect.explain import Explanation
-from braze.inspect.explain import explain as _explain
 from braze.module import CompiledModule, compile_module
 from braze.settings import Settings
 from braze.support import log, trace
 from braze.support.errors import UserError
+
+if TYPE_CHECKING:
+    from braze.inspect.explain import Explanation
 
 __all__ = [
     "compile",
@@ -78,7 +79,10 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
     Keyword arguments are those of :func:`compile`. The result prints well.
     """
     target = fn.__compiled__.original if isinstance(fn, CompiledModule) else getattr(fn, "__wrapped__", fn)
-    return _explain(compile(target, **settings), name=_name(target))
+    # rich, which prints it, stays off the path of those who only compile
+    from braze.inspect import explain as inspection
+
+    return inspection.explain(compile(target, **settings), name=_name(target))
 
 
 def reset() -> None:
