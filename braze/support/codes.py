@@ -274,6 +274,11 @@ CODES: dict[str, Code] = {
         "A kernel that braze wrote is not valid C: an error in braze.",
         "Please report it with the source file that the message names.",
     ),
+    "BZ5010": Code(
+        "no Triton for an operation",
+        "The Triton generator has no text for a scalar operation or a reduction.",
+        "The graph runs as captured; report the operation named in the message.",
+    ),
     # -- BZ60xx: run time and cache
     "BZ6001": Code(
         "pure-Python core",
@@ -374,5 +379,18 @@ CODES: dict[str, Code] = {
     "BZ9065": Code("a template without C", "The C generator has no such template.", "Please report it."),
     "BZ9066": Code(
         "a template of unknown size", "The GEMM template needs known K and N.", "Please report it."
+    ),
+    "BZ9070": Code(
+        "a value that no kernel keeps",
+        "A Triton kernel reads a buffer of its group that was neither kept nor stored.",
+        "Report it with the dump.",
+    ),
+    "BZ9071": Code(
+        "a symbol out of scope",
+        "An index of a Triton kernel uses an unknown loop variable.",
+        "Report it with the dump.",
+    ),
+    "BZ9072": Code(
+        "unknown expression", "An index expression has no Triton text.", "Report it with the dump."
     ),
 }

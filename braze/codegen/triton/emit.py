@@ -144,7 +144,7 @@ class Emitter:
                 return self.value(self.recomputed[buffer, index], scope, guard)
         if buffer not in self.pointers:
             raise InternalError(
-                "BZ9020", f"kernel reads {buffer}[{index}], which it neither keeps nor stores"
+                "BZ9070", f"kernel reads {buffer}[{index}], which it neither keeps nor stores"
             )
         places = {indirect(k).name: self.value(a, scope, guard) for k, a in enumerate(node.args)}
         text, deps = self.index(index, places, scope)
@@ -196,7 +196,7 @@ class Emitter:
         for symbol in index.symbols():
             place = places.get(symbol.name) or self.symbols.get(symbol)
             if place is None:
-                raise InternalError("BZ9021", f"symbol {symbol} of index {index} is not in scope")
+                raise InternalError("BZ9071", f"symbol {symbol} of index {index} is not in scope")
             names[symbol.name] = place.name
             deps |= place.deps
         return index_text(index, names), frozenset(deps)
@@ -227,4 +227,4 @@ def index_text(e: Expr, names: dict[str, str]) -> str:
             return f"tl.maximum({index_text(left, names)}, {index_text(right, names)})"
         case Min(left, right):
             return f"tl.minimum({index_text(left, names)}, {index_text(right, names)})"
-    raise InternalError("BZ9022", f"cannot print {type(e).__name__} in an index")
+    raise InternalError("BZ9072", f"cannot print {type(e).__name__} in an index")

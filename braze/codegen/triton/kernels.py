@@ -17,7 +17,7 @@ from braze.codegen.triton.prelude import used
 from braze.context import CompileContext
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.schedule.records import Group, GroupKind, Schedule
-from braze.support.errors import InternalError, Unsupported
+from braze.support.errors import Unsupported
 from braze.symbolic.expr import ONE, Expr, Symbol
 
 HEADER = """import triton
@@ -199,9 +199,9 @@ class Writer:
         inner: Expr = ONE
         for position in range(len(axes) - 1, -1, -1):
             axis = axes[position]
-            text = whole if inner is ONE else f"({whole} // ({_sizes(inner, names)}))"
+            text = whole if inner is ONE else f"({whole} // ({index_text(inner, names)}))"
             if position:
-                text = f"({text} % ({_sizes(axis.extent, names)}))"
+                text = f"({text} % ({index_text(axis.extent, names)}))"
             variable = f"{prefix}{len(axes) - 1 - position}"
             scope.lines.append(f"{scope.indent}{variable} = {text}")
             self.emitter.symbols[axis.symbol] = Value(variable, deps)
@@ -224,7 +224,7 @@ class Writer:
     def _row_numbers(self) -> None:
         names = {s.name: v.name for s, v in self.emitter.symbols.items()}
         total = extent(self.group.row_axes)
-        self.width = _sizes(total, names)
+        self.width = index_text(total, names)
         self.base.lines.append(f"    rnumel = {self.width}")
         self.base.lines.append("    rbase = tl.arange(0, RBLOCK)[None, :]")
         self.emitter.masks["r"] = not (self.tile.persistent and total.value == self.tile.row)
@@ -519,10 +519,3 @@ def _mentions_reduced(node: Node) -> bool:
             return True
         stack.extend(n.args)
     return False
-
-
-def _sizes(e: Expr, names: dict[str, str]) -> str:
-    text = index_text(e, names)
-    if not text:
-        raise InternalError("BZ9023", f"empty extent {e}")
-    return text
