@@ -9,6 +9,7 @@ from typing import Any
 
 from braze.backends.registry import find_backend
 from braze.options import Options, make_options
+from braze.support.log import warn_once
 from braze.support.record import record
 
 
@@ -25,7 +26,14 @@ class Settings:
     def check(self) -> None:
         """Refuse an unknown backend, mode or option now rather than at the first call."""
         find_backend(self.backend)
-        self.resolve()
+        options = self.resolve()
+        for name in ("max_autotune", "cudagraphs"):
+            if getattr(options, name):
+                warn_once(
+                    ("BZ0009", name),
+                    f"BZ0009: {name} (mode={self.mode!r}) is accepted and changes nothing yet",
+                    "kernels",
+                )
 
     def resolve(self) -> Options:
         """The options that capture and the stages get.

@@ -161,6 +161,14 @@ def test_accepts_the_modes_of_torch_compile(mode):
     assert torch.equal(braze.compile(double, mode=mode)(X), X * 2)
 
 
+def test_says_once_that_a_mode_changes_nothing_yet():
+    log.forget_warnings()
+    with logged() as messages:
+        braze.compile(double, mode="max-autotune-no-cudagraphs")
+        braze.compile(double, mode="max-autotune-no-cudagraphs")
+    assert [m[:6] for m in messages] == ["BZ0009"]
+
+
 def test_a_callable_backend_gets_graph_and_example_inputs():
     seen = []
 

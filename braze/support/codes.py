@@ -57,6 +57,11 @@ CODES: dict[str, Code] = {
         "A backend returned something that cannot be called.",
         "A backend takes (graph_module, example_inputs) and returns a callable.",
     ),
+    "BZ0009": Code(
+        "no effect yet",
+        "A mode or option asks for autotuning or CUDA graphs, which this version does not have.",
+        "Leave it out, or ignore the warning: results and kernels are those of the default mode.",
+    ),
     # -- BZ10xx: graph breaks
     "BZ1001": Code("asked for", "braze.graph_break() was called.", "Remove the call to have one graph."),
     "BZ1002": Code(
