@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture import sizes
 from braze.capture.breaks import Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
+from braze.capture.replay import native_new
 from braze.capture.values import CONSTANTS, NULL, is_bound_builtin, is_constant, is_identity_type
 
 if TYPE_CHECKING:
@@ -150,7 +151,9 @@ class RecipeTable:
             return self.sequence("set", value, set.__iter__(value), kind)
         if isinstance(value, frozenset):
             return Build("frozenset", self.items(frozenset.__iter__(value)), kind)
-        if kind in REDUCIBLE or isinstance(value, BaseException):
+        if isinstance(value, BaseException):
+            return self.exception(value, kind)
+        if kind in REDUCIBLE:
             return self.reduced(value)
         if kind.__flags__ & (1 << 9):
             return self.object(value, kind)
@@ -206,16 +209,38 @@ class RecipeTable:
         names, values = self.attributes(value)
         return Build("object", values, cls, names)
 
+    def exception(self, value: BaseException, cls: type) -> Recipe:
+        """An exception with its arguments, cause, context and attributes; no ``__init__`` runs a second time."""
+        written = bool(cls.__flags__ & (1 << 9))
+        make = [self.add(Constant(native_new(cls)))] if written else []
+        made = Build("call", (*make, self.add(Constant(cls)), *self.items(value.args)))
+        more = linked(value)
+        if not more:
+            return made
+        return Build("attributes", (self.add(made), *self.items(more.values())), None, tuple(more))
+
     def reduced(self, value: Any) -> Recipe:
-        """What says itself how to make it: iterators, exceptions."""
+        """What says itself how to make it: iterators."""
         made = value.__reduce__()
         callable_, args = made[0], made[1]
         parts = [self.add(Constant(callable_)), *self.items(args)]
-        if len(made) > 2 and made[2] is not None and not isinstance(value, BaseException):
+        if len(made) > 2 and made[2] is not None:
             if not isinstance(made[2], int):
                 raise Unrebuildable(value)
             return Build("iterator", (parts[1], self.id_of(made[2])))
         return Build("call", tuple(parts))
+
+
+def linked(value: BaseException) -> dict[str, Any]:
+    """The attributes of an exception beyond its arguments, in the order in which they are set."""
+    found = {
+        name: getattr(value, name)
+        for name in ("__cause__", "__context__")
+        if getattr(value, name) is not None
+    }
+    if value.__suppress_context__ != ("__cause__" in found):
+        found["__suppress_context__"] = value.__suppress_context__
+    return {**found, **value.__dict__}
 
 
 def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import opcode as cpython
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from braze.capture.opcodes.control import AFTER_FOR
 from braze.capture.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
 from braze.capture.records import BreakKind, FrameState, GraphBreak
 from braze.capture.values import NULL
-from braze.support.errors import Origin
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -32,8 +32,9 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
     inner = t.frames[-1]
     signal = t.break_at
     whole = signal is not None and signal.skip
-    following = inner.decoded.ops[inner.at][2]
-    kind, operands, detail, left, pushes = (BreakKind.RUN, [], None, len(inner.stack), 0)
+    following = inner.decoded.instruction(inner.at)[2]
+    whole_call: Pending = (BreakKind.RUN, [], None, len(inner.stack), 0)
+    kind, operands, detail, left, pushes = whole_call
     described = None if whole else describe(inner)
     if described is not None:
         kind, operands, detail, left, pushes = described
@@ -45,7 +46,7 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
     stacks = stacks_of(t, left)
     states = [suspended(table, inner, offset, stacks[0], pushes)]
     for f, stack in zip(reversed(t.frames[:-1]), stacks[1:], strict=True):
-        states.append(suspended(table, f, 2 * f.decoded.ops[f.at][2], stack, 1))
+        states.append(suspended(table, f, 2 * f.decoded.instruction(f.at)[2], stack, 1))
     return GraphBreak(
         kind=kind,
         operands=tuple(table.id_of(v) for v in operands),
@@ -103,7 +104,7 @@ def suspended(table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int
 
 def describe(f: Frame) -> Pending | None:
     """The instruction before which a frame stands, in the terms of residual code; None where it has none."""
-    _, arg, following, op = f.decoded.ops[f.at]
+    _, arg, following, op = f.decoded.instruction(f.at)
     name = cpython.opname[op]
     stack = f.stack
     size = len(stack)
@@ -150,9 +151,26 @@ UNARY = {
 }
 
 
-def call_pending(f: Frame, arg: int, stack: list[Any]) -> Pending:
+#: builtins that look at the frame that calls them: only the frame itself can run them
+OF_THE_FRAME = (
+    locals,
+    globals,
+    vars,
+    dir,
+    eval,
+    exec,
+    __import__,
+    super,
+    sys._getframe,
+    inspect.currentframe,
+)
+
+
+def call_pending(f: Frame, arg: int, stack: list[Any]) -> Pending | None:
     """A pending CALL."""
     fn, args = split_call(f, arg, stack)
+    if any(fn is builtin for builtin in OF_THE_FRAME):
+        return None
     return BreakKind.CALL, [fn, *args], tuple(f.kwnames), len(stack) - arg - 2, 1
 
 

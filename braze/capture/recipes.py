@@ -321,7 +321,7 @@ _WRITE: dict[str, Callable[[Rebuilder, Build, list[str]], str]] = {
 
 def _needs_fill(recipe: Build) -> bool:
     """Whether an instance is made first and filled by statements, rather than written as one expression."""
-    if recipe.kind == "object" or (recipe.kind == "function" and recipe.names):
+    if recipe.kind in ("object", "attributes") or (recipe.kind == "function" and recipe.names):
         return True
     return recipe.kind in ("list", "dict", "set") and (
         recipe.cls not in (None, list, dict, set) or bool(recipe.names)
@@ -331,6 +331,8 @@ def _needs_fill(recipe: Build) -> bool:
 def _empty(to: Rebuilder, recipe: Build) -> str:
     """An instance without its contents."""
     match recipe.kind, recipe.cls:
+        case "attributes", _:
+            return to._value(recipe.args[0])
         case "cell", _:
             return f"{to.names.name_of(types.CellType)}()"
         case "function", code:
@@ -341,7 +343,7 @@ def _empty(to: Rebuilder, recipe: Build) -> str:
         case "list" | "dict" | "set" as kind, cls if cls in (None, list, dict, set):
             return {"list": "[]", "dict": "{}", "set": "set()"}[kind]
         case "deque", None:
-            return f"{to.names.name_of(collections.deque)}()"
+            return f"{to.names.name_of(collections.deque)}((), {to._value(recipe.args[1])})"
         case _, cls:
             return f"{to.names.name_of(native_new(cls), 'new')}({to.names.name_of(cls)})"
 
@@ -357,7 +359,7 @@ def _fill_set(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list
 
 
 def _fill_deque(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
-    return [f"{name}.extend([{', '.join(items)}])"] if items else []
+    return [f"{name}.extend({items[0]})"]
 
 
 def _fill_dict(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
@@ -381,6 +383,7 @@ _FILL: dict[str, Callable[[Rebuilder, str, Build, list[str]], list[str]]] = {
     "set": _fill_set,
     "deque": _fill_deque,
     "object": lambda to, name, recipe, items: [],
+    "attributes": lambda to, name, recipe, items: [],
     "cell": _fill_cell,
     "function": _fill_function,
 }

@@ -48,7 +48,11 @@ class IdentityKey:
         return id(self.value) >> 4
 
     def __repr__(self) -> str:
-        return getattr(self.value, "__qualname__", None) or getattr(self.value, "__name__", None) or f"<{type(self.value).__name__}>"
+        return (
+            getattr(self.value, "__qualname__", None)
+            or getattr(self.value, "__name__", None)
+            or f"<{type(self.value).__name__}>"
+        )
 
 
 @interned
@@ -153,7 +157,8 @@ class Build:
     subclasses), "slice", "range", "object" (cls.__new__(cls), then attributes ``names``), "namedtuple",
     "function" (code; args: globals-owner function, name, defaults, kwdefaults, closure cells...),
     "cell" (args: contents or nothing), "method" (func, self), "partial", "iterator" (args: the
-    iterable, its position), "super", "call" (args[0] called with the others).
+    iterable, its position), "super", "attributes" (args: an object, then values of its attributes ``names``),
+    "deque" (args: a list, maxlen), "call" (args[0] called with the others).
     """
 
     kind: str
@@ -210,7 +215,9 @@ class BreakKind(enum.Enum):
     CALL_EX = "call_ex"  # operands: callable, tuple, dict or nothing
     BRANCH = "branch"  # operand: condition; detail: the two offsets (if false, if true), and pops
     NEXT = "next"  # operand: an iterator; detail: the two offsets (if exhausted: it is dropped; else: it and its item pushed)
-    OPERATOR = "operator"  # operands; detail: a function of module operator, or "getattr"/"setattr"/... by name
+    OPERATOR = (
+        "operator"  # operands; detail: a function of module operator, or "getattr"/"setattr"/... by name
+    )
     STATEMENT = "statement"  # as OPERATOR but pushes nothing (setattr, setitem, delattr, delitem)
     RUN = "run"  # no operand: the resume function starts *at* the instruction and runs it uncaptured
     RAISE = "raise"  # operand: the exception to raise in the innermost frame
