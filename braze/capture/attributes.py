@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,8 +56,7 @@ def load_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     return reader(t, obj, name, tail)
 
 
-@functools.cache
-def reader_of(cls: type) -> Any:
+def _reader_of(cls: type) -> Any:
     """How attributes of instances of a type are read."""
     if cls in BUILTIN_VALUES or cls in SymbolicTypes:
         return native_attr
@@ -78,6 +78,9 @@ def reader_of(cls: type) -> Any:
     if type(found) is types.FunctionType:
         return python_attr
     return instance_attr
+
+
+reader_of: Callable[[type], Any] = functools.cache(_reader_of)
 
 
 def native_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
@@ -104,7 +107,7 @@ def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     if value is not MISSING:
         return value
     cls = type(obj)
-    hook, owner = lookup_in_mro(cls, "__getattr__")
+    hook, _ = lookup_in_mro(cls, "__getattr__")
     if hook is MODULE_GETATTR:
         value = module_state(t, obj, name)
         if value is not MISSING:
@@ -132,7 +135,7 @@ def generic_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
 
 
 @functools.lru_cache(maxsize=8192)
-def _class_lookup(cls: type, name: str) -> tuple[Any, Any, bool]:
+def _class_lookup(cls: Any, name: str) -> tuple[Any, Any, bool]:
     found, owner = lookup_in_mro(cls, name)
     kind = type(found)
     data = found is not MISSING and (hasattr(kind, "__set__") or hasattr(kind, "__delete__"))
@@ -381,7 +384,7 @@ def super_attr(t: Tracer, proxy: Any, name: str, tail: bool) -> Any:
         found = type.__dict__["__dict__"].__get__(owner).get(name, MISSING)
         if found is MISSING:
             continue
-        if obj is obj_type or isinstance(obj, type) and obj_type is not type(obj):
+        if obj is obj_type or (isinstance(obj, type) and obj_type is not type(obj)):
             if name == "__new__":
                 return found.__func__ if isinstance(found, staticmethod) else found
             return class_super_value(t, found, owner, obj, name)

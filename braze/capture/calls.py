@@ -16,8 +16,8 @@ from braze.capture.attributes import class_lookup, instance_value, load_attr
 from braze.capture.breaks import HINT_MOVE, HINT_OP, graph_break
 from braze.capture.frame import bind
 from braze.capture.markers import DISABLED
-from braze.capture.records import Check, Step
 from braze.capture.recorder import RecordingMode
+from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
 from braze.capture.shadows import instance_dict
 from braze.capture.values import LRU_CACHE, MISSING, is_constant, lookup_in_mro
@@ -156,7 +156,7 @@ def may_call_back(args: Any, kwargs: dict[str, Any] | None) -> bool:
                 return True
             continue
         return True
-    return bool(kwargs) and may_call_back(kwargs.values(), None)
+    return kwargs is not None and may_call_back(kwargs.values(), None)
 
 
 #: functions that pybind11 makes are bound to a record of its own
@@ -394,12 +394,8 @@ def hooked(t: Tracer, module: Any) -> bool:
     """Whether a module has hooks, or is compiled by itself; guarded where it has not."""
     compiled, _ = lookup_in_mro(type(module), "_compiled_call_impl")
     own = instance_value(t, module, "_compiled_call_impl")
-    if (
-        own is not MISSING
-        and own is not None
-        or own is MISSING
-        and compiled is not None
-        and compiled is not MISSING
+    if (own is not MISSING and own is not None) or (
+        own is MISSING and compiled is not None and compiled is not MISSING
     ):
         return True
     node = t.tree.node_of(module)

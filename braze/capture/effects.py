@@ -24,7 +24,7 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
     for shadow in t.instance_dicts:
         effects += attributes_written(table, shadow)
     for node in t.slotted:
-        for name, value in node.slots.items():
+        for name, value in (node.slots or {}).items():
             target = table.add(FromSource(node.source))
             effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
     for table_of in t.globals.values():

@@ -1,4 +1,4 @@
-"""Frames of interpreted code, and code objects decoded once into (handler, argument, next) triples."""
+"""Frames of interpreted code, and code objects whose instructions are decoded when they are first met."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ CO_VARARGS = inspect.CO_VARARGS
 CO_VARKEYWORDS = inspect.CO_VARKEYWORDS
 EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 JUMPS_RELATIVE = frozenset(opcode.hasjrel)
-JUMPS_ABSOLUTE = frozenset(opcode.hasjabs)
 
 
 def _inline_caches() -> list[int]:
@@ -35,25 +34,31 @@ CACHES = _inline_caches()
 class Decoded:
     """What the interpreter needs to know of a code object."""
 
-    __slots__ = ("code", "library", "ops", "origins", "slots", "table")
+    __slots__ = ("code", "handlers", "library", "ops", "origins", "slots", "table")
 
     def __init__(self, code: types.CodeType, handlers: list[Any]) -> None:
         self.code = code
         self.slots = slot_names(code)
         #: by instruction index in code units: (handler, argument, index of the next instruction, opcode)
-        self.ops: list[Any] = _decode(code, handlers)
+        self.ops: list[Any] = [UNDECODED] * (len(code.co_code) // 2)
+        self.handlers = handlers
         self.table = exception_table(code)
         self.origins: dict[int, Origin] = {}
         #: code of PyTorch's: not a place to show to users
         self.library = False
+
+    def instruction(self, index: int) -> Any:
+        """The decoded instruction at an index."""
+        found = self.ops[index]
+        if found is UNDECODED:
+            found = self.ops[index] = decode(self.code, self.handlers, index)
+        return found
 
     def origin(self, index: int) -> Origin:
         """The user's place of the instruction at an index (in code units)."""
         found = self.origins.get(index)
         if found is None:
             code = self.code
-            if not self.origins:
-                self.origins.update({-1: Origin(code.co_filename, code.co_firstlineno)})
             found = self.origins[index] = _position(code, index)
         return found
 
@@ -86,36 +91,32 @@ def _position(code: types.CodeType, index: int) -> Origin:
     )
 
 
-def _decode(code: types.CodeType, handlers: list[Any]) -> list[Any]:
+def decode(code: types.CodeType, handlers: list[Any], index: int) -> tuple[Any, int, int, int]:
+    """(handler, argument, index of the next instruction, opcode) of the instruction at an index."""
     raw = code.co_code
-    ops: list[Any] = [None] * (len(raw) // 2)
-    extended = 0
-    start = -1
-    i = 0
-    while i < len(ops):
-        op, arg = raw[2 * i], raw[2 * i + 1] | extended
-        if start < 0:
-            start = i
-        following = i + 1
-        if op == EXTENDED_ARG:
-            extended = arg << 8
-            i = following
-            continue
-        following += CACHES[op] if op < len(CACHES) else 0
-        if op in JUMPS_RELATIVE:
-            back = "BACKWARD" in opcode.opname[op]
-            arg = following - arg if back else following + arg
-        for at in range(start, i + 1):  # a jump may land on the EXTENDED_ARG
-            ops[at] = (handlers[op], arg, following, op)
-        extended = 0
-        start = -1
-        i = following
-    return ops
+    at = index
+    op, arg = raw[2 * at], raw[2 * at + 1]
+    while op == EXTENDED_ARG:
+        at += 1
+        op, arg = raw[2 * at], raw[2 * at + 1] | arg << 8
+    following = at + 1 + (CACHES[op] if op < len(CACHES) else 0)
+    if op in JUMPS_RELATIVE:
+        arg = following - arg if "BACKWARD" in opcode.opname[op] else following + arg
+    return handlers[op], arg, following, op
+
+
+def decode_here(t: Any, f: Frame, arg: int) -> Any:
+    """Stands for every instruction until it is first met: decode it, then do it."""
+    handler, arg, f.ip, _ = f.decoded.instruction(f.at)
+    return handler(t, f, arg)
+
+
+UNDECODED = (decode_here, 0, 0, -1)
 
 
 def exception_table(code: types.CodeType) -> tuple[tuple[int, int, int, int, bool], ...]:
     """(start, end, target, depth, lasti) in code units, innermost last as in the code object."""
-    entries = []
+    entries: list[tuple[int, int, int, int, bool]] = []
     data = iter(code.co_exceptiontable)
 
     def varint() -> int:
@@ -161,7 +162,7 @@ class Frame:
         self.decoded = decoded
         self.code = decoded.code
         self.globals = function.__globals__
-        self.builtins = function.__builtins__
+        self.builtins: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]
         self.locals = localsplus
         self.stack: list[Any] = []
         self.ip = 0
@@ -180,7 +181,9 @@ def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None,
     """
     code = function.__code__
     count, keyword_only, flags = code.co_argcount, code.co_kwonlyargcount, code.co_flags
-    slots: list[Any] = [NULL] * (len(slot_names(code)) if code.co_cellvars else code.co_nlocals + len(code.co_freevars))
+    slots: list[Any] = [NULL] * (
+        len(slot_names(code)) if code.co_cellvars else code.co_nlocals + len(code.co_freevars)
+    )
     given = len(args)
     named = count + keyword_only
     if given > count and not flags & CO_VARARGS:

@@ -40,9 +40,9 @@ class Globals:
         value = self.real.get(name, MISSING)
         if value is MISSING:
             value = self._builtin(t, name)
-        elif self.library and is_identity_type(type(value)):
-            pass
-        elif self.trusted and type(value) in CONSTANTS and not name.startswith("_global"):
+        elif (self.library and is_identity_type(type(value))) or (
+            self.trusted and type(value) in CONSTANTS and not name.startswith("_global")
+        ):
             pass
         elif self.owner is None:
             value = t.root_global(name, value)

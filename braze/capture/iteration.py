@@ -52,7 +52,7 @@ def iterate(t: Tracer, value: Any) -> Any:
 
 def iter_by_index(t: Tracer, value: Any) -> Any:
     """The old protocol: ``__getitem__`` with 0, 1, 2... until IndexError."""
-    items = []
+    items: list[Any] = []
     while True:
         try:
             items.append(t.item(value, len(items)))

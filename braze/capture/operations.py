@@ -11,7 +11,7 @@ import torch
 from braze.capture.breaks import graph_break
 from braze.capture.calls import call_c
 from braze.capture.shadows import DictShadow
-from braze.capture.values import CONSTANTS, MISSING, lookup_in_mro
+from braze.capture.values import CONSTANTS, MISSING, lookup_in_mro, words
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -22,11 +22,11 @@ SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *
 #: operator function -> (method, reflected method)
 METHODS = {
     getattr(operator, f"{n}_" if n in ("and", "or") else n): (f"__{n}__", f"__r{n}__")
-    for n in "add and floordiv lshift matmul mul mod or pow rshift sub truediv xor".split()
+    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
 }
 METHODS |= {
     getattr(operator, f"i{n}"): (f"__i{n}__", f"__{n}__", f"__r{n}__")
-    for n in "add and floordiv lshift matmul mul mod or pow rshift sub truediv xor".split()
+    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
 }
 COMPARE_METHODS = {
     operator.lt: ("__lt__", "__gt__"),
@@ -79,7 +79,7 @@ def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
 #: ``2 += tensor`` makes a new tensor
 NOT_IN_PLACE = {
     getattr(operator, f"i{n}"): getattr(operator, f"{n}_" if n in ("and", "or") else n)
-    for n in "add and floordiv lshift matmul mul mod or pow rshift sub truediv xor".split()
+    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
 }
 
 

@@ -11,7 +11,7 @@ from braze.capture.breaks import Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
 from braze.capture.pending import break_state
-from braze.capture.records import Capture, Check, Guard, GraphBreak, ShapeRelation
+from braze.capture.records import Capture, Check, GraphBreak, Guard, ShapeRelation
 from braze.capture.sources import Node
 from braze.graph.fakes import spec_of
 from braze.graph.specs import SymbolSpec
@@ -75,7 +75,9 @@ def finish(
             graph.erase_node(node)
     module = close_graph(t, table)
     if module is None:
-        inputs = [(node, place) for node, place in inputs if node in table.kept and place in t.symbolic_places]
+        inputs = [
+            (node, place) for node, place in inputs if node in table.kept and place in t.symbolic_places
+        ]
     for node, place in inputs:
         node.meta["source"] = str(place.source)
     return Capture(

@@ -27,6 +27,8 @@ from typing import Any
 
 import torch
 
+from braze.capture.values import words
+
 
 class Purity(Enum):
     """What a C callable does besides giving a result."""
@@ -37,8 +39,10 @@ class Purity(Enum):
 
 B, C = Purity.BLIND, Purity.CALLS
 
-_BUILTINS = """abs all any ascii bin chr divmod format hash hex isinstance issubclass len max min oct ord pow
-repr round sorted sum callable iter next""".split()
+_BUILTINS = words(
+    """abs all any ascii bin chr divmod format hash hex isinstance issubclass len max min oct ord pow
+    repr round sorted sum callable iter next"""
+)
 
 #: functions known by identity
 FUNCTIONS: dict[Any, Purity] = {getattr(builtins, name): C for name in _BUILTINS}
@@ -55,13 +59,18 @@ FUNCTIONS |= {
     abc.ABCMeta.__instancecheck__: B,
 }
 #: functions of PyTorch that tell a setting; those that a version lacks are left out
-_SETTINGS = """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
-_get_cudnn_enabled _get_mkldnn_enabled _cuda_getDeviceCount _len_torch_function_stack _len_torch_dispatch_stack
-get_num_threads _get_cpu_capability _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled _get_math_sdp_enabled
-_get_cudnn_sdp_enabled _get_default_device is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
-is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available _get_deterministic_algorithms
-_get_cublas_allow_tf32 _get_float32_matmul_precision _are_functorch_transforms_active _get_custom_class_python_wrapper
-is_inference_mode_enabled _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype""".split()
+_SETTINGS = words(
+    """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled
+    _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
+    _get_cudnn_enabled _get_mkldnn_enabled _cuda_getDeviceCount _len_torch_function_stack
+    _len_torch_dispatch_stack get_num_threads _get_cpu_capability _get_flash_sdp_enabled
+    _get_mem_efficient_sdp_enabled _get_math_sdp_enabled _get_cudnn_sdp_enabled _get_default_device
+    is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
+    is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available
+    _get_deterministic_algorithms _get_cublas_allow_tf32 _get_float32_matmul_precision
+    _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
+    _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
+)
 for _home in (torch._C, torch, torch._C._functorch):
     FUNCTIONS |= {
         vars(_home)[name]: B

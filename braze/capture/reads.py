@@ -91,8 +91,7 @@ def foreign(t: Tracer, node: Node, real: Any) -> Any:
     return t.tree.bind(node, real, real)
 
 
-@functools.cache
-def wrapper_of(cls: type) -> Wrap:
+def _wrapper_of(cls: type) -> Wrap:
     """How values of a type are wrapped."""
     if cls in CONSTANTS or cls in BY_VALUE:
         return constant
@@ -113,3 +112,6 @@ def wrapper_of(cls: type) -> Wrap:
     if cls in (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
         return foreign
     return instance
+
+
+wrapper_of: Callable[[type], Wrap] = functools.cache(_wrapper_of)

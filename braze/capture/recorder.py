@@ -25,15 +25,19 @@ from braze.graph.torch_compat import TENSOR_BASE, disable_functions
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
+from braze.capture.values import words
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 BASE = TENSOR_BASE
 
 #: answers that depend on what a tensor holds
 DATA = frozenset(
-    """item tolist __bool__ __int__ __float__ __complex__ __index__ numpy __array__ data_ptr is_nonzero __contains__
-    __repr__ __str__ __format__ storage untyped_storage _typed_storage __dlpack__ cpu_data backward register_hook __reduce_ex__
-    register_post_accumulate_grad_hook retain_grad share_memory_ pin_memory __deepcopy__ set_ __torch_dispatch__""".split()
+    words(
+        """item tolist __bool__ __int__ __float__ __complex__ __index__ numpy __array__ data_ptr is_nonzero
+    __contains__ __repr__ __str__ __format__ storage untyped_storage _typed_storage __dlpack__
+    cpu_data backward register_hook __reduce_ex__ register_post_accumulate_grad_hook retain_grad
+    share_memory_ pin_memory __deepcopy__ set_ __torch_dispatch__"""
+    )
 )
 #: functions that give metadata or a flag: run on the fake, never recorded
 NO_RESULT = frozenset({"set_grad_enabled"})
@@ -217,9 +221,12 @@ def is_metadata_getter(func: Any) -> bool:
 
 
 METADATA = frozenset(
-    """shape dtype device ndim requires_grad is_leaf layout is_cuda is_cpu is_sparse is_quantized is_meta is_mkldnn
-    is_nested is_mps is_xpu is_xla is_vulkan is_ort is_ipu is_hpu is_mtia is_maia itemsize nbytes name names output_nr
-    is_sparse_csr _version grad_fn retains_grad _backward_hooks _is_view is_inference""".split()
+    words(
+        """shape dtype device ndim requires_grad is_leaf layout is_cuda is_cpu is_sparse is_quantized
+    is_meta is_mkldnn is_nested is_mps is_xpu is_xla is_vulkan is_ort is_ipu is_hpu is_mtia is_maia
+    itemsize nbytes name names output_nr is_sparse_csr _version grad_fn retains_grad _backward_hooks
+    _is_view is_inference"""
+    )
 )
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import attributes, calls, markers, operations, policy
-from braze.capture.attributes import dict_get, generic_attr, load_attr
+from braze.capture import calls, markers, operations
+from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
-from braze.capture.iteration import advance, elements, iterate, length
+from braze.capture.iteration import advance, iterate, length
 from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
-from braze.capture.values import MISSING, is_constant
+from braze.capture.values import MISSING
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -138,7 +138,7 @@ def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(isinstance)
 def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     value, kinds = args
-    if type(value) is torch.SymInt and (kinds is int or type(kinds) is tuple and int in kinds):
+    if type(value) is torch.SymInt and (kinds is int or (type(kinds) is tuple and int in kinds)):
         return True
     return isinstance(value, kinds)
 
@@ -197,7 +197,9 @@ def over_all(cls: Any) -> None:
 
 def own_iterable(t: Tracer, value: Any) -> Any:
     """A value that C code may iterate: a container as it is, else an iterator that we made."""
-    if isinstance(value, calls.CONTAINER_BASES) or callable(value) and not isinstance(value, torch.nn.Module):
+    if isinstance(value, calls.CONTAINER_BASES) or (
+        callable(value) and not isinstance(value, torch.nn.Module)
+    ):
         return value
     if isinstance(value, torch.Tensor) or operations.python_method(value, "__iter__") is not MISSING:
         return iterate(t, value)
@@ -208,8 +210,8 @@ def own_iterable(t: Tracer, value: Any) -> Any:
 
 for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted, reversed):
     over_elements(_cls)
-for _cls in (zip, map, filter, max, min):
-    over_all(_cls)
+for _function in (zip, map, filter, max, min):
+    over_all(_function)
 
 
 @rule(operator.index)

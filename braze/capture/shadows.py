@@ -133,7 +133,8 @@ class SequenceShadow:
 
 
 def _iterate(view: Any) -> Any:
-    for base in (list, tuple, set, frozenset, collections.deque):
+    bases: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+    for base in bases:
         if isinstance(view, base):
             return base.__iter__(view)
     return iter(view)
@@ -188,7 +189,7 @@ def guard_keys(t: Tracer, shadow: DictShadow, keys: list[Any]) -> None:
 def shadow_dict(t: Tracer, node: Node, real: dict[Any, Any]) -> Any:
     """A lazily filled shadow of a dict or of an instance of a subclass of dict."""
     cls = type(real)
-    view = {} if cls is dict else native_new(cls)(cls)
+    view: Any = {} if cls is dict else native_new(cls)(cls)
     if isinstance(real, collections.defaultdict):
         view.default_factory = real.default_factory
     node.guard(Check.TYPE, cls)

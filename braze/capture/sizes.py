@@ -69,10 +69,11 @@ def of_symbol(recorder: Recorder, symbol: Any) -> Any:
 def make_value(recorder: Recorder, expr: Any) -> Any:
     """A SymInt for an expression."""
     hint = int(expr.xreplace({s: recorder.mode.symbols[str(s)].hint for s in expr.free_symbols}))
+    assert recorder.mode.env is not None
     return recorder.mode.env.create_symintnode(expr, hint=hint)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Any] = {
     "Add": operator.add,
     "Mul": operator.mul,
     "FloorDiv": operator.floordiv,

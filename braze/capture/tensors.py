@@ -9,19 +9,22 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.breaks import graph_break
-from braze.capture.records import Step
 from braze.capture.recorder import METADATA
+from braze.capture.records import Step
 from braze.capture.shadows import instance_dict
-from braze.capture.values import MISSING, lookup_in_mro
+from braze.capture.values import MISSING, lookup_in_mro, words
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
 #: methods that give metadata and never change anything
 QUERIES = frozenset(
-    """size dim stride numel nelement element_size storage_offset is_contiguous is_floating_point is_complex is_signed
-    is_inference get_device type_as_tuple ndimension is_conj is_neg is_pinned is_same_size is_set_to is_distributed
-    sym_size has_names dense_dim sparse_dim _is_view q_scale __len__ __hash__ is_shared""".split()
+    words(
+        """size dim stride numel nelement element_size storage_offset is_contiguous is_floating_point
+    is_complex is_signed is_inference get_device type_as_tuple ndimension is_conj is_neg is_pinned
+    is_same_size is_set_to is_distributed sym_size has_names dense_dim sparse_dim _is_view q_scale
+    __len__ __hash__ is_shared"""
+    )
 )
 REFUSED_FIELDS = frozenset(
     {"grad_fn", "_grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks", "_cdata", "_base"}

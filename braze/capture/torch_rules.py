@@ -73,7 +73,7 @@ def enter_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(torch.inference_mode.__exit__)
 def exit_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    manager, entered, before, grad = t.inference.pop()
+    _, entered, before, grad = t.inference.pop()
     node = t.recorder.graph.create_node(
         "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
     )

@@ -7,6 +7,7 @@ import functools
 import re
 import types
 import typing
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
@@ -72,10 +73,12 @@ FAKES = torch.Tensor
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-@functools.cache
-def is_identity_type(cls: type) -> bool:
+def _is_identity_type(cls: type) -> bool:
     """Whether instances of ``cls`` are known by identity."""
     return cls in IDENTITIES or issubclass(cls, type | types.ModuleType | Enum) or cls.__module__ == "typing"
+
+
+is_identity_type: Callable[[type], bool] = functools.cache(_is_identity_type)
 
 
 def is_bound_builtin(value: Any) -> bool:
@@ -83,6 +86,11 @@ def is_bound_builtin(value: Any) -> bool:
     if type(value) not in (types.BuiltinFunctionType, types.MethodWrapperType):
         return False
     return not isinstance(value.__self__, types.ModuleType | type | types.NoneType)
+
+
+def words(text: str) -> list[str]:
+    """A table of names, written as text."""
+    return text.split()
 
 
 def is_constant(value: Any) -> bool:

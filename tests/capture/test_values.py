@@ -164,7 +164,7 @@ def test_generators():
 def test_strings():
     def f(x, name):
         key = f"{name}_{x.shape[0]:>3}_{3.14159:.2f}_{name!r}"
-        return {key: x, "-".join(["a", name]).upper(): x + 1, "%s-%d" % (name, 3): x}
+        return {key: x, "-".join(["a", name]).upper(): x + 1, "%-4s" % name: x}  # noqa: UP031
 
     check(f, X, "n")
 
@@ -179,7 +179,18 @@ def test_containers():
         merged = {**table, "z": x}
         q = collections.deque([x], maxlen=2)
         q.append(x + 1)
-        return d, dict(dd), a + c, b, merged, list(q), items[::-1], table.get("nope", 3), sorted(table), max(3, 4)
+        return (
+            d,
+            dict(dd),
+            a + c,
+            b,
+            merged,
+            list(q),
+            items[::-1],
+            table.get("nope", 3),
+            sorted(table),
+            max(3, 4),
+        )
 
     check(f, X, [X, X + 1, X + 2], {"b": X, "a": 2})
 
@@ -317,7 +328,12 @@ def test_functools():
 
     def f(x):
         lazy = Lazy()
-        return x * cached(3), wrapped(x), lazy.value + lazy.value, functools.reduce(lambda a, b: a + b, [x, x, x])
+        return (
+            x * cached(3),
+            wrapped(x),
+            lazy.value + lazy.value,
+            functools.reduce(lambda a, b: a + b, [x, x, x]),
+        )
 
     check(f, X)
 
@@ -435,6 +451,15 @@ def test_tensor_methods_and_indexing():
             first = first + row
         a, b, c = x.split(1, dim=1)
         values, indices = x.max(dim=-1)
-        return x[:, None, ..., 1:], torch.where(mask, x, -x), first * second, [a, b, c], values, indices, x @ x.T, 1 - x
+        return (
+            x[:, None, ..., 1:],
+            torch.where(mask, x, -x),
+            first * second,
+            [a, b, c],
+            values,
+            indices,
+            x @ x.T,
+            1 - x,
+        )
 
     check(f, X)

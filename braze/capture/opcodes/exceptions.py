@@ -13,12 +13,12 @@ from braze.capture.values import MISSING
 
 @opcode("RAISE_VARARGS")
 def raise_varargs(t: Any, f: Any, arg: int) -> None:
-    cause = f.stack.pop() if arg == 2 else MISSING
+    cause: Any = f.stack.pop() if arg == 2 else MISSING
     if arg == 0:
         if t.handled is None:
             raise RuntimeError("No active exception to reraise")
         raise t.handled
-    error = f.stack.pop()
+    error: Any = f.stack.pop()
     if isinstance(error, type):
         error = t.call(error, ())
     if not isinstance(error, BaseException):

@@ -9,11 +9,12 @@ from typing import Any
 from braze.capture.breaks import graph_break
 from braze.capture.opcodes.table import opcode
 from braze.capture.operations import binary, compare, contains, delete_item, get_item, set_item, text, unary
+from braze.capture.values import words
 
-BINARY = (
-    "add and floordiv lshift matmul mul mod or pow rshift sub truediv xor "
-    "iadd iand ifloordiv ilshift imatmul imul imod ior ipow irshift isub itruediv ixor"
-).split()
+BINARY = words(
+    """add and floordiv lshift matmul mul mod or pow rshift sub truediv xor iadd iand ifloordiv ilshift
+    imatmul imul imod ior ipow irshift isub itruediv ixor"""
+)
 BINARY_OPERATORS = tuple(getattr(operator, f"{n}_" if n in ("and", "or") else n) for n in BINARY)
 COMPARE = {
     "<": operator.lt,
