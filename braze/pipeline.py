@@ -38,7 +38,7 @@ GraphCall = Callable[[Sequence[Any]], Sequence[Any]]
 
 @record
 class CompiledInfo:
-    """What a compile came to, for ``explain``."""
+    """What a compile came to, for ``explain``. ``fixed``: kernels and calls that run only when a constant changes."""
 
     name: str
     kernels: tuple[str, ...]
@@ -46,6 +46,7 @@ class CompiledInfo:
     groups: tuple[GroupReport, ...]
     arena_bytes: str
     seconds: float
+    fixed: tuple[str, ...] = ()
 
 
 def compile_graph(
@@ -124,7 +125,10 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     """Groups to kernels, and the module that calls them."""
     with trace.stage("codegen"):
         on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
-        kernels = (*c_code.generate(plan, on_cpu), *triton_code.generate(plan, ctx))
+        plans = (plan,) if plan.fixed is None else (plan, plan.fixed)
+        kernels = tuple(
+            k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_code.generate(p, ctx))
+        )
         host = generate_host(plan, kernels, ctx, CUnits(c_code.assemble, c_code.split))
     trace.dump(f"{ctx.name}_host", "py", host.source)
     for k, unit in enumerate(host.units):
@@ -198,4 +202,5 @@ def info(plan: Schedule, ctx: CompileContext, seconds: float) -> CompiledInfo:
     groups = report(plan)
     externs = tuple(g.call.target for g in plan.groups if isinstance(g.call, ExternCall))
     kernels = tuple(g.name for g in plan.groups if not isinstance(g.call, ExternCall))
-    return CompiledInfo(ctx.name, kernels, externs, groups, str(plan.memory.arena_bytes), seconds)
+    fixed = tuple(g.name for g in plan.fixed.groups) if plan.fixed is not None else ()
+    return CompiledInfo(ctx.name, kernels, externs, groups, str(plan.memory.arena_bytes), seconds, fixed)

@@ -14,6 +14,7 @@ from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
 from braze.runtime.operators import operator
 from braze.runtime.packed import PackedWeights, packer
 from braze.runtime.placement import Layouts
+from braze.runtime.watch import Watch
 
 _numbers = itertools.count()
 
@@ -49,6 +50,10 @@ class Runtime:
         names, packed_bytes, weight_bytes = zip(*weights, strict=True)
         packers = [packer(self._symbol(name)) for name in names]
         return PackedWeights(packers, packed_bytes, weight_bytes, self.segment("sample_weights"))
+
+    def fixed(self, call: Callable[[Sequence[Any]], tuple[Any, ...]], sizes: Sequence[int]) -> Watch:
+        """The keeper of values that depend on constants only: made again when a constant changes."""
+        return Watch(sizes, self.segment("sample_weights"), lambda constants, changed: call(constants))
 
     def triton(self, name: str) -> Callable[..., Any]:
         """The launcher of a Triton kernel."""

@@ -20,7 +20,7 @@ from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol
 
 
 def group_of(
-    block: Block, number: int, needed: set[str], buffers: Mapping[str, Buffer], choices: Choices
+    block: Block, number: str, needed: set[str], buffers: Mapping[str, Buffer], choices: Choices
 ) -> Group:
     """The group of a block; ``needed``: the buffers somebody outside of it reads."""
     if block.shape is Shape.EXTERN:
@@ -47,7 +47,7 @@ def _language(device: str) -> str:
     return "cpu" if device == "cpu" else "triton"
 
 
-def _extern(block: Block, number: int) -> Group:
+def _extern(block: Block, number: str) -> Group:
     assert block.call is not None
     found = block.accesses
     name = f"{block.call.name}_{number}"
@@ -55,7 +55,7 @@ def _extern(block: Block, number: int) -> Group:
     return Group(name, GroupKind.EXTERN, call=block.call, reads=reads, writes=writes, device=block.device)
 
 
-def _template(block: Block, nest: LoopNest, number: int) -> Group:
+def _template(block: Block, nest: LoopNest, number: str) -> Group:
     call = block.call
     assert isinstance(call, TemplateCall)
     made = dataclasses.replace(call, axes=nest.axes, epilogue=nest.stores, ops=_ops((call, nest)))

@@ -37,6 +37,8 @@ class Choices:
     rounds = 4
     #: bytes of a reduced row that may be held at once
     persistent_bytes = 32 << 10
+    #: bytes of results that depend on constants only and may be kept between calls
+    fixed_bytes = 64 << 20
     #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
     sibling_share = 0.5
 

@@ -42,7 +42,8 @@ def print_schedule(s: Schedule) -> str:
     for slot in s.memory.slots:
         over = f" over {replaced[slot.buffer]}" if slot.buffer in replaced else ""
         lines.append(f"  {slot.buffer}: {slot.bytes} bytes at {slot.offset}{over}")
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text if s.fixed is None else f"{text}\ncomputed once:\n{print_schedule(s.fixed)}"
 
 
 def _group(g: Group) -> list[str]:

@@ -68,10 +68,14 @@ class MemoryPlan:
 
 @record
 class Schedule:
+    """``fixed``: the part that depends on constants only. Its outputs are the last inputs of ``program``; the
+    host computes them once, and again when a constant changes."""
+
     program: LoopProgram
     groups: tuple[Group, ...]
     memory: MemoryPlan
     aliases: tuple[tuple[str, str], ...] = ()  # buffer -> buffer whose storage it shares
+    fixed: Schedule | None = None
 
     def buffer(self, name: str) -> Buffer:
         return self.program.buffer(name)

@@ -11,6 +11,7 @@ from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import edges, families, group_accesses, needed_steps
 from braze.schedule.fusion import Fusion, kept_buffers
+from braze.schedule.hoist import hoist
 from braze.schedule.memory import plan_memory
 from braze.schedule.order import low_peak_order
 from braze.schedule.records import Group, Schedule
@@ -22,14 +23,21 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     choices = choices or Choices(ctx.options)
     kept = kept_buffers(program)
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
-    blocks = _blocks(program, choices)
-    groups = _groups(program, blocks, kept, choices)
-    groups = _ordered(program, groups, kept, choices)
-    memory = plan_memory(program, groups, kept)
-    made = Schedule(program, tuple(groups), memory, _aliases(program))
+    constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
+    fixed = _scheduled(constant, choices, "fixed") if constant is not None else None
+    made = dataclasses.replace(_scheduled(program, choices, ""), fixed=fixed)
     if ctx.options.verify:
         verify_schedule(made)
     return made
+
+
+def _scheduled(program: LoopProgram, choices: Choices, label: str) -> Schedule:
+    kept = kept_buffers(program)
+    blocks = _blocks(program, choices)
+    groups = _groups(program, blocks, kept, choices, label)
+    groups = _ordered(program, groups, kept, choices)
+    memory = plan_memory(program, groups, kept)
+    return Schedule(program, tuple(groups), memory, _aliases(program))
 
 
 def _blocks(program: LoopProgram, choices: Choices) -> list[Block]:
@@ -38,7 +46,9 @@ def _blocks(program: LoopProgram, choices: Choices) -> list[Block]:
     return [block_of(k, s) for k, s in enumerate(program.steps)]
 
 
-def _groups(program: LoopProgram, blocks: list[Block], kept: set[str], choices: Choices) -> list[Group]:
+def _groups(
+    program: LoopProgram, blocks: list[Block], kept: set[str], choices: Choices, label: str
+) -> list[Group]:
     buffers = {b.name: b for b in program.buffers}
     readers: dict[str, list[Block]] = {}
     for block in blocks:
@@ -49,7 +59,7 @@ def _groups(program: LoopProgram, blocks: list[Block], kept: set[str], choices: 
         needed = {
             n for n in block.accesses.writes if n in kept or any(r is not block for r in readers.get(n, ()))
         }
-        groups.append(group_of(block, number, needed, buffers, choices))
+        groups.append(group_of(block, f"{label}{number}", needed, buffers, choices))
     return groups
 
 

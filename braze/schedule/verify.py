@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braze.loops.ir import BufferKind, LoopNest, LoopProgram
+from braze.loops.ir import BufferKind, BufferView, LoopNest, LoopProgram
 from braze.schedule.dependences import ORDER, accesses
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.support.errors import InternalError
@@ -17,6 +17,11 @@ def verify_schedule(s: Schedule) -> None:
     for group in s.groups:
         _group_is_well_formed(group)
     check_memory(s.groups, s.memory)
+    if s.fixed is not None:
+        verify_schedule(s.fixed)
+        made = tuple(o.buffer for o in s.fixed.program.outputs if isinstance(o, BufferView))
+        if not made or s.program.inputs[-len(made) :] != made:
+            _fail("the fixed part's outputs are not the program's last inputs")
 
 
 def _fail(what: str, group: Group | None = None) -> None:

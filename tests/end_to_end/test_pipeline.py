@@ -134,6 +134,35 @@ def test_weight_changes_are_seen() -> None:
             torch.testing.assert_close(call(x, w)[0], fn(x, w), rtol=1e-5, atol=1e-5)
 
 
+def test_what_depends_on_constants_is_computed_once() -> None:
+    """Batch norm's scale and a weight's cast are kept, and follow changes of the parameters."""
+    x = torch.randn(4, 8, 6, 6)
+    parameters = [
+        torch.randn(8),
+        torch.rand(8) + 0.5,
+        torch.randn(8),
+        torch.randn(8),
+        torch.randn(8, 8).double(),
+    ]
+
+    def fn(x: Any, mean: Any, var: Any, weight: Any, bias: Any, mix: Any) -> Any:
+        y = F.batch_norm(x, mean, var, weight, bias, False, 0.1, 1e-5)
+        return torch.matmul(y.mean((2, 3)), mix.float()), y
+
+    call, info = compiled(fn, (x, *parameters), parameters=range(1, 6))
+    assert info.fixed
+    with torch.no_grad():
+        for change in (
+            lambda: None,
+            lambda: parameters[1].mul_(2),
+            lambda: parameters[4].data.neg_(),
+            lambda: None,
+        ):
+            change()
+            for found, expected in zip(call(x, *parameters), fn(x, *parameters), strict=True):
+                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_grad_mode_does_not_matter() -> None:
     """Parameters that require grad meet out= calls only with grad mode off."""
     x, y = torch.randn(4, 8, 8), torch.nn.Parameter(torch.randn(4, 8, 8))

@@ -27,26 +27,32 @@ class CUnits:
 
 def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContext, c: CUnits) -> HostModule:
     """The host module of a schedule with one kernel text per loop or template group (by name)."""
-    writer = _Host(s, kernels)
-    source = writer.source(ctx.name)
-    texts = tuple(k.source for k in writer.unique.values() if k.language == "c")
-    units: tuple[str, ...] = ()
-    if writer.segments:
-        batches = c.split(texts, ctx.target.cores)
-        functions = {name for name, k in writer.unique.items() if k.language == "c"}
-        units = tuple(c.assemble(batch, runtime=False) for batch in batches)
-        tail = [declarations(functions), SAMPLER if writer.packs else "", *writer.segment_texts]
-        units = (c.assemble(tail, runtime=True), *units)
-    return HostModule(
-        ctx.name, source, tuple(writer.unique.values()), ctx.target.arch, units, s.program.device
+    writers = [_Host(s.fixed, kernels, "fixed_")] if s.fixed is not None else []
+    writers.append(_Host(s, kernels, ""))
+    functions = [line for writer in writers for line in ("", "", *writer.function())]
+    source = "\n".join(
+        [f'"""Host module of {ctx.name}: written by braze."""', "", "import torch", *functions, ""]
     )
+    unique = tuple(k for writer in writers for k in writer.unique.values())
+    segments = [text for writer in writers for text in writer.segment_texts]
+    units: tuple[str, ...] = ()
+    if segments or s.fixed is not None:
+        texts = tuple(k.source for k in unique if k.language == "c")
+        batches = c.split(texts, ctx.target.cores)
+        names = {k.name for k in unique if k.language == "c"}
+        units = tuple(c.assemble(batch, runtime=False) for batch in batches)
+        watched = s.fixed is not None or any(writer.packs for writer in writers)
+        tail = [declarations(names), SAMPLER if watched else "", *segments]
+        units = (c.assemble(tail, runtime=True), *units)
+    return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device)
 
 
 class _Host:
-    """Collects the parts of one module while walking the groups."""
+    """Collects the parts of one function while walking the groups."""
 
-    def __init__(self, s: Schedule, kernels: Sequence[KernelText]) -> None:
+    def __init__(self, s: Schedule, kernels: Sequence[KernelText], prefix: str) -> None:
         self.schedule = s
+        self.prefix = prefix
         self.homes = Homes(s)
         self.views = Views(self.homes)
         self.sizes: tuple[Symbol, ...] = tuple(x.symbol for x in s.program.sizes)
@@ -63,20 +69,15 @@ class _Host:
         self.last = {n: k for k, g in enumerate(s.groups) for n in (*g.reads, *g.writes)}
         self.kept = {o.buffer for o in s.program.outputs if isinstance(o, BufferView)}
 
-    def source(self, name: str) -> str:
-        """The module's text."""
+    def function(self) -> list[str]:
+        """The function that makes the call, as lines."""
         self._groups()
         body = [line for x in self.body for line in ([x] if isinstance(x, str) else self._segment(x))]
         returned = self._outputs()
         inputs = self._inputs()
         arena = self._arena()
         lines = [
-            f'"""Host module of {name}: written by braze."""',
-            "",
-            "import torch",
-            "",
-            "",
-            "def make(runtime):",
+            f"def {'make_fixed' if self.prefix else 'make'}(runtime):",
             "    as_strided, empty_strided = torch.as_strided, torch.empty_strided",
             "    relayout, take, give = runtime.relayout, runtime.take, runtime.give",
             *_indent(self.bindings),
@@ -93,12 +94,14 @@ class _Host:
         lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
         if arena:
             lines.append("        give(arena)")
-        lines += [f"        return {returned}", "", "    return call", ""]
-        return "\n".join(lines)
+        return [*lines, f"        return {returned}", "", "    return call"]
 
     def _inputs(self) -> list[str]:
         names = []
-        for k, buffer in enumerate(self.schedule.program.inputs):
+        fixed = self.schedule.fixed
+        made = tuple(o.buffer for o in fixed.program.outputs if isinstance(o, BufferView)) if fixed else ()
+        given = self.schedule.program.inputs[: len(self.schedule.program.inputs) - len(made)]
+        for k, buffer in enumerate(given):
             symbols = [x for x in self.schedule.program.sizes if x.input == k and x.dim < 0]
             names.append(
                 identifier(buffer) if buffer else identifier(symbols[0].symbol.name) if symbols else "_"
@@ -108,12 +111,21 @@ class _Host:
             if x.dim >= 0:
                 buffer = identifier(self.schedule.program.inputs[x.input])
                 lines.append(f"{identifier(x.symbol.name)} = {buffer}.size({x.dim})")
+        if fixed is not None:
+            lines.append(self._fixed(fixed, made))
         for variable, (constant, expression) in self.views.of_constants.items():
             self.bindings.append(f"{variable}_of = runtime.constant_view(lambda {constant}: {expression})")
             lines.append(f"{variable} = {variable}_of({constant})")
         if self.packs:
             lines.append(self._packed_weights())
         return lines
+
+    def _fixed(self, fixed: Schedule, made: tuple[str, ...]) -> str:
+        """Bind the keeper of what depends on constants only; the statement that asks it."""
+        sizes = tuple(storage_bytes(self.homes.buffers[name]) for name in fixed.program.inputs)
+        self.bindings.append(f"fixed = runtime.fixed(make_fixed(runtime), {tuple_text(sizes)})")
+        constants = tuple(map(identifier, fixed.program.inputs))
+        return f"{tuple_text(tuple(map(identifier, made)))} = fixed({tuple_text(constants)})"
 
     def _packed_weights(self) -> str:
         """Bind the keeper of packed weights; the statement that asks it."""
@@ -161,7 +173,7 @@ class _Host:
             kernel = self.kernels.get(group.name)
             if kernel is not None and kernel.language == "c":
                 if current is None:
-                    current = Segment(f"segment_{len(self.segments)}")
+                    current = Segment(f"{self.prefix}segment_{len(self.segments)}")
                     self.segments.append(current)
                     self.body.append(current)
                 current.before += self._allocations(group)

@@ -91,8 +91,10 @@ int64_t sample_weights(void **b, const int64_t *s) {
     const bz_word *const p = (const bz_word *)b[k];
     const int64_t words = s[2 + k] / 8;
     uint64_t sum = (uint64_t)p;
-    for (int64_t j = 0; j < 8 && j < words; ++j)
+    for (int64_t j = 0; j < 8 && j < words; ++j) {
       sum = (sum ^ p[j * (words / 8) + (j < words % 8 ? j : words % 8)]) * 0x9e3779b97f4a7c15ul;
+      sum ^= sum >> 32; /* or sign changes of an even number of samples would cancel */
+    }
     if ((int64_t)sum != sums[k]) { ++differ; if (write) sums[k] = (int64_t)sum; }
   }
   return differ;

@@ -1,0 +1,201 @@
+"""What depends on constants only is computed apart; the two programs together compute the one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from braze.loops.interpret import interpret
+from braze.loops.ir import BufferKind, LoopProgram, Node, Op, ReduceKind
+from braze.schedule.choices import Choices
+from braze.schedule.dependences import accesses
+from braze.schedule.fusion import kept_buffers
+from braze.schedule.hoist import hoist
+from braze.symbolic.expr import Symbol
+from tests.schedule.programs import Builder, axes, call, context, load, scheduled
+from tests.schedule.test_random_programs import programs
+
+
+def hoisted(program: LoopProgram) -> tuple[LoopProgram | None, LoopProgram]:
+    return hoist(program, kept_buffers(program), Choices(context().options))
+
+
+def with_constants(program: LoopProgram, *names: str) -> LoopProgram:
+    """The program with some inputs as constants."""
+    return dataclasses.replace(
+        program,
+        buffers=tuple(
+            dataclasses.replace(b, kind=BufferKind.CONSTANT) if b.name in names else b
+            for b in program.buffers
+        ),
+    )
+
+
+def folded_norm() -> LoopProgram:
+    """scale = rsqrt(var) * weight per channel, then out = x * scale."""
+    b = Builder()
+    b.input("x", 8, 16)
+    b.input("var", 16)
+    b.input("weight", 16)
+    over = axes("i", 16)
+    i = over[0].symbol
+    b.point("scale", over, call(Op.MUL, call(Op.RSQRT, load("var", i)), load("weight", i)))
+    full = axes("i", 8, 16)
+    p, q = full[0].symbol, full[1].symbol
+    b.point("out", full, call(Op.MUL, load("x", p * 16 + q), load("scale", q)))
+    return with_constants(b.program("out"), "var", "weight")
+
+
+def test_channel_scale_is_computed_once() -> None:
+    """The scale leaves the program and comes back as its last input."""
+    fixed, rest = hoisted(folded_norm())
+    assert fixed is not None
+    assert fixed.inputs == ("var", "weight")
+    assert rest.inputs == ("x", "var", "weight", "scale")
+    assert [s.name for s in rest.steps] == ["s_out"]
+    plan = scheduled(folded_norm())
+    assert plan.fixed is not None
+    assert [g.reads for g in plan.groups] == [("scale", "x")]
+    assert scheduled(folded_norm(), hoist=False).fixed is None
+
+
+def test_user_input_is_not_constant() -> None:
+    """Nothing leaves where the operands change from call to call."""
+    program = dataclasses.replace(
+        folded_norm(),
+        buffers=tuple(
+            dataclasses.replace(b, kind=BufferKind.INPUT) if b.kind is BufferKind.CONSTANT else b
+            for b in folded_norm().buffers
+        ),
+    )
+    assert hoisted(program) == (None, program)
+
+
+def test_written_constant_is_not_constant() -> None:
+    """A buffer that the program updates (a running mean) is read at each call."""
+    b = Builder()
+    b.input("x", 16)
+    b.input("mean", 16)
+    over = axes("i", 16)
+    i = over[0].symbol
+    b.point("old", over, call(Op.EXP, load("mean", i)))
+    b.point("mean", over, call(Op.ADD, load("mean", i), load("x", i)))
+    b.point("out", over, call(Op.ADD, load("old", i), load("x", i)))
+    assert hoisted(with_constants(b.program("out"), "mean"))[0] is None
+
+
+def test_output_is_made_at_each_call() -> None:
+    """The caller may write into what it gets, so outputs are never shared between calls."""
+    b = Builder()
+    b.input("w", 16)
+    over = axes("i", 16)
+    b.point("out", over, call(Op.EXP, load("w", over[0].symbol)))
+    assert hoisted(with_constants(b.program("out"), "w"))[0] is None
+
+
+def test_cheap_tables_are_not_loaded() -> None:
+    """A counter is computed where it is used; a costly table made from it is kept."""
+    b = Builder()
+    b.input("x", 16)
+    over = axes("i", 16)
+    i = over[0].symbol
+    b.point(
+        "count", over, Node(Op.CAST, b.buffers["x"].dtype, (Node(Op.INDEX, b.buffers["x"].dtype, (), i),))
+    )
+    b.point("table", over, call(Op.SIN, load("count", i)))
+    b.point("out", over, call(Op.ADD, call(Op.MUL, load("x", i), load("table", i)), load("count", i)))
+    fixed, rest = hoisted(b.program("out"))
+    assert fixed is not None
+    assert fixed.inputs == ()
+    assert rest.inputs == ("x", "table")
+    assert [s.name for s in rest.steps] == ["s_count", "s_out"]
+
+
+def test_unknown_sizes_stay() -> None:
+    """A table of symbolic length cannot be made before the call."""
+    n = Symbol("n", 2, None)
+    b = Builder()
+    b.input("w", n)
+    b.input("x", n)
+    over = axes("i", n)
+    b.point("table", over, call(Op.SIN, load("w", over[0].symbol)))
+    b.point("out", over, call(Op.ADD, load("x", over[0].symbol), load("table", over[0].symbol)))
+    assert hoisted(with_constants(b.program("out"), "w"))[0] is None
+
+
+def test_budget_bounds_what_is_kept() -> None:
+    """Results larger than what they are made from count against a limit."""
+
+    class Small(Choices):
+        fixed_bytes = 100
+
+    b = Builder()
+    b.input("w", 16)
+    b.input("x", 64, 16)
+    full = axes("i", 64, 16)
+    i, j = full[0].symbol, full[1].symbol
+    b.point("wide", full, call(Op.EXP, load("w", j)))
+    b.point("out", full, call(Op.ADD, load("x", i * 16 + j), load("wide", i * 16 + j)))
+    program = with_constants(b.program("out"), "w")
+    assert hoist(program, kept_buffers(program), Small(context().options))[0] is None
+    assert hoisted(program)[0] is not None
+
+
+def test_gemm_with_a_derived_weight_may_pack_it() -> None:
+    """A weight computed from constants (a cast, a sum) is constant too."""
+    b = Builder()
+    b.input("x", 4, 8)
+    b.input("w", 8, 6)
+    b.point(
+        "doubled",
+        axes("i", 48),
+        call(Op.ADD, load("w", axes("i", 48)[0].symbol), load("w", axes("i", 48)[0].symbol)),
+    )
+    b.buffers["doubled"] = dataclasses.replace(b.buffers["w"], name="doubled", kind=BufferKind.TEMPORARY)
+    b.gemm("out", "x", "doubled", 4, 8, 6)
+    b.steps[-1] = dataclasses.replace(b.steps[-1], constant_b=False)  # type: ignore[type-var]
+    fixed, rest = hoisted(with_constants(b.program("out"), "w"))
+    assert fixed is not None
+    assert rest.steps[-1].constant_b  # type: ignore[union-attr]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs(), st.sets(st.sampled_from(["a", "b", "w", "row", "column"])))
+def test_parts_compute_the_whole(program: LoopProgram, names: set[str]) -> None:
+    """Whichever inputs are constant: fixed part, then the rest, equals the program."""
+    program = with_constants(program, *names)
+    fixed, rest = hoisted(program)
+    if fixed is None:
+        return
+    gen = torch.Generator().manual_seed(0)
+    given_ = {
+        n: torch.randn([int(e.value or 0) for e in program.buffer(n).sizes], generator=gen)
+        for n in program.inputs
+    }
+    made = interpret(fixed, [given_[n] for n in fixed.inputs])
+    twin = {n: t.clone() for n, t in given_.items()}
+    expected = interpret(program, [given_[n] for n in program.inputs])
+    found = interpret(rest, [*(twin[n] for n in program.inputs), *made])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    assert all(
+        set(accesses(s).reads) <= {*rest.inputs, *(n for t in rest.steps for n in accesses(t).writes)}
+        for s in rest.steps
+    )
+    assert kept_buffers(program) == kept_buffers(rest) - set(rest.inputs[len(program.inputs) :])
+
+
+def test_reduction_of_a_weight_is_fixed() -> None:
+    """Sums over weights count as costly: they are kept."""
+    b = Builder()
+    b.input("w", 8, 16)
+    b.input("x", 8)
+    over, row = axes("i", 8), axes("r", 16)
+    b.reduce("total", over, row, ReduceKind.SUM, load("w", over[0].symbol * 16 + row[0].symbol))
+    b.point("out", over, call(Op.ADD, load("x", over[0].symbol), load("total", over[0].symbol)))
+    fixed, rest = hoisted(with_constants(b.program("out"), "w"))
+    assert fixed is not None
+    assert len(rest.steps) == 1
