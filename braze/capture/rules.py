@@ -265,7 +265,6 @@ refuse("BZ1007", "input() and open() talk to the outside", input, open)
 refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
 refuse("BZ1006", "locals() is not carried", locals, dir)
 refuse("BZ1006", "the call stack is looked at", sys._getframe)
-refuse("BZ1004", "id() of an object", id)
 refuse(
     "BZ1017",
     "a seed is set or a generator's state is touched",
@@ -274,6 +273,18 @@ refuse(
     torch.initial_seed,
 )
 refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
+
+
+@rule(id)
+def id_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if t.frames[-1].globals.get("__name__") == "copy":
+        return id(args[0])  # a key of the memo of deepcopy, which nobody sees
+    graph_break("BZ1004", "id() of an object", HINT_MOVE)
+
+
+@rule(type.__call__)
+def type_call(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return calls.make(t, args[0], args[1:], kwargs)
 
 
 @rule(globals)
