@@ -194,6 +194,10 @@ class Rebuilder:
             stable = stable or recipe.source in self.sources.inputs or recipe.source.step is Step.LOCAL
         return text if stable else self._assign(index, text)
 
+    def assigned(self) -> list[str]:
+        """The names given so far."""
+        return list(self.done.values())
+
     def _assign(self, index: int, text: str) -> str:
         name = f"v{index}"
         self.lines.append(f"{name} = {text}")

@@ -27,11 +27,12 @@ class Jump:
         self.state = state
 
 
-def run(resume: Callable[[tuple[Any, ...]], Any], state: tuple[Any, ...]) -> Any:
+def run(step: Jump) -> Any:
     """Run a resumed frame to its end, through any number of further breaks in it."""
-    result = resume(state)
+    result: Any = step
     while type(result) is Jump:
         resume, state = result.resume, result.state
+        step.state = result.state = ()  # held by nobody but this loop, and only for one step
         result = resume(state)
     return result
 

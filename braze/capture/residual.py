@@ -89,7 +89,7 @@ def build_residual(
     """
     arguments = ["inputs", *(f"l{i}" for i in range(arity))]
     names = Namespace(
-        reserved=[*arguments, "out", "graph", "residual", "then", "more", "error", "item", "value"]
+        reserved=[*arguments, "out", "graph", "residual", "then", "more", "error", "item", "value", "step"]
     )
     lines = _Writer(capture, graph, function, names, resumes).write()
     text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
@@ -234,11 +234,18 @@ class _Writer:
         for i, outer in enumerate(frames[1:], 1):
             then = self._point(outer, outer.state.offset, pushes=outer.state.pushes)
             more = "(value,)" if outer.state.pushes else "()"
-            step = f"value = {name(run)}(then, state{i - 1} + more)"
+            step = f"value = {name(run)}({name(Jump)}(then, state{i - 1} + more))"
             self._guarded([step, f"then, more = {then}, {more}"], outer)
-        last = f"(then, state{len(frames) - 1} + more)"
+        step = f"{name(Jump)}(then, state{len(frames) - 1} + more)"
         # a resumed frame hands the next step to its caller's loop instead of nesting in it
-        lines.append(f"return {name(Jump if self.resumed is not None else run)}{last}")
+        if self.resumed is not None:
+            lines.append(f"return {step}")
+            return
+        lines.append(f"step = {step}")
+        # what the user's frame drops from here on must be freed then, not when this function returns
+        held = ["inputs", "more", *(f"state{i}" for i in range(len(frames))), *self.values.assigned()]
+        lines.append(f"del {', '.join(held + ['out'] * (self.graph is not None))}")
+        lines.append(f"return {name(run)}(step)")
 
     def _guarded(self, body: list[str], frame: _Frame) -> None:
         """Run ``body``; what it raises is raised again inside ``frame``."""
