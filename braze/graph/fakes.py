@@ -133,7 +133,7 @@ class FakeMode:
             return []
         from braze.graph.shape_guards import relations  # imports SymPy
 
-        return relations(self.env)
+        return relations(self.env, self.symbols)
 
     # -- running -----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ classes, so that SymPy and PyTorch's own functions need not be imported here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from braze.support.errors import Unsupported
@@ -14,10 +14,11 @@ from braze.support.errors import Unsupported
 Relation = tuple[str, tuple[str, ...]]
 
 
-def relations(env: Any) -> list[Relation]:
+def relations(env: Any, ints: Collection[str] = ()) -> list[Relation]:
     """(Python expression, names in it) for each guard and each range of the ShapeEnv, without repeats.
 
     A symbol that the trace found to be a number or another symbol is written as that, as it is in specs.
+    ``ints`` names the symbols that are bound as themselves: what they were found to be is a relation too.
     """
     found: dict[str, Relation] = {}
     replaced = dict(env.replacements)
@@ -26,6 +27,11 @@ def relations(env: Any) -> list[Relation]:
         for text in _range(python_text(stands_for), bounds):
             if stands_for.free_symbols:
                 found[text] = (text, tuple(sorted(str(s) for s in stands_for.free_symbols)))
+    for symbol in replaced:
+        if str(symbol) in ints:
+            expr = _settled(symbol, replaced)
+            text = f"({symbol} == {python_text(expr)})"
+            found[text] = (text, (str(symbol), *sorted(str(s) for s in expr.free_symbols)))
     for guard in env.guards:
         expr = _settled(guard.expr, replaced)
         if expr.free_symbols:
