@@ -68,6 +68,8 @@ class FakeMode:
         self.env = env
         #: name in expressions -> its hint
         self.symbols: dict[str, SymbolSpec] = {}
+        #: the symbols of ints, which guards bind as they are; those of sizes are bound where specs name them
+        self.ints: set[str] = set()
         self._storages: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
 
     def release(self) -> None:
@@ -115,6 +117,13 @@ class FakeMode:
 
     def symbol(self, value: int, source: str = "") -> torch.SymInt | int:
         """A symbolic int with this hint; a plain int where the mode is static, or for 0 and 1."""
+        made = self._extent(value, source)
+        if isinstance(made, torch.SymInt):
+            self.ints.add(str(made.node.expr))
+        return made
+
+    def _extent(self, value: int, source: str) -> torch.SymInt | int:
+        """A symbol for an int or a size."""
         if self.env is None:
             return value
         made = torch_compat.make_symbol(self.env, value, source or f"int{len(self.symbols)}")
@@ -127,13 +136,16 @@ class FakeMode:
         """The fake's metadata as data; symbolic sizes as expressions over symbol names."""
         return spec_of(fake)
 
-    def shape_relations(self) -> list[tuple[str, tuple[str, ...]]]:
-        """(Python expression, names in it) for each thing the trace assumed of the symbols."""
+    def shape_relations(self, ints: Collection[str] = ()) -> list[tuple[str, tuple[str, ...]]]:
+        """(Python expression, names in it) for each thing the trace assumed of the symbols.
+
+        ``ints`` names the symbols of int arguments, which are bound as themselves.
+        """
         if self.env is None:
             return []
         from braze.graph.shape_guards import relations  # imports SymPy
 
-        return relations(self.env, self.symbols)
+        return relations(self.env, self.ints)
 
     # -- running -----------------------------------------------------------------------------
 
@@ -188,7 +200,7 @@ class FakeMode:
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Sizes with symbols at ``dims``, and strides that follow from them where the real ones do."""
         named = tuple(
-            self.symbol(n, f"{source or 'x'}.size({d})") if d in dims else n for d, n in enumerate(sizes)
+            self._extent(n, f"{source or 'x'}.size({d})") if d in dims else n for d, n in enumerate(sizes)
         )
         made: list[Any] = [None] * len(sizes)
         for d in sorted(range(len(sizes)), key=lambda d: (strides[d], sizes[d], -d)):

@@ -69,6 +69,20 @@ def test_an_int_symbol() -> None:
     assert holds(found, **{name: 9}) and not holds(found, **{name: 3}) and not holds(found, **{name: 8})
 
 
+def test_an_int_found_to_be_a_number_or_a_size_is_held_to_it() -> None:
+    real = torch.rand(5, 3)
+    mode = fakes.new_mode(dynamic=True)
+    with mode:
+        fake = mode.fake(real, symbolic_dims={0}, source="L[0]")
+        n, k = mode.symbol(7, "n"), mode.symbol(9, "k")
+        assert n == 7 and k == fake.shape[0] + 4
+    found, size = mode.shape_relations(), str(mode.spec(fake).sizes[0])
+    by_hint = {mode.symbols[name].hint: name for name in mode.ints}
+    good = {by_hint[7]: 7, by_hint[9]: 12, size: 8}
+    assert holds(found, **good)
+    assert not holds(found, **{**good, by_hint[7]: 8}) and not holds(found, **{**good, by_hint[9]: 11})
+
+
 def test_what_cannot_be_written_is_refused() -> None:
     import sympy
 
