@@ -85,6 +85,8 @@ class _Functionalizer:
         self.storages: dict[int, _Storage] = {}
         self.aliases: dict[Node, _Alias] = {}
         self.here: Node | None = None
+        #: writing node -> node with what it returned
+        self.results: dict[Node, Node] = {}
 
     def run(self, wanted: list[Node]) -> Functional:
         """Rewrite node by node; then bring the metadata of all nodes up to date."""
@@ -104,7 +106,7 @@ class _Functionalizer:
                 self._refresh_arguments(node)
         self.here = output
         with self.graph.inserting_before(output):
-            latest = {node: self._value(node) for node in wanted}
+            latest = {node: self._value(self.results.get(node, node)) for node in wanted}
             mutated = [
                 (node, self._value(node))
                 for storage in self.storages.values()
@@ -197,10 +199,14 @@ class _Functionalizer:
         targets = written_arguments(node)
         self._refresh_arguments(node)
         with self.graph.inserting_before(node):
-            for target, value in zip(targets, functional_values(node, self._insert), strict=True):
+            values, result = functional_values(node, self._insert)
+            for target, value in zip(targets, values, strict=True):
                 self._write(target, value)
+        if result is not None:
+            self._enter(result)
+            self.results[node] = result
         if node.users:
-            node.replace_all_uses_with(targets[0])
+            node.replace_all_uses_with(targets[0] if result is None else result)
         self.graph.erase_node(node)
 
     def _write(self, target: Node, value: Node) -> None:

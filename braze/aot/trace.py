@@ -22,7 +22,8 @@ from braze.aot.structural import STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode, mode_of, new_mode
-from braze.support.errors import BrazeError, Origin, Unsupported
+from braze.graph.printer import describe
+from braze.support.errors import BrazeError, InternalError, Origin, Unsupported
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -123,13 +124,39 @@ class _Recorder(TorchDispatchMode):
             with self, _without_autocast(func):
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
-                return result
+                return result if func in STRUCTURAL else self._as_eager(func, args, kwargs, result)
         if func not in KEPT and _is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         return self.emit(func, args, kwargs)
+
+    def _as_eager(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        """A decomposition's result with the strides of the operator's own, which views further on may count on."""
+        want = self.mode.run(func, self._constants_faked(args), kwargs)
+        if isinstance(result, torch.Tensor):
+            return self._restrided(func, result, want)
+        return tuple(self._restrided(func, have, w) for have, w in zip(result, want, strict=True))
+
+    def _restrided(self, func: Any, have: Any, want: Any) -> Any:
+        if not isinstance(have, torch.Tensor) or not have.numel() or not want.numel():
+            return have
+        if have.dtype is not want.dtype or have.shape != want.shape:
+            raise InternalError(
+                "BZ9022",
+                f"the decomposition of {func} gives {describe(have)}, not {describe(want)}",
+                origin=self.origin,
+            )
+        if self.mode.env is not None or all(
+            n == 1 or a == b for n, a, b in zip(have.shape, have.stride(), want.stride(), strict=True)
+        ):
+            return have
+        if want.is_contiguous():
+            return self.emit(aten.clone.default, (have,), {"memory_format": torch.contiguous_format})
+        options = {"dtype": have.dtype, "device": have.device}
+        empty = self.emit(aten.empty_strided.default, (list(want.shape), list(want.stride())), options)
+        return self.emit(aten.copy.default, (empty, have), {})
 
     def emit(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator on the fakes and record it."""
@@ -347,4 +374,10 @@ def functional_of_inplace_view(func: Any) -> Any:
     if name in ("resize_", "set_", "resize_as_"):
         return None
     packet = getattr(aten, name.removesuffix("_"), None)
-    return getattr(packet, func._overloadname, None) if packet is not None else None
+    if packet is None:
+        return None
+    wanted = [str(p.type) for p in func._schema.arguments]
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        if [str(p.type) for p in overload._schema.arguments] == wanted:
+            return overload
+    return None

@@ -46,8 +46,33 @@ def written_arguments(node: Node) -> list[Node]:
     return found
 
 
-def functional_values(node: Node, insert: Insert) -> list[Node]:
-    """The values that a node would write, one per written argument; its reads must be up to date."""
+def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]:
+    """The values that a node would write, one per written argument, and what it would return besides.
+
+    Its reads must be up to date. The second part is None where a node returns just what it writes.
+    """
+    own = _functional_with_results(node.target)
+    if own is None:
+        return _written_values(node, insert), None
+    like = [target.meta["val"] for target in written_arguments(node)]
+    result = insert(own, node.args, node.kwargs)
+    returned = len(node.target._schema.returns)  # type: ignore[union-attr]
+    parts = [insert(operator.getitem, (result, returned + i), {}) for i in range(len(like))]
+    values = [_fit(part, target, insert) for part, target in zip(parts, like, strict=True)]
+    return values, result if returned > 1 else insert(operator.getitem, (result, 0), {})
+
+
+@functools.cache
+def _functional_with_results(op: Any) -> OpOverload | None:
+    """The operator that returns what ``op`` returns and then what it writes, as batch normalization's does."""
+    if any(p.alias_info is not None for p in op._schema.returns):
+        return None
+    packet = getattr(aten, op._schema.name.removeprefix("aten::") + "_functional", None)
+    return packet.default if packet is not None else None
+
+
+def _written_values(node: Node, insert: Insert) -> list[Node]:
+    """The values that a node would write, where it returns no others."""
     op = node.target
     like = [target.meta["val"] for target in written_arguments(node)]
     if op is aten.copy_.default or op is aten.fill_.Tensor:
@@ -60,7 +85,7 @@ def functional_values(node: Node, insert: Insert) -> list[Node]:
         raise _refuse(node, "no functional form of it is known")
     outs = {p.name for p in op._schema.arguments if p.is_out}  # type: ignore[union-attr]
     kwargs = {name: value for name, value in node.kwargs.items() if name not in outs}
-    result = insert(functional, node.args, kwargs)
+    result = insert(functional, _with_defaults(node), kwargs)
     made = result.meta["val"]
     if isinstance(made, torch.Tensor):
         return [_fit(result, like[0], insert)]
@@ -68,6 +93,15 @@ def functional_values(node: Node, insert: Insert) -> list[Node]:
     if len(parts) != len(like):
         raise _refuse(node, "it gives more than it writes")
     return [_fit(part, target, insert) for part, target in zip(parts, like, strict=True)]
+
+
+def _with_defaults(node: Node) -> tuple[Any, ...]:
+    """A node's arguments with those spelled out that only ``node.target`` has a default for."""
+    declared = [p for p in node.target._schema.arguments if not p.kwarg_only]  # type: ignore[union-attr]
+    rest = declared[len(node.args) :]
+    if any(p.name in node.kwargs or not p.has_default_value() for p in rest):
+        return node.args
+    return (*node.args, *(p.default_value for p in rest))
 
 
 @functools.cache
