@@ -387,28 +387,35 @@ def test_mode_constants():
 
 @needs_hook
 def test_other_interpreters_are_refused():
-    """Their frames are not ours to evaluate; braze goes on there in plain Python."""
-    try:
-        import _interpreters as interpreters
-    except ImportError:
-        import _xxsubinterpreters as interpreters
-    path = sys.modules["braze.native._native"].__file__
+    """Their frames are not ours to evaluate; braze goes on there in plain Python.
+
+    In a process of its own: once a process has had a second interpreter, CPython answers every question whether a
+    thread holds the GIL with yes, and PyTorch's autograd refuses to run.
+    """
     script = f"""
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+inner = '''
 import importlib.util
-spec = importlib.util.spec_from_file_location("_native", {path!r})
+spec = importlib.util.spec_from_file_location("_native", {sys.modules["braze.native._native"].__file__!r})
 try:
     importlib.util.module_from_spec(spec)
 except ImportError:
     pass
 else:
     raise SystemExit("loaded in a subinterpreter")
+'''
+other = interpreters.create()
+try:
+    problem = interpreters.run_string(other, inner)  # 3.11 and 3.12 raise, 3.13 returns
+finally:
+    interpreters.destroy(other)
+assert problem is None, problem
 """
-    other = interpreters.create()
-    try:
-        problem = interpreters.run_string(other, script)  # 3.11 and 3.12 raise, 3.13 returns
-    finally:
-        interpreters.destroy(other)
-    assert problem is None
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
 
 
 @needs_hook
