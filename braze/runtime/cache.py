@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from braze.support import trace
@@ -188,8 +188,3 @@ def _private_folder() -> str:
         if not _private:
             _private.append(tempfile.TemporaryDirectory(prefix="braze-"))
         return _private[0].name
-
-
-def combined(files: Mapping[str, str]) -> bytes:
-    """Several texts as the bytes of one entry."""
-    return json.dumps(dict(files), sort_keys=True).encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braze.loops.ir import Buffer, LoopNest, Node, Op
+from braze.loops.ir import Buffer, Node, Op
 from braze.options import Options
 from braze.schedule.records import GroupKind
 from braze.schedule.rewrite import walk
@@ -92,7 +92,3 @@ class Choices:
     def recompute(self, value: Node) -> bool:
         """Whether a value used in several passes over a row is cheaper computed again than kept."""
         return not any(n.op in COSTLY for n in walk(value))
-
-    def worthwhile_column_reduction(self, producer: LoopNest) -> bool:
-        """Whether a reduction over outer dimensions takes its pointwise producer in."""
-        return self.recompute(producer.stores[0].value)
