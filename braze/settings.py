@@ -30,8 +30,8 @@ class Settings:
         for name in ("max_autotune", "cudagraphs"):
             if getattr(options, name):
                 warn_once(
-                    ("BZ0009", name),
-                    f"BZ0009: {name} (mode={self.mode!r}) is accepted and changes nothing yet",
+                    ("BZ0010", name),
+                    f"BZ0010: {name} (mode={self.mode!r}) is accepted and changes nothing yet",
                     "kernels",
                 )
 

@@ -166,7 +166,7 @@ def test_says_once_that_a_mode_changes_nothing_yet():
     with logged() as messages:
         braze.compile(double, mode="max-autotune-no-cudagraphs")
         braze.compile(double, mode="max-autotune-no-cudagraphs")
-    assert [m[:6] for m in messages] == ["BZ0009"]
+    assert [m[:6] for m in messages] == ["BZ0010"]
 
 
 def test_a_callable_backend_gets_graph_and_example_inputs():

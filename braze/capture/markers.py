@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import CodeType
-from typing import Any, TypeVar
+from types import CodeType, FunctionType
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def disable(fn: F | None = None, *, recursive: bool = True, reason: str = "") ->
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return fn(*args, **kwargs)
 
-        WITH_CALLEES.add(wrapper.__code__)
+        WITH_CALLEES.add(cast(FunctionType, wrapper).__code__)
     else:
 
         @functools.wraps(fn)

@@ -136,7 +136,8 @@ def guards(t: Tracer) -> list[Guard]:
     sources = [n.source for n in t.tree.inputs]
     if len(sources) > 1:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
-    for expression, names in t.mode.shape_relations():
+    ints = [e.name for p in t.symbolic_places for _, e in p.guards if isinstance(e, SymbolSpec)]
+    for expression, names in t.mode.shape_relations(ints):
         found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))
     return found
 

@@ -7,6 +7,7 @@ remembers the same for ATen operators. Both remember how results share storage w
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch

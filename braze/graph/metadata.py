@@ -66,6 +66,8 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The fakes that ``func`` gives on these fakes, or MISS."""
     if func in FACTORIES:
         return _factory(mode, func, args, kwargs)
+    if func._schema.is_mutable:
+        return _written(mode, func, args, kwargs)
     rule = RULES.get(func)
     if rule is None and func in TABLE:
         rule = functools.partial(_elementwise, func)
@@ -93,6 +95,47 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if result is NotImplemented:
         return MISS
     return _as_fakes(mode, result, device, pairs)
+
+
+def _written(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The target of an elementwise in-place operator, where the operator is right for it."""
+    functional = _functional_form(func)
+    target = args[0] if args else None
+    fakes: list[Any] = []
+    _collect(args, fakes)
+    if functional is None or type(target) is not FakeTensor or any(f.constant is not None for f in fakes):
+        return MISS
+    if any(s == 0 and n > 1 for n, s in zip(target.shape, target.stride(), strict=True)):
+        return MISS
+    if functional is _FILL:
+        return target if len(fakes) == 1 else MISS
+    if functional is _COPY:
+        fits = len(fakes) == 2 and target.dim() >= fakes[1].dim()
+        fits = fits and all(
+            n in (1, m) for n, m in zip(reversed(fakes[1].shape), reversed(target.shape), strict=False)
+        )
+        return target if fits else MISS
+    result = result_of(mode, functional, args, kwargs)
+    if result is MISS or result.shape != target.shape or not torch.can_cast(result.dtype, target.dtype):
+        return MISS
+    return target
+
+
+_FILL, _COPY = "fill", "copy"
+
+
+@functools.cache
+def _functional_form(func: Any) -> Any:
+    if func in (aten.zero_.default, aten.fill_.Scalar):
+        return _FILL
+    if func is aten.copy_.default:
+        return _COPY
+    name = func._schema.name.removeprefix("aten::")
+    if not name.endswith("_") or func.namespace != "aten":
+        return None
+    packet = getattr(aten, name.removesuffix("_"), None)
+    found = getattr(packet, func._overloadname, None)
+    return found if found in TABLE else None
 
 
 def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ def _new(sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
     lead = x.dim() - len(shape)
-    if list(x.shape[lead:]) != list(shape) or not x.is_contiguous() or lead < 1:
+    if list(x.shape[lead:]) != list(shape) or lead < 1:
         return NotImplemented
     if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)):
         return NotImplemented
@@ -67,8 +67,7 @@ def _convolution(
     groups: int,
 ) -> Any:
     rank = weight.dim() - 2
-    plain = x.is_contiguous() and weight.is_contiguous() and x.dim() == weight.dim()
-    if transposed or not plain or rank not in (1, 2, 3) or x.dtype is not weight.dtype:
+    if transposed or x.dim() != weight.dim() or rank not in (1, 2, 3) or x.dtype is not weight.dtype:
         return NotImplemented
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups or x.numel() == 0:
         return NotImplemented
@@ -79,18 +78,52 @@ def _convolution(
     ]
     if min(sizes) <= 0 or (bias is not None and list(bias.shape) != [weight.shape[0]]):
         return NotImplemented
-    # a tensor of both layouts at once (one channel, or a 1x1 image) may come out either way
-    if rank == 2 and (
-        x.is_contiguous(memory_format=torch.channels_last)
-        or weight.is_contiguous(memory_format=torch.channels_last)
-    ):
+    made = [x.shape[0], weight.shape[0], *sizes]
+    if suggests_channels_last(x) or suggests_channels_last(weight):
+        return torch.empty(made, dtype=x.dtype, device="meta", memory_format=_CHANNELS_LAST[rank + 2])
+    return _new(made, x.dtype)
+
+
+def suggests_channels_last(t: Tensor) -> bool:
+    """Whether eager takes a tensor's strides for channels-last; not where one channel makes both orders possible."""
+    if t.dim() not in (4, 5):
+        return False
+    least = 0
+    for d in (1, *range(t.dim() - 1, 1, -1), 0):
+        if t.shape[d] == 0 or t.stride(d) < least or (d == 0 and least == t.stride(1)):
+            return False
+        least = t.stride(d) * max(t.shape[d], 1)
+    return True
+
+
+def _max_pool2d(
+    x: Tensor,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = (0,),
+    dilation: Any = (1,),
+    ceil_mode: bool = False,
+) -> Any:
+    if x.dim() != 4 or ceil_mode or not x.is_contiguous() or suggests_channels_last(x) or 0 in x.shape:
         return NotImplemented
-    if rank == 3 and (
-        x.is_contiguous(memory_format=torch.channels_last_3d)
-        or weight.is_contiguous(memory_format=torch.channels_last_3d)
-    ):
+    kernel, padding, dilation = (list(v) * (2 if len(v) == 1 else 1) for v in (kernel, padding, dilation))
+    stride = list(stride) * (2 if len(stride) == 1 else 1) or kernel
+    sizes = [
+        (x.shape[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1)
+    ]
+    if min(sizes) <= 0 or any(2 * p > k for p, k in zip(padding, kernel)):
         return NotImplemented
-    return _new([x.shape[0], weight.shape[0], *sizes], x.dtype)
+    made = [*x.shape[:2], *sizes]
+    return _new(made, x.dtype), _new(made, torch.int64)
+
+
+def _pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
+    if len(pad) % 2 or len(pad) > 2 * x.dim() or not x.is_contiguous() or suggests_channels_last(x):
+        return NotImplemented
+    sizes = list(x.shape)
+    for k in range(len(pad) // 2):
+        sizes[-1 - k] += pad[2 * k] + pad[2 * k + 1]
+    return _new(sizes, x.dtype) if min(sizes, default=1) > 0 else NotImplemented
 
 
 def _batch_norm(
@@ -136,7 +169,7 @@ def _like(x: Tensor, *value: Any, **options: Any) -> Any:
     dtype = options.pop("dtype", None) or x.dtype
     form = options.pop("memory_format", None)
     options.pop("non_blocking", None)
-    if any(v is not None for v in options.values()) or form not in (
+    if any(v not in (None, False, torch.strided) for v in options.values()) or form not in (
         None,
         torch.preserve_format,
         torch.contiguous_format,
@@ -249,11 +282,11 @@ def _running(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
 
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     first = tensors[0]
-    if any(t.dim() != first.dim() or t.dtype is not first.dtype or not t.is_contiguous() for t in tensors):
+    if any(t.dim() != first.dim() or t.dtype is not first.dtype for t in tensors):
         return NotImplemented
-    if first.dim() == 0 or not -first.dim() <= dim < first.dim() or 0 in first.shape:
+    if first.dim() == 0 or not -first.dim() <= dim < first.dim() or any(0 in t.shape for t in tensors):
         return NotImplemented
-    if first.dim() in (4, 5) and any(t.is_contiguous(memory_format=_CHANNELS_LAST[t.dim()]) for t in tensors):
+    if first.dim() in _CHANNELS_LAST and any(map(suggests_channels_last, tensors)):
         return NotImplemented
     dim %= first.dim()
     rests = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in tensors}
@@ -311,7 +344,7 @@ def _index(x: Tensor, indices: Sequence[Any]) -> Any:
 
 
 def _sized(x: Tensor, size: Sequence[int], *value: Any, dtype: Any = None, **options: Any) -> Any:
-    if any(v is not None for v in options.values()) or any(n < 0 for n in size):
+    if any(v not in (None, False, torch.strided) for v in options.values()) or any(n < 0 for n in size):
         return NotImplemented
     return _new(size, dtype or x.dtype)
 
@@ -390,6 +423,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.all.dim: _truth,
     aten.cumsum.default: _running,
     aten.cat.default: _cat,
+    aten.max_pool2d_with_indices.default: _max_pool2d,
+    aten.constant_pad_nd.default: _pad,
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,

@@ -57,7 +57,7 @@ CODES: dict[str, Code] = {
         "A backend returned something that cannot be called.",
         "A backend takes (graph_module, example_inputs) and returns a callable.",
     ),
-    "BZ0009": Code(
+    "BZ0010": Code(
         "no effect yet",
         "A mode or option asks for autotuning or CUDA graphs, which this version does not have.",
         "Leave it out, or ignore the warning: results and kernels are those of the default mode.",

@@ -88,6 +88,39 @@ CALLS = [
     (aten.new_zeros.default, lambda: (r(2), [3, 1]), {"dtype": torch.bool}),
     (aten.zeros_like.default, lambda: (r(4, 3).t(),), {}),
 ]
+cl = torch.channels_last
+
+
+def conv(x, w, stride=1, padding=0, groups=1):
+    return (x, w, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
+
+
+CALLS += [
+    (aten.convolution.default, lambda: conv(r(2, 8, 6, 6), r(4, 8, 1, 1)), {}),
+    (aten.convolution.default, lambda: conv(r(2, 8, 1, 1), r(4, 8, 1, 1)), {}),
+    (aten.convolution.default, lambda: conv(r(1, 8, 6, 6), r(4, 8, 1, 1), 2), {}),
+    (aten.convolution.default, lambda: conv(r(2, 1, 6, 6), r(4, 1, 3, 3)), {}),
+    (aten.convolution.default, lambda: conv(r(2, 8, 6, 6), r(8, 1, 3, 3), 1, 1, 8), {}),
+    (aten.convolution.default, lambda: conv(r(2, 8, 6, 6).to(memory_format=cl), r(4, 8, 3, 3)), {}),
+    (aten.convolution.default, lambda: conv(r(2, 8, 6, 6), r(4, 8, 3, 3).to(memory_format=cl)), {}),
+    (aten.convolution.default, lambda: conv(r(2, 6, 6, 8).permute(0, 3, 1, 2), r(8, 1, 7, 7), 1, 3, 8), {}),
+    (aten.convolution.default, lambda: conv(r(2, 6, 8, 6).transpose(1, 2), r(4, 8, 3, 3)), {}),
+    (aten.max_pool2d_with_indices.default, lambda: (r(2, 3, 9, 8), [3, 3], [2, 2], [1, 1]), {}),
+    (aten.max_pool2d_with_indices.default, lambda: (r(2, 3, 9, 8), [2]), {}),
+    (aten.constant_pad_nd.default, lambda: (r(2, 3, 4), [1, 2, 0, -1]), {}),
+    (aten.add_.Tensor, lambda: (r(3, 4), r(4)), {}),
+    (aten.cat.default, lambda: ([r(1, 1, 4).expand(2, 1, 4), r(2, 4, 3).transpose(1, 2)], 1), {}),
+    (aten.cat.default, lambda: ([r(2, 5, 6, 4).permute(0, 3, 1, 2), r(2, 4, 5, 6)], 1), {}),
+    (aten.cat.default, lambda: ([r(2, 6, 4, 5).transpose(1, 2)] * 2, 3), {}),
+    (aten.native_layer_norm.default, lambda: (r(2, 4, 3).transpose(1, 2), [4], r(4), r(4), 1e-5), {}),
+    (aten.new_zeros.default, lambda: (r(2), [3, 1]), {"pin_memory": False}),
+    (aten.full_like.default, lambda: (r(3, 2).t(), 2), {"pin_memory": False}),
+    (aten.add_.Tensor, lambda: (r(4, 3).t(), r(3, 4)), {}),
+    (aten.mul_.Tensor, lambda: (r(3, 4, dtype=torch.bfloat16), r(4)), {}),
+    (aten.relu_.default, lambda: (r(3, 4),), {}),
+    (aten.copy_.default, lambda: (r(3, 4), i(4)), {}),
+    (aten.zero_.default, lambda: (r(3, 4),), {}),
+]
 for name in UNARY:
     CALLS += [(getattr(aten, name).default, lambda make=make: (make(),), {}) for make in LAYOUTS]
 for name in BINARY:
@@ -164,6 +197,13 @@ def test_a_wrong_call_raises_what_pytorch_raises():
     a, b = mode.fake(r(2, 3)), mode.fake(r(2, 3))
     with mode, pytest.raises(RuntimeError):
         torch.mm(a, b)
+    for wrong in (
+        lambda: a.add_(mode.fake(r(4, 2, 3))),
+        lambda: mode.fake(i(2)).add_(1.5),
+        lambda: a.copy_(mode.fake(r(4))),
+    ):
+        with mode, pytest.raises(RuntimeError):
+            wrong()
     with mode, pytest.raises(RuntimeError):
         a + mode.fake(r(4))
     with mode, pytest.raises(IndexError):

@@ -1,0 +1,50 @@
+"""Compiled and eager are the same program: some two hundred small ones, compared in all that a caller can see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import braze
+from tests.end_to_end import (  # noqa: F401
+    corpus_breaks,
+    corpus_language,
+    corpus_modules,
+    corpus_objects,
+    corpus_tensors,
+)
+from tests.end_to_end.conformance import SCENARIOS, WITH_KERNELS, observe
+
+#: What is known to differ, and why. A case that starts to pass fails here until its line is removed.
+KNOWN: dict[str, str] = {}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def cases(names: list[str]) -> list[object]:
+    known = {n: [pytest.mark.xfail(strict=True, reason=why)] for n, why in KNOWN.items()}
+    return [pytest.param(name, id=name, marks=known.get(name, ())) for name in names]
+
+
+@pytest.mark.parametrize("name", cases(list(SCENARIOS)))
+def test_like_python(name: str) -> None:
+    expected = observe(name, lambda fn: fn)
+    seen = observe(name, lambda fn: braze.compile(fn, backend="eager"))
+    for ours, theirs in zip(seen, expected):
+        assert ours == theirs
+    assert len(seen) == len(expected)
+
+
+@pytest.mark.parametrize("name", cases([name for name in SCENARIOS if name in WITH_KERNELS]))
+def test_like_python_with_kernels(name: str) -> None:
+    expected = observe(name, lambda fn: fn, exact=False)
+    seen = observe(name, lambda fn: braze.compile(fn), exact=False)
+    for ours, theirs in zip(seen, expected):
+        assert ours == theirs
+    assert len(seen) == len(expected)
