@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import torch_compat
 from braze.graph.elementwise import TABLE, elementwise
-from braze.graph.rules import FACTORIES, RULES
+from braze.graph.rules import CPU_ONLY, FACTORIES, RULES
 
 aten = torch.ops.aten
 
@@ -80,6 +80,8 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return MISS
     device = torch_compat.device_of_fake(fakes[0])
     if any(torch_compat.device_of_fake(f) != device for f in fakes):
+        return MISS
+    if func in CPU_ONLY and device.type != "cpu":
         return MISS
     wanted = kwargs.get("device")
     if wanted is not None and (device.type != "cpu" or torch.device(wanted) != device):

@@ -385,6 +385,13 @@ FACTORIES: dict[Any, Callable[..., Any]] = {
 }
 
 
+#: rules that tell what the CPU's kernels give, which a GPU's do not: statistics of another dtype, other layouts
+CPU_ONLY = {
+    aten.native_layer_norm.default,
+    aten.native_batch_norm.default,
+    aten.convolution.default,
+}
+
 RULES: dict[Any, Callable[..., Any]] = {
     aten.where.self: where,
     aten.clone.default: _like,

@@ -359,6 +359,11 @@ CODES: dict[str, Code] = {
     "BZ9021": Code(
         "two decompositions", "Two functions claim one operator.", "Remove one of the registrations."
     ),
+    "BZ9022": Code(
+        "a decomposition of another result",
+        "A decomposition gives another dtype or shape than the operator that it replaces.",
+        "Please report it with the dump.",
+    ),
     "BZ9040": Code(
         "bad schedule",
         "The scheduler made groups or a memory plan that break a rule.",

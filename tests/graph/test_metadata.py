@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from braze.graph import fakes, metadata
 
@@ -174,6 +175,35 @@ def test_the_metadata_is_the_kernels(op, make, kwargs):
             if isinstance(b, torch.Tensor):
                 shared = expected.untyped_storage()._cdata == b.untyped_storage()._cdata
                 assert shared == (have.untyped_storage()._cdata == a.untyped_storage()._cdata)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_short_way_knows_what_a_gpu_does_otherwise(dtype):
+    """On fakes of a GPU it gives what PyTorch's own fakes give."""
+    checked = 0
+    for op, make, kwargs in CALLS:
+        ours, theirs = fakes.new_mode().dispatch, FakeTensorMode()
+
+        def on_gpu(mode, value):
+            if isinstance(value, torch.Tensor):
+                kept = not value.is_floating_point()
+                meta = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype if kept else dtype, device="meta"
+                )
+                return FakeTensor(mode, meta, torch.device("cuda:0"))
+            return type(value)(on_gpu(mode, v) for v in value) if isinstance(value, (list, tuple)) else value
+
+        kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+        with torch.no_grad():
+            got = metadata.result_of(ours, op, on_gpu(ours, make()), kwargs)
+            if got is metadata.MISS:
+                continue
+            with theirs:
+                want = op(*on_gpu(theirs, make()), **kwargs)
+        for have, expected in zip(flat(got), flat(want), strict=True):
+            assert geometry(have) == geometry(expected), op
+            checked += 1
+    assert checked > 200
 
 
 def test_most_calls_go_the_short_way():
