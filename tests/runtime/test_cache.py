@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 import threading
@@ -14,6 +13,7 @@ import pytest
 from braze.runtime import cache
 from braze.runtime.cache import DiskCache, key, why
 from braze.support.log import forget_warnings
+from tests.helpers import logged
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_library_link_is_not_followed(disk: DiskCache, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EACCES])
 def test_unwritable_folder_works_and_says_so_once(
-    disk: DiskCache, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    disk: DiskCache, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read-only or full folder: the build's result is used, one warning tells what to do."""
 
@@ -127,11 +127,10 @@ def test_unwritable_folder_works_and_says_so_once(
         "mkstemp",
         lambda dir, **kw: refuse() if disk.root in Path(dir).parents else real(dir=dir, **kw),
     )
-    logging.getLogger("braze").propagate = True
-    with caplog.at_level(logging.WARNING):
+    with logged() as messages:
         paths = [disk.file(key("kernels", source=f"text{k}"), lambda: b"library", "so") for k in range(3)]
     assert all(p.read_bytes() == b"library" for p in paths)
-    said = [r.message for r in caplog.records if "BZ6010" in r.message]
+    said = [m for m in messages if "BZ6010" in m]
     assert len(said) == 1
     assert "BRAZE_CACHE_DIR" in said[0]
 
