@@ -259,7 +259,10 @@ def _tuple(to: Rebuilder, recipe: Build, args: list[str]) -> str:
     text = f"({', '.join(args)}{',' if len(args) == 1 else ''})"
     if recipe.cls in (None, tuple):
         return text
-    return f"tuple.__new__({to.names.name_of(recipe.cls)}, {text})"
+    cls = to.names.name_of(recipe.cls)
+    if hasattr(recipe.cls, "n_sequence_fields"):  # a struct sequence, as torch.return_types are
+        return f"{cls}({text})"
+    return f"{to.names.name_of(native_new(recipe.cls), 'new')}({cls}, {text})"
 
 
 def _set(to: Rebuilder, recipe: Build, args: list[str]) -> str:

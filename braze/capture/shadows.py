@@ -233,7 +233,7 @@ def shadow_tuple(t: Tracer, node: Node, real: Any) -> Any:
     elif all(a is b for a, b in zip(items, tuple.__iter__(real), strict=True)):
         view = real
     else:
-        view = tuple.__new__(cls, items)
+        view = native_new(cls)(cls, items)
     return t.tree.bind(node, real, view)
 
 

@@ -117,7 +117,7 @@ class FakeMode:
         return fake
 
     def symbol(self, value: int, source: str = "") -> torch.SymInt | int:
-        """A symbolic int with this hint; a plain int where the mode is static, or for 0 and 1."""
+        """A symbolic int with this hint; a plain int where the mode is static, or below 2."""
         made = self._extent(value, source)
         if isinstance(made, torch.SymInt):
             self.ints.add(str(made.node.expr))
@@ -207,7 +207,7 @@ class FakeMode:
         for d in sorted(range(len(sizes)), key=lambda d: (strides[d], sizes[d], -d)):
             made[d] = strides[d]
             for e in range(len(sizes)):
-                if made[e] is not None and e != d and sizes[e] * strides[e] == strides[d] and sizes[d] != 1:
+                if made[e] is not None and e != d and sizes[e] * strides[e] == strides[d]:
                     made[d] = named[e] * made[e]
                     break
         return named, tuple(made)

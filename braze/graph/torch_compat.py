@@ -253,7 +253,9 @@ def _source_class() -> Any:
 
 
 def make_symbol(env: Any, value: int, name: str) -> torch.SymInt | int:
-    """A symbolic int of ``env`` with hint ``value``; 0 and 1 stay plain ints."""
+    """A symbolic int of ``env`` with hint ``value``; 0, 1 and negative ones stay plain ints: symbols are sizes."""
+    if value < 0:
+        return value
     source = _source_class()(name)
     symbol = env.create_symbol(value, source, _symbolic_shapes().DimDynamic.DUCK, None)
     return env.create_symintnode(symbol, hint=value, source=source)

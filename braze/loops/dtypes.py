@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from braze.loops.ir import DType
+from braze.support.errors import Unsupported
 
 #: name of a torch.dtype (without "torch.") -> element type
 BY_TORCH_NAME: dict[str, DType] = {
@@ -18,6 +19,7 @@ BY_TORCH_NAME: dict[str, DType] = {
     "bfloat16": DType.BF16,
     "float32": DType.F32,
     "float64": DType.F64,
+    "complex32": DType.C32,
     "complex64": DType.C64,
     "complex128": DType.C128,
     "uint16": DType.U16,
@@ -25,6 +27,9 @@ BY_TORCH_NAME: dict[str, DType] = {
     "uint64": DType.U64,
     "float8_e4m3fn": DType.F8E4M3,
     "float8_e5m2": DType.F8E5M2,
+    "float8_e4m3fnuz": DType.F8E4M3FNUZ,
+    "float8_e5m2fnuz": DType.F8E5M2FNUZ,
+    "float8_e8m0fnu": DType.F8E8M0,
 }
 TORCH_NAME: dict[DType, str] = {dtype: name for name, dtype in BY_TORCH_NAME.items()}
 
@@ -32,10 +37,13 @@ _found: dict[object, DType] = {}
 
 
 def from_torch(dtype: object) -> DType:
-    """The element type of a torch.dtype; KeyError for types the compiler cannot even pass through."""
+    """The element type of a torch.dtype; refused for types that the compiler cannot even pass through."""
     found = _found.get(dtype)
     if found is None:
-        found = _found[dtype] = BY_TORCH_NAME[str(dtype).removeprefix("torch.")]
+        found = BY_TORCH_NAME.get(str(dtype).removeprefix("torch."))
+        if found is None:
+            raise Unsupported("BZ3004", f"a tensor of {dtype}", why="no loop program holds elements of that type")
+        _found[dtype] = found
     return found
 
 

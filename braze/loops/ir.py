@@ -37,6 +37,7 @@ class DType(enum.Enum):
     F32 = ("f32", 4)
     F64 = ("f64", 8)
     # opaque: pass through extern calls and aliases, never computed on by a LoopNest
+    C32 = ("c32", 4)
     C64 = ("c64", 8)
     C128 = ("c128", 16)
     U16 = ("u16", 2)
@@ -44,6 +45,9 @@ class DType(enum.Enum):
     U64 = ("u64", 8)
     F8E4M3 = ("f8e4m3", 1)
     F8E5M2 = ("f8e5m2", 1)
+    F8E4M3FNUZ = ("f8e4m3fnuz", 1)
+    F8E5M2FNUZ = ("f8e5m2fnuz", 1)
+    F8E8M0 = ("f8e8m0", 1)
 
     def __init__(self, label: str, itemsize: int) -> None:
         self.label = label

@@ -20,9 +20,9 @@ def category(dtype: DType) -> int:
     """0 bool, 1 integer, 2 float, 3 complex."""
     if dtype is DType.BOOL:
         return 0
-    if dtype.is_float or dtype in (DType.F8E4M3, DType.F8E5M2):
+    if dtype.label.startswith(("f", "bf")):
         return 2
-    return 3 if dtype in (DType.C64, DType.C128) else 1
+    return 3 if dtype.label.startswith("c") else 1
 
 
 @cache

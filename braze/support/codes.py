@@ -262,6 +262,11 @@ CODES: dict[str, Code] = {
         "An operator in the ATen graph returns something else than tensors and sizes, or is no operator overload.",
         "Keep such a call outside the compiled function, with braze.disable.",
     ),
+    "BZ3004": Code(
+        "element type that no loop program holds",
+        "A tensor of the graph has a dtype that braze cannot even pass from one call to the next; the graph runs eagerly.",
+        "Keep tensors of that type outside the compiled function, with braze.disable.",
+    ),
     # -- BZ40xx: scheduling
     # -- BZ50xx: code generation and builds
     "BZ5001": Code(
