@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from braze.api import (
+        RecompileError,
         compile,
         disable,
         explain,
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
         list_backends,
         register_backend,
         reset,
+        set_stance,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "RecompileError",
     "__version__",
     "compile",
     "disable",
@@ -32,6 +35,7 @@ __all__ = [
     "list_backends",
     "register_backend",
     "reset",
+    "set_stance",
 ]
 
 

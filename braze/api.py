@@ -15,16 +15,18 @@ from torch import nn
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
 from braze.capture.markers import disable, graph_break, is_compiling
+from braze.capture.stance import read_environment, set_stance
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
 from braze.settings import Settings
 from braze.support import log, trace
-from braze.support.errors import UserError
+from braze.support.errors import RecompileError, UserError
 
 if TYPE_CHECKING:
     from braze.inspect.explain import Explanation
 
 __all__ = [
+    "RecompileError",
     "compile",
     "disable",
     "explain",
@@ -33,9 +35,11 @@ __all__ = [
     "list_backends",
     "register_backend",
     "reset",
+    "set_stance",
 ]
 
 log.configure()
+read_environment()
 
 
 def compile(

@@ -15,9 +15,9 @@ from braze.support.errors import UserError
 from braze.support.record import record
 
 
-def option(default: Any, help: str, *, in_key: bool) -> Any:
-    """A field of Options: its help line, and whether a change of it makes other kernels."""
-    return dataclasses.field(default=default, metadata={"help": help, "in_key": in_key})
+def option(default: Any, help: str, *, in_key: bool, choices: tuple[str, ...] = ()) -> Any:
+    """A field of Options: its help line, whether a change of it makes other kernels, the words it takes."""
+    return dataclasses.field(default=default, metadata={"help": help, "in_key": in_key, "choices": choices})
 
 
 @record
@@ -29,6 +29,13 @@ class Options:
         None, "sizes symbolic: never (False), at once (True), on change (None)", in_key=False
     )
     recompile_limit: int = option(8, "variants per function before one generic variant serves", in_key=False)
+    on_overflow: str = option(
+        "generic",
+        "past recompile_limit, where no variant fits: compile a generic variant that replaces the least used "
+        "(generic), raise RecompileError (error), or run uncompiled (eager)",
+        in_key=False,
+        choices=("generic", "error", "eager"),
+    )
     verify: int = option(
         0, "run the verifiers between stages: 0 off, 1 records, 2 after every pass", in_key=False
     )
@@ -72,12 +79,17 @@ def make_options(
         raise UserError("BZ0002", f"unknown mode {mode!r}", hints=[near(mode, MODES)])
     values = dict(MODES[mode or "default"])
     known = {f.name: f.default for f in dataclasses.fields(Options)}
+    choices = {f.name: f.metadata["choices"] for f in dataclasses.fields(Options)}
     for name, value in (options or {}).items():
         if name not in known:
             raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(name, known)])
         wanted = bool if known[name] is None else type(known[name])
         if type(value) is not wanted and not (value is None and known[name] is None):
             raise UserError("BZ0003", f"option {name!r} takes {wanted.__name__}, not {value!r}")
+        if choices[name] and value not in choices[name]:
+            raise UserError(
+                "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(value, choices[name])]
+            )
         values[name] = value
     return Options(**{**values, **named})
 

@@ -121,11 +121,16 @@ def spec_text(spec: TensorSpec) -> str:
     return f"{dtype}[{', '.join(map(str, spec.sizes))}] strides ({', '.join(map(str, spec.strides))}) on {spec.device}{grad}"
 
 
+def spec_of_value(value: torch.Tensor) -> TensorSpec:
+    """What a guard sees of a tensor."""
+    _, dtype, device, sizes, strides, grad, _ = torch_state.metadata(value)
+    return TensorSpec(dtype, device, sizes, strides, 0, grad)
+
+
 def value_text(value: Any) -> str:
     """What a guard met, in one line; never runs a user's ``__repr__``."""
     if isinstance(value, torch.Tensor):
-        _, dtype, device, sizes, strides, grad, _ = torch_state.metadata(value)
-        return spec_text(TensorSpec(dtype, device, sizes, strides, 0, grad))
+        return spec_text(spec_of_value(value))
     if isinstance(value, type) or (
         type(value).__module__ == "builtins" and not isinstance(value, dict | list | tuple | set)
     ):
@@ -142,17 +147,27 @@ def guards_text(capture: Capture) -> str:
 
 def miss_text(guard: Guard, value: Any, table: GuardTable, code: Any) -> str:
     """One line: what was expected, what was met, where the user's code read it."""
+    return f"{bare_text(guard, code)}; now {met_text(guard, value, table)}{_place(guard.origin)}"
+
+
+def bare_text(guard: Guard, code: Any) -> str:
+    """A guard without the line that read its value."""
+    return guard_text(Guard(guard.source, guard.check, guard.expected), code)
+
+
+def met_text(guard: Guard, value: Any, table: GuardTable) -> str:
+    """What a guard met instead."""
+    if isinstance(value, walk.Missing):
+        return value_text(value)
     if guard.check is Check.RANGE:
-        met = ", ".join(
+        return ", ".join(
             f"{n}={v}" for n, v in zip(table.symbol_names, value, strict=True) if n.isidentifier()
         )
-    elif guard.check is Check.LENGTH:
-        met = f"length {len(value)}" if hasattr(type(value), "__len__") else value_text(value)
-    elif guard.check is Check.KEYS and isinstance(value, dict):
-        met = f"keys {list(dict.keys(value))!r}"[:200]
-    else:
-        met = value_text(value)
-    return f"{guard_text(Guard(guard.source, guard.check, guard.expected), code)}; now {met}{_place(guard.origin)}"
+    if guard.check is Check.LENGTH:
+        return f"length {len(value)}" if hasattr(type(value), "__len__") else value_text(value)
+    if guard.check is Check.KEYS and isinstance(value, dict):
+        return f"keys {list(dict.keys(value))!r}"[:200]
+    return value_text(value)
 
 
 def _place(origin: Origin | None) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.capture.guard_text import miss_text, rank, unwrapped
+from braze.capture.advice import advice
+from braze.capture.guard_text import bare_text, met_text, miss_text, rank, source_text, unwrapped
 from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state
@@ -63,7 +64,10 @@ class Miss:
 
     guard: Guard
     value: Any
-    text: str
+    text: str  # all in one line
+    what: str = ""  # the guard
+    met: str = ""  # the value
+    hints: tuple[str, ...] = ()
 
 
 def build_table(capture: Capture, function: Any = None, locals: Sequence[Any] = ()) -> GuardTable:
@@ -258,6 +262,15 @@ def explain_miss(
         return None
     index, value = found
     if index >= len(table.guards):
-        return Miss(Guard(None, Check.IS, None), value, "an input of the graph cannot be read any more")
+        gone = "an input of the graph cannot be read any more"
+        return Miss(Guard(None, Check.IS, None), value, gone, gone)
     guard = table.guards[index]
-    return Miss(guard, value, miss_text(guard, value, table, capture.code))
+    code = capture.code
+    return Miss(
+        guard,
+        value,
+        miss_text(guard, value, table, code),
+        bare_text(guard, code),
+        met_text(guard, value, table),
+        advice(guard, value, source_text(guard.source, code)),
+    )

@@ -10,10 +10,11 @@ from typing import Any
 from braze import native
 from braze.capture.markers import WITH_CALLEES
 from braze.capture.points import ResumePoint
+from braze.capture.recompiles import Recompile
 from braze.capture.records import Capture
 from braze.capture.residual import Place
 from braze.capture.resume import resume_code
-from braze.capture.site import Backend, Recompile, Site, all_sites, here
+from braze.capture.site import Backend, Site, all_sites, copies, here
 from braze.capture.skip import is_skipped
 from braze.options import Options
 
@@ -35,6 +36,7 @@ def reset() -> None:
     for code in tuple(_hooked_codes):
         native.forget_code(code)
     _hooked_codes.clear()
+    copies.clear()
 
 
 class Session:

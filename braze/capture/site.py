@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -20,16 +19,32 @@ import torch
 
 from braze import native
 from braze.capture.breaks import BreakSignal, Retry, Stopped
-from braze.capture.dynamic import all_extents, changed_extents, is_about_extents
+from braze.capture.dynamic import (
+    Extents,
+    all_extents,
+    changed_extents,
+    changed_since,
+    extents,
+    is_about_extents,
+)
 from braze.capture.guard_text import guards_text
 from braze.capture.guards import GuardTable, Miss, build_table, explain_miss, read_source
+from braze.capture.recompiles import (
+    Copies,
+    History,
+    Recompile,
+    refuse,
+    warn_of_limit,
+    warn_of_storm,
+)
 from braze.capture.records import BreakKind, Capture, GraphBreak
 from braze.capture.residual import build_residual
 from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
+from braze.capture.stance import Stance, stance
 from braze.support import trace
+from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
 from braze.support.log import logger, warn_once
-from braze.support.record import record
 
 if TYPE_CHECKING:
     from braze.capture.session import Session
@@ -41,22 +56,14 @@ Answer = tuple[Callable[..., Any], tuple[Any, ...]]
 here = threading.local()
 #: tracing and compiling patch process-wide state: one at a time
 _compiling = threading.RLock()
+#: the functions compiled so far, by code
+copies = Copies()
 _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 
 
 def all_sites() -> tuple[Site, ...]:
     """The sites of all live entries."""
     return tuple(_sites)
-
-
-@record
-class Recompile:
-    """The event of a second or later compile of the same code: which guards failed, variant by variant."""
-
-    name: str
-    variants: int
-    misses: tuple[Miss, ...]
-    generic: bool
 
 
 class Variant:
@@ -98,9 +105,9 @@ class Site:
         with self.lock:
             self.variants: list[Variant] = []
             self.symbolic: frozenset[Any] = frozenset()
-            #: how often the guard of one check at one source failed, and how that read the last time
-            self.failures: Counter[Any] = Counter()
-            self.last_text: dict[Any, str] = {}
+            self.history = History()
+            #: sizes of the first calls that ran as they are, by owner (stance "eager_then_compile")
+            self.seen: dict[int | None, Extents] = {}
             self.misses = 0
             self.seconds = 0.0
             self.empty = 0
@@ -112,7 +119,7 @@ class Site:
     def on_miss(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Called by the entry: make a variant for these values, and say how to run it now."""
         if getattr(here, "busy", False):
-            return None  # a call made while tracing or compiling runs as it is
+            return self._as_it_is(function)  # a call made while tracing or compiling
         if self.hooked and function is not entry.__wrapped__:
             return self._other_closure(entry.__wrapped__, function, locals)
         with self.lock:
@@ -120,6 +127,8 @@ class Site:
                 inputs = variant.program.match(function, locals)
                 if inputs is not None:  # another thread made it while this one waited
                     return variant.residual, inputs
+            if stance() is not Stance.DEFAULT and self._held_back(function, locals):
+                return self._as_it_is(function)
             with _compiling:
                 here.busy = True
                 try:
@@ -150,32 +159,60 @@ class Site:
 
     def _compile(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         started = time.perf_counter()
-        options = self.session.options
+        limit = self.session.options.recompile_limit
         owner = owner_of(function, locals)
         mine = [v for v in self.variants if v.owner == owner]
         self._note_uses()
         misses = self._explain(mine, function, locals)
-        generic = len(mine) >= options.recompile_limit
-        if generic:
-            self._at_limit(mine, misses)
+        again = self.history.note(misses)
+        generic = len(mine) >= limit
+        if generic and self._overflows(mine, misses):
+            return self._as_it_is(function)
+        try:
+            return self._make(function, locals, owner, mine, misses, generic)
+        finally:
+            seconds = time.perf_counter() - started
+            self.seconds += seconds
+            place = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+            if mine:
+                trace.count("recompiles")
+                self.history.add(
+                    Recompile(
+                        self.name, len(mine), misses, generic, seconds, limit, place, again, self.seconds
+                    )
+                )
+            elif owner is None and not (self.hooked or self.resumed):
+                copies.note(self.name, function.__code__, seconds)
+
+    def _make(
+        self,
+        function: FunctionType,
+        locals: tuple[Any, ...],
+        owner: int | None,
+        mine: list[Variant],
+        misses: tuple[Miss, ...],
+        generic: bool,
+    ) -> Answer | None:
+        """Trace, compile, guard, install."""
+        started = time.perf_counter()
         symbolic = self._choose_symbolic(generic, mine, misses, function, locals)
         capture = self._trace(function, locals, symbolic)
         if capture is None:
             return self._uncapturable(function)
         self._report(capture)
         graph = self._compile_graph(capture)
-        try:
-            residual = build_residual(capture, graph, function, len(locals), self.session)
-        except CannotResume as error:
-            warn_once(("BZ1008", function.__code__), f"BZ1008: {self.name} runs uncompiled: {error}")
-            return self._uncapturable(function)
-        table = build_table(capture, function, locals)
-        program = table.program()
+        with collector_paused:
+            try:
+                residual = build_residual(capture, graph, function, len(locals), self.session)
+            except CannotResume as error:
+                warn_once(("BZ1008", function.__code__), f"BZ1008: {self.name} runs uncompiled: {error}")
+                return self._uncapturable(function)
+            table = build_table(capture, function, locals)
+            program = table.program()
         variant = Variant(capture, table, program, residual, owner)
         variant.generic = generic
         variant.seconds = time.perf_counter() - started
         variant.used = self.misses
-        self.seconds += variant.seconds
         trace.count("captures")
         return self._install(variant, function, locals)
 
@@ -314,22 +351,44 @@ class Site:
         self, mine: list[Variant], function: FunctionType, locals: tuple[Any, ...]
     ) -> tuple[Miss, ...]:
         """Why none of the variants fits, newest first."""
-        if not mine:
-            return ()
         found = [explain_miss(v.capture, v.table, v.program, function, locals) for v in reversed(mine)]
-        misses = tuple(m for m in found if m is not None)
-        if misses:
-            where = misses[0].guard.source, misses[0].guard.check
-            self.failures[where] += 1
-            self.last_text[where] = misses[0].text
-        trace.count("recompiles")
-        trace.emit(
-            "recompile",
-            Recompile(self.name, len(mine), misses, len(mine) >= self.session.options.recompile_limit),
-        )
-        for miss in misses:
-            logger("recompiles").info("%s is compiled again: %s", self.name, miss.text)
-        return misses
+        return tuple(m for m in found if m is not None)
+
+    def _held_back(self, function: FunctionType, locals: tuple[Any, ...]) -> bool:
+        """Whether the stance says not to compile now; raises where it says to fail."""
+        owner = owner_of(function, locals)
+        mine = [v for v in self.variants if v.owner == owner]
+        match stance():
+            case Stance.EAGER_ON_RECOMPILE:
+                return True
+            case Stance.EAGER_THEN_COMPILE if not mine:
+                now = extents(locals)
+                before = self.seen.setdefault(owner, now)
+                self.symbolic |= changed_since(before, now)
+                return before is now
+            case Stance.FAIL_ON_RECOMPILE:
+                raise refuse(
+                    self.name,
+                    function.__code__,
+                    self._explain(mine, function, locals),
+                    len(mine),
+                    "BZ1102",
+                    "the stance is fail_on_recompile",
+                )
+        return False
+
+    def _as_it_is(self, function: FunctionType) -> Answer | None:
+        """Run the function with nothing captured, what it calls included."""
+        trace.count("calls_as_they_are")
+        if self.hooked:
+            return None
+        code = function.__code__
+
+        def as_it_is(inputs: tuple[Any, ...], *locals: Any) -> Any:
+            args, kwargs = arguments(code, locals)
+            return native.unhooked(function, *args, **kwargs)
+
+        return as_it_is, ()
 
     def _choose_symbolic(
         self,
@@ -352,26 +411,27 @@ class Site:
             self.symbolic |= changed_extents(mine[-1].capture, function, locals)
         return self.symbolic or None
 
-    def _at_limit(self, mine: list[Variant], misses: tuple[Miss, ...]) -> None:
-        """Say loudly that a generic variant is made, or make room where even that did not fit."""
-        where, times = self.failures.most_common(1)[0] if self.failures else (None, 0)
-        worst = self.last_text.get(where, "unknown")
-        code = mine[0].capture.code
-        warn_once(
-            ("BZ1101", code, mine[0].owner),
-            f"BZ1101: {self.name} ({code.co_filename}:{code.co_firstlineno}) has been compiled {len(mine)} times in "
-            f"{self.seconds:.1f} s; the guard that fails most ({times} times) is\n    {worst}\n"
-            "  A generic variant, with every size symbolic, serves from now on.\n"
-            "  do:  keep that value constant, pass it as a tensor, compile with dynamic=True, or raise "
-            "options={'recompile_limit': n}",
-            subject="recompiles",
-        )
+    def _overflows(self, mine: list[Variant], misses: tuple[Miss, ...]) -> bool:
+        """At the limit: whether this call is to run uncompiled. Else there is room for a generic variant."""
+        code, owner, policy = mine[0].capture.code, mine[0].owner, self.session.options.on_overflow
+        if policy == "error":
+            why = f"it has been compiled {len(mine)} times (recompile_limit) and on_overflow is 'error'"
+            raise refuse(self.name, code, misses, len(mine), "BZ1101", why)
+        then = {
+            "generic": "a generic variant, with every size symbolic, serves from now on",
+            "eager": "calls that fit no variant run uncompiled from now on (on_overflow='eager')",
+        }[policy]
+        warn_of_limit(self.name, code, owner, self.history, self.seconds, len(mine), then)
+        if policy == "eager":
+            return True
         if any(v.generic for v in mine):
             oldest = min(mine, key=lambda v: (v.used, v.generic))
             self.variants.remove(oldest)
             if self.entry is not None:
                 self.entry.remove(oldest.program)
             trace.count("variants_evicted")
+            warn_of_storm(self.name, code, owner, self.history, self.seconds)
+        return False
 
 
 class _As:

@@ -42,6 +42,7 @@ Entry = core.Entry
 Launcher = core.Launcher
 Segment = core.Segment
 DEFAULT = core.DEFAULT
+force_eager = core.force_eager
 set_frame_callback = core.set_frame_callback
 skip_code = core.skip_code
 untraced_code = core.untraced_code
@@ -68,6 +69,7 @@ __all__ = [
     "bind_torch",
     "call_traced",
     "data_ptr",
+    "force_eager",
     "forget_code",
     "hook_available",
     "mode",

@@ -19,6 +19,15 @@ from braze.support.errors import Unsupported
 OFF, RUN, TRACE = 0, 1, 2
 
 
+_forced_eager = False
+
+
+def force_eager(wanted: bool) -> None:
+    """Whether every entry of the process runs its function as it is."""
+    global _forced_eager
+    _forced_eager = wanted
+
+
 class _Default:
     """The answer of a handler that asks for a frame to be evaluated normally."""
 
@@ -116,7 +125,7 @@ class Entry:
         return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        locals = bind(self.function, self._lead + args, kwargs)
+        locals = None if _forced_eager else bind(self.function, self._lead + args, kwargs)
         answer = None if locals is None else self._look_up(self.function, locals)
         if locals is None or answer is None:
             return self.__wrapped__(*args, **kwargs)
@@ -137,7 +146,7 @@ class Entry:
 
         DEFAULT where nothing could be compiled: the caller evaluates the frame itself.
         """
-        answer = self._look_up(function, locals)
+        answer = None if _forced_eager else self._look_up(function, locals)
         if answer is None:
             return DEFAULT
         residual, inputs = answer

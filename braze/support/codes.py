@@ -62,6 +62,11 @@ CODES: dict[str, Code] = {
         "A mode or option asks for autotuning or CUDA graphs, which this version does not have.",
         "Leave it out, or ignore the warning: results and kernels are those of the default mode.",
     ),
+    "BZ0011": Code(
+        "unknown stance",
+        "braze.set_stance or BRAZE_STANCE was given a word that is no stance.",
+        "Use default, force_eager, eager_on_recompile, fail_on_recompile or eager_then_compile.",
+    ),
     # -- BZ10xx: graph breaks
     "BZ1001": Code("asked for", "braze.graph_break() was called.", "Remove the call to have one graph."),
     "BZ1002": Code(
@@ -153,6 +158,22 @@ CODES: dict[str, Code] = {
         "A function was compiled recompile_limit times, since values that its guards fix kept changing.",
         "Keep the value that the warning names constant, pass it as a tensor, or compile with dynamic=True; "
         "options={'recompile_limit': n} raises the limit.",
+    ),
+    "BZ1102": Code(
+        "recompile forbidden",
+        "The stance is fail_on_recompile, and no compiled variant fits a call.",
+        "Avoid what the message names, or warm up with such values in the default stance first.",
+    ),
+    "BZ1103": Code(
+        "recompile storm",
+        "Past the recompile limit each new value still compiles, since it is of a kind that no generic variant holds.",
+        "Keep the value that the warning names constant, or pass it as a tensor; options={'on_overflow': 'eager'} "
+        "runs such calls uncompiled instead.",
+    ),
+    "BZ1104": Code(
+        "compiled in a loop",
+        "braze.compile is called again and again on functions of the same code, each of which compiles anew.",
+        "Call braze.compile once, outside of the loop or function, and keep the result.",
     ),
     # -- BZ20xx: graph and ahead-of-time stages
     "BZ2001": Code(

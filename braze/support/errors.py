@@ -5,7 +5,8 @@
     BrazeError                    has a code (BZ1012), what, where, why, what to do
     ├── Unsupported               capture or a stage cannot carry this: break the graph, or fall back
     ├── UserError                 the user asked for something impossible: shown to the user as it is
-    │   └── CaptureError          an Unsupported under fullgraph=True
+    │   ├── CaptureError          an Unsupported under fullgraph=True
+    │   └── RecompileError        a compile that a stance or on_overflow="error" forbids; a RuntimeError too
     └── InternalError             a broken invariant of ours: asks for the dump
 
 Nothing catches across branches. An exception raised by the user's own code is never wrapped.
@@ -102,6 +103,10 @@ class UserError(BrazeError):
 
 class CaptureError(UserError):
     """A graph break where ``fullgraph=True`` forbids one."""
+
+
+class RecompileError(UserError, RuntimeError):
+    """A compile where the stance or ``on_overflow`` forbids one."""
 
 
 class InternalError(BrazeError):

@@ -67,6 +67,7 @@ extern PyMethodDef tensor_methods[];
 
 /* -- entry.c ------------------------------------------------------------------------------------ */
 extern PyTypeObject Entry_Type;
+extern PyMethodDef entry_functions[];
 
 /* Run a variant for `function` with its argument slots. Returns the result; NULL with an exception; or
  * NULL without one where the function is to be run as it is. */

@@ -5,6 +5,8 @@
 
 enum { SLOTS_ON_STACK = 24, HITS_TO_FRONT = 32 };
 
+static bool forced_eager; /* the stance "force_eager": entries run their functions as they are */
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -155,6 +157,9 @@ PyObject *
 entry_run(PyObject *self, PyFunctionObject *function, PyObject *const *slots, Py_ssize_t count)
 {
     PyObject *residual, *inputs, *result = NULL;
+    if (__builtin_expect(forced_eager, 0)) {
+        return NULL;
+    }
     int mode = current_mode;
     current_mode = MODE_OFF;
     if (look_up((Entry *)self, function, slots, count, &residual, &inputs) > 0) {
@@ -278,6 +283,9 @@ bind(Entry *entry, Bound *bound, PyObject *const *args, Py_ssize_t nargs, PyObje
 static PyObject *
 call_plainly(Entry *entry, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
+    if (forced_eager) {
+        return PyObject_Vectorcall(entry->wrapped, args, nargsf, kwnames);
+    }
     return hook_call_function(entry->wrapped, entry->function, args, nargsf, kwnames);
 }
 
@@ -536,4 +544,23 @@ PyTypeObject Entry_Type = {
     .tp_methods = entry_methods,
     .tp_members = entry_members,
     .tp_getset = entry_getset,
+};
+
+/* -- for all entries ------------------------------------------------------------------------------- */
+
+static PyObject *
+force_eager(PyObject *module, PyObject *wanted)
+{
+    int truth = PyObject_IsTrue(wanted);
+    if (truth < 0) {
+        return NULL;
+    }
+    forced_eager = truth;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef entry_functions[] = {
+    {"force_eager", force_eager, METH_O,
+     "force_eager(wanted)\n--\n\nWhether every entry of the process runs its function as it is."},
+    {NULL},
 };
