@@ -225,6 +225,8 @@ def c_field(t: Tracer, found: Any, obj: Any, cls: type, name: str) -> Any:
         return shadow.view
     if node is None:
         return found.__get__(obj, cls)
+    if id(obj) in t.raised:
+        return found.__get__(obj, cls)
     if node.slots is not None and name in node.slots:
         value = node.slots[name]
         if value is MISSING:

@@ -11,10 +11,11 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.capture import sizes
-from braze.capture.breaks import Unrebuildable
+from braze.capture import raised, sizes
+from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.replay import native_new
+from braze.capture.tracebacks import chain
 from braze.capture.values import CONSTANTS, NULL, is_bound_builtin, is_constant, is_identity_type
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class RecipeTable:
             return Constant(value)
         if kind is types.FunctionType and t.is_ours(value):
             return self.function(value)
-        if is_bound_builtin(value):
+        if is_bound_builtin(value) and not t.is_fixed(value):
             owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
             return Build("call", (self.add(Constant(getattr)), owner, name))
         if is_identity_type(kind) or is_constant(value):
@@ -109,12 +110,17 @@ class RecipeTable:
         return index
 
     def symbolic(self, value: Any) -> Recipe:
-        """A symbolic number, as computed by the graph."""
-        node = sizes.node_for(self.t.recorder, value)
+        """A symbolic number, as computed by the graph; one that no graph can compute is guarded to stay the same."""
+        if isinstance(value, torch.SymBool):
+            return Constant(bool(value))
+        try:
+            node = sizes.node_for(self.t.recorder, value)
+        except BreakSignal:
+            return Constant(int(value) if isinstance(value, torch.SymInt) else float(value))
         if not isinstance(node, torch.fx.Node):
             return Constant(node)
         for place in self.t.symbolic_places:
-            if place.value is value:
+            if place.value is value or self.t.recorder.placeholder_of(place) is node:
                 return FromSource(place.source)
         return GraphOutput(self.output(node))
 
@@ -128,9 +134,9 @@ class RecipeTable:
             self.id_of(value.__kwdefaults__),
         ]
         args += [self.id_of(cell) for cell in value.__closure__ or ()]
-        names = tuple(value.__dict__)
-        args += [self.id_of(v) for v in value.__dict__.values()]
-        return Build("function", tuple(args), value.__code__, names)
+        more = written_on(value)
+        args += [self.id_of(v) for v in more.values()]
+        return Build("function", tuple(args), value.__code__, tuple(more))
 
     def built(self, value: Any, kind: type) -> Recipe:
         """A container or object made in the trace."""
@@ -215,6 +221,8 @@ class RecipeTable:
         make = [self.add(Constant(native_new(cls)))] if written else []
         made = Build("call", (*make, self.add(Constant(cls)), *self.items(value.args)))
         more = linked(value)
+        if value.__traceback__ is not None:
+            more = {"__traceback__": value.__traceback__, **more}
         if not more:
             return made
         return Build("attributes", (self.add(made), *self.items(more.values())), None, tuple(more))
@@ -231,6 +239,21 @@ class RecipeTable:
         return Build("call", tuple(parts))
 
 
+def written_on(function: types.FunctionType) -> dict[str, Any]:
+    """The attributes of a function that its code does not say, as ``functools.wraps`` writes them."""
+    more: dict[str, Any] = {}
+    if function.__qualname__ != function.__code__.co_qualname:
+        more["__qualname__"] = function.__qualname__
+    first = function.__code__.co_consts[:1]
+    if function.__doc__ is not None and first != (function.__doc__,):
+        more["__doc__"] = function.__doc__
+    if function.__module__ != function.__globals__.get("__name__"):
+        more["__module__"] = function.__module__
+    if function.__annotations__:
+        more["__annotations__"] = function.__annotations__
+    return {**more, **function.__dict__}
+
+
 def linked(value: BaseException) -> dict[str, Any]:
     """The attributes of an exception beyond its arguments, in the order in which they are set."""
     found = {
@@ -241,6 +264,20 @@ def linked(value: BaseException) -> dict[str, Any]:
     if value.__suppress_context__ != ("__cause__" in found):
         found["__suppress_context__"] = value.__suppress_context__
     return {**found, **value.__dict__}
+
+
+def _traceback(table: RecipeTable, value: types.TracebackType) -> Recipe:
+    """The entries that the trace made, in front of those that an outside exception has."""
+    rows, rest = raised.rows_of(table.t, value)
+    args = [table.add(Constant(chain)), table.add(Constant(rows))]
+    if rest is not None:
+        owner = next(
+            (r.error for r in table.t.raised.values() if r.before and r.before["__traceback__"] is rest), None
+        )
+        if owner is None:
+            raise Unrebuildable(value)
+        args.append(table.id_of(owner))
+    return Build("call", tuple(args))
 
 
 def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
@@ -268,6 +305,7 @@ BUILDERS: dict[type, Any] = {
         "deque", (table.add(Build("list", table.items(v))), table.id_of(v.maxlen))
     ),
     types.CellType: _cell,
+    types.TracebackType: _traceback,
     types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
     functools.partial: lambda table, v: Build(
         "partial", table.items((v.func, *v.args, *v.keywords.values())), None, tuple(v.keywords)

@@ -7,20 +7,23 @@ import types
 from enum import EnumMeta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional
 
 from braze import native
-from braze.capture import generators, policy
+from braze.capture import effects, generators, policy
 from braze.capture.attributes import class_lookup, instance_value, load_attr
-from braze.capture.breaks import HINT_MOVE, HINT_OP, graph_break
+from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
+from braze.capture.crossing import refuse_opaque
 from braze.capture.frame import bind
+from braze.capture.interpret import resumable_step
 from braze.capture.markers import DISABLED
 from braze.capture.recorder import RecordingMode
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
 from braze.capture.shadows import instance_dict
-from braze.capture.values import LRU_CACHE, MISSING, is_constant, lookup_in_mro
+from braze.capture.values import LRU_CACHE, MISSING, PYBIND, is_constant, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -121,6 +124,7 @@ def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         t.fill_arguments(kwargs.values())
     if not may_call_back(args, kwargs):
         return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    refuse_opaque(t, args)
     with t.outside_applied(), RecordingMode(t.recorder):
         result = native.call_traced(t.called_from_c, fn, tuple(args), kwargs or {})
     return t.canonical(result)
@@ -159,10 +163,6 @@ def may_call_back(args: Any, kwargs: dict[str, Any] | None) -> bool:
     return kwargs is not None and may_call_back(kwargs.values(), None)
 
 
-#: functions that pybind11 makes are bound to a record of its own
-PYBIND = "pybind11_builtins"
-
-
 def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """A built-in function or bound built-in method."""
     rule = RULES.get(fn) if type(fn) is not types.MethodWrapperType else None
@@ -199,6 +199,7 @@ def call_bound(
         if found is not MISSING:
             return found
     if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
+        refuse_opaque(t, (owner,))
         t.fill(owner)
         if may_call_back(args, kwargs):
             return call_c(t, fn, args, kwargs)
@@ -249,6 +250,7 @@ def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None
         or fn.__objclass__ in policy.METHODS_OF
         or isinstance(owner, CONTAINER_BASES)
     ):
+        refuse_opaque(t, (owner,))
         t.fill(owner)
         if may_call_back(args[1:], kwargs):
             return call_c(t, fn, args, kwargs)
@@ -346,6 +348,12 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         return call(t, found, (fn, *args), kwargs, tail)
     if found is MISSING:
         raise TypeError(f"'{cls.__name__}' object is not callable")
+    if (
+        cls is np.ufunc
+        and not kwargs
+        and all(type(a) in (int, float) or isinstance(a, np.generic) for a in args)
+    ):
+        return fn(*args)
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
     if isinstance(found, staticmethod):
@@ -447,7 +455,13 @@ def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
         key = (fn, *map(_by_type, args))
         if key in t.caches:
             return t.caches[key]
+    position, before = resumable_step(t), effects.written(t)
     result = call(t, fn.__wrapped__, args, kwargs)
+    if effects.written(t) != before:
+        # a later call would find the result in the cache and write nothing
+        signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} writes to the outside")
+        signal.position = position
+        raise signal
     if key is not None:
         t.caches[key] = result
     return result

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,15 +14,35 @@ import torch
 from braze import native
 from braze.capture.breaks import graph_break
 from braze.capture.frame import Frame
+from braze.capture.records import Step
 from braze.capture.shadows import DictShadow
-from braze.capture.values import CONTAINERS, MISSING, NULL
+from braze.capture.values import BY_VALUE, CONSTANTS, CONTAINERS, MISSING, NULL, is_identity_type
 from braze.graph.torch_compat import disable_functions
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
 #: code of our own that C code starts, not to be interpreted
-OURS: set[types.CodeType] = set()
+OURS: set[types.CodeType] = {torch.Tensor.__hash__.__code__}
+#: the methods of symbolic sizes: they only compute with sizes and note what was found out about them
+_SYMBOLIC_FILE = torch.SymInt.__eq__.__code__.co_filename
+_SYMBOLIC_CLASSES = ("SymInt.", "SymFloat.", "SymBool.")
+
+
+def is_symbolic_code(code: types.CodeType) -> bool:
+    """Whether this is the code of a method of symbolic sizes."""
+    return code.co_filename == _SYMBOLIC_FILE or (
+        code.co_filename == torch.__file__ and code.co_qualname.startswith(_SYMBOLIC_CLASSES)
+    )
+
+
+#: what C code calls to write a symbol as text: to the program it is a number
+SYMBOLS_AS_TEXT = frozenset(c.__repr__.__code__ for c in (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def text_of_symbol(kind: type, value: Any) -> str:
+    """A symbol's number as text; the number is guarded."""
+    return repr(kind(value))
 
 
 def fill(t: Tracer, value: Any) -> None:
@@ -64,6 +85,11 @@ def called_from_c(t: Tracer, function: Any, localsplus: tuple[Any, ...]) -> Any:
     code = function.__code__
     if code in OURS:
         return native.DEFAULT
+    if code in SYMBOLS_AS_TEXT:
+        kind = {"SymInt": int, "SymFloat": float, "SymBool": bool}[code.co_qualname.partition(".")[0]]
+        return native.unhooked(text_of_symbol, kind, localsplus[0])
+    if is_symbolic_code(code):  # with all that it calls
+        return native.unhooked(function, *localsplus[: code.co_argcount])
     with t.entered_from_c():
         slots = [NULL] * len(t.decoded(code).slots)
         for index, value in enumerate(localsplus[: len(slots) - len(code.co_freevars)]):
@@ -107,6 +133,48 @@ def outside_applied(t: Tracer) -> Iterator[None]:
                 real.pop(key, None)
             else:
                 real[key] = value
+
+
+def refuse_opaque(t: Tracer, values: Iterable[Any], depth: int = 0) -> None:
+    """Break where C code would look into an outside object whose contents no guard can see."""
+    for value in values:
+        kind = type(value)
+        if kind in TRANSPARENT:
+            continue
+        if kind is list or kind is tuple:
+            if depth == 0 and len(value) < 64:
+                refuse_opaque(t, value, 1)
+        elif is_opaque(kind):
+            node = t.tree.node_of(value)
+            if node is not None and node.step is not Step.CONSTANT:
+                graph_break("BZ1014", f"C code looks into a {kind.__name__} that comes from outside")
+
+
+TRANSPARENT = CONSTANTS | {dict, torch.SymInt, type, torch.dtype, torch.device, torch.Size, slice, range}
+#: outside objects of these are guarded whole, or are copied with guards for what they hold
+_SEEN_WHOLE = (
+    torch.Tensor,
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+    torch.SymInt,
+    functools.partial,
+)
+
+
+def _is_opaque(cls: type) -> bool:
+    """Whether instances keep something that is no attribute: subclasses of int, arrays, iterators."""
+    if is_identity_type(cls) or issubclass(cls, _SEEN_WHOLE) or cls in BY_VALUE or cls in _FIXED:
+        return False
+    solid = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+    return solid is not object
+
+
+is_opaque: Callable[[type], bool] = functools.cache(_is_opaque)
+_FIXED = frozenset({types.MethodType, torch.finfo, torch.iinfo, types.MappingProxyType})
 
 
 def is_generator(value: Any) -> bool:

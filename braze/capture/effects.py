@@ -34,6 +34,13 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
     for cell, value in t.cells_written.values():
         if value is not MISSING:
             effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
+    for error in t.raised.values():
+        for name, value in (error.before or {}).items():
+            if getattr(error.error, name) is not value:
+                target = table.id_of(error.error)
+                effects.append(
+                    Effect(EffectKind.SETATTR, (target, table.id_of(getattr(error.error, name))), name)
+                )
     for function, args, kwargs in t.replays:
         target = table.add(Constant(function))
         if kwargs:
@@ -45,6 +52,24 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
         )
     return effects
+
+
+def written(t: Tracer) -> list[Any]:
+    """What the program has written outside by now, to be compared with a later answer."""
+    found: list[Any] = [len(t.replays)]
+    for shadow in (*t.shadows, *t.instance_dicts):
+        if isinstance(shadow, DictShadow):
+            new, gone = shadow.changed_keys()
+            if new or gone:
+                found.append((id(shadow), [(id(k), id(v)) for k, v in new], list(map(id, gone))))
+        elif shadow.changed():
+            found.append((id(shadow), list(map(id, shadow.view))))
+    for node in t.slotted:
+        found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
+    for space in t.globals.values():
+        found += [(k, id(v)) for k, v in space.written.items()]
+    found += [(id(cell), id(value)) for cell, value in t.cells_written.values()]
+    return found
 
 
 def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from braze.capture.records import Step
 from braze.capture.sources import Node
-from braze.capture.values import CONSTANTS, MISSING, is_identity_type, is_library_module, is_trusted_module
+from braze.capture.values import (
+    CONSTANTS,
+    MISSING,
+    is_bound_builtin,
+    is_identity_type,
+    is_library_module,
+    is_trusted_module,
+)
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -43,7 +50,8 @@ class Globals:
         elif (self.library and is_identity_type(type(value))) or (
             self.trusted and type(value) in CONSTANTS and not name.startswith("_global")
         ):
-            pass
+            if is_bound_builtin(value):
+                t.fixed[id(value)] = value
         elif self.owner is None:
             value = t.root_global(name, value)
         else:

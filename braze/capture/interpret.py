@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from braze.capture import raised
 from braze.capture.breaks import BreakSignal, Stopped, skip_frame
 from braze.capture.frame import Frame
 
@@ -55,6 +56,7 @@ def catch(t: Tracer, f: Frame, error: Exception | BaseException) -> None:
         skip_frame("BZ1016", "too many instructions in one trace")
     if t.fake_error is not None and error is t.fake_error:
         raise error
+    raised.passing(t, f, error)
     at = f.at
     for start, end, target, depth, lasti in f.decoded.table:
         if start <= at < end:
@@ -65,12 +67,11 @@ def catch(t: Tracer, f: Frame, error: Exception | BaseException) -> None:
             f.stack.append(error)
             f.ip = target
             return
-    raise error.with_traceback(None)
+    raise error
 
 
 def set_context(t: Tracer, error: Any) -> Any:
-    """What CPython does when an exception is raised while another is handled; our frames leave no traceback."""
-    error = error.with_traceback(None)
+    """What CPython does when an exception is raised while another is handled."""
     context = t.handled
     if context is not None and context is not error and error.__context__ is None:
         error.__context__ = context

@@ -9,6 +9,7 @@ import torch
 
 from braze.capture.breaks import HINT_DATA, graph_break
 from braze.capture.calls import call_c
+from braze.capture.crossing import refuse_opaque
 from braze.capture.operations import python_method
 from braze.capture.values import MISSING, lookup_in_mro
 
@@ -47,6 +48,7 @@ def iterate(t: Tracer, value: Any) -> Any:
     ):
         return iter_by_index(t, value)
     t.fill(value)
+    refuse_opaque(t, (value,))
     return iter(value)
 
 
@@ -111,6 +113,7 @@ def truth(t: Tracer, value: Any) -> bool:
         method = python_method(value, "__len__")
         if method is not MISSING:
             return bool(t.call(method, (value,), None))
+    refuse_opaque(t, (value,))
     return bool(value)
 
 
@@ -124,4 +127,5 @@ def length(t: Tracer, value: Any) -> int:
     if method is not MISSING:
         return t.call(method, (value,), None)
     t.fill(value)
+    refuse_opaque(t, (value,))
     return len(value)

@@ -50,7 +50,7 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return tensor_operator(t, function, a, b)
     if type(a) in SAFE and type(b) in SAFE:
-        return function(a, b)
+        return function(a, number(b) if type(a) is str else b)
     names = METHODS[function]
     for name in names[:-1]:
         method = python_method(a, name)
@@ -64,6 +64,16 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         if result is not NotImplemented:
             return result
     return call_c(t, function, (a, b), None)
+
+
+def number(value: Any) -> Any:
+    """A symbol as the number that it stands for, which is guarded from here on; anything else as it is."""
+    kind = type(value)
+    if kind is torch.SymInt:
+        return int(value)
+    if kind is torch.SymBool:
+        return bool(value)
+    return float(value) if kind is torch.SymFloat else value
 
 
 def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
@@ -222,8 +232,7 @@ def text(t: Tracer, value: Any, conversion: Any, spec: str) -> str:
     """What an f-string makes of a value."""
     if isinstance(value, torch.Tensor):
         graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
-    if type(value) in Symbolic:
-        value = int(value)
+    value = number(value)
     if type(value) in CONSTANTS:
         return format(conversion(value) if conversion is not None else value, spec)
     if conversion is not None:

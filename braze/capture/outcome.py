@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from braze.capture.breaks import Retry, Unrebuildable
+from braze.capture.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
 from braze.capture.pending import break_state
 from braze.capture.records import Capture, Check, GraphBreak, Guard, ShapeRelation
 from braze.capture.sources import Node
 from braze.graph.fakes import spec_of
-from braze.graph.specs import SymbolSpec
+from braze.graph.specs import FloatSpec, SymbolSpec
 from braze.support.errors import Origin
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def at_break(t: Tracer) -> Capture:
         effects = collect(t, table)
     except Unrebuildable as error:
         retry_before(t, error)
+    except BreakSignal:  # a symbolic number that no graph can compute: before it was made
+        raise Retry(max(1, t.steps - 1)) from None
     return finish(t, table, None, effects, pending)
 
 
@@ -124,12 +126,17 @@ def spec(value: Any) -> Any:
     """An input's metadata."""
     if isinstance(value, torch.Tensor):
         return spec_of(value)
-    return SymbolSpec(str(value.node.expr), value.node.hint)
+    kind = FloatSpec if isinstance(value, torch.SymFloat) else SymbolSpec
+    return kind(str(value.node.expr), value.node.hint)
 
 
 def guards(t: Tracer) -> list[Guard]:
     """Everything the trace assumed, parents before children."""
     found = [Guard(None, check, expected) for check, expected in t.state.guards()]
+    settled = t.mode.settled_floats()
+    for place in t.symbolic_places:
+        if isinstance(place.value, torch.SymFloat) and t.mode.name_of(place.value) in settled:
+            place.guards.append((Check.EQUAL, place.real))
     seen: set[int] = set()
     for node in t.tree.order:
         emit(t, node, found, seen)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
 Wrap = Callable[["Tracer", Node, Any], Any]
+#: what may be a symbol
+NUMBERS = frozenset({int, float})
 
 
 def wrap(t: Tracer, node: Node, real: Any) -> Any:
@@ -42,8 +44,13 @@ def wrap(t: Tracer, node: Node, real: Any) -> Any:
 
 def constant(t: Tracer, node: Node, real: Any) -> Any:
     """Compared by type and value. Not indexed by identity: small ints are everywhere."""
-    if type(real) is int and t.symbolic and t.is_symbolic(node, -1):
-        return t.symbolic_int(node, real)
+    if t.symbolic and type(real) in NUMBERS and abs(real) < 1 << 62 and t.is_symbolic(node, -1):
+        return t.symbolic_int(node, real) if type(real) is int else t.symbolic_float(node, real)
+    return by_value(t, node, real)
+
+
+def by_value(t: Tracer, node: Node, real: Any) -> Any:
+    """A value that must be the same at each call."""
     node.real = node.value = real
     node.guards.append((Check.EQUAL, real))
     t.tree.order.append(node)

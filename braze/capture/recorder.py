@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import operator
 import types
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,8 +20,9 @@ from torch.overrides import TorchFunctionMode
 from braze import native
 from braze.capture import sizes
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
-from braze.capture.crossing import OURS
+from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
+from braze.graph import probe
 from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import TENSOR_BASE, disable_functions
 
@@ -126,8 +129,14 @@ class Recorder:
             return kind(*[self.argument(v) for v in value])
         if isinstance(value, list):
             return [self.argument(v) for v in value]
-        if isinstance(value, int | float | str):
-            return value
+        refuse_opaque(self.t, (value,))
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, np.ndarray):
+            graph_break("BZ1013", "an array of numpy's goes into a graph", "make it a tensor outside")
+        for plain in (int, float, str):  # of a subclass (numpy's float64) the graph gets the value
+            if isinstance(value, plain) and not isinstance(value, Enum):
+                return plain(value)
         return value
 
     # -- calls
@@ -137,13 +146,17 @@ class Recorder:
         name = getattr(func, "__name__", "")
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             refuse_data(name)
+        if probe.is_doubtful(name, args, kwargs):
+            refused = probe.eager_error(func, args, kwargs)
+            if refused is not None:
+                raise refused
         try:
             result = self.mode.call(func, real_inputs(self, args), kwargs)
         except BreakSignal:
             raise
         except Exception as error:
             translate(error, name)
-            raise
+            raise probe.eager_error(func, args, kwargs) or error from None
         if not holds_tensor(result):
             if result is None and mutates_without_result(name):
                 self.note(func, args, kwargs, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import types
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -13,6 +14,12 @@ GENERATED = "<braze "
 
 #: what ``next`` gives at the end of an iterator
 END = object()
+
+
+#: the files whose frames stand between residual code and the user's
+MACHINERY = frozenset(
+    os.path.join(os.path.dirname(__file__), f"{name}.py") for name in ("replay", "session", "site", "points")
+)
 
 
 class Jump:
@@ -38,17 +45,27 @@ def run(step: Jump) -> Any:
 
 
 def caught(error: BaseException) -> BaseException:
-    """The exception with our own frames cut off the outer end of its traceback."""
+    """The exception with our own frames cut out of its traceback."""
+    first: types.TracebackType | None = None
+    last: types.TracebackType | None = None
     trace = error.__traceback__
-    while trace is not None and is_ours(trace.tb_frame.f_code):
+    while trace is not None:
+        if not is_ours(trace.tb_frame.f_code):
+            if last is None:
+                first = trace
+            elif last.tb_next is not trace:
+                last.tb_next = trace
+            last = trace
         trace = trace.tb_next
-    error.__traceback__ = trace
+    if last is not None and last.tb_next is not None:
+        last.tb_next = None
+    error.__traceback__ = first
     return error
 
 
 def is_ours(code: types.CodeType) -> bool:
-    """Whether a frame is of the machinery of this module or of generated code."""
-    return code.co_filename.startswith(GENERATED) or code.co_filename == __file__
+    """Whether a frame is of the machinery that runs residual code, or of generated code."""
+    return code.co_filename.startswith(GENERATED) or code.co_filename in MACHINERY
 
 
 def throw(error: BaseException) -> NoReturn:
@@ -81,10 +98,11 @@ def class_attribute(cls: type, name: str) -> Any:
 
 
 def make_function(code: Any, owner: Any, name: str, defaults: Any, kwdefaults: Any, cells: Any) -> Any:
-    """A function with the globals of ``owner``."""
-    made = types.FunctionType(code, owner.__globals__, name, defaults, cells)
+    """A function with the globals of ``owner`` (or with these very globals)."""
+    space = owner if type(owner) is dict else owner.__globals__
+    made = types.FunctionType(code, space, name, defaults, cells)
     made.__kwdefaults__ = kwdefaults
-    if owner.__module__ is not None:
+    if space is not owner and owner.__module__ is not None:
         made.__module__ = owner.__module__
     return made
 

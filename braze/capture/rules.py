@@ -120,7 +120,11 @@ def type_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         graph_break("BZ1006", "a class is made while tracing")
     if isinstance(args[0], torch.Tensor):
         return load_attr(t, args[0], "__class__")
-    return type(args[0])
+    return NUMBER_OF.get(type(args[0])) or type(args[0])
+
+
+#: symbols are numbers to the program
+NUMBER_OF = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 @rule(super)
@@ -203,8 +207,8 @@ def own_iterable(t: Tracer, value: Any) -> Any:
         return value
     if isinstance(value, torch.Tensor) or operations.python_method(value, "__iter__") is not MISSING:
         return iterate(t, value)
-    if type(value).__name__ == "generator" and t.tree.node_of(value) is not None:
-        graph_break("BZ1018", "a generator from outside is used", "pass the sequence itself")
+    if hasattr(type(value), "__next__") and t.tree.node_of(value) is not None:
+        graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
     return value
 
 
@@ -244,7 +248,20 @@ number(float)
 def str_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if args and isinstance(args[0], torch.Tensor):
         graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
-    return calls.call_c(t, str, args, kwargs)
+    return calls.call_c(t, str, tuple(map(operations.number, args)), kwargs)
+
+
+def of_numbers(function: Any) -> None:
+    """Functions of C to which a symbol must be the number that it stands for; the number is guarded."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        return calls.call_c(t, function, tuple(map(operations.number, args)), kwargs)
+
+    rule(function)(run)
+
+
+for _text in (repr, ascii, format, hash, hex, oct, bin, chr):
+    of_numbers(_text)
 
 
 # -- what must not run while tracing
@@ -300,7 +317,7 @@ def import_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(sys.exc_info)
 def exc_info(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     error = t.handled
-    return (type(error), error, None) if error is not None else (None, None, None)
+    return (type(error), error, error.__traceback__) if error is not None else (None, None, None)
 
 
 # -- messages: given after the graph has run

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from braze.capture.breaks import graph_break
+from braze.graph import torch_compat
 
 if TYPE_CHECKING:
     from braze.capture.recorder import Recorder
@@ -40,7 +42,11 @@ def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
         node = args[0]
         if len(args) == 1:
             node = recorder.graph.create_node("call_function", function, (node,), {})
-        for other in args[1:]:
+        done = expr.args[0]
+        for other, part in zip(args[1:], expr.args[1:], strict=True):
+            done = expr.func(done, part)
+            if isinstance(node, torch.fx.Node) and "val" not in node.meta:
+                node.meta["val"] = make_value(recorder, done)
             node = recorder.graph.create_node("call_function", function, (node, other), {})
         node.meta["val"] = value if value is not None else make_value(recorder, expr)
         node.meta["origin"] = recorder.t.here()
@@ -68,9 +74,13 @@ def of_symbol(recorder: Recorder, symbol: Any) -> Any:
 
 def make_value(recorder: Recorder, expr: Any) -> Any:
     """A SymInt for an expression."""
-    hint = int(expr.xreplace({s: recorder.mode.symbols[str(s)].hint for s in expr.free_symbols}))
-    assert recorder.mode.env is not None
-    return recorder.mode.env.create_symintnode(expr, hint=hint)
+    env = recorder.mode.env
+    assert env is not None
+    known = torch_compat.hints(env)
+    found = expr.xreplace({s: known[s] for s in expr.free_symbols if s in known})
+    if expr.is_integer:
+        return env.create_symintnode(expr, hint=int(found))
+    return env.create_symfloatnode(expr, hint=float(found))
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -89,4 +99,9 @@ FUNCTIONS: dict[str, Any] = {
     "ToFloat": torch.sym_float,
     "FloatPow": operator.pow,
     "TruncToInt": torch.sym_int,
+    "CeilToInt": math.ceil,
+    "FloorToInt": math.floor,
+    "RoundToInt": round,
+    "Abs": abs,
+    **torch_compat.SYMBOLIC_MATH,
 }

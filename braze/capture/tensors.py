@@ -72,6 +72,8 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
 def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A method of a tensor, given its descriptor."""
     name = fn.__name__
+    if name == "is_inference" and t.knew_inference:
+        graph_break("BZ1004", "Tensor.is_inference() of a tensor that the graph makes")
     if name in QUERIES:
         return fn(*args, **kwargs)
     if name == "__getattribute__":

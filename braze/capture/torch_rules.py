@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +39,19 @@ def note(t: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+@contextlib.contextmanager
+def grad_off(t: Tracer) -> Iterator[None]:
+    """What is recorded meanwhile is not differentiated, in the trace and in the graph."""
+    grad = torch.is_grad_enabled()
+    if grad:
+        note(t, C._set_grad_enabled, (False,), {})
+    try:
+        yield
+    finally:
+        if grad:
+            note(t, C._set_grad_enabled, (True,), {})
+
+
 def setter(function: Any) -> None:
     """A row for one setter."""
 
@@ -68,6 +83,7 @@ def enter_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     node.meta["setting"] = True
     t.inference.append((manager, node, t.inference_on, torch.is_grad_enabled()))
     t.inference_on = mode
+    t.knew_inference = True
     C._set_grad_enabled(not mode)
 
 

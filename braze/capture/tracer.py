@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import gc
 import logging
 import sys
 import types
@@ -11,10 +10,22 @@ from typing import Any
 
 import torch
 
-from braze.capture import crossing, generators, iteration, outcome, reads, rules, tensors, torch_rules
+from braze.capture import (
+    crossing,
+    functions,
+    generators,
+    iteration,
+    outcome,
+    raised,
+    reads,
+    rules,
+    tensors,
+    torch_rules,
+)
 from braze.capture.attributes import load_attr
 from braze.capture.breaks import BreakSignal, Retry, Stopped, graph_break, skip_frame
 from braze.capture.calls import GLOBAL_HOOKS, call
+from braze.capture.dynamic import is_argument
 from braze.capture.frame import Decoded, Frame
 from braze.capture.globals import Globals
 from braze.capture.interpret import run
@@ -37,13 +48,15 @@ from braze.capture.values import (
 from braze.graph import fakes
 from braze.options import Options
 from braze.support import trace
+from braze.support.collector import collector_paused
+from braze.support.errors import Origin
 
 #: frames inlined into each other at most, and instructions in one trace
 MAX_DEPTH = 160
 MAX_STEPS = 20_000_000
 
 #: rows of calls.RULES that importing this module has entered
-RULES = (rules.RULES, torch_rules.SETTERS)
+RULES = (rules.RULES, torch_rules.SETTERS, functions.apply)
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
 
@@ -79,6 +92,11 @@ class Tracer:
         self.made: dict[int, tuple[Any, int]] = {}
         self.symbolic_places: list[Node] = []
         self.handled: BaseException | None = None
+        #: exceptions raised in the trace, and the traceback entries made for them, by identity
+        self.raised: dict[int, raised.Raised] = {}
+        #: bound methods in C that modules of libraries hold, by identity
+        self.fixed: dict[int, Any] = {}
+        self.tracebacks: dict[int, tuple[types.TracebackType, Origin, types.TracebackType | None]] = {}
         #: calls to replay after the graph: (callable, args, kwargs)
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         #: lru_cache'd functions called in this trace: results by arguments
@@ -94,6 +112,8 @@ class Tracer:
         self.modes_on = 0
         self.inference: list[Any] = []
         self.inference_on = False
+        #: whether a part of the graph runs in inference mode: fakes do not know theirs
+        self.knew_inference = False
         self.decoded = decoded
         self.local_names = decoded(function.__code__).slots
         self._hooks: bool | None = None
@@ -127,7 +147,7 @@ class Tracer:
     def is_symbolic(self, node: Node, dim: int) -> bool:
         """Whether an int from outside is to be a symbol: only arguments, and not what names a choice."""
         if self.symbolic == "all":
-            return False
+            return is_argument(node.source)
         return (node.source, dim) in self.symbolic
 
     def symbolic_int(self, node: Node, real: int) -> Any:
@@ -140,6 +160,18 @@ class Tracer:
             node.guards.append((reads.Check.EQUAL, self.mode.symbols[str(value.node.expr)]))
         else:
             node.guards.append((reads.Check.EQUAL, real))
+        self.tree.order.append(node)
+        return value
+
+    def symbolic_float(self, node: Node, real: float) -> Any:
+        """A symbol for a float from outside; the float itself, guarded by value, where it cannot be one."""
+        value = self.mode.float_symbol(real, str(node.source))
+        if not isinstance(value, torch.SymFloat):
+            return reads.by_value(self, node, real)
+        node.real, node.value = real, value
+        self.symbolic_places.append(node)
+        self.tree.known[id(value)] = node
+        node.guards.append((reads.Check.TYPE, float))
         self.tree.order.append(node)
         return value
 
@@ -158,6 +190,10 @@ class Tracer:
         """Whether the trace made this function or generator."""
         found = self.made.get(id(value))
         return found is not None and found[0] is value
+
+    def is_fixed(self, value: Any) -> bool:
+        """Whether this bound method is what a library's module holds: ``random.random``."""
+        return self.fixed.get(id(value)) is value
 
     def claim(self, value: Any) -> Any:
         """Remember that the trace made this."""
@@ -238,7 +274,10 @@ class Tracer:
         """A frame for an inlined call."""
         if len(self.frames) > MAX_DEPTH:
             graph_break("BZ1016", "calls nested too deeply to be inlined")
-        f = Frame(function, decoded(function.__code__), localsplus)
+        code = function.__code__
+        if not is_library_module(function.__module__) and not self.is_ours(function):
+            self.read(self.tree.constant(function), Step.ATTR, "__code__", code)
+        f = Frame(function, decoded(code), localsplus)
         f.tail = tail
         f.entered_at = self.steps
         return f
@@ -351,7 +390,7 @@ class Tracer:
         return self.replay(fn, args, kwargs or {})
 
     def owner_of_globals(self, fn: types.FunctionType) -> Any:
-        """A function from outside with the same globals."""
+        """A function from outside with the same globals, or the globals themselves."""
         if fn.__globals__ is self.function.__globals__:
             return self.function
         for value, _ in list(self.made.values()):
@@ -361,7 +400,9 @@ class Tracer:
             if f.globals is fn.__globals__ and not self.is_ours(f.function):
                 return f.function
         found = self.globals.get(id(fn.__globals__))
-        return found.function if found is not None else fn
+        if found is not None and found.function is not None:
+            return found.function
+        return fn.__globals__
 
     def run(self, f: Frame) -> Any:
         """Interpret a frame to its end (or next yield)."""
@@ -401,20 +442,18 @@ def trace_frame(
 
 
 def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
-    collecting = gc.isenabled()
     limit = sys.getrecursionlimit()
-    gc.disable()
     sys.setrecursionlimit(max(limit, 20_000))
     t.state.remember()
     try:
-        with t.state.outside_inference(), t.mode:
+        with collector_paused, t.state.outside_inference(), t.mode:
             return _interpret(t, localsplus)
     finally:
+        for error in t.raised.values():
+            error.restore()
         t.mode.release()
         t.state.restore()
         sys.setrecursionlimit(limit)
-        if collecting:
-            gc.enable()
 
 
 def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:

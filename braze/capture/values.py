@@ -81,11 +81,18 @@ def _is_identity_type(cls: type) -> bool:
 is_identity_type: Callable[[type], bool] = functools.cache(_is_identity_type)
 
 
+#: functions that pybind11 makes are bound to a record of its own, which nobody may copy
+PYBIND = "pybind11_builtins"
+
+
 def is_bound_builtin(value: Any) -> bool:
     """Whether this is a method in C bound to an instance, as ``[].append`` is: a new object at each look-up."""
     if type(value) not in (types.BuiltinFunctionType, types.MethodWrapperType):
         return False
-    return not isinstance(value.__self__, types.ModuleType | type | types.NoneType)
+    owner = value.__self__
+    return (
+        not isinstance(owner, types.ModuleType | type | types.NoneType) and type(owner).__module__ != PYBIND
+    )
 
 
 def words(text: str) -> list[str]:
@@ -96,7 +103,9 @@ def words(text: str) -> list[str]:
 def is_constant(value: Any) -> bool:
     """Whether the value can be compared by type and value: a literal, or a tuple of such."""
     kind = type(value)
-    if kind in CONSTANTS or kind in BY_VALUE:
+    if kind is slice:
+        return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
+    if kind in CONSTANTS or (kind in BY_VALUE and kind is not torch.Size):
         return True
     if kind is tuple or kind is torch.Size or kind is frozenset:
         return all(is_constant(v) for v in value)

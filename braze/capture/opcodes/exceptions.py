@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from braze.capture import raised
 from braze.capture.attributes import class_lookup
 from braze.capture.breaks import graph_break
 from braze.capture.opcodes.table import opcode
@@ -17,12 +18,14 @@ def raise_varargs(t: Any, f: Any, arg: int) -> None:
     if arg == 0:
         if t.handled is None:
             raise RuntimeError("No active exception to reraise")
+        raised.about_to_raise(t, t.handled)
         raise t.handled
     error: Any = f.stack.pop()
     if isinstance(error, type):
         error = t.call(error, ())
     if not isinstance(error, BaseException):
         raise TypeError("exceptions must derive from BaseException")
+    raised.about_to_raise(t, error)
     if cause is not MISSING:
         error.__cause__ = t.call(cause, ()) if isinstance(cause, type) else cause
     if not isinstance(error, Exception):
@@ -33,6 +36,7 @@ def raise_varargs(t: Any, f: Any, arg: int) -> None:
 @opcode("RERAISE")
 def reraise(t: Any, f: Any, arg: int) -> None:
     error = f.stack.pop()
+    raised.about_to_raise(t, error)
     raise error
 
 
@@ -61,6 +65,7 @@ def cleanup_throw(t: Any, f: Any, arg: int) -> None:
         del f.stack[-2:]
         f.stack += (None, error.value)
         return
+    raised.about_to_raise(t, error)
     raise error
 
 
@@ -88,4 +93,4 @@ def before_with(t: Any, f: Any, arg: int) -> None:
 def with_except_start(t: Any, f: Any, arg: int) -> None:
     error = f.stack[-1]
     leave = f.stack[-4]
-    f.stack.append(t.call(leave, (type(error), error, None), None))
+    f.stack.append(t.call(leave, (type(error), error, error.__traceback__), None))

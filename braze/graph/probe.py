@@ -1,0 +1,89 @@
+"""What eager would say to a call that cannot work: the call is made on real tensors of the same metadata.
+
+Meta functions do not check everything that kernels check, and word their errors in their own way. A program that
+catches such an error is to see the one that eager raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from braze.graph.torch_compat import disable_functions, outside_modes
+
+#: reductions without an identity, whose meta functions let tensors without elements pass
+WITHOUT_IDENTITY = frozenset(["max", "min", "median", "nanmedian", "mode", "cummax", "cummin"])
+#: products, whose meta functions do not compare dtypes
+PRODUCTS = frozenset(
+    [
+        "linear",
+        "mm",
+        "bmm",
+        "matmul",
+        "addmm",
+        "baddbmm",
+        "addmv",
+        "mv",
+        "dot",
+        "__matmul__",
+        "__rmatmul__",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "bilinear",
+    ]
+)
+#: nothing larger is made only to hear an error
+LIMIT = 1 << 26
+
+
+def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether meta functions may let a call pass that eager refuses."""
+    if name in WITHOUT_IDENTITY:
+        return bool(args) and isinstance(args[0], torch.Tensor) and 0 in args[0].shape
+    if name not in PRODUCTS or torch.is_autocast_enabled("cpu"):
+        return False
+    return len({v.dtype for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)}) > 1
+
+
+def eager_error(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
+    """The exception that a call raises on real tensors; None where it works, or cannot be tried here."""
+    with disable_functions(), outside_modes():
+        try:
+            real = [real_like(v) for v in args]
+            named = {k: real_like(v) for k, v in kwargs.items()}
+        except _CannotTry:
+            return None
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            try:
+                func(*real, **named)
+            except Exception as error:
+                return error.with_traceback(None)
+    return None
+
+
+class _CannotTry(Exception):
+    """A tensor that is not made for real: of another device, too large, of symbolic sizes."""
+
+
+def real_like(value: Any) -> Any:
+    """A real tensor of zeros with a fake's metadata; lists and tuples likewise."""
+    if isinstance(value, FakeTensor):
+        sizes, strides = tuple(value.shape), value.stride()
+        if value.device.type != "cpu" or value.layout is not torch.strided:
+            raise _CannotTry
+        if not all(type(n) is int for n in (*sizes, *strides)):
+            raise _CannotTry
+        if value.untyped_storage().nbytes() > LIMIT:
+            raise _CannotTry
+        return torch.empty_strided(sizes, strides, dtype=value.dtype).zero_()
+    if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat):
+        raise _CannotTry
+    if type(value) in (list, tuple):
+        return type(value)([real_like(v) for v in value])
+    return value
