@@ -114,7 +114,7 @@ def compile_time_table(rows: list[Row], impls: Sequence[str]) -> Table:
     }
     shown = [impl for impl in impls if impl != "eager"]
     table = Table(
-        title=f"First call less the second, seconds: {', '.join(shown)} (ratio)", title_justify="left"
+        title=f"First call less a later one, seconds: {', '.join(shown)} (ratio)", title_justify="left"
     )
     table.add_column("model")
     for title in kinds.values():

@@ -28,6 +28,7 @@ from braze.schedule import schedule
 from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
 from braze.support import trace
+from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError
 from braze.support.log import logger, warn_once
 from braze.support.record import record
@@ -53,14 +54,15 @@ def compile_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext
 ) -> Callable[..., Any]:
     """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
-    partition = partition_graph(gm, example_inputs, ctx)
-    try:
-        call = compile_partition(partition, ctx)
-    except BrazeError as error:
-        if error.code != "BZ5001":
-            raise
-        return run_eagerly(gm, error)
-    return aot.wrap(partition, call, eager=gm)
+    with collector_paused:
+        partition = partition_graph(gm, example_inputs, ctx)
+        try:
+            call = compile_partition(partition, ctx)
+        except BrazeError as error:
+            if error.code != "BZ5001":
+                raise
+            return run_eagerly(gm, error)
+        return aot.wrap(partition, call, eager=gm)
 
 
 def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
