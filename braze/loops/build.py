@@ -112,6 +112,10 @@ def binary(op: Op, x: Node, y: Node) -> Node:
         folded = _fold(op, x, y)
         if folded is not None:
             return folded
+    if op in COMPARISONS and x.dtype is DType.I64:
+        decided = _decided(op, x, y)
+        if decided is not None:
+            return const(decided, DType.BOOL)
     simple = _identity(op, x, y)
     if simple is not None:
         return simple
@@ -198,17 +202,6 @@ def check_index(i: Node, extent: Expr) -> Node:
 
 def index_condition(op: Op, x: IntLike, y: IntLike) -> Node:
     """A comparison of two index expressions, decided now where their ranges decide it."""
-    low, high = (as_expr(x) - as_expr(y)).bounds()
-    if op in (Op.GE, Op.LT):
-        if low is not None and low >= 0:
-            return const(op is Op.GE, DType.BOOL)
-        if high is not None and high < 0:
-            return const(op is Op.LT, DType.BOOL)
-    if op is Op.EQ:
-        if low == 0 == high:
-            return const(True, DType.BOOL)
-        if (low is not None and low > 0) or (high is not None and high < 0):
-            return const(False, DType.BOOL)
     return binary(op, index(x), index(y))
 
 
@@ -264,6 +257,24 @@ def _identity(op: Op, x: Node, y: Node) -> Node | None:
             return invert(x) if k else x
         return (x if k else y) if op is Op.AND else (y if k else x)
     return None
+
+
+def _decided(op: Op, x: Node, y: Node) -> bool | None:
+    """What two indices (or an index and a number) compare to, where their ranges tell."""
+    if x.op not in (Op.INDEX, Op.CONST) or y.op not in (Op.INDEX, Op.CONST):
+        return None
+    if op in (Op.GT, Op.LE):
+        return _decided(Op.LT if op is Op.GT else Op.GE, y, x)
+    if op is Op.NE:
+        equal = _decided(Op.EQ, x, y)
+        return None if equal is None else not equal
+    low, high = (as_expr(x.attr) - as_expr(y.attr)).bounds()
+    above, below = low is not None and low >= 0, high is not None and high < 0
+    if op is Op.EQ:
+        if low == 0 == high:
+            return True
+        return False if below or (low is not None and low > 0) else None
+    return (above if op is Op.GE else below) if above or below else None
 
 
 def _fold(op: Op, x: Node, y: Node) -> Node | None:

@@ -7,9 +7,9 @@ from typing import Any
 from braze.loops import build
 from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, Store, TemplateCall
 from braze.lower.fallback import call_extern
-from braze.lower.lazy import Lazy, contiguous_strides, numel
+from braze.lower.lazy import Lazy, contiguous_strides, numel, strided_lazy
 from braze.lower.pointwise_core import broadcast_index
-from braze.lower.realize import ProgramBuilder
+from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
 from braze.lower.views import permute_value, reshape_value
 from braze.symbolic.expr import ONE, ZERO, axis_symbol, known_le, linear
@@ -119,8 +119,27 @@ for _target in (
     aten.bmm.default,
     aten.baddbmm.default,
     aten.convolution.default,
-    aten.scaled_dot_product_attention.default,
     aten.dot.default,
     aten.mv.default,
 ):
     _extern(_target)
+
+
+@lowering(aten.scaled_dot_product_attention.default)
+def attention(
+    g: ProgramBuilder, q: Lazy, k: Lazy, v: Lazy, mask: Any = None, *rest: Any, **named: Any
+) -> Any:
+    """softmax(q @ k.T * scale + mask) @ v by ATen's choice of kernels, which a mask narrows.
+
+    A mask that hides nothing is left out; on a GPU one with gaps between its columns is copied, since
+    only the slowest of ATen's kernels takes such a mask.
+    """
+    mask = named.pop("attn_mask", mask)
+    if isinstance(mask, Lazy):
+        same = constant_of(mask)
+        if same is not None and same.dtype is DType.BOOL and same.attr:
+            mask = None
+        elif g.ctx.target.kind != "cpu" and g.realize(mask).strides[-1] is not ONE:
+            mask = strided_lazy(g, g.copy(mask), mask.device)
+    given = (mask, *rest) if mask is not None or rest else ()
+    return call_extern(g, aten.scaled_dot_product_attention.default, (q, k, v, *given), named)

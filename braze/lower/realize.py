@@ -197,7 +197,8 @@ class ProgramBuilder:
         """Store a value that several readers would compute anew, or whose expression has grown large."""
         if x.view is None and x.dtype.is_computable:
             cost = x.pending_cost
-            if cost >= LARGE or x.depth >= DEEP or (readers > 1 and cost > 0):
+            shared = cost >= LARGE or x.depth >= DEEP or (readers > 1 and cost > 0)
+            if shared and constant_of(x) is None:
                 self.realize(x)
 
     def realize_if_costly(self, x: Lazy) -> None:
@@ -216,6 +217,14 @@ class ProgramBuilder:
         value = strided_lazy(self, self.whole(name), self.buffers[name].device)
         value.origin = self.origin
         return value
+
+
+def constant_of(x: Lazy) -> Node | None:
+    """The constant that every element is, if arithmetic on indices shows that they all are."""
+    if x.view is not None:
+        return None
+    value = x.load([axis_symbol(f"c{d}", size) for d, size in enumerate(x.sizes)])
+    return value if value.op is Op.CONST else None
 
 
 def axis_constant(value: int) -> Expr:

@@ -109,7 +109,8 @@ class Launch:
                             points,
                         )
                     return
-            if found is None or runtime.launch_enter_hook is not None:
+            hook = runtime.launch_enter_hook  # a chain, which may be empty
+            if found is None or (hook is not None and getattr(hook, "calls", True)):
                 general(*args)
                 return
             run, grid, function, metadata, points = found

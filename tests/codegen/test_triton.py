@@ -290,3 +290,4 @@ def test_models_compile_to_sm_90_without_a_gpu():
     """A transformer layer and a residual block in bf16, from graph to machine code."""
     printed = offline("tests.codegen.triton_models")
     assert "layer triton_per_fused" in printed and "block triton_poi_fused" in printed
+    assert "two_sizes launches 2" in printed, "a kernel of another extent is another launch"

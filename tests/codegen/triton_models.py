@@ -41,9 +41,15 @@ def block(x, w, scale, shift, mean, variance):
     return F.max_pool2d(y, 3, 2, 1), F.adaptive_avg_pool2d(y, 1).flatten(1)
 
 
+def two_sizes(x, y):
+    """Kernels of one text over different counts of points."""
+    return x.exp(), y.exp()
+
+
 LONG = torch.int64
 CASES: list[tuple[Callable, list[tuple]]] = [
     (layer, [(8, 16), (1000, 64), (8, 16, 64), (128, 64), (128,), (64, 128), (64,), (64,), (64,)]),
+    (two_sizes, [(1000,), (3000,)]),
     (block, [(4, 16, 8, 8), (16, 16, 3, 3), (16,), (16,), (16,), (16,)]),
 ]
 
@@ -68,7 +74,9 @@ def main() -> int:
         for fn, shapes in CASES:
             partition = pipeline.partition_graph(*on_gpu(fn, shapes), CTX)
             plan = pipeline.schedule_program(pipeline.lower_graph(partition, CTX), CTX)
-            for text in pipeline.generate_code(plan, CTX).kernels:
+            host = pipeline.generate_code(plan, CTX)
+            print(fn.__name__, "launches", host.source.count("runtime.triton("))
+            for text in host.kernels:
                 path = Path(folder) / f"{text.name}.py"
                 path.write_text(text.source)
                 launch = text.launch

@@ -79,8 +79,27 @@ def test_index_conditions_are_decided_by_ranges() -> None:
     assert build.index_condition(Op.LT, i, 8).attr is True
     assert build.index_condition(Op.GE, i, 8).attr is False
     assert build.index_condition(Op.LT, i, 7).op is Op.LT
+    assert build.index_condition(Op.NE, i, 8).attr is True
+    assert build.index_condition(Op.EQ, i, 7).op is Op.EQ
     assert build.check_index(build.index(i), ZERO + 8).op is Op.INDEX
     assert build.check_index(build.index(i), ZERO + 7).op is Op.CHECK_INDEX
+
+
+@given(
+    st.sampled_from([Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE]),
+    st.integers(1, 9),
+    st.integers(-3, 3),
+    st.integers(-12, 12),
+)
+def test_a_decided_comparison_holds_for_every_index(op: Op, size: int, step: int, bound: int) -> None:
+    i = axis_symbol("i", size)
+    for turned in (False, True):
+        x, y = build.index(i * step), build.const(bound, DType.I64)
+        node = build.binary(op, y, x) if turned else build.binary(op, x, y)
+        pairs = [(bound, k * step) if turned else (k * step, bound) for k in range(size)]
+        truth = {build.COMPARISONS[op](a, b) for a, b in pairs}
+        if node.op is Op.CONST:
+            assert truth == {node.attr}
 
 
 NUMBERS = st.floats(width=32) | st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, 2.0])

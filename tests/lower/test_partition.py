@@ -9,7 +9,7 @@ from braze import aot, decomp
 from braze.context import CompileContext
 from braze.graph.fakes import new_mode
 from braze.loops.interpret import interpret
-from braze.loops.ir import BufferKind, LoopProgram
+from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.loops.verify import verify
 from braze.lower import lower
 from braze.options import Options
@@ -123,6 +123,29 @@ def test_nothing_falls_back(net: tuple) -> None:
     _, _, program, _ = net
     targets = {s.target.split(".")[1] for s in program.steps if hasattr(s, "target")}
     assert all("scaled_dot_product" in t for t in targets), targets
+
+
+class Masked(torch.nn.Module):
+    """Attention of every place to every other from ``limit`` on, as model code writes it."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(q.size(2)) + 0
+        mask = (places[:, None] >= self.limit).expand(2, 1, 5, 5)
+        a = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return a + torch.nn.functional.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask)
+
+
+@pytest.mark.parametrize(("limit", "given"), [(0, 3), (3, 4)])
+def test_a_mask_that_hides_nothing_is_left_out(limit: int, given: int) -> None:
+    """Masks made from positions are often true everywhere; ATen's fast kernels want none then."""
+    part, tensors = partition_of(Masked(limit), *(torch.randn(2, 2, 5, 8) for _ in range(3)))
+    program = lower(part, CONTEXT)
+    assert [len(s.args) for s in program.steps if isinstance(s, ExternCall)] == [given, given]
+    torch.testing.assert_close(interpret(program, tensors)[0], Masked(limit)(*tensors))
 
 
 def test_constants_of_the_graph_are_its_last_inputs() -> None:

@@ -69,7 +69,7 @@ def kernel(group: Group, schedule: Schedule) -> KernelText:
         source=source,
         args=buffers,
         sizes=tuple(s.name for s in sizes),
-        canonical=source.replace(name, "kernel"),
+        canonical=f"{launch}\n{source.replace(name, 'kernel')}",
         launch=launch,
     )
 
