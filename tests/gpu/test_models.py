@@ -83,9 +83,16 @@ def test_rows(shape, dtype):
     torch.manual_seed(0)
     x, y, w = (torch.randn(s, device="cuda", dtype=dtype) for s in (shape, shape, shape[-1:]))
     with torch.no_grad():
-        for ours, eager in zip(braze.compile(f, fullgraph=True)(x, y, w), f(x, y, w), strict=True):
+        found = zip(
+            braze.compile(f, fullgraph=True)(x, y, w),
+            f(x, y, w),
+            f(x.double(), y.double(), w.double()),
+            strict=True,
+        )
+        for ours, eager, exact in found:
             assert ours.dtype == eager.dtype
             if eager.dtype.is_floating_point:
-                torch.testing.assert_close(ours, eager)
+                theirs = (eager.double() - exact).norm()
+                assert (ours.double() - exact).norm() <= theirs * 1.05 + 1e-7 * exact.norm()
             else:
                 assert (ours == eager).float().mean() > 0.99  # equal maxima may round apart
