@@ -63,6 +63,7 @@ class FakeMode:
     """One trace's fakes: a FakeTensorMode, and a ShapeEnv where sizes may be symbolic."""
 
     def __init__(self, dynamic: bool = False) -> None:
+        torch_compat.settle_device_guard()
         env = torch_compat.symbolic_environment() if dynamic else None
         self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
         self.dispatch.owner = self

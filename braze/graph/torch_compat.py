@@ -108,6 +108,30 @@ def postpone_dynamo() -> bool:
         return True
 
 
+@functools.cache
+def settle_device_guard() -> None:
+    """Without a GPU, have PyTorch's stand-in for one belong to a thread that never ends.
+
+    The first thread to enter a FakeTensorMode comes to own it, and every other thread goes on using it: after the
+    end of its owner that is memory that was freed.
+    """
+    ensure = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if ensure is None or torch.cuda.is_available():
+        return
+    if threading.current_thread() is threading.main_thread():
+        ensure()
+        return
+    done = threading.Event()
+
+    def stay() -> None:
+        ensure()
+        done.set()
+        threading.Event().wait()
+
+    threading.Thread(target=stay, name="braze device guard", daemon=True).start()
+    done.wait()
+
+
 def outside_modes() -> Any:
     """A context in which tensor calls reach the plain kernels, past every function and dispatch mode."""
     return torch._C._DisableTorchDispatch()
