@@ -18,6 +18,7 @@ from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
+from braze.graph.specs import FloatSpec
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import verify
@@ -72,6 +73,7 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     plan = schedule_program(program, ctx)
     host = generate_code(plan, ctx)
     call = with_attributes(load_code(host, ctx), partition.forward, program.attributes)
+    call = with_floats(call, partition, program)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
 
@@ -87,6 +89,35 @@ def with_attributes(call: GraphCall, module: torch.fx.GraphModule, names: tuple[
 
     with_held.boxed = True  # type: ignore[attr-defined]
     return with_held
+
+
+def with_floats(call: GraphCall, partition: Partition, program: LoopProgram) -> GraphCall:
+    """``call`` with Python floats among its inputs and outputs, which the kernels see as doubles in memory."""
+    given = tuple(i for i, spec in enumerate(partition.inputs) if isinstance(spec, FloatSpec))
+    output = next(n for n in reversed(partition.forward.graph.nodes) if n.op == "output")
+    made = tuple(
+        i
+        for i, node in enumerate(output.args[0])
+        if isinstance(node, torch.fx.Node) and isinstance(node.meta["val"], torch.SymFloat)
+    )
+    if not given and not made:
+        return call
+    devices = {b.name: b.device for b in program.buffers}
+    places = tuple((i, devices[program.inputs[i]]) for i in given)
+
+    def with_doubles(inputs: Sequence[Any]) -> Sequence[Any]:
+        values = list(inputs)
+        for i, device in places:
+            values[i] = torch.tensor(values[i], dtype=torch.float64, device=device)
+        results = call(values)
+        if made:
+            results = list(results)
+            for i in made:
+                results[i] = results[i].item()
+        return results
+
+    with_doubles.boxed = True  # type: ignore[attr-defined]
+    return with_doubles
 
 
 def partition_graph(

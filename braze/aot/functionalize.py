@@ -262,7 +262,7 @@ class _Functionalizer:
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:
-        return self.symbols.node(value) if isinstance(value, torch.SymInt) else value
+        return self.symbols.node(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
     def _refuse(self, code: str, what: str) -> Unsupported:
         origin = self.here.meta.get("origin") if self.here is not None else None

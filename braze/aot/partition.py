@@ -22,7 +22,7 @@ from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph
-from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
+from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support import trace as tracing
 from braze.support.errors import Unsupported
 
@@ -86,11 +86,13 @@ def _refuse_training(gm: torch.fx.GraphModule) -> None:
             )
 
 
-def _input_spec(value: Any) -> TensorSpec | SymbolSpec:
+def _input_spec(value: Any) -> TensorSpec | SymbolSpec | FloatSpec:
     if isinstance(value, torch.Tensor):
         return spec_of(value)
     if isinstance(value, torch.SymInt):
         return SymbolSpec(str(value.node.expr), value.node.hint)
+    if isinstance(value, torch.SymFloat):
+        return FloatSpec(str(value.node.expr), value.node.hint)
     if isinstance(value, int):
         return SymbolSpec(str(value), value)
     raise Unsupported("BZ2018", f"a graph input of type {type(value).__name__}")

@@ -6,7 +6,7 @@ import enum
 
 import torch.fx
 
-from braze.graph.specs import Dialect, SymbolSpec, TensorSpec
+from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support.record import record
 
 
@@ -50,7 +50,7 @@ class Partition:
 
     forward: torch.fx.GraphModule
     dialect: Dialect
-    inputs: tuple[TensorSpec | SymbolSpec, ...]
+    inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
     input_roles: tuple[InputRole, ...]
     mutations: tuple[OutputRole, ...]
     outputs: tuple[OutputRole, ...]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
 import torch
 
+from braze.graph import torch_compat
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
@@ -23,7 +25,7 @@ class SymbolNodes:
         """Note which placeholder gives each symbol: an int input, or a size of a tensor."""
         for node in placeholders:
             value = node.meta["val"]
-            if isinstance(value, torch.SymInt):
+            if isinstance(value, (torch.SymInt, torch.SymFloat)):
                 self._nodes.setdefault(value.node.expr, node)
         for node in placeholders:
             value = node.meta["val"]
@@ -38,26 +40,29 @@ class SymbolNodes:
             made.meta["val"] = size
             self._nodes[size.node.expr] = made
 
-    def bind(self, value: torch.SymInt, node: torch.fx.Node) -> None:
+    def bind(self, value: torch.SymInt | torch.SymFloat, node: torch.fx.Node) -> None:
         """A node that the trace made for this value."""
         self._nodes.setdefault(value.node.expr, node)
 
-    def node(self, value: torch.SymInt) -> torch.fx.Node | int:
-        """The node for a symbolic int; a plain int where it is known."""
-        known = value.node.maybe_as_int()
-        if known is not None:
-            return known
+    def node(self, value: torch.SymInt | torch.SymFloat) -> torch.fx.Node | int | float:
+        """The node for a symbolic int or float; a plain number where it is known."""
+        if isinstance(value, torch.SymInt):
+            known = value.node.maybe_as_int()
+            if known is not None:
+                return known
         return self._of(value.node.expr, value)
 
-    def _of(self, expr: Any, like: torch.SymInt) -> Any:
+    def _of(self, expr: Any, like: torch.SymInt | torch.SymFloat) -> Any:
         if expr.is_Integer:
             return int(expr)
+        if expr.is_Float:
+            return float(expr)
         found = self._nodes.get(expr)
         if found is None:
             found = self._nodes[expr] = self._compose(expr, like)
         return found
 
-    def _compose(self, expr: Any, like: torch.SymInt) -> torch.fx.Node:
+    def _compose(self, expr: Any, like: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
         """A new node from the operands' nodes."""
         name = type(expr).__name__
         operands = [self._of(e, like) for e in expr.args]
@@ -70,7 +75,9 @@ class SymbolNodes:
                     done = expr.func(done, part)
                     result = self._call(function, (result, operand), done, like)
                 return result
-            case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
+            case "IntTrueDiv" | "FloatTrueDiv":
+                return self._call(operator.truediv, tuple(operands), expr, like)
+            case "FloorDiv" | "CleanDiv":
                 return self._call(operator.floordiv, tuple(operands), expr, like)
             case "Mod" | "PythonMod":
                 return self._call(operator.mod, tuple(operands), expr, like)
@@ -78,11 +85,30 @@ class SymbolNodes:
                 return self._call(torch.sym_max, tuple(operands), expr, like)
             case "Min":
                 return self._call(torch.sym_min, tuple(operands), expr, like)
-            case "Pow" | "PowByNatural":
+            case "Pow" | "PowByNatural" | "FloatPow":
                 return self._call(operator.pow, tuple(operands), expr, like)
+        unary = UNARY.get(name)
+        if unary is not None:
+            return self._call(unary, tuple(operands), expr, like)
         raise Unsupported("BZ2011", f"a size computed as {expr}", why=f"no graph node for {name}")
 
-    def _call(self, function: Any, operands: tuple[Any, ...], expr: Any, like: torch.SymInt) -> torch.fx.Node:
+    def _call(
+        self, function: Any, operands: tuple[Any, ...], expr: Any, like: torch.SymInt | torch.SymFloat
+    ) -> torch.fx.Node:
         node = self._graph.call_function(function, operands)
-        node.meta["val"] = like.node.shape_env.create_symintnode(expr, hint=None)
+        env = like.node.shape_env
+        make = env.create_symintnode if expr.is_integer else env.create_symfloatnode
+        node.meta["val"] = make(expr, hint=None)
         return node
+
+
+#: expression -> the function of one number that computes it
+UNARY: dict[str, Any] = {
+    "ToFloat": torch.sym_float,
+    "Abs": abs,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "TruncToInt": math.trunc,
+    "RoundToInt": round,
+    **torch_compat.SYMBOLIC_MATH,
+}

@@ -23,7 +23,8 @@ from braze.aot.symbols import SymbolNodes
 from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode, mode_of, new_mode
 from braze.graph.printer import describe
-from braze.support.errors import BrazeError, InternalError, Origin, Unsupported
+from braze.support.errors import BrazeError, Origin, Unsupported
+from braze.support.log import warn_once
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -123,8 +124,10 @@ class _Recorder(TorchDispatchMode):
         if rule is not None:
             with self, _without_autocast(func):
                 result = rule(*args, **kwargs)
+            if result is not NotImplemented and func not in STRUCTURAL:
+                result = self._as_eager(func, args, kwargs, result)
             if result is not NotImplemented:
-                return result if func in STRUCTURAL else self._as_eager(func, args, kwargs, result)
+                return result
         if func not in KEPT and _is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -133,27 +136,38 @@ class _Recorder(TorchDispatchMode):
         return self.emit(func, args, kwargs)
 
     def _as_eager(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        """A decomposition's result with the strides of the operator's own, which views further on may count on."""
-        want = self.mode.run(func, self._constants_faked(args), kwargs)
-        if isinstance(result, torch.Tensor):
-            return self._restrided(func, result, want)
-        return tuple(self._restrided(func, have, w) for have, w in zip(result, want, strict=True))
+        """A decomposition's result with the strides of the operator's own, which views further on may count on.
 
-    def _restrided(self, func: Any, have: Any, want: Any) -> Any:
+        What is a view of an argument, where the operator's own result is not, is copied. NotImplemented where
+        the result is another one than the operator's.
+        """
+        want = self.mode.run(func, self._constants_faked(args), kwargs)
+        pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
+        for have, w in pairs:
+            if isinstance(w, torch.Tensor) and (have.dtype is not w.dtype or have.shape != w.shape):
+                warn_once(
+                    ("BZ9022", func),
+                    f"BZ9022: the decomposition of {func} gives {describe(have)}, not {describe(w)}: it stays whole",
+                )
+                return NotImplemented
+        given = {torch_compat.storage_key(t) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)}
+        made = tuple(self._restrided(have, w, given) for have, w in pairs)
+        return made[0] if isinstance(want, torch.Tensor) else made
+
+    def _restrided(self, have: Any, want: Any, given: set[int]) -> Any:
         if not isinstance(have, torch.Tensor) or not have.numel() or not want.numel():
             return have
-        if have.dtype is not want.dtype or have.shape != want.shape:
-            raise InternalError(
-                "BZ9022",
-                f"the decomposition of {func} gives {describe(have)}, not {describe(want)}",
-                origin=self.origin,
-            )
-        if self.mode.env is not None or all(
-            n == 1 or a == b for n, a, b in zip(have.shape, have.stride(), want.stride(), strict=True)
+        if torch_compat.storage_key(have) in given and torch_compat.storage_key(want) not in given:
+            have = self.emit(aten.clone.default, (have,), {})
+        if all(
+            n == 1 or a == b
+            for n, a, b in zip(*map(hints, (have.shape, have.stride(), want.stride())), strict=True)
         ):
             return have
         if want.is_contiguous():
             return self.emit(aten.clone.default, (have,), {"memory_format": torch.contiguous_format})
+        if self.mode.env is not None:
+            return have
         options = {"dtype": have.dtype, "device": have.device}
         empty = self.emit(aten.empty_strided.default, (list(want.shape), list(want.stride())), options)
         return self.emit(aten.copy.default, (empty, have), {})
@@ -193,7 +207,7 @@ class _Recorder(TorchDispatchMode):
                     item = self.graph.call_function(operator.getitem, (node, i))
                     item.meta.update(val=part, origin=self.origin)
                     part.__dict__["_node"] = item
-        elif isinstance(result, torch.SymInt):
+        elif isinstance(result, (torch.SymInt, torch.SymFloat)):
             self.symbols.bind(result, node)
 
     def argument(self, value: Any) -> Any:
@@ -210,7 +224,7 @@ class _Recorder(TorchDispatchMode):
                 if kind is not torch.Size
                 else list(map(self.argument, value))
             )
-        if kind is torch.SymInt:
+        if kind is torch.SymInt or kind is torch.SymFloat:
             return self.symbols.node(value)
         if isinstance(value, torch.Tensor):
             return self.argument(self.attribute(value))
@@ -330,7 +344,7 @@ def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
 
 def _flat_outputs(result: Any, origin: Origin | None) -> list[Any]:
     values = list(result) if isinstance(result, (tuple, list)) else [result]
-    plain = (torch.Tensor, int, float, bool, complex, str, torch.SymInt, type(None))
+    plain = (torch.Tensor, int, float, bool, complex, str, torch.SymInt, torch.SymFloat, type(None))
     for value in values:
         if not isinstance(value, plain):
             raise Unsupported("BZ2020", f"an output of type {type(value).__name__}", origin=origin)
@@ -381,3 +395,8 @@ def functional_of_inplace_view(func: Any) -> Any:
         if [str(p.type) for p in overload._schema.arguments] == wanted:
             return overload
     return None
+
+
+def hints(extents: Any) -> list[int]:
+    """Sizes or strides as the numbers they have in this trace; no guard comes of it."""
+    return [n.node.hint if isinstance(n, torch.SymInt) else n for n in extents]

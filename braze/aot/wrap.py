@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -125,13 +126,25 @@ def _viewer(
     return view
 
 
+#: what the text of a size may call
+SIZE_NAMES: dict[str, Any] = {
+    "__builtins__": {},
+    "math": math,
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "round": round,
+    "float": float,
+}
+
+
 def _evaluator(parts: tuple[int | str, ...]) -> Callable[[dict[str, int]], tuple[int, ...]]:
     """f(symbols) -> the numbers; expressions over symbols are compiled once."""
     if all(isinstance(part, int) for part in parts):
         fixed = tuple(int(part) for part in parts)
         return lambda names: fixed
     code = compile(f"({', '.join(map(str, parts))},)", "<sizes>", "eval")
-    return lambda names: eval(code, {"__builtins__": {}}, names)
+    return lambda names: eval(code, SIZE_NAMES, names)
 
 
 def _symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, int]]:
@@ -141,7 +154,7 @@ def _symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, 
         if isinstance(spec, SymbolSpec):
             if spec.name.isidentifier():
                 reads.setdefault(spec.name, (i, -1))
-        else:
+        elif isinstance(spec, TensorSpec):
             for dim, size in enumerate(spec.sizes):
                 if isinstance(size, str) and size.isidentifier():
                     reads.setdefault(size, (i, dim))

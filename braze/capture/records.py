@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.fx
 
-from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
 from braze.support.record import interned, record
 
@@ -251,7 +251,7 @@ class Capture:
     name: str
     graph: torch.fx.GraphModule | None
     inputs: tuple[Source, ...]
-    specs: tuple[TensorSpec | SymbolSpec, ...]
+    specs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
     guards: tuple[Guard, ...]
     recipes: tuple[Recipe, ...]
     effects: tuple[Effect, ...]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import copyreg
 import logging
+import math
 import operator
 import sys
 import types
@@ -17,7 +19,7 @@ from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.iteration import advance, iterate, length
 from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
-from braze.capture.values import MISSING
+from braze.capture.values import MISSING, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -100,6 +102,19 @@ def object_setattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(object.__delattr__)
 def object_delattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     generic_delete(t, *args)
+
+
+@rule(object.__reduce_ex__)
+def object_reduce(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """How ``copy`` takes a plain object apart: a new one of its class, and its attributes."""
+    obj, cls = args[0], type(args[0])
+    plain = "__reduce__ __getstate__ __getnewargs_ex__ __getnewargs__ __slots__"
+    found = {name: lookup_in_mro(cls, name)[1] for name in plain.split()}
+    if any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
+        calls.refuse(object.__reduce_ex__)
+    state = load_attr(t, obj, "__dict__")
+    t.fill(state)
+    return copyreg.__newobj__, (cls,), state or None, None, None
 
 
 @rule(object.__init__)
@@ -216,6 +231,15 @@ for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted, reve
     over_elements(_cls)
 for _function in (zip, map, filter, max, min):
     over_all(_function)
+
+
+@rule(math.sqrt)
+def sqrt_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``math.sqrt``: of a symbolic number, a symbolic number."""
+    value = args[0] if len(args) == 1 else None
+    if type(value) is torch.SymInt or (type(value) is torch.SymFloat and not t.mode.depends_on_floats(value)):
+        return torch.sym_sqrt(value)  # of sizes: never negative
+    return math.sqrt(*args, **kwargs)
 
 
 @rule(operator.index)

@@ -7,6 +7,7 @@ remembers the same for ATen operators. Both remember how results share storage w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -44,7 +45,7 @@ class _Dispatch(FakeTensorMode):
         if func._schema.is_mutable:
             self.writes += 1
         if key is None:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return self.run(func, types, args, kwargs)
         found = _operators.recall(self, key, args, kwargs)
         if found is not MISS:
             return found
@@ -54,9 +55,16 @@ class _Dispatch(FakeTensorMode):
         else:
             result = metadata.result_of(self, func, args, kwargs)
         if result is metadata.MISS or result is NotImplemented:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
+            result = self.run(func, types, args, kwargs)
         _operators.store(key, args, kwargs, result, mutates=func._schema.is_mutable)
         return result
+
+    def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """The usual way. Meta functions in Python need the Python dispatcher for symbolic sizes."""
+        if self.shape_env is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        with torch_compat.python_dispatcher():
+            return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 class FakeMode:
@@ -72,6 +80,8 @@ class FakeMode:
         self.symbols: dict[str, SymbolSpec] = {}
         #: the symbols of ints, which guards bind as they are; those of sizes are bound where specs name them
         self.ints: set[str] = set()
+        #: name of each symbolic float -> its hint
+        self.floats: dict[str, float] = {}
         self._storages: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
 
     def release(self) -> None:
@@ -124,6 +134,32 @@ class FakeMode:
             self.ints.add(str(made.node.expr))
         return made
 
+    def float_symbol(self, value: float, source: str = "") -> torch.SymFloat | float:
+        """A symbolic float with this hint; the float itself where the mode is static or it is not finite."""
+        if self.env is None or not math.isfinite(value):
+            return value
+        made = torch_compat.make_float_symbol(self.env, value, source or f"float{len(self.floats)}")
+        self.floats[str(made.node.expr)] = value
+        return made
+
+    def depends_on_floats(self, value: torch.SymInt | torch.SymFloat) -> bool:
+        """Whether a number is computed from a float of the program's."""
+        return any(str(s) in self.floats for s in value.node.expr.free_symbols)
+
+    @staticmethod
+    def name_of(value: torch.SymInt | torch.SymFloat) -> str:
+        """The symbol that a number was made as, whatever it was found to be since."""
+        return str(value.node._expr)
+
+    def settled_floats(self) -> set[str]:
+        """The symbolic floats on whose values something was decided: they must be what they were."""
+        if not self.floats or self.env is None:
+            return set()
+        seen: set[str] = set()
+        for expr in (*(g.expr for g in self.env.guards), *self.env.replacements):
+            seen.update(str(s) for s in expr.free_symbols)
+        return seen & self.floats.keys()
+
     def _extent(self, value: int, source: str) -> torch.SymInt | int:
         """A symbol for an int or a size."""
         if self.env is None:
@@ -147,7 +183,7 @@ class FakeMode:
             return []
         from braze.graph.shape_guards import relations  # imports SymPy
 
-        return relations(self.env, self.ints)
+        return relations(self.env, self.ints, self.floats)
 
     # -- running -----------------------------------------------------------------------------
 
@@ -251,7 +287,14 @@ def _plain_size(size: Any) -> int | str:
     if type(size) is int:
         return size
     known = size.node.maybe_as_int()
-    return known if known is not None else str(size.node.expr)
+    if known is not None:
+        return known
+    text = str(size.node.expr)
+    if "(" not in text:
+        return text
+    from braze.graph.shape_guards import python_text  # imports SymPy
+
+    return python_text(size.node.expr)
 
 
 def _require_plain(tensor: torch.Tensor) -> None:

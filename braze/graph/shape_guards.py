@@ -6,23 +6,32 @@ classes, so that SymPy and PyTorch's own functions need not be imported here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from braze.graph import torch_compat
 from braze.support.errors import Unsupported
 
 Relation = tuple[str, tuple[str, ...]]
 
 
-def relations(env: Any, ints: Collection[str] = ()) -> list[Relation]:
+def relations(
+    env: Any, ints: Collection[str] = (), floats: Mapping[str, float] | None = None
+) -> list[Relation]:
     """(Python expression, names in it) for each guard and each range of the ShapeEnv, without repeats.
 
     A symbol that the trace found to be a number or another symbol is written as that, as it is in specs.
     ``ints`` names the symbols that are bound as themselves: what they were found to be is a relation too.
+    ``floats``: floats of which something was decided are guarded by value, and stand here as that value.
     """
     found: dict[str, Relation] = {}
     replaced = dict(env.replacements)
+    floats = floats or {}
+    if floats:
+        replaced.update((s, value) for s, value in torch_compat.hints(env).items() if str(s) in floats)
     for symbol, bounds in env.var_to_range.items():
+        if str(symbol) in floats:
+            continue
         stands_for = _settled(symbol, replaced)
         for text in _range(python_text(stands_for), bounds):
             if stands_for.free_symbols:

@@ -31,6 +31,14 @@ class SymbolSpec:
     hint: int
 
 
+@record
+class FloatSpec:
+    """A Python float that a graph takes as an input: its name in expressions, and the value seen when tracing."""
+
+    name: str
+    hint: float
+
+
 class Dialect(enum.Enum):
     """What a graph may contain; each has a verifier in graph/verify.py.
 

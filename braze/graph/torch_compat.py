@@ -132,6 +132,17 @@ def settle_device_guard() -> None:
     done.wait()
 
 
+@functools.cache
+def disabling_wrapper() -> Any:
+    """The code of the wrappers by which PyTorch keeps its own functions out of its compiler."""
+    return torch._compile._disable_dynamo(outside_modes).__code__
+
+
+def transforming() -> bool:
+    """Whether a transform of torch.func is running: tensors may be wrappers of its own."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def outside_modes() -> Any:
     """A context in which tensor calls reach the plain kernels, past every function and dispatch mode."""
     return torch._C._DisableTorchDispatch()
@@ -140,6 +151,10 @@ def outside_modes() -> Any:
 def storage_key(tensor: torch.Tensor) -> int:
     """A number that two tensors share when they share a storage."""
     return tensor.untyped_storage()._cdata
+
+
+#: inside it, composite operators that a meta function calls take sizes that are symbols
+python_dispatcher = torch._C._EnablePythonDispatcher
 
 
 def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:
@@ -281,5 +296,25 @@ def make_symbol(env: Any, value: int, name: str) -> torch.SymInt | int:
     if value < 0:
         return value
     source = _source_class()(name)
-    symbol = env.create_symbol(value, source, _symbolic_shapes().DimDynamic.DUCK, None)
+    symbol = env.create_symbol(value, source, _symbolic_shapes().DimDynamic.DYNAMIC, None)
     return env.create_symintnode(symbol, hint=value, source=source)
+
+
+def hints(env: Any) -> dict[Any, Any]:
+    """symbol -> the number that it stood for while tracing, as SymPy objects."""
+    return env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+
+
+def make_float_symbol(env: Any, value: float, name: str) -> torch.SymFloat:
+    """A symbolic float of ``env`` with hint ``value``."""
+    source = _source_class()(name)
+    symbol = env.create_unspecified_symbol(value, source, _symbolic_shapes().DimDynamic.DYNAMIC)
+    return env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+#: functions of symbolic floats that have no public name, by their names in expressions
+SYMBOLIC_MATH = {
+    f"OpaqueUnaryFn_{name}": getattr(torch, f"_sym_{name}")
+    for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
+    if hasattr(torch, f"_sym_{name}")
+}

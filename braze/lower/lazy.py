@@ -41,6 +41,7 @@ class Lazy:
         "rederive",
         "sizes",
         "view",
+        "weak",
     )
 
     def __init__(
@@ -69,6 +70,8 @@ class Lazy:
         #: how many operators a read runs through
         self.depth = 0
         self.origin: Origin | None = None
+        #: stands for a Python float: counts as a number where types are promoted
+        self.weak = False
 
     def load(self, index: Index) -> Node:
         """The element at ``index``."""

@@ -233,6 +233,8 @@ def _integer_division(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
 @lowering(aten.pow.Tensor_Scalar)
 def pow_by_number(g: ProgramBuilder, x: Lazy, exponent: Any) -> Any:
     """x ** number; small exponents as eager computes them."""
+    if isinstance(exponent, Lazy):
+        return power(g, x, exponent)
     if isinstance(exponent, (bool, complex)) or not isinstance(exponent, (int, float)):
         return NotImplemented
     common = common_type(g, (x, exponent), Promote.DEFAULT)

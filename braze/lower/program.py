@@ -13,8 +13,9 @@ import torch.fx
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
 from braze.loops.dtypes import from_torch
-from braze.loops.ir import BufferKind, BufferView, LoopProgram, SizeSource
+from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSource
 from braze.loops.simplify import simplify_steps
+from braze.lower import scalars
 from braze.lower.fallback import fall_back
 from braze.lower.lazy import Lazy, dense_order, strided_lazy
 from braze.lower.realize import ProgramBuilder
@@ -55,6 +56,8 @@ class GraphLowering:
         #: attribute of the graph module -> its buffer
         self.attributes: dict[str, str] = {}
         self.sources: dict[Symbol, SizeSource] = {}
+        #: where Python floats are put
+        self.device = device_of_inputs(gm.graph)
         self.outputs: list[Hashable] = []
 
     def run(self) -> LoopProgram:
@@ -81,6 +84,9 @@ class GraphLowering:
         k = len(self.inputs)
         val = node.meta["val"]
         if not isinstance(val, torch.Tensor):
+            if isinstance(val, torch.SymFloat):
+                self.float_input(node)
+                return
             e = g.symbols.expr(val) if isinstance(val, (int, torch.SymInt)) else val
             if isinstance(e, Symbol):
                 self.sources.setdefault(e, SizeSource(e, k, -1))
@@ -95,6 +101,13 @@ class GraphLowering:
         name = self.input_buffer(node, val, kind)
         self.inputs.append(name)
         self.env[node] = g.lazy(name)
+
+    def float_input(self, node: torch.fx.Node) -> None:
+        """A Python float: the host hands it in as a double in memory."""
+        g = self.builder
+        name = g.new_buffer(DType.F64, (), (), self.device, BufferKind.INPUT, f"in_{node.name}")
+        self.inputs.append(name)
+        self.env[node] = scalars.weak(g.lazy(name))
 
     def attribute(self, node: torch.fx.Node) -> None:
         """A tensor that the graph holds: an input of kind CONSTANT after the graph's own inputs."""
@@ -134,6 +147,9 @@ class GraphLowering:
         if isinstance(val, (int, torch.SymInt)) and not isinstance(val, bool):
             self.env[node] = self.builder.symbols.expr(val)
             return
+        if isinstance(val, torch.SymFloat):
+            self.env[node] = scalars.lowered(target, [self.resolve(a) for a in node.args], self.device)
+            return
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(
                 "BZ3003",
@@ -150,7 +166,7 @@ class GraphLowering:
         g.origin = node.meta.get("origin")
         args = [self.resolve(a) for a in node.args]
         kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
-        function = LOWERINGS.get(target)
+        function = LOWERINGS.get(target) if scalars.carried(target, args, kwargs) else None
         result = NotImplemented if function is None else function(g, *args, **kwargs)
         if result is NotImplemented:
             result = fall_back(g, target, args, kwargs)
@@ -192,6 +208,8 @@ class GraphLowering:
         if not isinstance(a, torch.fx.Node):
             return a
         value = self.env[a]
+        if isinstance(value, Lazy) and value.weak:
+            return self.builder.realize(value)
         if isinstance(value, Lazy):
             self.builder.origin = a.meta.get("origin")
             return self.output_view(value, self.builder.symbols.exprs(a.meta["val"].stride()))
@@ -238,6 +256,12 @@ class GraphLowering:
             tuple(self.sources.values()),
             tuple(self.attributes),
         )
+
+
+def device_of_inputs(graph: torch.fx.Graph) -> str:
+    """The device of the first tensor that a graph gets."""
+    values = (n.meta.get("val") for n in graph.nodes if n.op == "placeholder")
+    return next((str(v.device) for v in values if isinstance(v, torch.Tensor)), "cpu")
 
 
 def _same_layout(sizes: Sequence[Expr], have: Sequence[Expr], want: Sequence[Expr]) -> bool:

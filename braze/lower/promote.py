@@ -55,6 +55,8 @@ def result_type(args: Iterable[object], default: DType) -> DType:
 
 def _rank_of(a: object, default: DType) -> tuple[int, DType]:
     if isinstance(a, Lazy):
+        if a.weak:
+            return 2, default
         return (0 if a.sizes else 1), a.dtype
     if isinstance(a, bool):
         return 2, DType.BOOL

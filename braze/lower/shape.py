@@ -24,6 +24,15 @@ from braze.symbolic.expr import ZERO, Expr, as_expr
 def filled(g: ProgramBuilder, value: Any) -> Any:
     """A tensor like the node's result with one value everywhere."""
     dtype = g.dtype_of(g.val.dtype)
+    if isinstance(value, Lazy) and value.weak and dtype.is_computable:
+        number = value
+        return Lazy(
+            g.symbols.exprs(g.val.shape),
+            dtype,
+            str(g.val.device),
+            lambda index: build.cast(number.load(()), dtype),
+            cost=value.pending_cost,
+        )
     if not dtype.is_computable or not isinstance(value, (bool, int, float, Expr)):
         return NotImplemented
     node = build.index(value, dtype) if isinstance(value, Expr) else build.const(value, dtype)

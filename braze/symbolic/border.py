@@ -13,6 +13,8 @@ from braze.symbolic.expr import Expr, Integer, Symbol, floor_div, maximum, minim
 
 #: upper bounds at or above this stand for "no bound"
 _UNBOUNDED = 1 << 48
+#: quotients as whole numbers: sizes are never negative, so that cutting off is rounding down
+ROUNDED = frozenset({"FloorToInt", "TruncToInt", "CeilToInt"})
 
 
 class SizeSymbols:
@@ -51,6 +53,10 @@ class SizeSymbols:
             return Integer(int(e))
         if e.is_Symbol:
             return self._symbol(e, env)
+        kind = type(e).__name__
+        if kind in ROUNDED and type(e.args[0]).__name__ == "IntTrueDiv":
+            top, bottom = (self._convert(a, env) for a in e.args[0].args)
+            return -floor_div(-top, bottom) if kind == "CeilToInt" else floor_div(top, bottom)
         args = [self._convert(a, env) for a in e.args] if not e.is_Pow else []
         if e.is_Add:
             out = args[0]
@@ -61,8 +67,7 @@ class SizeSymbols:
             return product(args)
         if e.is_Pow and e.args[1].is_Integer and int(e.args[1]) > 0:
             return product([self._convert(e.args[0], env)] * int(e.args[1]))
-        kind = type(e).__name__
-        if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
+        if kind in ("FloorDiv", "CleanDiv"):
             return floor_div(args[0], args[1])
         if kind in ("Mod", "PythonMod"):
             return modulo(args[0], args[1])

@@ -65,10 +65,23 @@ def strided(name: str, view: BufferView, homes: Homes) -> str:
     return f"as_strided({base}, {tuple_text(view.sizes)}, {tuple_text(view.strides)}{place})"
 
 
-def argument_text(value: object, views: Views) -> str:
-    """One argument of an extern call."""
+def scalar_arguments(call: ExternCall) -> frozenset[int | str]:
+    """Positions and names of the arguments that take a number where the call has one in memory."""
+    if not any(isinstance(a, BufferView) and not a.sizes for a in (*call.args, *(v for _, v in call.kwargs))):
+        return frozenset()
+    numbers = [(i, a.name) for i, a in enumerate(overload(call.target)._schema.arguments) if is_number(a)]
+    return frozenset(key for pair in numbers for key in pair)
+
+
+def is_number(argument: torch.Argument) -> bool:
+    """Whether an operator's argument is a Python number (or none)."""
+    return str(argument.type).removeprefix("Optional[").removesuffix("]") in ("number", "float", "int")
+
+
+def argument_text(value: object, views: Views, number: bool = False) -> str:
+    """One argument of an extern call; ``number``: it takes a Python number, that may lie in memory."""
     if isinstance(value, BufferView):
-        return views.text(value)
+        return f"{views.text(value)}.item()" if number else views.text(value)
     if isinstance(value, Expr):
         return str(value)
     if isinstance(value, (tuple, list)):
@@ -78,8 +91,9 @@ def argument_text(value: object, views: Views) -> str:
 
 def extern_lines(call: ExternCall, function: str, views: Views) -> list[str]:
     """The statements of one extern call."""
-    args = [argument_text(a, views) for a in call.args]
-    args += [f"{k}={argument_text(v, views)}" for k, v in call.kwargs]
+    kinds = scalar_arguments(call)
+    args = [argument_text(a, views, i in kinds) for i, a in enumerate(call.args)]
+    args += [f"{k}={argument_text(v, views, k in kinds)}" for k, v in call.kwargs]
     if call.out_variant:
         names = out_names(call.out_variant)
         for name, buffer in zip(names, call.outputs, strict=True):
@@ -95,13 +109,13 @@ def extern_lines(call: ExternCall, function: str, views: Views) -> list[str]:
 
 
 def _layout(buffer: str, homes: Homes) -> list[str]:
-    """A result whose strides are not the planned ones is copied into them."""
+    """A result whose strides or type are not the planned ones is copied into them."""
     b = homes.buffers[buffer]
-    name, strides = identifier(buffer), tuple_text(b.strides)
-    if not b.sizes:
-        return []
-    sizes = tuple_text(b.sizes)
-    return [f"if {name}.stride() != {strides}:", f"    {name} = relayout({name}, {sizes}, {strides})"]
+    name, strides, dtype = identifier(buffer), tuple_text(b.strides), dtype_text(b.dtype)
+    differs = f"{name}.dtype is not {dtype}"
+    if b.sizes:
+        differs = f"{name}.stride() != {strides} or {differs}"
+    return [f"if {differs}:", f"    {name} = relayout({name}, {tuple_text(b.sizes)}, {strides}, {dtype})"]
 
 
 def whole(buffer: str, homes: Homes) -> BufferView:

@@ -1,0 +1,91 @@
+"""Python floats that are known when the graph runs: doubles in memory, and arithmetic on them.
+
+They are values of no dimensions that count as numbers where types are promoted (``Lazy.weak``).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.graph import torch_compat
+from braze.loops import build
+from braze.loops.ir import DType, Node, Op
+from braze.lower.lazy import Lazy
+from braze.support.errors import Unsupported
+from braze.symbolic.expr import Expr
+
+
+def weak(value: Lazy) -> Lazy:
+    """The value as one that stands for a Python float."""
+    value.weak = True
+    return value
+
+
+def lowered(target: Any, args: Sequence[Any], device: str) -> Lazy:
+    """What ``target`` computes of floats and sizes."""
+    op = OPERATIONS.get(target)
+    if op is None:
+        raise Unsupported("BZ3002", f"{target} of a float that changes from call to call")
+    loaders = [_loader(a) for a in args]
+    price = COSTLY if op in (Op.POW, Op.SQRT) else 1
+
+    def inner(index: Any) -> Node:
+        nodes = [load() for load in loaders]
+        if op is None or op is Op.CAST:
+            return nodes[0]
+        return build.unary(op, nodes[0]) if len(nodes) == 1 else build.binary(op, *nodes)
+
+    cost = price + sum(a.pending_cost for a in args if isinstance(a, Lazy))
+    return weak(Lazy((), DType.F64, device, inner, cost=cost, ops=("scalar",)))
+
+
+def _loader(a: Any) -> Callable[[], Node]:
+    """A double from a float in memory, a size or a number."""
+    if isinstance(a, Lazy):
+        return lambda: a.load(())
+    if isinstance(a, Expr):
+        return lambda: build.cast(build.index(a), DType.F64)
+    return lambda: build.const(float(a), DType.F64)
+
+
+#: worth a kernel of its own, rather than to be computed again at every element
+COSTLY = 64
+
+OPERATIONS: dict[Any, Op] = {
+    operator.add: Op.ADD,
+    operator.sub: Op.SUB,
+    operator.mul: Op.MUL,
+    operator.truediv: Op.DIV,
+    operator.pow: Op.POW,
+    operator.neg: Op.NEG,
+    operator.abs: Op.ABS,
+    abs: Op.ABS,
+    operator.mod: Op.REMAINDER,
+    torch.sym_float: Op.CAST,
+    torch.sym_max: Op.MAXIMUM,
+    torch.sym_min: Op.MINIMUM,
+    math.sqrt: Op.SQRT,
+}
+for _name, _op in {
+    "sqrt": Op.SQRT, "cos": Op.COS, "cosh": Op.COSH, "sin": Op.SIN, "sinh": Op.SINH, "tan": Op.TAN,
+    "tanh": Op.TANH, "asin": Op.ASIN, "acos": Op.ACOS, "atan": Op.ATAN, "log2": Op.LOG2,
+}.items():  # fmt: skip
+    if f"OpaqueUnaryFn_{_name}" in torch_compat.SYMBOLIC_MATH:
+        OPERATIONS[torch_compat.SYMBOLIC_MATH[f"OpaqueUnaryFn_{_name}"]] = _op
+
+#: numbers that lowerings take as values rather than look at
+OPERANDS = frozenset({"self", "other", "exponent", "fill_value", "value"})
+
+
+def carried(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a lowering can compute with the floats among its arguments; ATen can always."""
+    if not any(isinstance(a, Lazy) and a.weak for a in (*args, *kwargs.values())):
+        return True
+    given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
+    factor = "value" in given and len([a for a in given.values() if isinstance(a, Lazy) and not a.weak]) > 2
+    return not factor and all(name in OPERANDS for name, a in given.items() if isinstance(a, Lazy) and a.weak)
