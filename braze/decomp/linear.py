@@ -21,6 +21,8 @@ def mv(a: Tensor, x: Tensor) -> Tensor:
 @decompose(aten.addmv.default)
 def addmv(y: Tensor, a: Tensor, x: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta · y + alpha · (a x)."""
+    if not _scalable(y):
+        return NotImplemented
     if beta == 0:
         return _times(mv(a, x), alpha)
     return aten.add.Tensor(_times(y, beta), _times(mv(a, x), alpha))
@@ -37,6 +39,8 @@ def dot(a: Tensor, b: Tensor) -> Any:
 @decompose(aten.addr.default)
 def addr(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta · y + alpha · (a bᵀ)."""
+    if not _scalable(y):
+        return NotImplemented
     outer = aten.mul.Tensor(aten.unsqueeze.default(a, 1), b)
     if beta == 0:
         return _times(outer, alpha)
@@ -46,12 +50,17 @@ def addr(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> A
 @decompose(aten.addbmm.default)
 def addbmm(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta · y + alpha · the sum of the products of a batch."""
-    if a.dtype in (torch.float16, torch.bfloat16):
+    if not _scalable(y) or a.dtype in (torch.float16, torch.bfloat16):
         return NotImplemented
     total = aten.sum.dim_IntList(aten.bmm.default(a, b), [0])
     if beta == 0:
         return _times(total, alpha)
     return aten.add.Tensor(_times(y, beta), _times(total, alpha))
+
+
+def _scalable(y: Tensor) -> bool:
+    """Whether a factor is applied as it is: for integers eager rounds it first."""
+    return y.dtype.is_floating_point or y.dtype.is_complex
 
 
 def _times(x: Tensor, factor: Any) -> Tensor:

@@ -34,7 +34,7 @@ def native_layer_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Any:
     """Normalize over the last dims; also gives mean and 1/std."""
-    if x.numel() == 0:
+    if x.numel() == 0 or not shape:
         return NotImplemented
     dims = list(range(x.dim() - len(shape), x.dim()))
     y, mean, rstd = _normalized(widened(x), dims, eps)

@@ -85,6 +85,8 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if len(operands) < count or (kwargs and not (name in _TAKE_SCALE and set(kwargs) <= {"alpha"})):
         if set(kwargs) - {"alpha", "approximate", "value"}:
             return NotImplemented
+    if kwargs.get("approximate", "none") not in ("none", "tanh"):
+        return NotImplemented
     tensors = [a for a in operands if isinstance(a, Tensor)]
     if not tensors:
         return NotImplemented

@@ -117,6 +117,15 @@ def _max_pool2d(
     return _new(made, x.dtype), _new(made, torch.int64)
 
 
+def _max_unpool2d(x: Tensor, indices: Tensor, size: Sequence[int]) -> Any:
+    if x.dim() != 4 or x.shape != indices.shape or len(size) != 2 or not x.numel() or min(size) <= 0:
+        return NotImplemented
+    if not suggests_channels_last(x):
+        return NotImplemented
+    made = [*x.shape[:2], *size]
+    return torch.empty(made, dtype=x.dtype, device="meta", memory_format=torch.channels_last)
+
+
 def _pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
     if len(pad) % 2 or len(pad) > 2 * x.dim() or not x.is_contiguous() or suggests_channels_last(x):
         return NotImplemented
@@ -236,7 +245,10 @@ def _kept_dims(x: Tensor, dim: Any) -> set[int]:
     rank = max(x.dim(), 1)
     if any(not -rank <= d < rank for d in dims):
         raise IndexError("no such dim")
-    return {d % rank for d in dims}
+    over = {d % rank for d in dims}
+    if len(over) < len(dims):
+        raise RuntimeError("a dim twice")
+    return over
 
 
 def _reduced(x: Tensor, dim: Any, keepdim: bool, dtype: torch.dtype) -> Tensor:
@@ -390,6 +402,7 @@ CPU_ONLY = {
     aten.native_layer_norm.default,
     aten.native_batch_norm.default,
     aten.convolution.default,
+    aten.max_unpool2d.default,
 }
 
 RULES: dict[Any, Callable[..., Any]] = {
@@ -431,6 +444,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.cumsum.default: _running,
     aten.cat.default: _cat,
     aten.max_pool2d_with_indices.default: _max_pool2d,
+    aten.max_unpool2d.default: _max_unpool2d,
     aten.constant_pad_nd.default: _pad,
     aten.gather.default: _gather,
     aten.index.Tensor: _index,

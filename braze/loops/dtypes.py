@@ -42,7 +42,9 @@ def from_torch(dtype: object) -> DType:
     if found is None:
         found = BY_TORCH_NAME.get(str(dtype).removeprefix("torch."))
         if found is None:
-            raise Unsupported("BZ3004", f"a tensor of {dtype}", why="no loop program holds elements of that type")
+            raise Unsupported(
+                "BZ3004", f"a tensor of {dtype}", why="no loop program holds elements of that type"
+            )
         _found[dtype] = found
     return found
 

@@ -65,7 +65,8 @@ def index_select(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy) -> Any:
 @lowering(aten.gather.default)
 def gather(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy, *, sparse_grad: bool = False) -> Any:
     """One element per index, along a dimension."""
-    if not x.rank or not indices.rank or not x.dtype.is_computable or x.device != indices.device:
+    # an empty index may have any rank
+    if not x.rank or indices.rank != x.rank or not x.dtype.is_computable or x.device != indices.device:
         return NotImplemented
     dim = dim % x.rank
 

@@ -77,13 +77,15 @@ class Runtime:
         return view
 
     @staticmethod
-    def relayout(result: torch.Tensor, sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
-        """A result of ATen copied into the strides that the kernels after it were made for."""
+    def relayout(
+        result: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A result of ATen copied into the strides and the type that the kernels after it were made for."""
         if tuple(result.shape) != tuple(sizes):
             raise RuntimeError(
                 f"an operator returned sizes {tuple(result.shape)} where {tuple(sizes)} were planned"
             )
-        made = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)
+        made = torch.empty_strided(sizes, strides, dtype=dtype, device=result.device)
         return made.copy_(result)
 
     @staticmethod
