@@ -15,11 +15,12 @@ from torch import nn
 
 
 class Linears(nn.Module):
-    """A module tree of 50 small Linears."""
+    """A module tree of small Linears, five to a Sequential."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))) for _ in range(10))
+        made = (nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))) for _ in range(count // 5))
+        self.blocks = nn.ModuleList(made)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -52,28 +53,32 @@ def case(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], str | Callable
     torch.manual_seed(0)
     if name == "add":
         return add, (torch.ones(4),), "eager"
-    if name == "linears":
-        return Linears().eval(), (torch.ones(1, 4),), kept_results
+    if name in LINEARS:
+        return Linears(LINEARS[name]).eval(), (torch.ones(1, 4),), kept_results
     if name == "linears_eager":
-        return Linears().eval(), (torch.ones(1, 4),), "eager"
+        return Linears(50).eval(), (torch.ones(1, 4),), "eager"
     if name == "eight":
         return sum_of_eight, tuple(torch.ones(4) for _ in range(8)), kept_results
     raise KeyError(name)
 
 
+#: case -> Linears in the tree; each has two parameters
+LINEARS = {"linears": 50, "linears200": 200, "linears1000": 1000}
 #: cases in which a compiled call is overhead and nothing else
-BARE = ("linears", "eight")
+BARE = (*LINEARS, "eight")
 #: case -> what it shows
 CASES = {
     "add": 'f(x) = x + 1, backend="eager"',
     "linears": "50 Linears, graph that costs nothing",
+    "linears200": "200 Linears, graph that costs nothing",
+    "linears1000": "1000 Linears, graph that costs nothing",
     "linears_eager": '50 Linears, backend="eager"',
     "eight": "eight tensors, graph that costs nothing",
 }
 
 
-def prepare(impl: str, name: str) -> Callable[[int], float]:
-    """A function that makes n calls and returns seconds per call."""
+def prepare(impl: str, name: str) -> tuple[Callable[[int], float], float | None]:
+    """A function that makes n calls and returns seconds per call, and seconds of the guard walk alone (braze)."""
     from benchmarks.worker import compiled
 
     fn, args, backend = case(name)
@@ -88,4 +93,16 @@ def prepare(impl: str, name: str) -> Callable[[int], float]:
             return (time.perf_counter() - start) / calls
 
     loop(5)
-    return loop
+    return loop, guard_walk(fn, call, args) if impl == "braze" else None
+
+
+def guard_walk(fn: Callable[..., Any], call: Any, args: tuple[Any, ...]) -> float:
+    """Seconds that the guards of a compiled function take of each call."""
+    from braze.capture.site import all_sites
+
+    is_module = isinstance(fn, nn.Module)
+    entry = call.__compiled__.entry if is_module else call
+    (site,) = (site for site in all_sites() if site.entry is entry)
+    locals = (fn, args, {}) if is_module else args
+    with torch.no_grad():
+        return site.variants[0].program.cost(entry.function, locals, 2000) * 1e-9

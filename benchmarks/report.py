@@ -86,11 +86,17 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
 
 
 def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str], bare: Sequence[str]) -> Table:
-    """Microseconds per call, and what each adds to eager; in a ``bare`` case all of a call is overhead."""
+    """Microseconds per call, and what each adds to eager; in a ``bare`` case all of a call is overhead.
+
+    The guard walk's own time stands in a column of its own.
+    """
     table = Table(title="One call, microseconds (more than eager's)", title_justify="left")
     table.add_column("case")
     for impl in impls:
         table.add_column(impl, justify="right")
+    walked = [impl for impl in impls if any("walk_us" in row for row in rows if row["impl"] == impl)]
+    for impl in walked:
+        table.add_column(f"{impl}: guard walk", justify="right")
     for case, here in _grouped(rows, "case"):
         eager = here.get("eager", {}).get("microseconds")
         cells = []
@@ -100,6 +106,8 @@ def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str], 
                 f" ({taken - eager:+.2f})" if taken and eager and impl != "eager" and case not in bare else ""
             )
             cells.append(f"{taken:.2f}{added}" if taken else "failed")
+        walks = (here.get(impl, {}).get("walk_us") for impl in walked)
+        cells += [f"{walk:.2f}" if walk is not None else "" for walk in walks]
         table.add_row(what[case], *cells)
     return table
 

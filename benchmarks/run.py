@@ -188,7 +188,9 @@ def run_overhead(
                 row = here[impl] = {"case": case, "impl": impl}
                 rows.append(row)
                 child = team.child(impl)
-                attempt(row, lambda: child.ask("overhead", case=case))
+                answer = attempt(row, lambda: child.ask("overhead", case=case))
+                if answer is not None and answer["walk"] is not None:
+                    row["walk_us"] = answer["walk"] * 1e6
             ready = [impl for impl in impls if "failed" not in here[impl]]
             spent: dict[str, list[float]] = {impl: [] for impl in ready}
             for _ in range(rounds):

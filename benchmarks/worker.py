@@ -92,9 +92,9 @@ class Worker:
         return {}
 
     def overhead(self, case: str) -> dict[str, Any]:
-        """Prepare a small function; the answer is what one warm call takes."""
-        self.loop = overhead.prepare(self.impl, case)
-        return {"seconds": self.loop(200)}
+        """Prepare a small function; the answer is what one warm call takes, and what its guard walk takes."""
+        self.loop, walk = overhead.prepare(self.impl, case)
+        return {"seconds": self.loop(200), "walk": walk}
 
     def loops(self, calls: int) -> dict[str, Any]:
         """Seconds per call of the prepared small function."""

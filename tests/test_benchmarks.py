@@ -62,6 +62,28 @@ def test_compile_time_ratio_is_braze_over_torch():
     assert "0.250" in text
 
 
+def test_the_guard_walk_has_a_column_of_its_own():
+    rows = [
+        {"case": "add", "impl": "eager", "microseconds": 3.0},
+        {"case": "add", "impl": "braze", "microseconds": 3.5, "walk_us": 0.125},
+    ]
+    text = shown(report.overhead_table(rows, ("eager", "braze"), {"add": "one"}, ()))
+    assert "braze: guard walk" in text
+    assert "3.50 (+0.50)" in text and "0.12" in text.split("(+0.50)")[1]
+
+
+def test_the_walk_of_a_tree_and_of_a_function_is_measured():
+    import braze
+    from benchmarks import overhead
+
+    braze.reset()
+    for name in ("linears", "eight"):
+        loop, walk = overhead.prepare("braze", name)
+        assert 1e-8 < walk < 1e-3
+        assert walk < 2 * loop(50)
+    braze.reset()
+
+
 def test_results_say_what_they_were_measured_with(tmp_path):
     path = report.write("models", [], ["models", "--models", "vit"], str(tmp_path / "out.json"))
     kept = json.loads(path.read_text())
