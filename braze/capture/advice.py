@@ -17,21 +17,28 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
         case Check.TENSOR:
             return _tensor_advice(guard.expected, value, name)
         case Check.RANGE:
-            return ("sizes on both sides of a condition need a variant each: these stay, and serve both",)
+            return (
+                "a condition on sizes or numbers has a variant for each side: both stay, no more will follow",
+            )
+        case Check.EQUAL if isinstance(guard.expected, SymbolSpec):
+            return (f"pass {name} as one type of number",)
+        case Check.EQUAL if type(guard.expected) in (int, float):
+            return (
+                f"{name} is symbolic from now on, unless its value decides what is computed; "
+                "else keep it constant or pass a tensor",
+            )
         case Check.EQUAL if is_attribute(guard.source):
-            return (f"set {name} once, before the first call, or keep a number that changes in a buffer",)
+            return (f"set {name} once, before the first call",)
         case Check.EQUAL if isinstance(guard.expected, bool | str | None):
             return (f"each value of {name} has a variant of its own: keep to a few",)
-        case Check.EQUAL if type(guard.expected) is int or isinstance(guard.expected, SymbolSpec):
-            return (
-                f"{name} is symbolic from now on where nothing but its value differs; dynamic=True does so at once",
-            )
         case Check.EQUAL:
             return (f"pass {name} as a tensor, torch.tensor(value), or keep it constant",)
         case Check.IS | Check.ALIAS:
             return (f"make the object behind {name} once, outside, rather than anew before each call",)
         case Check.DISTINCT:
             return ("the same tensor given twice needs a variant of its own",)
+        case Check.KEYS | Check.HAS_KEY if name == "kwargs":
+            return ("pass the same arguments by keyword each time",)
         case Check.LENGTH | Check.KEYS | Check.HAS_KEY:
             return (
                 f"keep {name} of one length and with the same keys, or stack what it holds into a tensor",

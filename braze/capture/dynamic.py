@@ -11,8 +11,8 @@ from braze.capture.guards import read_source
 from braze.capture.records import Capture, Check, Guard, Source, Step
 from braze.graph.specs import SymbolSpec
 
-#: sizes of tensors and values of ints, by where they are
-Extents = dict[Source, tuple[int, ...] | int]
+#: sizes of tensors and values of numbers, by where they are
+Extents = dict[Source, tuple[int, ...] | int | float]
 
 
 def is_about_extents(guard: Guard) -> bool:
@@ -80,14 +80,14 @@ def all_extents(capture: Capture) -> frozenset[tuple[Source, int]]:
 
 
 def extents(locals: Sequence[Any]) -> Extents:
-    """The sizes of tensors and the values of ints among a call's arguments, and in lists, tuples and dicts there."""
+    """The sizes of tensors and the values of numbers among a call's arguments, and in lists, tuples and dicts there."""
     found: Extents = {}
     pending = [(Source(Step.LOCAL, i), value) for i, value in enumerate(locals)]
     while pending:
         source, value = pending.pop()
         if isinstance(value, torch.Tensor):
             found[source] = tuple(value.shape)
-        elif type(value) is int:
+        elif type(value) in (int, float):
             found[source] = value
         elif type(value) in (list, tuple):
             pending += [(Source(Step.ITEM, i, source), item) for i, item in enumerate(value)]
@@ -105,7 +105,7 @@ def changed_since(before: Extents, now: Extents) -> frozenset[tuple[Source, int]
         new = now.get(source)
         if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
             found.update((source, i) for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
-        elif type(old) is int and type(new) is int and old != new:
+        elif type(old) is type(new) and type(old) in (int, float) and old != new:
             found.add((source, -1))
     return frozenset(found)
 

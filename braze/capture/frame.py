@@ -6,7 +6,7 @@ import inspect
 import opcode
 import sys
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 from braze.capture.values import NULL
 from braze.support.errors import Origin
@@ -59,7 +59,7 @@ class Decoded:
         found = self.origins.get(index)
         if found is None:
             code = self.code
-            found = self.origins[index] = _position(code, index)
+            found = self.origins[index] = position(code, index)
         return found
 
 
@@ -72,7 +72,8 @@ def slot_names(code: types.CodeType) -> tuple[str, ...]:
 _positions: dict[types.CodeType, list[Any]] = {}
 
 
-def _position(code: types.CodeType, index: int) -> Origin:
+def position(code: types.CodeType, index: int) -> Origin:
+    """The place of the instruction at an index (in code units)."""
     positions = _positions.get(code)
     if positions is None:
         positions = _positions[code] = list(code.co_positions())
@@ -187,21 +188,47 @@ def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None,
     given = len(args)
     named = count + keyword_only
     if given > count and not flags & CO_VARARGS:
-        raise TypeError(
-            f"{function.__qualname__}() takes {count} positional arguments but {given} were given"
-        )
+        refuse_call(function, args, kwargs)
     slots[: min(given, count)] = args[:count]
     if flags & CO_VARARGS:
         slots[named] = tuple(args[count:])
-    if kwargs or flags & CO_VARKEYWORDS:
-        _bind_keywords(function, slots, kwargs or {})
+    if (kwargs or flags & CO_VARKEYWORDS) and not _bind_keywords(function, slots, kwargs or {}):
+        refuse_call(function, args, kwargs)
     if any(s is NULL for s in slots[:named]):
         positional, by_keyword = defaults(function)
-        _fill_defaults(function, slots, positional, by_keyword)
+        if not _fill_defaults(function, slots, positional, by_keyword):
+            refuse_call(function, args, kwargs)
     return slots
 
 
-def _bind_keywords(function: types.FunctionType, slots: list[Any], kwargs: dict[str, Any]) -> None:
+def refuse_call(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> NoReturn:
+    """Raise what CPython raises for a call with wrong arguments: asked of an empty function of the same signature."""
+    code = function.__code__
+    plain = code.co_flags & ~(inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
+    empty = _nothing.__code__.replace(
+        co_argcount=code.co_argcount,
+        co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount,
+        co_nlocals=len(names),
+        co_varnames=names,
+        co_flags=plain & ~inspect.CO_NESTED,
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+    )
+    asked = types.FunctionType(empty, {}, function.__name__, function.__defaults__)
+    asked.__kwdefaults__ = function.__kwdefaults__
+    asked.__qualname__ = function.__qualname__
+    asked(*args, **(kwargs or {}))
+    raise TypeError(f"{function.__qualname__}() was called with wrong arguments")
+
+
+def _nothing() -> None:
+    return None
+
+
+def _bind_keywords(function: types.FunctionType, slots: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Put keywords into their slots; False where one does not fit."""
     code = function.__code__
     named = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:named]
@@ -210,36 +237,36 @@ def _bind_keywords(function: types.FunctionType, slots: list[Any], kwargs: dict[
         if name in names[code.co_posonlyargcount :]:
             index = names.index(name, code.co_posonlyargcount)
             if slots[index] is not NULL:
-                raise TypeError(f"{function.__qualname__}() got multiple values for argument '{name}'")
+                return False
             slots[index] = value
         elif code.co_flags & CO_VARKEYWORDS:
             rest[name] = value
         else:
-            raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument '{name}'")
+            return False
     if code.co_flags & CO_VARKEYWORDS:
         slots[named + bool(code.co_flags & CO_VARARGS)] = rest
+    return True
 
 
 def _fill_defaults(
     function: types.FunctionType, slots: list[Any], positional: tuple[Any, ...], by_keyword: dict[str, Any]
-) -> None:
+) -> bool:
+    """Fill the slots that the call left empty; False where there is no default."""
     code = function.__code__
     count = code.co_argcount
     first = count - len(positional)
     for index in range(count):
         if slots[index] is NULL:
             if index < first:
-                name = code.co_varnames[index]
-                raise TypeError(f"{function.__qualname__}() missing 1 required positional argument: '{name}'")
+                return False
             slots[index] = positional[index - first]
     for index in range(count, count + code.co_kwonlyargcount):
         if slots[index] is NULL:
             name = code.co_varnames[index]
             if name not in by_keyword:
-                raise TypeError(
-                    f"{function.__qualname__}() missing 1 required keyword-only argument: '{name}'"
-                )
+                return False
             slots[index] = by_keyword[name]
+    return True
 
 
 VERSION = sys.version_info[:2]

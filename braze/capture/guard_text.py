@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -12,11 +13,9 @@ from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state, walk
 from braze.support.errors import Origin
 
-if TYPE_CHECKING:
-    from braze.capture.guards import GuardTable
-
 #: where an nn.Module keeps what reads as an attribute
 MODULE_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
+NO_NAMES: Mapping[Source, str] = {}
 
 
 def rank(guard: Guard) -> int:
@@ -42,12 +41,14 @@ def unwrapped(source: Source) -> Any:
     return source.key
 
 
-def source_text(source: Source | None, code: Any = None) -> str:
-    """A source as the user would write it: ``self.layers[0].weight``."""
+def source_text(source: Source | None, code: Any = None, names: Mapping[Source, str] = NO_NAMES) -> str:
+    """A source as the user would write it: ``self.layers[0].weight``. ``names``: what some are called."""
     if source is None:
         return "torch"
+    if source in names:
+        return names[source]
     key, parent = source.key, source.parent
-    above = source_text(parent, code) if parent is not None else ""
+    above = source_text(parent, code, names) if parent is not None else ""
     match source.step:
         case Step.LOCAL if code is not None and key < len(code.co_varnames):
             return code.co_varnames[key]
@@ -57,13 +58,13 @@ def source_text(source: Source | None, code: Any = None) -> str:
             return code.co_freevars[key]
         case Step.ATTR | Step.DICT if str(key).isidentifier():
             if parent is not None and parent.step is Step.DICT and parent.key in MODULE_TABLES:
-                return f"{source_text(parent.parent, code)}.{key}"
+                return f"{source_text(parent.parent, code, names)}.{key}"
             return f"{above}.{key}"
         case Step.ITEM if parent is not None and parent.step is Step.LOCAL and code in STATE_NAMES:
             return STATE_NAMES[code][key]
         case Step.ITEM:
             if parent is not None and parent.step is Step.DICT and parent.key in MODULE_TABLES:
-                return f"{source_text(parent.parent, code)}.{key}"
+                return f"{source_text(parent.parent, code, names)}.{key}"
             return f"{above}[{key!r}]"
         case Step.TYPE:
             return f"type({above})"
@@ -75,9 +76,9 @@ def source_text(source: Source | None, code: Any = None) -> str:
     return str(source) if not above else f"{above}.<{source.step.value} {key}>"
 
 
-def guard_text(guard: Guard, code: Any = None) -> str:
+def guard_text(guard: Guard, code: Any = None, names: Mapping[Source, str] = NO_NAMES) -> str:
     """One guard as a line of English and Python."""
-    at, expected = source_text(guard.source, code), guard.expected
+    at, expected = source_text(guard.source, code, names), guard.expected
     match guard.check:
         case Check.TYPE:
             body = f"type({at}) is {named(expected)}"
@@ -98,9 +99,9 @@ def guard_text(guard: Guard, code: Any = None) -> str:
         case Check.TENSOR:
             body = f"{at} is {spec_text(expected)}"
         case Check.ALIAS:
-            body = f"{at} is {source_text(expected, code)}"
+            body = f"{at} is {source_text(expected, code, names)}"
         case Check.DISTINCT:
-            body = f"different objects: {', '.join(source_text(s, code) for s in expected)}"
+            body = f"different objects: {', '.join(source_text(s, code, names) for s in expected)}"
         case Check.RANGE:
             body = expected.expression
         case _:
@@ -145,32 +146,8 @@ def guards_text(capture: Capture) -> str:
     return "\n".join(guard_text(g, capture.code) for g in sorted(capture.guards, key=rank))
 
 
-def miss_text(guard: Guard, value: Any, table: GuardTable, code: Any) -> str:
-    """One line: what was expected, what was met, where the user's code read it."""
-    return f"{bare_text(guard, code)}; now {met_text(guard, value, table)}{_place(guard.origin)}"
-
-
-def bare_text(guard: Guard, code: Any) -> str:
-    """A guard without the line that read its value."""
-    return guard_text(Guard(guard.source, guard.check, guard.expected), code)
-
-
-def met_text(guard: Guard, value: Any, table: GuardTable) -> str:
-    """What a guard met instead."""
-    if isinstance(value, walk.Missing):
-        return value_text(value)
-    if guard.check is Check.RANGE:
-        return ", ".join(
-            f"{n}={v}" for n, v in zip(table.symbol_names, value, strict=True) if n.isidentifier()
-        )
-    if guard.check is Check.LENGTH:
-        return f"length {len(value)}" if hasattr(type(value), "__len__") else value_text(value)
-    if guard.check is Check.KEYS and isinstance(value, dict):
-        return f"keys {list(dict.keys(value))!r}"[:200]
-    return value_text(value)
-
-
-def _place(origin: Origin | None) -> str:
+def place_text(origin: Origin | None) -> str:
+    """`` (read at file:line: source)``, or nothing."""
     if origin is None:
         return ""
     line = origin.excerpt().splitlines()

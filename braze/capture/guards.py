@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.capture.advice import advice
-from braze.capture.guard_text import bare_text, met_text, miss_text, rank, source_text, unwrapped
+from braze.capture.guard_text import rank, unwrapped
 from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state
@@ -56,18 +55,6 @@ class GuardTable:
     def program(self) -> Any:
         """A fresh native guard program."""
         return native.GuardProgram(list(self.nodes), list(self.checks), list(self.inputs), self.symbols)
-
-
-@record
-class Miss:
-    """The guard that failed, and the value it met instead."""
-
-    guard: Guard
-    value: Any
-    text: str  # all in one line
-    what: str = ""  # the guard
-    met: str = ""  # the value
-    hints: tuple[str, ...] = ()
 
 
 def build_table(capture: Capture, function: Any = None, locals: Sequence[Any] = ()) -> GuardTable:
@@ -250,27 +237,4 @@ def compile_relation(text: str, symbols: dict[str, int]) -> Callable[[tuple[int,
     )
     return eval(
         compile(ast.fix_missing_locations(code), f"<braze guard {text}>", "eval"), dict(RELATION_NAMES)
-    )
-
-
-def explain_miss(
-    capture: Capture, table: GuardTable, program: Any, function: Any, locals: Any
-) -> Miss | None:
-    """Which guard fails for these locals, with old and new value; None if all hold."""
-    found = program.explain(function, locals)
-    if found is None:
-        return None
-    index, value = found
-    if index >= len(table.guards):
-        gone = "an input of the graph cannot be read any more"
-        return Miss(Guard(None, Check.IS, None), value, gone, gone)
-    guard = table.guards[index]
-    code = capture.code
-    return Miss(
-        guard,
-        value,
-        miss_text(guard, value, table, code),
-        bare_text(guard, code),
-        met_text(guard, value, table),
-        advice(guard, value, source_text(guard.source, code)),
     )

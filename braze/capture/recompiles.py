@@ -12,7 +12,7 @@ from collections import Counter, deque
 from types import CodeType
 from typing import Any
 
-from braze.capture.guards import Miss
+from braze.capture.misses import Miss
 from braze.capture.records import Guard
 from braze.support import trace
 from braze.support.errors import Origin, RecompileError
@@ -27,6 +27,8 @@ COPIES = 16
 BLOCKS = 3
 #: events that a function's history holds
 KEPT = 64
+#: guards of other variants that a block shows
+OTHERS = 3
 
 
 @record
@@ -96,12 +98,15 @@ def recompile_text(event: Recompile) -> str:
     lines = [_headline(event)]
     if event.misses:
         lines += miss_lines(event.misses[0])
-        others = [miss.text for miss in event.misses[1:]]
-        if others:
-            lines.append("  other variants did not fit since")
-            lines += [f"    {text}" for text in dict.fromkeys(others)]
+        first = event.misses[0].guard
+        others = dict.fromkeys(
+            f"{miss.what}; now {miss.met}"
+            for miss in event.misses[1:]
+            if (miss.guard.source, miss.guard.check) != (first.source, first.check)
+        )
+        lines += [f"  other variants: {text}" for text in list(others)[:OTHERS]]
     if event.generic:
-        lines.append("  then: the recompile limit is reached: sizes are all symbolic in this variant")
+        lines.append("  past the limit: sizes are all symbolic in this variant")
     return "\n".join(lines)
 
 
@@ -113,7 +118,9 @@ def short_text(event: Recompile) -> str:
 
 def _headline(event: Recompile) -> str:
     at = f" ({event.place})" if event.place else ""
-    return f"{event.name}{at} is compiled again: variant {event.variants + 1} of {event.limit}, {event.seconds:.2f} s"
+    number = event.variants + 1
+    which = f"{number} of {event.limit}" if number <= event.limit else f"past the limit of {event.limit}"
+    return f"{event.name}{at} is compiled again: variant {which}, {event.seconds:.2f} s"
 
 
 def miss_lines(miss: Miss) -> list[str]:
@@ -132,14 +139,14 @@ def _lines(origin: Origin) -> list[str]:
 
 
 def warn_of_limit(
-    name: str, code: CodeType, owner: Any, history: History, seconds: float, count: int, then: str
+    name: str, place: str, key: Any, history: History, seconds: float, count: int, then: str
 ) -> None:
     """BZ1101, once: the limit is reached, what fails most, and what happens from now on."""
     worst, times = history.worst()
     lines = miss_lines(worst) if worst is not None else ["  guard: unknown"]
     warn_once(
-        ("BZ1101", code, owner),
-        f"BZ1101: {name} ({code.co_filename}:{code.co_firstlineno}) has been compiled {count} times in "
+        ("BZ1101", key),
+        f"BZ1101: {name} ({place}) has been compiled {count} times in "
         f"{seconds:.1f} s; the guard that failed most ({times} times):\n"
         + "\n".join(lines)
         + f"\n  then:  {then}\n"
@@ -148,7 +155,7 @@ def warn_of_limit(
     )
 
 
-def warn_of_storm(name: str, code: CodeType, owner: Any, history: History, seconds: float) -> None:
+def warn_of_storm(name: str, place: str, key: Any, history: History, seconds: float) -> None:
     """BZ1103, once: past the limit each new value still compiles, since no generic variant can hold it."""
     history.evictions += 1
     if history.evictions < STORM:
@@ -156,8 +163,8 @@ def warn_of_storm(name: str, code: CodeType, owner: Any, history: History, secon
     worst, times = history.worst()
     lines = miss_lines(worst) if worst is not None else []
     warn_once(
-        ("BZ1103", code, owner),
-        f"BZ1103: {name} ({code.co_filename}:{code.co_firstlineno}) is compiled again and again, {seconds:.1f} s so "
+        ("BZ1103", key),
+        f"BZ1103: {name} ({place}) is compiled again and again, {seconds:.1f} s so "
         f"far: symbolic sizes do not help against this guard, which failed {times} times:\n"
         + "\n".join(lines)
         + "\n  or:    options={'on_overflow': 'eager'} runs such calls uncompiled, 'error' refuses them",
@@ -166,11 +173,11 @@ def warn_of_storm(name: str, code: CodeType, owner: Any, history: History, secon
 
 
 def refuse(
-    name: str, code: CodeType, misses: tuple[Miss, ...], variants: int, bz: str, why: str
+    name: str, place: str, misses: tuple[Miss, ...], variants: int, bz: str, why: str
 ) -> RecompileError:
     """The exception in place of a compile."""
     found = misses[0] if misses else None
-    what = f"{name} ({code.co_filename}:{code.co_firstlineno}) would be compiled "
+    what = f"{name} ({place}) would be compiled "
     what += f"again, beside {variants} variant{'s' * (variants != 1)}" if variants else "for the first time"
     if found is not None:
         what += f": {found.what}; now {found.met}"

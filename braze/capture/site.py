@@ -28,7 +28,8 @@ from braze.capture.dynamic import (
     is_about_extents,
 )
 from braze.capture.guard_text import guards_text
-from braze.capture.guards import GuardTable, Miss, build_table, explain_miss, read_source
+from braze.capture.guards import GuardTable, build_table, read_source
+from braze.capture.misses import Miss, explain_miss, place_of
 from braze.capture.recompiles import (
     Copies,
     History,
@@ -41,6 +42,7 @@ from braze.capture.records import BreakKind, Capture, GraphBreak
 from braze.capture.residual import build_residual
 from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
 from braze.capture.stance import Stance, stance
+from braze.graph.torch_compat import transforming
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
@@ -120,6 +122,8 @@ class Site:
         """Called by the entry: make a variant for these values, and say how to run it now."""
         if getattr(here, "busy", False):
             return self._as_it_is(function)  # a call made while tracing or compiling
+        if transforming():
+            return self._as_it_is(function)
         if self.hooked and function is not entry.__wrapped__:
             return self._other_closure(entry.__wrapped__, function, locals)
         with self.lock:
@@ -166,14 +170,14 @@ class Site:
         misses = self._explain(mine, function, locals)
         again = self.history.note(misses)
         generic = len(mine) >= limit
-        if generic and self._overflows(mine, misses):
+        place = place_of(function, locals)
+        if generic and self._overflows(mine, misses, place):
             return self._as_it_is(function)
         try:
             return self._make(function, locals, owner, mine, misses, generic)
         finally:
             seconds = time.perf_counter() - started
             self.seconds += seconds
-            place = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
             if mine:
                 trace.count("recompiles")
                 self.history.add(
@@ -369,7 +373,7 @@ class Site:
             case Stance.FAIL_ON_RECOMPILE:
                 raise refuse(
                     self.name,
-                    function.__code__,
+                    place_of(function, locals),
                     self._explain(mine, function, locals),
                     len(mine),
                     "BZ1102",
@@ -411,17 +415,17 @@ class Site:
             self.symbolic |= changed_extents(mine[-1].capture, function, locals)
         return self.symbolic or None
 
-    def _overflows(self, mine: list[Variant], misses: tuple[Miss, ...]) -> bool:
+    def _overflows(self, mine: list[Variant], misses: tuple[Miss, ...], place: str) -> bool:
         """At the limit: whether this call is to run uncompiled. Else there is room for a generic variant."""
-        code, owner, policy = mine[0].capture.code, mine[0].owner, self.session.options.on_overflow
+        key, policy = (mine[0].capture.code, mine[0].owner), self.session.options.on_overflow
         if policy == "error":
             why = f"it has been compiled {len(mine)} times (recompile_limit) and on_overflow is 'error'"
-            raise refuse(self.name, code, misses, len(mine), "BZ1101", why)
+            raise refuse(self.name, place, misses, len(mine), "BZ1101", why)
         then = {
-            "generic": "a generic variant, with every size symbolic, serves from now on",
+            "generic": "one more variant, with every size and number symbolic where that can be, serves from now on",
             "eager": "calls that fit no variant run uncompiled from now on (on_overflow='eager')",
         }[policy]
-        warn_of_limit(self.name, code, owner, self.history, self.seconds, len(mine), then)
+        warn_of_limit(self.name, place, key, self.history, self.seconds, len(mine), then)
         if policy == "eager":
             return True
         if any(v.generic for v in mine):
@@ -430,7 +434,7 @@ class Site:
             if self.entry is not None:
                 self.entry.remove(oldest.program)
             trace.count("variants_evicted")
-            warn_of_storm(self.name, code, owner, self.history, self.seconds)
+            warn_of_storm(self.name, place, key, self.history, self.seconds)
         return False
 
 

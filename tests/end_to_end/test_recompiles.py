@@ -14,6 +14,7 @@ import torch
 
 import braze
 from braze.support import trace
+from braze.support.errors import UserError
 
 
 class Compiled:
@@ -24,7 +25,7 @@ class Compiled:
         self.misses: list[str] = []
         self.compiled = braze.compile(fn, backend=self.backend, **options)
 
-    def backend(self, gm: Any, examples: Any) -> Any:
+    def backend(self, gm: Any, examples: Any, **words: Any) -> Any:
         self.graphs += 1
         return gm.forward
 
@@ -167,13 +168,13 @@ def heard() -> Iterator[list[str]]:
 
 
 def test_past_the_limit_it_stays_compiled(heard: list[str]) -> None:
-    compiled = braze.compile(lambda x, k: x * float(k), backend="eager", options={"recompile_limit": 3})
+    compiled = braze.compile(lambda x, k: x * len(k), backend="eager", options={"recompile_limit": 3})
     with trace.collect() as events:
-        for i in range(8):
-            assert compiled(torch.ones(2), f"{i}.5")[0].item() == i + 0.5
-    assert sum(kind == "capture" for kind, _ in events) == 8 and len(compiled.variants) <= 4
-    loud = [message for message in heard if "BZ1101" in message]
-    assert len(loud) == 1 and "k == " in loud[0]
+        for i in range(6):
+            assert compiled(torch.ones(2), "k" * i)[0].item() == i
+    assert sum(kind == "capture" for kind, _ in events) == 6 and len(compiled.variants) <= 4
+    (loud,) = [message for message in heard if "BZ1101" in message]
+    assert "k == " in loud
 
 
 def test_many_layers_with_a_break_each_are_no_recompiles_of_one() -> None:
@@ -225,3 +226,123 @@ def test_reset_compiles_afresh() -> None:
     braze.reset()
     f(torch.ones(1))
     assert f.graphs == 2
+
+
+# -- what is said -----------------------------------------------------------------------------------
+
+
+def by_mode(x: torch.Tensor, mode: str) -> torch.Tensor:
+    return x + 1 if mode == "plus" else x * len(mode)
+
+
+def test_a_value_that_no_generic_variant_holds_is_a_storm_told_once(heard: list[str]) -> None:
+    compiled = braze.compile(by_mode, backend="eager", options={"recompile_limit": 2})
+    for i in range(12):
+        assert torch.equal(compiled(torch.ones(2), "m" * i), torch.full((2,), float(i)))
+    assert len(compiled.variants) <= 3
+    (limit,) = [message for message in heard if "BZ1101" in message]
+    (storm,) = [message for message in heard if "BZ1103" in message]
+    for message in (limit, storm):
+        assert "mode == " in message and "test_recompiles.py" in message and "do: " in message
+    assert "on_overflow" in storm and len(heard) == 2
+
+
+def test_on_overflow_eager_runs_what_fits_no_variant_as_it_is(heard: list[str]) -> None:
+    f = Compiled(by_mode, options={"recompile_limit": 2, "on_overflow": "eager"})
+    for i in range(6):
+        assert torch.equal(f(torch.ones(2), "m" * i), torch.full((2,), float(i)))
+    assert f.graphs == 2 and len(f.compiled.variants) == 2
+    assert torch.equal(f(torch.ones(2), "m"), torch.ones(2))
+    assert f.compiled.hits >= 1
+    assert len(heard) == 1 and "BZ1101" in heard[0] and "run uncompiled" in heard[0]
+
+
+def test_on_overflow_error_names_the_guard_and_the_way_out() -> None:
+    f = Compiled(by_mode, options={"recompile_limit": 2, "on_overflow": "error"})
+    f(torch.ones(2), "a"), f(torch.ones(2), "bb")
+    with pytest.raises(braze.RecompileError) as refused:
+        f(torch.ones(2), "ccc")
+    assert refused.value.code == "BZ1101"
+    assert "mode == 'bb'; now 'ccc'" in str(refused.value) and "recompile_limit" in str(refused.value)
+    assert torch.equal(f(torch.ones(2), "a"), torch.ones(2))
+
+
+def test_on_overflow_takes_three_words() -> None:
+    with pytest.raises(UserError, match="on_overflow") as refused:
+        braze.compile(by_mode, options={"on_overflow": "egaer"})
+    assert refused.value.hints == ("did you mean 'eager'?",)
+
+
+def test_braze_compile_in_a_loop_is_told_once(heard: list[str]) -> None:
+    for _ in range(20):
+        braze.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    (told,) = heard
+    assert "BZ1104" in told and "16 times" in told and "once, outside" in told
+    heard.clear()
+    layers = [torch.nn.Linear(2, 2) for _ in range(20)]
+    for layer in layers:  # each layer of a model is no such loop
+        braze.compile(layer, backend="eager")(torch.ones(2))
+    assert heard == []
+
+
+@pytest.fixture
+def told(heard: list[str]) -> Iterator[list[str]]:
+    log = logging.getLogger("braze.recompiles")
+    level = log.level
+    log.setLevel(logging.INFO)
+    yield heard
+    log.setLevel(level)
+
+
+def test_a_recompile_is_one_block_with_line_values_seconds_and_advice(told: list[str]) -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        y = x.double()
+        return y * 2
+
+    f = Compiled(scaled)
+    f(torch.ones(3)), f(torch.ones(4))
+    (block,) = told
+    line = scaled.__code__.co_firstlineno
+    assert f"test_recompiles.py:{line}) is compiled again: variant 2 of 8, " in block and " s\n" in block
+    assert "guard: x is float32[3]" in block and "now:   float32[4]" in block
+    assert f"test_recompiles.py:{line + 1} in " in block
+    assert "    y = x.double()\n        ^\n" in block
+    assert "do:    size 0 of x is symbolic from now on" in block
+
+
+def test_the_same_guard_again_and_again_gets_a_line_each(told: list[str]) -> None:
+    compiled = braze.compile(by_mode, backend="eager")
+    for i in range(7):
+        compiled(torch.ones(2), "m" * i)
+    assert [message.count("\n") > 0 for message in told] == [True, True, True, False, False, False]
+    assert "the 6th time for mode == 'mmmmm'; now 'mmmmmm'" in told[-1].replace(": now", "; now")
+
+
+def test_a_module_is_told_of_in_the_words_of_its_forward(told: list[str]) -> None:
+    compiled = braze.compile(Scaled(2.0), backend="eager")
+    compiled(torch.ones(3)), compiled(torch.ones(4))
+    line = Scaled.forward.__code__.co_firstlineno
+    assert f"test_recompiles.py:{line})" in told[0] and "x is float32[3]" in told[0]
+    assert f"test_recompiles.py:{line + 1} in Scaled.forward" in told[0]
+
+
+def test_a_condition_on_sizes_is_told_in_the_users_expressions(told: list[str]) -> None:
+    def either(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] > 8 else x - 1
+
+    f = Compiled(either)
+    for n in (4, 5, 12):
+        f(torch.ones(n))
+    assert "x.shape[0] <= 8" in told[1] or "8 >= x.shape[0]" in told[1]
+    assert "x.shape[0] = 12" in told[1]
+
+
+def test_a_history_keeps_no_tensor_alive() -> None:
+    f = Compiled(lambda x: x + 1)
+    f(torch.ones(2))
+    given = torch.ones(2, dtype=torch.float64)
+    f(given)
+    alive = weakref.ref(given)
+    del given
+    gc.collect()
+    assert alive() is None
