@@ -12,18 +12,17 @@ import torch
 import torch.nn.functional
 
 from braze import native
-from braze.capture import effects, generators, policy
+from braze.capture import effects, foreign, generators, policy
 from braze.capture.attributes import class_lookup, instance_value, load_attr
 from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
 from braze.capture.frame import bind
 from braze.capture.interpret import resumable_step
-from braze.capture.markers import DISABLED
 from braze.capture.recorder import RecordingMode
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
 from braze.capture.shadows import instance_dict
-from braze.capture.values import LRU_CACHE, MISSING, PYBIND, is_constant, lookup_in_mro
+from braze.capture.values import LRU_CACHE, MISSING, PYBIND, is_constant, is_library_module, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -79,8 +78,12 @@ def call_function(
         if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
             t.fill_arguments(args)
             return t.recorder.call(fn, tuple(args), kwargs or {})
-    if fn.__dict__ and DISABLED in fn.__dict__:
-        graph_break("BZ1005", f"{fn.__qualname__} is marked with braze.disable")
+    if fn.__module__ in foreign.MODULES:
+        foreign.whole(foreign.MODULES[fn.__module__])
+    if fn.__dict__:
+        result = foreign.marked(t, fn, args, kwargs, tail)
+        if result is not NotImplemented:
+            return result
     if fn in policy.NATIVE_FUNCTIONS:
         return call_native(t, fn, args, kwargs)
     slots = bind(fn, args, kwargs, t.defaults_of)
@@ -329,6 +332,11 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return obj
 
 
+def is_native(cls: type) -> bool:
+    """Whether instances hold more than attributes: a class of C, or one derived from such."""
+    return any(not base.__flags__ & (1 << 9) for base in cls.__mro__ if base is not object)
+
+
 def may_make(cls: type, owner: Any) -> bool:
     """Whether a class with a ``__new__`` in C is harmless to call."""
     return owner in policy.CLASSES or issubclass(cls, BaseException)
@@ -447,6 +455,8 @@ def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
         return rule(t, args, kwargs or {}, False)
     if t.is_replayable(fn, args, kwargs):
         return None
+    if answers_once(fn) and not kwargs and is_constant(tuple(args)):
+        return native.unhooked(fn, *args)
     key = None
     if (
         all(is_constant(a) or getattr(type(a), "__hash__", None) is object.__hash__ for a in args)
@@ -465,6 +475,12 @@ def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
     if key is not None:
         t.caches[key] = result
     return result
+
+
+def answers_once(fn: Any) -> bool:
+    """Whether a cached function of a library tells what is installed: a fact that holds for the process."""
+    wrapped = fn.__wrapped__
+    return wrapped.__name__.startswith("is_") and is_library_module(wrapped.__module__)
 
 
 def _by_type(value: Any) -> Any:

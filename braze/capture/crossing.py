@@ -16,7 +16,7 @@ from braze.capture.breaks import graph_break
 from braze.capture.frame import Frame
 from braze.capture.records import Step
 from braze.capture.shadows import DictShadow
-from braze.capture.values import BY_VALUE, CONSTANTS, CONTAINERS, MISSING, NULL, is_identity_type
+from braze.capture.values import BY_VALUE, CONSTANTS, CONTAINERS, MISSING, NULL, UnknownText, is_identity_type
 from braze.graph.torch_compat import disable_functions
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def fill_arguments(t: Tracer, values: Iterable[Any], depth: int = 0) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep."""
     for value in values:
         if not isinstance(value, CONTAINERS):
+            if type(value) is UnknownText:
+                graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
             continue
         if isinstance(value, dict):
             fill(t, value)

@@ -51,8 +51,10 @@ def drive(t: Tracer, f: Frame) -> Iterator[Any]:
         try:
             sent = yield result
             f.stack.append(sent)
-        except GeneratorExit:
-            raise
+        except GeneratorExit as thrown:
+            if not t.live:
+                raise
+            error = thrown
         except Exception as thrown:
             error = thrown
 

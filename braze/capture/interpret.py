@@ -30,12 +30,14 @@ def run(t: Tracer, f: Frame) -> Any:
                     f.at = at
                     t.steps = step = t.steps + 1
                     if step == stop_at:
+                        t.live = False
                         raise Stopped
                     if handler(t, f, arg) is not None:
                         return f.result
-            except Exception as error:
+            except (Exception, GeneratorExit) as error:
                 catch(t, f, error)
     except BreakSignal as signal:
+        t.live = False
         if signal.position is None:
             signal.position = resumable_step(t)
         raise

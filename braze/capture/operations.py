@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.capture import floats
 from braze.capture.breaks import graph_break
 from braze.capture.calls import call_c
 from braze.capture.shadows import DictShadow
-from braze.capture.values import CONSTANTS, MISSING, lookup_in_mro, words
+from braze.capture.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -50,6 +51,8 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return tensor_operator(t, function, a, b)
     if type(a) in SAFE and type(b) in SAFE:
+        if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
+            return floats.combine(t, function, a, b)
         return function(a, number(b) if type(a) is str else b)
     names = METHODS[function]
     for name in names[:-1]:
@@ -122,6 +125,8 @@ def unary(t: Tracer, function: Any, a: Any) -> Any:
     """``-a`` and the like."""
     if isinstance(a, torch.Tensor):
         return t.recorder.call(function, (a,), {})
+    if type(a) is torch.SymFloat:
+        return floats.combine(t, function, a)
     method = python_method(a, UNARY_METHODS[function])
     if method is not MISSING:
         return t.call(method, (a,), None)
@@ -231,7 +236,7 @@ def delete_item(t: Tracer, obj: Any, key: Any) -> None:
 def text(t: Tracer, value: Any, conversion: Any, spec: str) -> str:
     """What an f-string makes of a value."""
     if isinstance(value, torch.Tensor):
-        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+        return t.claim(UnknownText())  # most often the message of a check that holds
     value = number(value)
     if type(value) in CONSTANTS:
         return format(conversion(value) if conversion is not None else value, spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,9 @@ from braze.capture.effects import collect
 from braze.capture.pending import break_state
 from braze.capture.records import Capture, Check, GraphBreak, Guard, ShapeRelation
 from braze.capture.sources import Node
+from braze.capture.values import UnknownText
 from braze.graph.fakes import spec_of
-from braze.graph.specs import FloatSpec, SymbolSpec
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
 
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ def retry_before(t: Tracer, error: Unrebuildable) -> Any:
     step = made[1] if made is not None else 1
     if t.break_at is None:
         from_value = type(error.value).__name__
+        if type(error.value) is UnknownText:
+            t.break_at = _signal("BZ1007", "a tensor is formatted")
+            raise Retry(max(1, min(step, t.steps - 1))) from None
         t.break_at = _signal("BZ1014", f"the function leaves a {from_value} behind that braze cannot rebuild")
     raise Retry(max(1, min(step, t.steps - 1))) from None
 
@@ -132,6 +137,7 @@ def spec(value: Any) -> Any:
 
 def guards(t: Tracer) -> list[Guard]:
     """Everything the trace assumed, parents before children."""
+    t.marked.verify()
     found = [Guard(None, check, expected) for check, expected in t.state.guards()]
     settled = t.mode.settled_floats()
     for place in t.symbolic_places:
@@ -149,6 +155,14 @@ def guards(t: Tracer) -> list[Guard]:
     return found
 
 
+def as_read(node: Node) -> TensorSpec:
+    """A tensor's metadata before the program changed it."""
+    spec = spec_of(node.value)
+    if spec.requires_grad is not node.real.requires_grad:  # by requires_grad_ in the trace
+        spec = dataclasses.replace(spec, requires_grad=node.real.requires_grad)
+    return spec
+
+
 def emit(t: Tracer, node: Node, found: list[Guard], seen: set[int]) -> None:
     """One node's guards, once."""
     if id(node) in seen:
@@ -163,8 +177,9 @@ def emit(t: Tracer, node: Node, found: list[Guard], seen: set[int]) -> None:
     if (
         isinstance(node.real, torch.Tensor)
         and isinstance(node.value, torch.Tensor)
+        and id(node.real) not in t.unfaked
         and not any(c is Check.ALIAS for c, _ in node.guards)
     ):
-        found.append(Guard(node.source, Check.TENSOR, spec_of(node.value), where))
+        found.append(Guard(node.source, Check.TENSOR, as_read(node), where))
     if node.absent:
         found.append(Guard(node.source, Check.ABSENT, tuple(node.absent), where))

@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from braze.support.errors import BrazeError
+
 #: file names of generated functions start so; their frames are cut from users' tracebacks
 GENERATED = "<braze "
 
@@ -61,6 +63,22 @@ def caught(error: BaseException) -> BaseException:
         last.tb_next = None
     error.__traceback__ = first
     return error
+
+
+def run_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Run a function by Python whose graph has failed, having changed nothing: for its own error, and its handlers."""
+    if isinstance(failed, BrazeError):
+        raise failed
+    try:
+        return run(*args, **kwargs)
+    except BaseException as error:
+        at: BaseException | None = error
+        while at is not None:
+            if at.__context__ is failed:
+                at.__context__ = None
+            at = at.__context__
+        caught(error)
+        raise
 
 
 def is_ours(code: types.CodeType) -> bool:

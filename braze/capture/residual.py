@@ -43,6 +43,7 @@ from braze.capture.replay import (
     delete_attribute,
     delete_item,
     run,
+    run_again,
     set_attribute,
     set_contents,
     set_item,
@@ -145,8 +146,8 @@ class _Writer:
                 assert capture.result is not None
                 value = self.values.value(capture.result)
                 if not lines and value.count("out[") == 1:
-                    return [f"return {value.replace('out[', f'{call}[')}"]
-            lines.insert(0, f"out = {call}")
+                    return self._or_again(f"return {value.replace('out[', f'{call}[')}")
+            lines[:0] = self._or_again(f"out = {call}")
             if uses != 1:
                 assert capture.result is not None
                 value = self.values.value(capture.result)
@@ -154,7 +155,7 @@ class _Writer:
         if self._starts_over():
             return [self._run_as_it_is()]
         if self.graph is not None:
-            lines.append(f"out = {call}")
+            lines += self._or_again(f"out = {call}")
         replayed = self._effects()
         if capture.graph_break is not None:
             self._break(capture.graph_break, replayed)
@@ -172,8 +173,27 @@ class _Writer:
         begin = self.resumed.prologue if self.resumed is not None else first_offset(self.capture.code)
         return at.frames[0].offset <= begin and self.graph is None and not self.capture.effects
 
+    def _or_again(self, line: str) -> list[str]:
+        """Run the graph; what the data make it raise is raised by Python, in the user's own lines and handlers."""
+        graph = self.capture.graph
+        if graph is None or any(writes(node) for node in graph.graph.nodes):
+            return [line]
+        run, args = self._call_as_it_is()
+        again = self.names.name_of(run_again, "run_again")
+        return [
+            "try:",
+            f"    {line}",
+            "except Exception as error:",
+            f"    return {again}(error, {run}, {args})",
+        ]
+
     def _run_as_it_is(self) -> str:
         """A call of the function with its arguments; what it calls is still captured."""
+        run, args = self._call_as_it_is()
+        return f"return {run}({args})"
+
+    def _call_as_it_is(self) -> tuple[str, str]:
+        """(text of what runs the function uncaptured, text of its arguments)."""
         code = self.capture.code
         text = [f"l{i}" for i in range(code.co_argcount)]
         slot = code.co_argcount
@@ -185,7 +205,7 @@ class _Writer:
         if code.co_flags & inspect.CO_VARKEYWORDS:
             keywords.append(f"**l{slot}")
         run = self.names.name_of(self.resumes.run_uncaptured(self.function), "run_uncaptured")
-        return f"return {run}({', '.join(text + keywords)})"
+        return run, ", ".join(text + keywords)
 
     # -- effects
 
@@ -379,6 +399,37 @@ def fixed_function(capture: Capture, frame: FrameState, function: Any) -> Any:
             if guard.source is recipe.source and guard.check is Check.IS:
                 return guard.expected
     return None
+
+
+def writes(node: Any) -> bool:
+    """Whether a node of the graph may have changed something before the graph failed."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op not in ("call_method", "call_function") or name.startswith("__"):
+        return name == "__setitem__"
+    return name.endswith("_") or "out" in node.kwargs or name in WRITING
+
+
+#: functions of ``operator`` and the like that write their first operand
+WRITING = frozenset(
+    [
+        "setitem",
+        "delitem",
+        "setattr",
+        "iadd",
+        "isub",
+        "imul",
+        "itruediv",
+        "ifloordiv",
+        "imod",
+        "ipow",
+        "imatmul",
+        "iand",
+        "ior",
+        "ixor",
+        "ilshift",
+        "irshift",
+    ]
+)
 
 
 def _roots(capture: Capture) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.breaks import graph_break
-from braze.capture.recorder import METADATA
+from braze.capture.recorder import METADATA, refuse_unfaked
 from braze.capture.records import Step
 from braze.capture.shadows import instance_dict
 from braze.capture.values import MISSING, lookup_in_mro, words
@@ -26,6 +26,13 @@ QUERIES = frozenset(
     __len__ __hash__ is_shared"""
     )
 )
+#: methods that change a tensor's own metadata: of a graph's input its guards would no longer be true
+RESHAPED_IN_PLACE = frozenset(
+    words(
+        """transpose_ t_ squeeze_ unsqueeze_ resize_ resize_as_ swapaxes_ swapdims_ as_strided_ set_
+    rename_ sparse_resize_"""
+    )
+)
 REFUSED_FIELDS = frozenset(
     {"grad_fn", "_grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks", "_cdata", "_base"}
 )
@@ -33,12 +40,16 @@ REFUSED_FIELDS = frozenset(
 
 def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     """``tensor.name``."""
+    if t.unfaked:
+        if name == "__class__":
+            return type(obj) if id(obj) in t.unfaked else dense_class(obj)
+        refuse_unfaked(t, (obj,))
     if name in METADATA:
         return getattr(obj, name)
     found, _ = lookup_in_mro(FakeTensor, name)
     kind = type(found)
     if name == "__class__":
-        return torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
+        return dense_class(obj)
     if name in REFUSED_FIELDS:
         graph_break("BZ1004", f"Tensor.{name} is read")
     if (
@@ -69,9 +80,18 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
 
+def dense_class(obj: Any) -> type:
+    """The class of the tensor that a fake stands for."""
+    return torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
+
+
 def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A method of a tensor, given its descriptor."""
     name = fn.__name__
+    if t.unfaked:
+        refuse_unfaked(t, args)
+    if name in RESHAPED_IN_PLACE and t.tree.node_of(args[0]) is not None:
+        graph_break("BZ1010", f"Tensor.{name} changes the shape of a tensor that comes from outside")
     if name == "is_inference" and t.knew_inference:
         graph_break("BZ1004", "Tensor.is_inference() of a tensor that the graph makes")
     if name in QUERIES:
@@ -87,6 +107,8 @@ def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def write_field(t: Tracer, obj: Any, name: str, value: Any) -> None:
     """``tensor.name = value``: only attributes of the user's own."""
+    if t.unfaked:
+        refuse_unfaked(t, (obj,))
     found, _ = lookup_in_mro(FakeTensor, name)
     if found is not MISSING:
         graph_break("BZ1010", f"Tensor.{name} is assigned")

@@ -102,3 +102,13 @@ def exit_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(torch.is_inference_mode_enabled)
 def is_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return t.inference_on or t.state.inference
+
+
+# -- checks of what tensors hold
+
+
+@rule(*named(torch, "_check_tensor_all"))
+def check_tensor_all(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Checked when the graph runs; the message is torch's."""
+    good = t.recorder.call(torch.Tensor._is_all_true, (args[0],), {})
+    t.recorder.note(torch._assert_async, (good,), {}, None)

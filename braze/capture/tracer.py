@@ -21,6 +21,7 @@ from braze.capture import (
     rules,
     tensors,
     torch_rules,
+    whole,
 )
 from braze.capture.attributes import load_attr
 from braze.capture.breaks import BreakSignal, Retry, Stopped, graph_break, skip_frame
@@ -29,6 +30,8 @@ from braze.capture.dynamic import is_argument
 from braze.capture.frame import Decoded, Frame
 from braze.capture.globals import Globals
 from braze.capture.interpret import run
+from braze.capture.marked import Marked
+from braze.capture.marks import Named
 from braze.capture.opcodes import decoded
 from braze.capture.operations import get_item
 from braze.capture.recorder import Recorder
@@ -56,7 +59,7 @@ MAX_DEPTH = 160
 MAX_STEPS = 20_000_000
 
 #: rows of calls.RULES that importing this module has entered
-RULES = (rules.RULES, torch_rules.SETTERS, functions.apply)
+RULES = (rules.RULES, torch_rules.SETTERS, functions.apply, whole.cond)
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
 
@@ -92,6 +95,8 @@ class Tracer:
         self.made: dict[int, tuple[Any, int]] = {}
         self.symbolic_places: list[Node] = []
         self.handled: BaseException | None = None
+        #: whether frames are being interpreted: a generator dropped later runs nothing
+        self.live = True
         #: exceptions raised in the trace, and the traceback entries made for them, by identity
         self.raised: dict[int, raised.Raised] = {}
         #: bound methods in C that modules of libraries hold, by identity
@@ -102,6 +107,8 @@ class Tracer:
         #: lru_cache'd functions called in this trace: results by arguments
         self.caches: dict[Any, Any] = {}
         self.break_at: BreakSignal | None = None
+        #: sizes that the user spoke of
+        self.marked: Marked
         #: instance dicts written, by identity of the shadow
         self.dirty: dict[int, DictShadow] = {}
         #: outside objects with slots written
@@ -118,6 +125,8 @@ class Tracer:
         self.local_names = decoded(function.__code__).slots
         self._hooks: bool | None = None
         self.fake_error: BaseException | None = None
+        #: tensors from outside that no fake can stand for, and why: they may be handed on, not used
+        self.unfaked: dict[int, tuple[Any, str]] = {}
 
     # -- reading from outside
 
@@ -133,6 +142,8 @@ class Tracer:
     def make_fake(self, node: Node, real: torch.Tensor) -> Any:
         """The fake that stands for a tensor from outside."""
         dims = self.symbolic_dims(node, real) if self.symbolic else None
+        if self.marked.any:
+            return self.marked.fake(node, real, dims or set())
         return self.mode.fake(real, symbolic_dims=dims, source=str(node.source) if dims else "")
 
     def symbolic_dims(self, node: Node, real: torch.Tensor) -> set[int] | None:
@@ -255,7 +266,10 @@ class Tracer:
         """Write into an instance dict, for the program only."""
         node = self.tree.node_of(obj)
         if node is None:
-            object.__getattribute__(obj, "__dict__")[name] = value
+            own = own_dict(obj)
+            if own is None:
+                raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+            own[name] = value
             return
         shadow = instance_dict(self, node)
         if shadow is None:
@@ -409,6 +423,15 @@ class Tracer:
         return run(self, f)
 
 
+def own_dict(obj: Any) -> dict[str, Any] | None:
+    """An object's instance dict, past any ``__getattribute__``; None where it has none."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found
+
+
 def plain(value: Any) -> bool:
     """Whether a value needs no guard when its function is known by identity."""
     return type(value) in CONSTANTS or is_identity_type(type(value))
@@ -421,6 +444,7 @@ def trace_frame(
     *,
     stop_at: int | None = None,
     symbolic: Symbolic = None,
+    named: Named | None = None,
 ) -> Capture:
     """Capture one call of a function whose arguments are bound in ``localsplus``.
 
@@ -432,6 +456,7 @@ def trace_frame(
         reason: BreakSignal | None = None
         while True:
             t = Tracer(function, options, stop, symbolic)
+            t.marked = Marked(t, named or {}, localsplus)
             t.break_at = reason
             try:
                 return _trace(t, localsplus)
@@ -460,6 +485,7 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     f = _root_frame(t, localsplus)
     try:
         value = t.run(f)
+        t.live = False
     except Stopped:
         return outcome.at_break(t)
     except BreakSignal as signal:

@@ -26,6 +26,12 @@ class _Null:
         return False
 
 
+class UnknownText(str):
+    """What an f-string makes of a tensor: text nobody knows while tracing. It may be passed on, and dropped."""
+
+    __slots__ = ()
+
+
 NULL: Final = _Null()
 MISSING: Final = object()
 

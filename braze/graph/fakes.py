@@ -98,9 +98,17 @@ class FakeMode:
     # -- making fakes ------------------------------------------------------------------------
 
     def fake(
-        self, tensor: torch.Tensor, *, symbolic_dims: set[int] | None = None, source: str = ""
+        self,
+        tensor: torch.Tensor,
+        *,
+        symbolic_dims: set[int] | None = None,
+        source: str = "",
+        given: dict[int, Any] | None = None,
     ) -> torch.Tensor:
-        """A fake with the tensor's metadata. Tensors that share a storage get fakes that share one."""
+        """A fake with the tensor's metadata. Tensors that share a storage get fakes that share one.
+
+        ``given``: symbols that sizes are to be, by dimension; ``symbolic_dims`` holds these dimensions too.
+        """
         with torch_compat.disable_functions(), torch_compat.outside_modes():
             if isinstance(tensor, FakeTensor):
                 if tensor.fake_mode is self.dispatch:
@@ -112,7 +120,7 @@ class FakeMode:
             sizes, strides = tuple(tensor.shape), tensor.stride()
             offset: Any = tensor.storage_offset()
             if symbolic_dims and self.env is not None:
-                sizes, strides = self._symbolic(sizes, strides, symbolic_dims, source)
+                sizes, strides = self._symbolic(sizes, strides, symbolic_dims, source, given or {})
                 meta = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
             else:
                 meta = self._meta(tensor, sizes, strides, offset)
@@ -127,6 +135,24 @@ class FakeMode:
             return self._non_leaf(fake)
         return fake
 
+    def become_dynamic(self) -> Any:
+        """The ShapeEnv, made now where the mode was static so far."""
+        if self.env is None:
+            self.env = torch_compat.symbolic_environment()
+            torch_compat.give_environment(self.dispatch, self.env)
+        return self.env
+
+    def bounded_symbol(
+        self, value: int, source: str, low: int | None, high: int | None, *, any_size: bool = False
+    ) -> torch.SymInt | int:
+        """A size of which bounds are promised; ``any_size``: 0 and 1 are no special cases."""
+        env = self.become_dynamic()
+        made = torch_compat.make_bounded_symbol(env, value, source, low, high, any_size)
+        if isinstance(made, torch.SymInt):
+            name = str(made.node.expr)
+            self.symbols.setdefault(name, SymbolSpec(name, value))
+        return made
+
     def symbol(self, value: int, source: str = "") -> torch.SymInt | int:
         """A symbolic int with this hint; a plain int where the mode is static, or below 2."""
         made = self._extent(value, source)
@@ -135,8 +161,8 @@ class FakeMode:
         return made
 
     def float_symbol(self, value: float, source: str = "") -> torch.SymFloat | float:
-        """A symbolic float with this hint; the float itself where the mode is static or it is not finite."""
-        if self.env is None or not math.isfinite(value):
+        """A symbolic float with this hint; the float itself where the mode is static, or it is not finite or zero (of either sign)."""
+        if self.env is None or not math.isfinite(value) or value == 0:
             return value
         made = torch_compat.make_float_symbol(self.env, value, source or f"float{len(self.floats)}")
         self.floats[str(made.node.expr)] = value
@@ -234,11 +260,17 @@ class FakeMode:
         return torch.empty(0, dtype=tensor.dtype, device="meta").set_(storage, offset, sizes, strides)
 
     def _symbolic(
-        self, sizes: tuple[int, ...], strides: tuple[int, ...], dims: set[int], source: str
+        self,
+        sizes: tuple[int, ...],
+        strides: tuple[int, ...],
+        dims: set[int],
+        source: str,
+        given: dict[int, Any],
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Sizes with symbols at ``dims``, and strides that follow from them where the real ones do."""
         named = tuple(
-            self._extent(n, f"{source or 'x'}.size({d})") if d in dims else n for d, n in enumerate(sizes)
+            given[d] if d in given else self._extent(n, f"{source or 'x'}.size({d})") if d in dims else n
+            for d, n in enumerate(sizes)
         )
         made: list[Any] = [None] * len(sizes)
         for d in sorted(range(len(sizes)), key=lambda d: (strides[d], sizes[d], -d)):

@@ -68,21 +68,29 @@ def eager_error(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exc
 
 
 class _CannotTry(Exception):
-    """A tensor that is not made for real: of another device, too large, of symbolic sizes."""
+    """A tensor that is not made for real: of another device, or too large."""
+
+
+def extents(numbers: Any) -> tuple[int, ...]:
+    """Sizes or strides as the numbers that they have in this trace."""
+    found = tuple(n.node.hint if isinstance(n, torch.SymInt) else n for n in numbers)
+    if not all(type(n) is int for n in found):
+        raise _CannotTry
+    return found
 
 
 def real_like(value: Any) -> Any:
     """A real tensor of zeros with a fake's metadata; lists and tuples likewise."""
     if isinstance(value, FakeTensor):
-        sizes, strides = tuple(value.shape), value.stride()
+        sizes, strides = extents(value.shape), extents(value.stride())
         if value.device.type != "cpu" or value.layout is not torch.strided:
             raise _CannotTry
-        if not all(type(n) is int for n in (*sizes, *strides)):
-            raise _CannotTry
-        if value.untyped_storage().nbytes() > LIMIT:
+        if sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) * value.itemsize > LIMIT:
             raise _CannotTry
         return torch.empty_strided(sizes, strides, dtype=value.dtype).zero_()
-    if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat):
+    if isinstance(value, torch.SymInt):
+        return extents((value,))[0]
+    if isinstance(value, torch.Tensor | torch.SymFloat):
         raise _CannotTry
     if type(value) in (list, tuple):
         return type(value)([real_like(v) for v in value])

@@ -64,11 +64,13 @@ def user(x: Any, y: Any = None) -> Any:
     return x, y
 
 
-def test_the_simplest_case_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simplest_case_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = []
     monkeypatch.setattr(residual_module.linecache, "cache", Recording(texts))
     assert run(capture_of(user, [GraphOutput(0)], 0), user, 5) == 6
-    assert texts == ["def residual(inputs, l0):\n    return graph(*inputs)[0]\n"]
+    lines = ["try:", "    return graph(*inputs)[0]", "except Exception as error:"]
+    lines.append("    return run_again(error, run_uncaptured, l0, l1)")
+    assert texts == ["def residual(inputs, l0):\n" + "".join(f"    {line}\n" for line in lines)]
 
 
 class Recording(dict):
@@ -222,13 +224,21 @@ def test_writes_are_replayed_in_order_after_all_reads() -> None:
     assert target.table == {"k": "old"} and not hasattr(target, "gone")
 
 
-def test_nothing_is_written_if_the_graph_fails() -> None:
+def test_python_runs_the_function_if_the_graph_fails() -> None:
     recipes = [FromSource(local(1)), Constant(1)]
     target = types.SimpleNamespace(v=0)
     effects = (Effect(EffectKind.SETATTR, (0, 1), "v"),)
-    with pytest.raises(TypeError):
-        run(capture_of(user, recipes, 1, effects=effects), user, None, target)
+    assert run(capture_of(user, recipes, 1, effects=effects), user, None, target) == (None, target)
     assert target.v == 0
+
+
+def test_a_graph_that_writes_is_not_run_again() -> None:
+    def writing(x: Any) -> Any:
+        return x.add_(1), x * 2
+
+    made = capture_of(user, [FromSource(local(1))], 0, graph=torch.fx.symbolic_trace(writing))
+    with pytest.raises(TypeError):
+        run(made, user, None, 1)
 
 
 # -- breaks

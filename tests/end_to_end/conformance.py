@@ -26,6 +26,8 @@ Scenario = Callable[[Callable[..., Any]], Iterator[Any]]
 SCENARIOS: dict[str, Scenario] = {}
 #: the scenarios that are run with braze's own kernels too
 WITH_KERNELS: set[str] = set()
+#: the scenarios that are captured without a graph break, each function in one graph
+WHOLE: set[str] = set()
 
 
 def scenario(fn: Scenario) -> Scenario:
@@ -36,12 +38,12 @@ def scenario(fn: Scenario) -> Scenario:
 
 
 def case(
-    *calls: Any, times: int = 2, kernels: bool = False
+    *calls: Any, times: int = 2, kernels: bool = False, whole: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function to be called with each tuple of ``calls``, all of them ``times`` times over.
 
     Every call gets copies of its arguments (made together, so what is shared stays shared); the arguments are
-    looked at after the call.
+    looked at after the call. ``whole``: no call breaks the graph.
     """
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,6 +57,8 @@ def case(
         scenario(run)
         if kernels:
             WITH_KERNELS.add(fn.__name__)
+        if whole:
+            WHOLE.add(fn.__name__)
         return fn
 
     return register
@@ -140,7 +144,9 @@ class Camera:
 
     def photo(self, value: Any) -> Any:
         kind = type(value).__qualname__
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum, np.generic)):
+        if value is None or isinstance(
+            value, (bool, int, float, complex, str, bytes, enum.Enum, np.generic, range, slice)
+        ):
             return kind, repr(value)
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
             return kind, getattr(value, "__name__", "?")

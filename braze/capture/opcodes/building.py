@@ -9,6 +9,7 @@ import torch
 
 from braze.capture.breaks import graph_break
 from braze.capture.opcodes.table import opcode
+from braze.capture.values import NULL, UnknownText
 
 
 def popn(f: Any, count: int) -> list[Any]:
@@ -49,7 +50,9 @@ def build_const_key_map(t: Any, f: Any, arg: int) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(t: Any, f: Any, arg: int) -> None:
-    f.stack.append("".join(popn(f, arg)))
+    parts = popn(f, arg)
+    known = all(type(part) is not UnknownText for part in parts)
+    f.stack.append("".join(parts) if known else t.claim(UnknownText()))
 
 
 @opcode("BUILD_SLICE")
@@ -78,6 +81,8 @@ def map_add(t: Any, f: Any, arg: int) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(t: Any, f: Any, arg: int) -> None:
     values = f.stack.pop()
+    if not hasattr(type(values), "__iter__") and not hasattr(type(values), "__getitem__"):
+        raise TypeError(f"Value after * must be an iterable, not {type(values).__name__}")
     f.stack[-arg].extend(t.elements(values))
 
 
@@ -99,8 +104,21 @@ def dict_merge(t: Any, f: Any, arg: int) -> None:
     target = f.stack[-arg]
     for key in values:
         if key in target:
-            raise TypeError(f"got multiple values for keyword argument '{key}'")
+            below = -arg - 2  # the keywords so far and the positional arguments
+            fn = f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1]
+            raise TypeError(f"{shown(fn)} got multiple values for keyword argument '{key}'")
+        if not isinstance(key, str):
+            raise TypeError("keywords must be strings")
     target.update(values)
+
+
+def shown(fn: Any) -> str:
+    """A callable as error messages of CPython name it."""
+    name = getattr(fn, "__qualname__", None)
+    if name is None:
+        return str(fn)
+    module = getattr(fn, "__module__", None)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 def mapping(t: Any, values: Any) -> Any:
@@ -132,9 +150,17 @@ def call_intrinsic_1(t: Any, f: Any, arg: int) -> None:
         graph_break("BZ1006", f"the intrinsic {arg} is not carried yet")
 
 
+def unpackable(t: Any, value: Any) -> Any:
+    """A value to be unpacked, refused in the words for that if it cannot be iterated."""
+    cls = type(value)
+    if hasattr(cls, "__iter__") or hasattr(cls, "__getitem__"):
+        return value
+    raise TypeError(f"cannot unpack non-iterable {cls.__name__} object")
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(t: Any, f: Any, arg: int) -> None:
-    items = t.elements(f.stack.pop())
+    items = t.elements(unpackable(t, f.stack.pop()))
     if len(items) != arg:
         many = "too many values to unpack" if len(items) > arg else "not enough values to unpack"
         raise ValueError(
@@ -146,7 +172,7 @@ def unpack_sequence(t: Any, f: Any, arg: int) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(t: Any, f: Any, arg: int) -> None:
     before, after = arg & 255, arg >> 8
-    items = list(t.elements(f.stack.pop()))
+    items = list(t.elements(unpackable(t, f.stack.pop())))
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from braze.capture.calls import call
-from braze.capture.opcodes.building import mapping
+from braze.capture.opcodes.building import mapping, shown
 from braze.capture.opcodes.table import opcode
 from braze.capture.values import NULL
 
@@ -60,5 +60,8 @@ def call_function_ex(t: Any, f: Any, arg: int) -> None:
     elif kwargs is not None:
         t.fill(kwargs)
     if type(args) is not tuple:
+        if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
+            kind = type(args).__name__
+            raise TypeError(f"{shown(fn)} argument after * must be an iterable, not {kind}")
         args = tuple(t.elements(args))
     stack.append(call(t, fn, args, kwargs, True))

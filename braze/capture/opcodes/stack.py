@@ -174,7 +174,8 @@ def load_deref(t: Any, f: Any, arg: int) -> None:
     if value is MISSING:
         name = f.decoded.slots[arg]
         raise NameError(
-            f"cannot access free variable '{name}' where it is not associated with a value", name=name
+            f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
+            name=name,
         )
     f.stack.append(value)
 

@@ -1,0 +1,98 @@
+"""Functions of PyTorch that take functions, and functions that PyTorch's own compiler was told about.
+
+Transforms, control-flow operators and checkpoints push and pop state of the dispatcher that no resume function could
+restore half way: the graph ends before the call, and nothing beneath it is captured.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from braze import native
+from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.markers import DISABLED, WITH_CALLEES
+from braze.capture.values import is_constant
+from braze.graph.torch_compat import disabling_wrapper
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+#: modules of PyTorch whose functions are called whole, and what they do
+MODULES: dict[str, str] = {
+    "torch._functorch.vmap": "a function is vectorized by vmap",
+    "torch._functorch.eager_transforms": "a function is transformed by torch.func",
+    "torch._functorch.apis": "a function is transformed by torch.func",
+    "torch._higher_order_ops.cond": "torch.cond chooses a branch by a tensor",
+    "torch._higher_order_ops.while_loop": "torch.while_loop runs until a tensor says so",
+    "torch._higher_order_ops.scan": "scan runs a function along a dimension",
+    "torch._higher_order_ops.map": "map runs a function along a dimension",
+    "torch._higher_order_ops.associative_scan": "associative_scan runs a function along a dimension",
+    "torch.nn.attention.flex_attention": "flex_attention takes functions that change scores",
+    "torch.utils.checkpoint": "a checkpointed function runs again in the backward",
+}
+
+
+#: codes of the functions that the makers of torch.func give back
+TRANSFORMED = {
+    id(code)
+    for make in (
+        torch.func.vmap,
+        torch.func.grad,
+        torch.func.grad_and_value,
+        torch.func.jacrev,
+        torch.func.jacfwd,
+        torch.func.functionalize,
+    )
+    for code in make.__code__.co_consts
+    if isinstance(code, types.CodeType)
+}
+#: marks that PyTorch's compiler leaves on functions
+DISABLED_THERE, BENEATH, COMPILED_THERE = (
+    "_torchdynamo_disable",
+    "_torchdynamo_disable_recursive",
+    "_is_torch_compile",
+)
+ORIGINAL = "_torchdynamo_orig_callable"
+
+
+def run_whole(target: Any) -> bool:
+    """Whether nothing beneath a broken call of ``target`` may be captured."""
+    code = getattr(target, "__code__", None)
+    if code in WITH_CALLEES or id(code) in TRANSFORMED or getattr(target, "__module__", None) in MODULES:
+        return True
+    own = getattr(target, "__dict__", None) or {}
+    return bool(own.get(BENEATH)) or COMPILED_THERE in own
+
+
+def whole(what: str) -> NoReturn:
+    """Break before a call that is run whole."""
+    graph_break("BZ1019", what, HINT_MOVE)
+
+
+def marked(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Call a function whose marks tell a compiler something; NotImplemented where they tell us nothing."""
+    own = fn.__dict__
+    if id(fn.__code__) in TRANSFORMED:
+        whole("a function is transformed by torch.func")
+    if DISABLED in own:
+        graph_break("BZ1005", f"{fn.__qualname__} is marked with braze.disable")
+    if fn.__code__ is disabling_wrapper():
+        return t.call(own["__wrapped__"], args, kwargs, tail)  # PyTorch's own: meant for its compiler only
+    if own.get(DISABLED_THERE):
+        graph_break("BZ1005", f"{fn.__qualname__} is marked with torch.compiler.disable")
+    if COMPILED_THERE in own:
+        return t.call(own[ORIGINAL], args, kwargs, tail)
+    if "_dynamo_marked_constant" in own:
+        return constant_result(t, fn, args, kwargs)
+    return NotImplemented
+
+
+def constant_result(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    """A function said to give the same result always: called once, now."""
+    if not all(is_constant(v) for v in (*args, *(kwargs or {}).values())):
+        return NotImplemented
+    result = native.unhooked(fn, *args, **(kwargs or {}))
+    return result if is_constant(result) else NotImplemented

@@ -1,0 +1,78 @@
+"""What PyTorch does with functions handed to it - transforms, control flow, checkpoints - runs whole, outside the graph.
+
+Marks of the profiler are left out of graphs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+
+from braze.capture.breaks import graph_break
+from braze.capture.foreign import MODULES, whole
+from braze.capture.rules import rule
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+
+def transform(what: str, *functions: Any) -> None:
+    """Functions that run a function transformed, at once."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        whole(what)
+
+    rule(*functions)(run)
+
+
+transform("a function is transformed by torch.func", torch.func.vjp, torch.func.jvp, torch.func.linearize)
+
+
+@rule(torch.cond)
+def cond(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A branch that is known while tracing is called; the operator itself runs whole."""
+    pred = args[0] if args else kwargs.get("pred")
+    if type(pred) is not bool or kwargs or len(args) not in (3, 4):
+        whole(MODULES["torch._higher_order_ops.cond"])
+    return t.call(args[1] if pred else args[2], tuple(args[3]) if len(args) == 4 else (), None, tail)
+
+
+CHECKPOINT_SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")
+
+
+@rule(torch.utils.checkpoint.checkpoint)
+def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Without gradients nothing is kept, so there is nothing to run again: the function is simply called."""
+    if torch.is_grad_enabled() or "context_fn" in kwargs:
+        whole(MODULES["torch.utils.checkpoint"])
+    own = {k: v for k, v in kwargs.items() if k not in (*CHECKPOINT_SETTINGS, "preserve_rng_state")}
+    return t.call(args[0], tuple(args[1:]), own or None, tail)
+
+
+# -- marks of the profiler
+
+
+class OpenMark:
+    """A ``record_function`` entered in the trace. It cannot be rebuilt: a break inside moves before its start."""
+
+    lives_in_trace = True
+
+
+Mark = torch.autograd.profiler.record_function
+
+
+@rule(Mark.__enter__)
+def enter_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if t.tree.node_of(args[0]) is not None:
+        graph_break("BZ1019", "a record_function from outside is entered")
+    args[0].record = t.claim(OpenMark())
+    return args[0]
+
+
+@rule(Mark.__exit__)
+def exit_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if type(getattr(args[0], "record", None)) is not OpenMark:
+        graph_break("BZ1019", "a record_function from outside is left")
+    args[0].record = None
