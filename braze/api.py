@@ -15,12 +15,14 @@ from torch import nn
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
 from braze.capture.markers import disable, graph_break, is_compiling
+from braze.capture.marks import check_names, mark_dynamic, mark_static, mark_unbacked
 from braze.capture.stance import read_environment, set_stance
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
 from braze.settings import Settings
 from braze.support import log, trace
 from braze.support.errors import RecompileError, UserError
+from braze.symbolic.shape_rules import parse_shapes
 
 if TYPE_CHECKING:
     from braze.inspect.explain import Explanation
@@ -33,6 +35,9 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
     "register_backend",
     "reset",
     "set_stance",
@@ -51,6 +56,7 @@ def compile(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
+    shapes: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile a function or a module; also a decorator, with and without arguments.
 
@@ -62,7 +68,8 @@ def compile(
     (False), or from the second size on (None). ``backend``: a name of :func:`list_backends` or a callable
     ``(GraphModule, example_inputs) -> callable``. ``mode``: "default", "reduce-overhead", "max-autotune" or
     "max-autotune-no-cudagraphs". ``options``: fields of ``braze.options.Options``. ``disable``: return
-    ``model`` as it is.
+    ``model`` as it is. ``shapes``: sizes named up front, ``{"x": ("B", "S<=4096 %8")}``: named sizes are symbolic
+    at once, the same name is the same size, and each call is held to it (docs/dynamic_shapes.md).
     """
     settings = Settings(
         fullgraph=fullgraph,
@@ -70,6 +77,7 @@ def compile(
         backend=backend,
         mode=mode,
         options=tuple((options or {}).items()),
+        shapes=parse_shapes(shapes or {}),
     )
     settings.check()
     if model is None:
@@ -109,6 +117,7 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
     torch_compat.warn_of_untested_version()
     if isinstance(model, CompiledModule):
         model = model.__compiled__.original
+    check_names(model.forward if isinstance(model, nn.Module) else model, settings.shapes)
     if isinstance(model, nn.Module):
         return compile_module(model, settings)
     return session.compile_callable(

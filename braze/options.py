@@ -28,6 +28,7 @@ class Options:
     dynamic: bool | None = option(
         None, "sizes symbolic: never (False), at once (True), on change (None)", in_key=False
     )
+    shapes: tuple[Any, ...] = option((), "sizes named up front (the word shapes=)", in_key=False)
     recompile_limit: int = option(8, "variants per function before one generic variant serves", in_key=False)
     on_overflow: str = option(
         "generic",
@@ -49,6 +50,9 @@ class Options:
     )
     max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
     cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
+    keep_captures: bool = option(
+        False, "keep captures on disk: a later process of the same code compiles without tracing", in_key=False
+    )
     trace_freely: bool = option(False, "allow impure calls inside the graph", in_key=False)
 
     def key(self) -> tuple[tuple[str, Any], ...]:

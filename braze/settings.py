@@ -11,6 +11,7 @@ from braze.backends.registry import find_backend
 from braze.options import Options, make_options
 from braze.support.log import warn_once
 from braze.support.record import record
+from braze.symbolic.shape_rules import ShapeRules
 
 
 @record
@@ -22,6 +23,7 @@ class Settings:
     backend: str | Callable[..., Any] = "braze"
     mode: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    shapes: tuple[ShapeRules, ...] = ()
 
     def check(self) -> None:
         """Refuse an unknown backend, mode or option now rather than at the first call."""
@@ -38,8 +40,7 @@ class Settings:
     def resolve(self) -> Options:
         """The options that capture and the stages get.
 
-        A callable backend may have options of its own: those that braze does not know are its, as with
-        torch.compile.
+        A callable backend may have options of its own: those that braze does not know are handed to it.
         """
         given = dict(self.options)
         if callable(self.backend):
@@ -48,7 +49,9 @@ class Settings:
         elif self.mode is not None and given:
             return make_options(mode=self.mode, options=given)
         mode = None if callable(self.backend) or given else self.mode
-        return make_options(mode=mode, options=given, fullgraph=self.fullgraph, dynamic=self.dynamic)
+        return make_options(
+            mode=mode, options=given, fullgraph=self.fullgraph, dynamic=self.dynamic, shapes=self.shapes
+        )
 
     def bound_backend(self) -> Callable[..., Any]:
         """The backend as ``(graph module, example inputs) -> callable``."""
@@ -59,6 +62,8 @@ class Settings:
         if callable(self.backend):
             if self.mode not in (None, "default"):
                 words["mode"] = self.mode
-            if self.options:
-                words["options"] = dict(self.options)
+            known = {field.name for field in dataclasses.fields(Options)}
+            own = {name: value for name, value in self.options if name not in known}
+            if own:
+                words["options"] = own
         return functools.partial(backend.compile, **words) if words else backend.compile

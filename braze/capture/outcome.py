@@ -100,6 +100,8 @@ def finish(
         graph_break=pending,
         instructions=t.steps,
         examples=tuple(place.value for _, place in inputs),
+        inlined=tuple(t.inlined),
+        trusted=tuple(t.trusted),
     )
 
 
@@ -151,6 +153,8 @@ def guards(t: Tracer) -> list[Guard]:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
     ints = [e.name for p in t.symbolic_places for _, e in p.guards if isinstance(e, SymbolSpec)]
     for expression, names in t.mode.shape_relations(ints):
+        if not set(names) <= t.mode.symbols.keys() | t.mode.floats.keys():
+            continue  # about a size that only the data decides (``nonzero``): no call is told by it
         found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))
     return found
 

@@ -159,6 +159,8 @@ def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     value, kinds = args
     if type(value) is torch.SymInt and (kinds is int or (type(kinds) is tuple and int in kinds)):
         return True
+    if type(value) is torch.SymFloat and (kinds is float or (type(kinds) is tuple and float in kinds)):
+        return True
     return isinstance(value, kinds)
 
 

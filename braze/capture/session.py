@@ -8,6 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from braze import native
+from braze.capture.foreign import run_whole
 from braze.capture.markers import WITH_CALLEES
 from braze.capture.points import ResumePoint
 from braze.capture.recompiles import Recompile
@@ -48,13 +49,16 @@ class Session:
         self.tracer = tracer
         self.points: dict[Any, ResumePoint] = {}
 
-    def trace(self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any) -> Capture:
+    def trace(
+        self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any, named: Any = None
+    ) -> Capture:
         """Interpret a frame. The interpreter is loaded at the first compile."""
         if self.tracer is None:
             from braze.capture.tracer import trace_frame
 
             self.tracer = trace_frame
-        return self.tracer(function, locals, self.options, symbolic=symbolic)
+        words = {"named": named} if named else {}
+        return self.tracer(function, locals, self.options, symbolic=symbolic, **words)
 
     def entry(self, function: FunctionType, name: str, *, resumed: bool = False, hooked: bool = False) -> Any:
         """A new entry for a function."""
@@ -83,7 +87,7 @@ class Session:
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the call that broke the graph; Python frames under it are captured on their own."""
-        if getattr(target, "__code__", None) in WITH_CALLEES:
+        if run_whole(target):
             return native.unhooked(target, *args, **kwargs)
         return self.run_hooked(target, *args, **kwargs)
 

@@ -29,6 +29,7 @@ from braze.capture.dynamic import (
 )
 from braze.capture.guard_text import guards_text
 from braze.capture.guards import GuardTable, build_table, read_source
+from braze.capture.marks import Named, named_shapes
 from braze.capture.misses import Miss, explain_miss, place_of
 from braze.capture.recompiles import (
     Copies,
@@ -77,7 +78,9 @@ class Variant:
         self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: int | None
     ) -> None:
         # guards explain later misses; the graph with its fake inputs is the backend's from here on
-        self.capture = dataclasses.replace(capture, graph=None, examples=(), recipes=(), effects=())
+        self.capture = dataclasses.replace(
+            capture, graph=None, examples=(), recipes=(), effects=(), inlined=(), trusted=()
+        )
         self.table = table
         self.program = program
         self.residual = residual
@@ -242,6 +245,14 @@ class Site:
         )
         return variant.residual, tuple(read_source(s, function, locals) for s in variant.capture.inputs)
 
+    def _named(self, function: FunctionType, locals: tuple[Any, ...]) -> Named:
+        """The tensors whose sizes ``shapes=`` names; an error where the call breaks its rules."""
+        shapes = self.session.options.shapes
+        if not shapes or self.hooked or self.resumed:
+            return {}
+        args, kwargs = arguments(function.__code__, locals)
+        return named_shapes(function, args, kwargs, shapes)
+
     def _trace(self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any) -> Capture | None:
         """Trace the frame; None where it cannot be captured at all."""
         options = self.session.options
@@ -251,9 +262,16 @@ class Site:
                 raise CaptureError(
                     "BZ1009", f"{self.name} is a generator or coroutine", hints=["compile what it calls"]
                 )
+            if not (self.hooked or self.resumed):
+                code = function.__code__
+                warn_once(
+                    ("BZ1009", code),
+                    f"BZ1009: {self.name} ({code.co_filename}:{code.co_firstlineno}) runs uncompiled: it is a "
+                    "generator or coroutine, whose frame cannot be captured\n  do:  compile the functions that it calls",
+                )
             return None
         try:
-            return self.session.trace(function, locals, symbolic)
+            return self.session.trace(function, locals, symbolic, self._named(function, locals))
         except Unsupported as error:
             if strict:
                 raise CaptureError(

@@ -107,6 +107,8 @@ class Tracer:
         #: lru_cache'd functions called in this trace: results by arguments
         self.caches: dict[Any, Any] = {}
         self.break_at: BreakSignal | None = None
+        #: the last exception that left a frame, and where it was raised
+        self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())
         #: sizes that the user spoke of
         self.marked: Marked
         #: instance dicts written, by identity of the shadow
@@ -121,6 +123,9 @@ class Tracer:
         self.inference_on = False
         #: whether a part of the graph runs in inference mode: fakes do not know theirs
         self.knew_inference = False
+        #: functions from outside that were interpreted, and constants of trusted modules, for the archive
+        self.inlined: dict[types.FunctionType, None] = {}
+        self.trusted: list[tuple[str, str, Any]] = []
         self.decoded = decoded
         self.local_names = decoded(function.__code__).slots
         self._hooks: bool | None = None
@@ -291,6 +296,8 @@ class Tracer:
         code = function.__code__
         if not is_library_module(function.__module__) and not self.is_ours(function):
             self.read(self.tree.constant(function), Step.ATTR, "__code__", code)
+        if not self.is_ours(function):
+            self.inlined[function] = None
         f = Frame(function, decoded(code), localsplus)
         f.tail = tail
         f.entered_at = self.steps
@@ -502,6 +509,7 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
             skip=True,
         )
         t.break_at.__cause__ = error
+        t.break_at.trail = t.fault[1] if t.fault[0] is error else ()
         raise Retry(1) from None
     return outcome.at_return(t, value)
 

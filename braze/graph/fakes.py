@@ -8,7 +8,7 @@ remembers the same for ATen operators. Both remember how results share storage w
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -80,8 +80,10 @@ class FakeMode:
         self.symbols: dict[str, SymbolSpec] = {}
         #: the symbols of ints, which guards bind as they are; those of sizes are bound where specs name them
         self.ints: set[str] = set()
-        #: name of each symbolic float -> its hint
+        #: name of each symbolic float of the program -> its hint
         self.floats: dict[str, float] = {}
+        #: those that nodes compute, with the floats that they are computed from
+        self._derived: dict[str, frozenset[str]] = {}
         self._storages: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
 
     def release(self) -> None:
@@ -177,6 +179,16 @@ class FakeMode:
         """The symbol that a number was made as, whatever it was found to be since."""
         return str(value.node._expr)
 
+    def derived_float(self, value: float, sources: Iterable[torch.SymFloat]) -> torch.SymFloat:
+        """A symbol for what a node computes from other symbolic floats."""
+        made = torch_compat.make_float_symbol(self.env, value, f"float{len(self.floats)}")
+        name = self.name_of(made)
+        self.floats[name] = value
+        self._derived[name] = frozenset().union(
+            *(self._derived.get(self.name_of(s), frozenset({self.name_of(s)})) for s in sources)
+        )
+        return made
+
     def settled_floats(self) -> set[str]:
         """The symbolic floats on whose values something was decided: they must be what they were."""
         if not self.floats or self.env is None:
@@ -184,7 +196,8 @@ class FakeMode:
         seen: set[str] = set()
         for expr in (*(g.expr for g in self.env.guards), *self.env.replacements):
             seen.update(str(s) for s in expr.free_symbols)
-        return seen & self.floats.keys()
+        settled = seen & self.floats.keys()
+        return settled.union(*(self._derived.get(name, ()) for name in settled))
 
     def _extent(self, value: int, source: str) -> torch.SymInt | int:
         """A symbol for an int or a size."""

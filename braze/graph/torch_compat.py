@@ -300,6 +300,52 @@ def make_symbol(env: Any, value: int, name: str) -> torch.SymInt | int:
     return env.create_symintnode(symbol, hint=value, source=source)
 
 
+def give_environment(mode: FakeTensorMode, env: Any) -> None:
+    """Let a mode that was made for static sizes have symbolic ones from now on."""
+    mode.shape_env = env
+    mode.static_shapes = False
+
+
+def make_bounded_symbol(
+    env: Any, value: int, name: str, low: int | None, high: int | None, any_size: bool
+) -> torch.SymInt | int:
+    """A size of ``env`` between bounds; ``any_size``: 0 and 1 too."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    source, dynamic = _source_class()(name), _symbolic_shapes().DimDynamic.DYNAMIC
+    if any_size:
+        symbol = env.create_symbol(
+            value, source, dynamic, None, positive=None, do_not_specialize_zero_one=True
+        )
+    else:
+        symbol = env.create_symbol(value, source, dynamic, None)
+        if not symbol.free_symbols:
+            return int(symbol)
+    least = max(low or 0, 0 if any_size else 2)
+    env.var_to_range[symbol] = ValueRanges(least, int_oo if high is None else high)
+    return env.create_symintnode(symbol, hint=value, source=source)
+
+
+def watch_specialisation(env: Any, seen: Any) -> None:
+    """Call ``seen(symbol, value, condition)`` whenever a condition fixes what a symbol is."""
+    evaluate, replace = env.evaluate_expr, env._set_replacement
+    asked: list[Any] = []
+
+    def evaluating(expr: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(expr)
+        try:
+            return evaluate(expr, *args, **kwargs)
+        finally:
+            asked.pop()
+
+    def replacing(symbol: Any, value: Any, *args: Any) -> None:
+        seen(symbol, value, asked[-1] if asked else None)
+        replace(symbol, value, *args)
+
+    env.evaluate_expr, env._set_replacement = evaluating, replacing
+
+
 def hints(env: Any) -> dict[Any, Any]:
     """symbol -> the number that it stood for while tracing, as SymPy objects."""
     return env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val

@@ -67,6 +67,21 @@ CODES: dict[str, Code] = {
         "braze.set_stance or BRAZE_STANCE was given a word that is no stance.",
         "Use default, force_eager, eager_on_recompile, fail_on_recompile or eager_then_compile.",
     ),
+    "BZ0020": Code(
+        "sizes not understood",
+        "shapes= holds a rule that cannot be read or a name that is no argument, or mark_dynamic a dimension that is not there.",
+        'A size is a name with bounds and a divisor ("S<=4096 %8"), a number, or None; see docs/dynamic_shapes.md.',
+    ),
+    "BZ0021": Code(
+        "a size breaks its rule",
+        "A call has a size that shapes= or mark_dynamic(min=, max=) excludes, or two sizes of one name differ.",
+        "Pad the input, or widen the rule.",
+    ),
+    "BZ0022": Code(
+        "a size that was to vary is fixed",
+        "A dimension named in shapes= or marked dynamic can have only one value after what the program asks of it.",
+        "Change the line that the message shows, or leave the dimension as given.",
+    ),
     # -- BZ10xx: graph breaks
     "BZ1001": Code("asked for", "braze.graph_break() was called.", "Remove the call to have one graph."),
     "BZ1002": Code(
@@ -151,6 +166,11 @@ CODES: dict[str, Code] = {
         "iterator from outside",
         "A suspended iterator or generator was passed in.",
         "Pass the sequence itself.",
+    ),
+    "BZ1019": Code(
+        "function run whole",
+        "A transform of torch.func, a control-flow operator or a checkpoint runs a function that it is handed.",
+        "Leave the break, or compile the function that is handed over.",
     ),
     # -- BZ11xx: guards and recompiles
     "BZ1101": Code(
