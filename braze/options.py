@@ -92,7 +92,7 @@ def make_options(
             raise UserError("BZ0003", f"option {name!r} takes {wanted.__name__}, not {value!r}")
         if choices[name] and value not in choices[name]:
             raise UserError(
-                "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(value, choices[name])]
+                "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(str(value), choices[name])]
             )
         values[name] = value
     return Options(**{**values, **named})

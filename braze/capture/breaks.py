@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from braze.support.errors import Origin
+
 
 class BreakSignal(BaseException):
     """The instruction at hand cannot be carried. Not an Exception: no handler of the user's may see it."""
@@ -16,6 +18,8 @@ class BreakSignal(BaseException):
         #: give the whole frame up, rather than go on after this instruction
         self.skip = skip
         self.position: Any = None
+        #: the user's lines that led here, outermost first, where the trace may stop elsewhere
+        self.trail: tuple[Origin, ...] = ()
 
 
 class Retry(BaseException):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from braze.capture import raised
 from braze.capture.breaks import BreakSignal, Stopped, skip_frame
 from braze.capture.frame import Frame
+from braze.support.errors import Origin
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -40,6 +41,7 @@ def run(t: Tracer, f: Frame) -> Any:
         t.live = False
         if signal.position is None:
             signal.position = resumable_step(t)
+            signal.trail = trail_of(t)
         raise
     finally:
         if not _stopping(t):  # the state of a stopped trace is its result
@@ -69,7 +71,15 @@ def catch(t: Tracer, f: Frame, error: Exception | BaseException) -> None:
             f.stack.append(error)
             f.ip = target
             return
+    if t.fault[0] is not error:
+        t.fault = error, trail_of(t)
     raise error
+
+
+def trail_of(t: Tracer) -> tuple[Origin, ...]:
+    """The lines at which the frames stand, outermost first: the user's, or PyTorch's where there are no others."""
+    shown = [f for f in t.frames if not f.decoded.library] or t.frames
+    return tuple(f.decoded.origin(f.at) for f in shown)
 
 
 def set_context(t: Tracer, error: Any) -> Any:

@@ -52,7 +52,7 @@ def explain_miss(
         return Miss(Guard(None, Check.IS, None), value, gone, gone, value_text(value))
     guard = table.guards[index]
     names = names_of_arguments(function, locals)
-    if guard.check is Check.RANGE:
+    if guard.check is Check.RANGE and not isinstance(value, walk.Missing):
         symbols = symbol_names(capture, names)
         relation = ShapeRelation(in_words(guard.expected.expression, symbols), guard.expected.symbols)
         what = relation.expression

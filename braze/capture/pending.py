@@ -11,11 +11,13 @@ from braze.capture.breaks import Retry
 from braze.capture.building import RecipeTable
 from braze.capture.bytecode import SAVED, stack_kinds
 from braze.capture.frame import Frame
+from braze.capture.interpret import trail_of
 from braze.capture.opcodes.calling import split_call
 from braze.capture.opcodes.control import AFTER_FOR
 from braze.capture.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
 from braze.capture.records import BreakKind, FrameState, GraphBreak
 from braze.capture.values import NULL
+from braze.support.codes import CODES
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -47,15 +49,18 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
     states = [suspended(table, inner, offset, stacks[0], pushes)]
     for f, stack in zip(reversed(t.frames[:-1]), stacks[1:], strict=True):
         states.append(suspended(table, f, 2 * f.decoded.instruction(f.at)[2], stack, 1))
+    code = signal.code if signal is not None else "BZ1001"
+    # the line that cannot be carried may lie deeper than the call that is run instead
+    trail = (signal.trail if signal is not None else ()) or trail_of(t)
     return GraphBreak(
         kind=kind,
         operands=tuple(table.id_of(v) for v in operands),
         detail=detail,
-        code=signal.code if signal is not None else "BZ1001",
+        code=code,
         reason=signal.reason if signal is not None else "the trace was asked to stop here",
-        hints=signal.hints if signal is not None else (),
-        origin=inner.decoded.origin(inner.at),
-        trail=tuple(f.decoded.origin(f.at) for f in t.frames),
+        hints=(signal.hints if signal is not None else ()) or (CODES[code].remedy,),
+        origin=trail[-1],
+        trail=trail,
         frames=tuple(states),
     )
 

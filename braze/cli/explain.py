@@ -8,11 +8,13 @@ import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 
 from braze.options import near
 from braze.support import trace
 from braze.support.codes import CODES
 from braze.support.errors import UserError
+from braze.support.examples import EXAMPLES
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,7 +30,15 @@ def explain_code(code: str) -> str:
     found = CODES.get(code)
     if found is None:
         raise UserError("BZ0007", f"there is no code {code}", hints=[near(code, CODES)])
-    return f"{code}: {found.title}\n\n  cause: {found.cause}\n  do:    {found.remedy}"
+    lines = [f"{code}: {found.title}", "", f"  cause: {found.cause}", f"  do:    {found.remedy}"]
+    example = EXAMPLES.get(code)
+    if example is not None:
+        lines += ["", "for example", "", indent(example.text.rstrip(), "    ")]
+        if example.instead:
+            lines += ["", "instead", "", indent(example.instead.rstrip(), "    ")]
+        if example.counterpart:
+            lines += ["", f"with torch.compile: {example.counterpart}"]
+    return "\n".join(lines)
 
 
 def explain_script(path: Path, arguments: Sequence[str]) -> int:

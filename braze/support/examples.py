@@ -1,0 +1,326 @@
+"""For the codes that a user meets most: a program that provokes each, and what torch.compile calls it.
+
+Each program runs as it stands; a test runs it and looks for its code. ``braze explain BZ1003`` prints it.
+"""
+
+from __future__ import annotations
+
+from braze.support.record import record
+
+
+@record
+class Example:
+    """A program that provokes a code; the same without it, if that is short; torch.compile's name for it."""
+
+    text: str
+    instead: str = ""
+    counterpart: str = ""
+
+
+EXAMPLES: dict[str, Example] = {
+    "BZ0010": Example(
+        'braze.compile(f, mode="max-autotune")', counterpart="the same modes, which there have their effect"
+    ),
+    "BZ0011": Example('braze.set_stance("eager")', 'braze.set_stance("force_eager")', "the same words"),
+    "BZ1001": Example(
+        """\
+@braze.compile
+def f(x):
+    x = x + 1
+    braze.graph_break()
+    return x * 2
+
+f(torch.ones(3))
+""",
+        counterpart="GB0025 Call to torch._dynamo.graph_break()",
+    ),
+    "BZ1002": Example(
+        """\
+import zlib
+
+@braze.compile
+def f(x, data):
+    return x * zlib.crc32(data)
+
+f(torch.ones(3), b"some bytes")
+""",
+        """\
+@braze.compile
+def f(x, checksum):
+    return x * checksum
+
+f(torch.ones(3), zlib.crc32(b"some bytes"))
+""",
+        "GB0007 Attempted to call function marked as skipped",
+    ),
+    "BZ1003": Example(
+        """\
+@braze.compile
+def f(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+f(torch.ones(3))
+""",
+        """\
+@braze.compile
+def f(x):
+    return torch.where(x.sum() > 0, x, -x)
+""",
+        "GB0170 Data-dependent branching",
+    ),
+    "BZ1004": Example(
+        """\
+@braze.compile
+def f(x):
+    return x * x.max().item()
+
+f(torch.ones(3))
+""",
+        """\
+@braze.compile
+def f(x):
+    return x * x.max()
+""",
+        "GB0124 Unsupported Tensor.item() call with capture_scalar_outputs=False",
+    ),
+    "BZ1005": Example(
+        """\
+@braze.disable
+def log(x):
+    print(x.mean())
+    return x
+
+@braze.compile
+def f(x):
+    return log(x + 1) * 2
+
+f(torch.ones(3))
+""",
+        counterpart="GB0098 Skip calling torch.compiler.disable()d function",
+    ),
+    "BZ1006": Example(
+        """\
+@braze.compile
+def f(x):
+    class Scale:
+        by = 2
+    return x * Scale.by
+
+f(torch.ones(3))
+""",
+        """\
+class Scale:
+    by = 2
+
+@braze.compile
+def f(x):
+    return x * Scale.by
+""",
+        "GB0082 Missing bytecode handler, GB8977 Invalid call to __build_class__",
+    ),
+    "BZ1007": Example(
+        """\
+@braze.compile
+def f(x):
+    x = x + 1
+    print("the mean is", x.mean())
+    return x * 2
+
+f(torch.ones(3))
+""",
+        counterpart="GB0059 Failed to trace builtin operator",
+    ),
+    "BZ1009": Example(
+        """\
+@braze.compile
+def f(xs):
+    for x in xs:
+        yield x * 2
+
+list(f([torch.ones(3)]))
+""",
+        """\
+@braze.compile
+def double(x):
+    return x * 2
+
+def f(xs):
+    for x in xs:
+        yield double(x)
+""",
+        "GB0003 Attempt to trace generator",
+    ),
+    "BZ1010": Example(
+        """\
+class Config:
+    calls = 0
+
+@braze.compile
+def f(x):
+    Config.calls += 1
+    return x * 2
+
+f(torch.ones(3))
+""",
+        """\
+config = Config()
+
+@braze.compile
+def f(x):
+    config.calls += 1        # attributes of objects are replayed after the graph
+    return x * 2
+""",
+        "attributes of classes are replayed there",
+    ),
+    "BZ1011": Example(
+        """\
+@braze.compile
+def f(x):
+    return x.to_sparse() * 2
+
+f(torch.ones(3))
+""",
+        counterpart="GB0015 Attempted to wrap sparse Tensor",
+    ),
+    "BZ1012": Example(
+        """\
+@braze.compile
+def f(x):
+    if x.dim() != 2:
+        raise ValueError(f"a matrix is wanted, not {x.dim()} dimensions")
+    return x.t()
+
+try:
+    f(torch.ones(3))
+except ValueError:
+    pass
+""",
+        counterpart="GB0088 Observed exception",
+    ),
+    "BZ1013": Example(
+        """\
+@braze.compile
+def f(x):
+    return torch.nonzero(x) * 2
+
+f(torch.ones(3))
+""",
+        """\
+@braze.compile
+def f(x):
+    return (x != 0) * 2      # a mask has a fixed shape
+""",
+        "GB0036 Dynamic shape operator",
+    ),
+    "BZ1016": Example(
+        """\
+def deep(x, n):
+    return x if n == 0 else deep(x + 1, n - 1)
+
+@braze.compile
+def f(x):
+    return deep(x, 900)
+
+import sys
+sys.setrecursionlimit(5000)
+f(torch.ones(3))
+"""
+    ),
+    "BZ1017": Example(
+        """\
+import time
+
+@braze.compile
+def f(x):
+    return x * time.time()
+
+f(torch.ones(3))
+""",
+        """\
+@braze.compile
+def f(x, now):
+    return x * now
+
+f(torch.ones(3), time.time())
+""",
+        "GB0007 Attempted to call function marked as skipped",
+    ),
+    "BZ1018": Example(
+        """\
+@braze.compile
+def f(x, factors):
+    for k in factors:
+        x = x * k
+    return x
+
+f(torch.ones(3), iter([2, 3]))
+""",
+        """\
+f(torch.ones(3), [2, 3])
+""",
+    ),
+    "BZ1101": Example(
+        """\
+@braze.compile(options={"recompile_limit": 2})
+def f(x, mode):
+    return x + 1 if mode == "plus" else x * len(mode)
+
+for mode in ("plus", "a", "bb"):
+    f(torch.ones(3), mode)
+""",
+        counterpart="torch._dynamo hit config.recompile_limit (8): it runs eagerly from then on",
+    ),
+    "BZ1102": Example(
+        """\
+@braze.compile
+def f(x):
+    return x * 2
+
+f(torch.ones(3))
+with braze.set_stance("fail_on_recompile"):
+    try:
+        f(torch.ones(3, dtype=torch.float64))
+    except braze.RecompileError as error:
+        print(error)
+""",
+        """\
+f(torch.ones(3, dtype=torch.float64))        # warm up with it first
+""",
+        "Detected recompile when torch.compile stance is 'fail_on_recompile'",
+    ),
+    "BZ1103": Example(
+        """\
+@braze.compile(options={"recompile_limit": 2})
+def f(x, mode):
+    return x + 1 if mode == "plus" else x * len(mode)
+
+for n in range(12):
+    f(torch.ones(3), "m" * n)
+"""
+    ),
+    "BZ1104": Example(
+        """\
+for step in range(20):
+    f = braze.compile(lambda x: x * 2)
+    f(torch.ones(3))
+""",
+        """\
+f = braze.compile(lambda x: x * 2)
+for step in range(20):
+    f(torch.ones(3))
+""",
+    ),
+    "BZ2001": Example(
+        """\
+model = braze.compile(torch.nn.Linear(3, 3))
+model(torch.ones(3))
+""",
+        """\
+with torch.inference_mode():
+    model(torch.ones(3))
+""",
+        "AOTAutograd compiles forward and backward there",
+    ),
+}
