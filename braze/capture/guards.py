@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from braze.capture.guard_text import rank, unwrapped
 from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state
+from braze.native.relation import NUMBERS, Relation, postfix
 from braze.support.record import record
 
 #: what a relation's text may call
@@ -182,11 +183,15 @@ class _Builder:
             self.relations.append((extent, relation))
         return ("sym", self.symbol(extent))
 
-    def _relation(self, text: str) -> Callable[[tuple[int, ...]], bool]:
+    def _relation(self, text: str) -> Relation:
         if text in self.symbols:  # a derived extent: must equal its expression
             own = self.symbols[text]
             expression = compile_relation(text, self.symbols)
-            return lambda values: values[own] == expression(values)
+            code = None
+            if expression.code is not None:
+                symbol, equal = NUMBERS["symbol"], NUMBERS["eq"]
+                code = (*expression.code, (symbol, own), (equal, 0))
+            return Relation(f"a size == {text}", lambda values: values[own] == expression(values), code)
         return compile_relation(text, self.symbols)
 
 
@@ -215,7 +220,7 @@ def names_in(text: str) -> set[str]:
     return names - set(RELATION_NAMES)
 
 
-def compile_relation(text: str, symbols: dict[str, int]) -> Callable[[tuple[int, ...]], Any]:
+def compile_relation(text: str, symbols: dict[str, int]) -> Relation:
     """A function of all symbol values from an expression over their names."""
 
     class Indexed(ast.NodeTransformer):
@@ -235,6 +240,7 @@ def compile_relation(text: str, symbols: dict[str, int]) -> Callable[[tuple[int,
             tree.body,
         )
     )
-    return eval(
+    function = eval(
         compile(ast.fix_missing_locations(code), f"<braze guard {text}>", "eval"), dict(RELATION_NAMES)
     )
+    return Relation(text, function, postfix(ast.parse(text, mode="eval").body, symbols))

@@ -129,6 +129,7 @@ build_check(GuardProgram *p, int index, PyObject *row)
         p->state[p->nstate++] = index;
         return state_spec_parse(&p->states[check->number], name, check->expected);
     case CHECK_RANGE:
+        relation_parse(&p->relation[p->nrange], check->expected, p->symbols.count);
         p->range[p->nrange++] = index;
         return 0;
     default:
@@ -364,7 +365,7 @@ allocate(GuardProgram *p)
                    && (p->members = zeroed(n, sizeof(Member))) && (p->order = zeroed(c, sizeof(int)))
                    && (p->always = zeroed(c, sizeof(int))) && (p->state = zeroed(c, sizeof(int)))
                    && (p->range = zeroed(c, sizeof(int))) && (p->tensor = zeroed(c, sizeof(TensorSpec)))
-                   && (p->states = zeroed(c, sizeof(StateSpec))) && (p->distinct = zeroed(c, sizeof(Distinct)))
+                   && (p->relation = zeroed(c, sizeof(Relation))) && (p->states = zeroed(c, sizeof(StateSpec))) && (p->distinct = zeroed(c, sizeof(Distinct)))
                    && (p->symbols.values = zeroed(p->symbols.count, sizeof(int64_t)))
                    && (p->symbols.bound = zeroed(p->symbols.count, 1))
                ? 0
@@ -417,7 +418,10 @@ program_free_parts(GuardProgram *p)
         PyMem_Free(p->distinct[i].nodes);
         PyMem_Free(p->distinct[i].last);
     }
-    void *parts[] = {p->node,  p->check, p->input,  p->values, p->temps,    p->block,          p->members,       p->order,
+    for (int i = 0; i < p->nrange; i++) {
+        PyMem_Free(p->relation[i].step);
+    }
+    void *parts[] = {p->relation, p->node,  p->check, p->input,  p->values, p->temps,    p->block,          p->members,       p->order,
                      p->always, p->state, p->range, p->tensor, p->states, p->distinct, p->symbols.values, p->symbols.bound};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         PyMem_Free(parts[i]);

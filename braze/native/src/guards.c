@@ -225,9 +225,17 @@ symbol_values(const Symbols *symbols)
 static bool
 ranges_hold(GuardProgram *p)
 {
-    PyObject *values = symbol_values(&p->symbols);
-    bool hold = values != NULL;
+    PyObject *values = NULL;
+    bool hold = true;
     for (int i = 0; hold && i < p->nrange; i++) {
+        int known = p->relation[i].step != NULL ? relation_holds(&p->relation[i], &p->symbols) : -1;
+        if (known >= 0) {
+            hold = known;
+            continue;
+        }
+        if (values == NULL && (values = symbol_values(&p->symbols)) == NULL) {
+            return false;
+        }
         PyObject *answer = PyObject_CallOneArg(p->check[p->range[i]].expected, values);
         hold = answer != NULL && PyObject_IsTrue(answer) == 1;
         Py_XDECREF(answer);

@@ -58,6 +58,16 @@ typedef struct {
     PyObject **last; /* the pointers at the last walk that found them all different */
 } Distinct;
 
+typedef struct {
+    int op;
+    int64_t number;
+} RelationStep;
+
+typedef struct {
+    int count;
+    RelationStep *step; /* NULL: only Python can say */
+} Relation;
+
 /* Nodes that are read from one place, so that one look at that place can vouch for all of them.
  * The families that dictionaries back remember the dictionary's stamp: while it is the same, neither the
  * members' values nor the checks that depend on nothing else are looked at again. */
@@ -104,6 +114,7 @@ struct GuardProgram {
     TensorSpec *tensor;
     StateSpec *states;
     Distinct *distinct;
+    Relation *relation; /* by place in range */
     Symbols symbols;
 };
 
@@ -118,6 +129,8 @@ typedef struct {
  * the dictionary of the parent (and on the parent's class, for ATTR). */
 PyObject *node_read(Walk *walk, int node, bool *cacheable);
 bool check_holds(Walk *walk, const Check *check);
+void relation_parse(Relation *relation, PyObject *expected, int nsymbols);
+int relation_holds(const Relation *relation, const Symbols *symbols);
 bool same_constant(PyObject *value, PyObject *expected);
 bool is_ordered_dict(PyObject *value);
 int program_build(GuardProgram *program, Py_ssize_t nsymbols);

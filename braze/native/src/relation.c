@@ -1,0 +1,143 @@
+/* Relations between sizes: postfix programs over 64-bit integers (see braze/native/relation.py). */
+#include "guards.h"
+
+enum {
+    OP_CONST, OP_SYMBOL, OP_ADD, OP_SUB, OP_MUL, OP_FLOORDIV, OP_MOD, OP_NEG, OP_EQ, OP_NE, OP_LT, OP_LE, OP_GT, OP_GE,
+    OP_AND, OP_OR, OP_NOT, OP_MIN, OP_MAX, OP_ABS, OP_COUNT
+};
+enum { DEPTH = 32 };
+
+/* Whether a program keeps within its stack and symbols and leaves one value. */
+static bool
+well_formed(const RelationStep *step, int count, int nsymbols)
+{
+    int depth = 0;
+    for (int i = 0; i < count; i++) {
+        int op = step[i].op;
+        if (op == OP_CONST || op == OP_SYMBOL) {
+            if (++depth > DEPTH || (op == OP_SYMBOL && (step[i].number < 0 || step[i].number >= nsymbols))) {
+                return false;
+            }
+        }
+        else if (op == OP_NEG || op == OP_NOT || op == OP_ABS) {
+            if (depth < 1) {
+                return false;
+            }
+        }
+        else if (op < 0 || op >= OP_COUNT || --depth < 1) {
+            return false;
+        }
+    }
+    return depth == 1;
+}
+
+/* The program of a Python relation; none (and no exception) where it has none that is well-formed. */
+void
+relation_parse(Relation *relation, PyObject *expected, int nsymbols)
+{
+    relation->count = 0;
+    relation->step = NULL;
+    PyObject *code = PyObject_GetAttrString(expected, "code");
+    if (code == NULL || !PyTuple_Check(code)) {
+        PyErr_Clear();
+        Py_XDECREF(code);
+        return;
+    }
+    int count = (int)PyTuple_GET_SIZE(code);
+    RelationStep *step = PyMem_Calloc(count > 0 ? count : 1, sizeof(RelationStep));
+    bool good = step != NULL;
+    for (int i = 0; good && i < count; i++) {
+        PyObject *pair = PyTuple_GET_ITEM(code, i);
+        good = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2;
+        if (good) {
+            step[i].op = (int)PyLong_AsLong(PyTuple_GET_ITEM(pair, 0));
+            step[i].number = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 1));
+            good = !PyErr_Occurred();
+        }
+    }
+    PyErr_Clear();
+    Py_DECREF(code);
+    if (good && well_formed(step, count, nsymbols)) {
+        relation->count = count;
+        relation->step = step;
+    }
+    else {
+        PyMem_Free(step);
+    }
+}
+
+/* 1: holds, 0: does not, -1: Python has to say (overflow, division by zero, a symbol without a value). */
+int
+relation_holds(const Relation *relation, const Symbols *symbols)
+{
+    int64_t stack[DEPTH];
+    int top = -1;
+    for (const RelationStep *s = relation->step, *end = s + relation->count; s < end; s++) {
+        if (s->op == OP_CONST) {
+            stack[++top] = s->number;
+            continue;
+        }
+        if (s->op == OP_SYMBOL) {
+            if (!symbols->bound[s->number]) {
+                return -1;
+            }
+            stack[++top] = symbols->values[s->number];
+            continue;
+        }
+        int64_t b = stack[top], a, r;
+        if (s->op == OP_NEG || s->op == OP_ABS) {
+            if (b == INT64_MIN) {
+                return -1;
+            }
+            stack[top] = s->op == OP_NEG || b < 0 ? -b : b;
+            continue;
+        }
+        if (s->op == OP_NOT) {
+            stack[top] = !b;
+            continue;
+        }
+        a = stack[--top];
+        switch (s->op) {
+        case OP_ADD:
+            if (__builtin_add_overflow(a, b, &r)) {
+                return -1;
+            }
+            break;
+        case OP_SUB:
+            if (__builtin_sub_overflow(a, b, &r)) {
+                return -1;
+            }
+            break;
+        case OP_MUL:
+            if (__builtin_mul_overflow(a, b, &r)) {
+                return -1;
+            }
+            break;
+        case OP_FLOORDIV:
+        case OP_MOD: {
+            if (b == 0 || (a == INT64_MIN && b == -1)) {
+                return -1;
+            }
+            int64_t q = a / b, m = a % b;
+            if (m != 0 && (m < 0) != (b < 0)) { /* as Python: round to minus infinity */
+                q--;
+                m += b;
+            }
+            r = s->op == OP_MOD ? m : q;
+            break;
+        }
+        case OP_EQ: r = a == b; break;
+        case OP_NE: r = a != b; break;
+        case OP_LT: r = a < b; break;
+        case OP_LE: r = a <= b; break;
+        case OP_GT: r = a > b; break;
+        case OP_GE: r = a >= b; break;
+        case OP_AND: r = a ? b : a; break;
+        case OP_OR: r = a ? a : b; break;
+        case OP_MIN: r = a < b ? a : b; break;
+        default: r = a > b ? a : b; break; /* OP_MAX */
+        }
+        stack[top] = r;
+    }
+    return stack[0] != 0;
+}

@@ -1,0 +1,88 @@
+"""Relations between sizes: the native program says what the Python expression says."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braze import native
+from braze.native.relation import Relation, postfix
+
+NAMES = {"a": 0, "b": 1, "c": 2}
+
+
+def frame(a: int, b: int, c: int) -> None:
+    """Only its arguments matter."""
+
+
+def relation(text: str) -> Relation:
+    function = eval(f"lambda values: (lambda a, b, c: {text})(*values)")
+    return Relation(text, function, postfix(ast.parse(text, mode="eval").body, NAMES))
+
+
+def program(checked: Any) -> Any:
+    nodes = [(-1, "local", i) for i in range(3)]
+    checks: list[Any] = [(i, "int", ("sym", i)) for i in range(3)]
+    return native.GuardProgram(nodes, [*checks, (-1, "range", checked)], [0], 3)
+
+
+def holds(checked: Any, *values: int) -> bool:
+    return program(checked).match(frame, values) is not None
+
+
+def expressions(leaves: Any) -> Any:
+    arithmetic = st.tuples(leaves, st.sampled_from("+ - * // %".split()), leaves).map(
+        lambda t: f"({t[0]} {t[1]} {t[2]})"
+    )
+    return arithmetic | st.tuples(st.sampled_from(["min", "max"]), leaves, leaves).map(
+        lambda t: f"{t[0]}({t[1]}, {t[2]})"
+    )
+
+
+SIZES = st.recursive(
+    st.sampled_from(["a", "b", "c"]) | st.integers(-9, 9).map(str), expressions, max_leaves=6
+)
+RELATIONS = st.tuples(SIZES, st.sampled_from("== != < <= > >=".split()), SIZES).map(" ".join)
+BOTH = st.tuples(RELATIONS, st.sampled_from(["and", "or"]), RELATIONS).map(
+    lambda t: f"({t[0]}) {t[1]} not ({t[2]})"
+)
+
+
+@given(text=RELATIONS | BOTH, values=st.tuples(*[st.integers(-50, 5000)] * 3))
+def test_native_and_python_agree(text: str, values: tuple[int, int, int]) -> None:
+    checked = relation(text)
+    assert checked.code is not None
+    try:
+        expected = bool(checked(values))
+    except ZeroDivisionError:
+        expected = False  # such a guard does not hold
+    assert holds(checked, *values) == expected
+
+
+@pytest.mark.skipif(not native.hook_available(), reason="needs the C core")
+def test_no_python_runs_where_integers_suffice() -> None:
+    checked = relation("a % 2 == 0 and a * b <= c + 7")
+    checked.function = None  # type: ignore[assignment]
+    assert holds(checked, 4, 5, 13) and not holds(checked, 4, 5, 12) and not holds(checked, 3, 1, 50)
+
+
+def test_what_overflows_is_left_to_python() -> None:
+    assert holds(relation("a * b * c > 2 ** 70"), 2**40, 2**40, 2**40)
+    big = relation("a * b * c > 1")
+    assert big.code is not None and holds(big, 2**40, 2**40, 2**40)
+
+
+@pytest.mark.parametrize("text", ["a / b > 1", "a ** 2 > 4", "a > 1.5", "round(a) > 0", "a < b < c"])
+def test_what_integers_cannot_say_runs_in_python(text: str) -> None:
+    checked = relation(text)
+    assert checked.code is None and holds(checked, 3, 2, 1) == bool(checked((3, 2, 1)))
+
+
+def test_a_malformed_program_is_not_run() -> None:
+    for code in (((2, 0),), ((1, 9),), ((0, 1), (0, 1)), (("x", 0),), ((99, 0),), ()):
+        checked = Relation("True", lambda values: True, code)  # type: ignore[arg-type]
+        assert holds(checked, 1, 2, 3)
