@@ -17,9 +17,11 @@ Tensor = torch.Tensor
 def _filled(
     size: Sequence[int],
     value: Any,
-    dtype: torch.dtype | None,
-    device: torch.device | None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
     layout: Any = None,
+    pin_memory: Any = None,
 ) -> Any:
     if layout not in (None, torch.strided):
         return NotImplemented
@@ -31,128 +33,74 @@ def _filled(
     )
 
 
-@decompose(aten.zeros.default)
-def zeros(
-    size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-) -> Any:
-    return _filled(size, 0, dtype, device, layout)
-
-
-@decompose(aten.ones.default)
-def ones(
-    size: Sequence[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-) -> Any:
-    return _filled(size, 1, dtype, device, layout)
-
-
-@decompose(aten.scalar_tensor.default)
-def scalar_tensor(
-    value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-) -> Any:
-    return _filled([], value, dtype, device, layout)
-
-
-def _like(x: Tensor, value: Any, dtype: Any, device: Any, layout: Any, memory_format: Any) -> Any:
+def _like(x: Tensor, value: Any, *, memory_format: Any = None, **options: Any) -> Any:
     """A filled tensor like ``x``; one that keeps unusual strides stays PyTorch's."""
     keeps = memory_format in (None, torch.preserve_format)
     if (keeps and not x.is_contiguous()) or memory_format in (torch.channels_last, torch.channels_last_3d):
         return NotImplemented
-    return _filled(x.shape, value, dtype or x.dtype, device or x.device, layout)
+    return _filled(x.shape, value, **_options_of(x, options))
+
+
+def _options_of(x: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with what is not given taken from ``x``."""
+    return {
+        **options,
+        "dtype": options.get("dtype") or x.dtype,
+        "device": options.get("device") or x.device,
+    }
+
+
+@decompose(aten.zeros.default)
+def zeros(size: Sequence[int], **options: Any) -> Any:
+    return _filled(size, 0, **options)
+
+
+@decompose(aten.ones.default)
+def ones(size: Sequence[int], **options: Any) -> Any:
+    return _filled(size, 1, **options)
+
+
+@decompose(aten.scalar_tensor.default)
+def scalar_tensor(value: Any, **options: Any) -> Any:
+    return _filled([], value, **options)
 
 
 @decompose(aten.zeros_like.default)
-def zeros_like(
-    x: Tensor,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-) -> Any:
-    return _like(x, 0, dtype, device, layout, memory_format)
+def zeros_like(x: Tensor, **options: Any) -> Any:
+    return _like(x, 0, **options)
 
 
 @decompose(aten.ones_like.default)
-def ones_like(
-    x: Tensor,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-) -> Any:
-    return _like(x, 1, dtype, device, layout, memory_format)
+def ones_like(x: Tensor, **options: Any) -> Any:
+    return _like(x, 1, **options)
 
 
 @decompose(aten.full_like.default)
-def full_like(
-    x: Tensor,
-    value: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-) -> Any:
-    return _like(x, value, dtype, device, layout, memory_format)
+def full_like(x: Tensor, value: Any, **options: Any) -> Any:
+    return _like(x, value, **options)
 
 
 @decompose(aten.new_zeros.default)
-def new_zeros(
-    x: Tensor,
-    size: Sequence[int],
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _filled(size, 0, dtype or x.dtype, device or x.device, layout)
+def new_zeros(x: Tensor, size: Sequence[int], **options: Any) -> Any:
+    return _filled(size, 0, **_options_of(x, options))
 
 
 @decompose(aten.new_ones.default)
-def new_ones(
-    x: Tensor,
-    size: Sequence[int],
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _filled(size, 1, dtype or x.dtype, device or x.device, layout)
+def new_ones(x: Tensor, size: Sequence[int], **options: Any) -> Any:
+    return _filled(size, 1, **_options_of(x, options))
 
 
 @decompose(aten.new_full.default)
-def new_full(
-    x: Tensor,
-    size: Sequence[int],
-    value: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
-    return _filled(size, value, dtype or x.dtype, device or x.device, layout)
+def new_full(x: Tensor, size: Sequence[int], value: Any, **options: Any) -> Any:
+    return _filled(size, value, **_options_of(x, options))
 
 
 @decompose(aten.new_empty.default)
-def new_empty(
-    x: Tensor,
-    size: Sequence[int],
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Any:
+def new_empty(x: Tensor, size: Sequence[int], *, layout: Any = None, **options: Any) -> Any:
     if layout not in (None, torch.strided):
         return NotImplemented
-    return aten.empty.memory_format(list(size), dtype=dtype or x.dtype, device=device or x.device)
+    made = _options_of(x, options)
+    return aten.empty.memory_format(list(size), dtype=made["dtype"], device=made["device"])
 
 
 def _count(start: Any, end: Any, step: Any, dtype: Any, device: Any, layout: Any) -> Any:

@@ -1,6 +1,6 @@
 """The table of decompositions: operator -> a function that computes it by simpler ones.
 
-``@decompose(aten.native_layer_norm.default)`` enters a function with the operator's signature. It may answer ``NotImplemented`` for arguments that it
+``@decompose(aten.native_layer_norm.default)`` enters a function that takes the operator's arguments. It may answer ``NotImplemented`` for arguments that it
 does not cover; the operator then stays. The functions are plain: called on real tensors they compute.
 """
 
