@@ -6,7 +6,9 @@ tensors (``sum``, ``sorted``, ``functools.reduce``), a :class:`RecordingMode` is
 
 from __future__ import annotations
 
+import functools
 import operator
+import re
 import types
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -170,12 +172,21 @@ class Recorder:
         fx_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
         if self.t.options.trace_freely is False and not fx_serialisable(fx_args):
             graph_break("BZ1013", f"an argument of {target} that a graph cannot hold")
-        node = self.graph.create_node(op, target, fx_args, fx_kwargs)
+        node = self.add_node(op, target, fx_args, fx_kwargs)
         node.meta["origin"] = self.t.here()
         node.meta["val"] = result
         self.calls += 1
         self.spread(node, result)
         return result
+
+    def add_node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
+        """A node of the graph. Its arguments come after its making, which else would search them for symbols."""
+        name = node_name(target if isinstance(target, str) else target.__name__)
+        node = self.graph.create_node(op, target, (), {}, name)
+        node.args = args
+        if kwargs:
+            node.kwargs = kwargs
+        return node
 
     def spread(self, node: torch.fx.Node, result: Any) -> None:
         """Bind a result, or each tensor of a tuple of results by ``getitem``."""
@@ -184,7 +195,7 @@ class Recorder:
         elif isinstance(result, tuple | list):
             for index, item in enumerate(result):
                 if isinstance(item, torch.Tensor | list | tuple) and holds_tensor(item):
-                    part = self.graph.create_node("call_function", operator.getitem, (node, index), {})
+                    part = self.add_node("call_function", operator.getitem, (node, index), {})
                     part.meta["val"] = item
                     part.meta["origin"] = node.meta["origin"]
                     self.spread(part, item)
@@ -225,6 +236,17 @@ PLAIN_ARGUMENTS = frozenset(
         type(...),
     }
 )
+
+
+@functools.cache
+def node_name(target: str) -> str:
+    """What a node is named after its function: ``__add__`` gives ``add``, ``softMax`` gives ``soft_max``."""
+    if target.startswith("__") and target.endswith("__"):
+        target = target[2:-2]
+    return _INNER_CAPITAL.sub(r"_\1", target).lower()
+
+
+_INNER_CAPITAL = re.compile("(?<=[a-z])([A-Z])")
 
 
 def is_metadata_getter(func: Any) -> bool:

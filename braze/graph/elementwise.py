@@ -6,6 +6,7 @@ deciding, and is dense in that order; operands that agree in dense strides pass 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -53,34 +54,34 @@ _NOT_BOOL = frozenset(
 _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
 
 
-def _table() -> dict[Any, tuple[str, str, int]]:
-    """operator -> (name, type rule, how many leading arguments take part in promotion)."""
-    found = {}
-    for operands, families in ((1, _UNARY), (2, _BINARY)):
-        for rule, names in families.items():
-            for name in names.split():
-                packet = getattr(aten, name)
-                for overload in packet.overloads():
-                    op = getattr(packet, overload)
-                    if op._schema.is_mutable or "mode" in overload or overload == "decimals":
-                        continue
-                    if name.startswith("clamp") and overload == "Tensor":
-                        continue
-                    count = (
-                        3
-                        if name in ("addcmul", "addcdiv") or (overload == "Tensor" and name == "lerp")
-                        else operands
-                    )
-                    found[op] = (name, rule, count)
-    return found
+_FAMILIES = {
+    name: (rule, operands)
+    for operands, families in ((1, _UNARY), (2, _BINARY))
+    for rule, names in families.items()
+    for name in names.split()
+}
 
 
-TABLE = _table()
+@functools.cache
+def entry_of(op: Any) -> tuple[str, str, int] | None:
+    """(name, type rule, how many leading arguments take part in promotion) of an operator with a rule here."""
+    name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
+    if op.namespace != "aten" or name not in _FAMILIES:
+        return None
+    if op._schema.is_mutable or "mode" in overload or overload == "decimals":
+        return None
+    if name.startswith("clamp") and overload == "Tensor":
+        return None
+    rule, operands = _FAMILIES[name]
+    joined = name in ("addcmul", "addcdiv") or (overload == "Tensor" and name == "lerp")
+    return name, rule, 3 if joined else operands
 
 
 def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The result's metadata as a meta tensor, or NotImplemented; ``args`` are plain meta tensors and numbers."""
-    name, rule, count = TABLE[func]
+    entry = entry_of(func)
+    assert entry is not None
+    name, rule, count = entry
     operands = list(args[:count])
     if len(operands) < count or (kwargs and not (name in _TAKE_SCALE and set(kwargs) <= {"alpha"})):
         if set(kwargs) - {"alpha", "approximate", "value"}:

@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import torch_compat
-from braze.graph.elementwise import TABLE, elementwise
+from braze.graph.elementwise import elementwise, entry_of
 from braze.graph.rules import CPU_ONLY, FACTORIES, RULES
 
 aten = torch.ops.aten
@@ -35,29 +35,22 @@ _VIEWS = """
     unfold diagonal
 """
 
-DIRECT_NAMES = " ".join([_ELEMENTWISE, _REDUCTIONS, _PRODUCTS, _MOVES, _VIEWS]).split()
+DIRECT = frozenset(" ".join([_ELEMENTWISE, _REDUCTIONS, _PRODUCTS, _MOVES, _VIEWS]).split())
 
 CPU = torch.device("cpu")
 
 
-def _functional_overloads() -> frozenset[Any]:
-    found = set()
-    for name in DIRECT_NAMES:
-        packet = getattr(aten, name)
-        for overload in packet.overloads():
-            op = getattr(packet, overload)
-            if not op._schema.is_mutable:
-                found.add(op)
-    return frozenset(found)
-
-
-DIRECT = _functional_overloads()
+@functools.cache
+def is_direct(func: Any) -> bool:
+    """Whether an operator's own meta kernel is asked."""
+    schema = func._schema
+    return func.namespace == "aten" and not schema.is_mutable and schema.name.removeprefix("aten::") in DIRECT
 
 
 @functools.cache
 def is_composite(func: Any) -> bool:
     """Whether PyTorch defines an operator by others alone (and it has no rule here)."""
-    if func.namespace != "aten" or func in DIRECT or func in RULES:
+    if func.namespace != "aten" or is_direct(func) or func in RULES:
         return False
     return torch_compat.has_composite_kernel(func)
 
@@ -69,9 +62,9 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func._schema.is_mutable:
         return _written(mode, func, args, kwargs)
     rule = RULES.get(func)
-    if rule is None and func in TABLE:
+    if rule is None and entry_of(func) is not None:
         rule = functools.partial(_elementwise, func)
-    if rule is None and func not in DIRECT and func is not aten._to_copy.default:
+    if rule is None and not is_direct(func) and func is not aten._to_copy.default:
         return MISS
     fakes: list[Any] = []
     _collect(args, fakes)
@@ -137,7 +130,7 @@ def _functional_form(func: Any) -> Any:
         return None
     packet = getattr(aten, name.removesuffix("_"), None)
     found = getattr(packet, func._overloadname, None)
-    return found if found in TABLE else None
+    return found if found is not None and entry_of(found) is not None else None
 
 
 def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Records compare by value; interned ones are the same object when equal."""
 
 import copy
+import dataclasses
 import gc
 import math
 import pickle
@@ -91,3 +92,38 @@ def test_origin_points_at_the_expression():
     text = Origin("<made>", 1, start, 1, start + 4).excerpt().splitlines()
     assert text[1][text[0].index("g(x)") :] == "^^^^"
     assert set(text[1]) == {" ", "^"}
+
+
+@record
+class Named(Point):
+    name: str = "p"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def test_records_are_dataclasses_in_all_that_is_seen():
+    """Repr, fields, replace, defaults, inheritance and match patterns are those of a frozen dataclass."""
+    assert repr(Point(1, 2)) == "Point(x=1, y=2)"
+    assert [field.name for field in dataclasses.fields(Named)] == ["x", "y", "name"]
+    assert dataclasses.replace(Named(1, 2), y=5) == Named(x=1, y=5, name="p")
+    assert repr(Named(1, 2, "q")) == "q"
+    assert hash(Point(1, 2)) == hash(Point(1, 2)) and Point(1, 2) != Point(1, 3)
+    assert Named(1, 2) != Point(1, 2)
+    match Point(3, 4):
+        case Point(x, y):
+            assert (x, y) == (3, 4)
+    with pytest.raises(TypeError, match=r"Point.__init__\(\) missing 1 required"):
+        Point(1)
+
+
+def test_records_are_frozen_and_have_no_dict():
+    point = Point(1, 2)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'x'"):
+        point.x = 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del point.x
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        point.other = 1
+    assert not hasattr(point, "__dict__")
+    assert copy.copy(point) == point and copy.deepcopy(point) == point
