@@ -52,6 +52,8 @@ class Globals:
         ):
             if is_bound_builtin(value):
                 t.fixed[id(value)] = value
+            elif type(value) in CONSTANTS:
+                t.trusted.append((self.real["__name__"], name, value))
         elif self.owner is None:
             value = t.root_global(name, value)
         else:

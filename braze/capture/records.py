@@ -259,3 +259,5 @@ class Capture:
     graph_break: GraphBreak | None = None
     instructions: int = 0
     examples: tuple[Any, ...] = ()  # fake inputs, for the backend
+    inlined: tuple[Any, ...] = ()  # functions that were interpreted along, for the archive
+    trusted: tuple[tuple[str, str, Any], ...] = ()  # (module, global, constant) read without a guard

@@ -1,0 +1,238 @@
+"""Objects by name: how a process says to a later one which function, class or operator it means.
+
+A name is a tuple of plain strings and numbers: the kind, then where to look. It is given only if looking there
+finds the very object, so that a name never means something else in the process that gave it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import operator
+import sys
+import types
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import torch
+
+Name = tuple[Any, ...]
+
+#: where functions in C are looked for that do not say where they live
+SHELVES = ("torch", "torch.nn.functional", "torch._C", "torch._C._nn", "builtins", "math", "operator")
+#: how far to look behind a decorated function
+DEPTH = 4
+_MISSING = object()
+_VALUES = (torch.dtype, torch.layout, torch.memory_format)
+
+
+def name_of(value: Any) -> Name | None:
+    """A name under which :func:`object_at` finds this very object, in any process of the same code."""
+    if isinstance(value, types.MethodType):
+        parts = (_name_of(value.__func__), name_of(value.__self__))
+        return None if None in parts else ("method", *parts)
+    return _name_of(value)
+
+
+def object_at(name: Name) -> Any:
+    """The object of a name; LookupError where there is none."""
+    kind, rest = name[0], name[1:]
+    if kind == "method":
+        return types.MethodType(object_at(rest[0]), object_at(rest[1]))
+    if kind == "type":
+        return type(object_at(rest[0]))
+    if kind == "logger":
+        return logging.getLogger(rest[0])
+    if kind == "operator":
+        return functools.reduce(_attribute, rest, torch.ops)
+    if kind == "globals":
+        return vars(_module(rest[0]))
+    if kind == "at":
+        found = _module(rest[0])
+        for step in rest[1]:
+            found = _attribute(found, step)
+        return found
+    if kind == "behind":
+        found = object_at(rest[0])
+        for step in rest[1]:
+            found = _behind(found, step)
+        return found
+    raise LookupError(f"a name of kind {kind!r}")
+
+
+def module_of(name: Name) -> str | None:
+    """The module in which a name begins, if it begins in one."""
+    if name[0] in ("at", "globals"):
+        return str(name[1])
+    return module_of(name[1]) if name[0] in ("behind", "method", "type") else None
+
+
+def _name_of(value: Any) -> Name | None:
+    for name in _candidates(value):
+        try:
+            if object_at(name) is value:
+                return name
+        except (LookupError, AttributeError, ImportError):
+            continue
+    return _decorated(value) if isinstance(value, types.FunctionType) else None
+
+
+def _candidates(value: Any) -> Iterator[Name]:
+    """Where the object may be found, likeliest first."""
+    if isinstance(value, types.ModuleType):
+        yield "at", value.__name__, ()
+        return
+    if isinstance(value, _VALUES):
+        yield "at", "torch", (str(value).removeprefix("torch."),)
+        return
+    if isinstance(value, logging.Logger):
+        yield "logger", value.name
+        return
+    if isinstance(value, Enum):
+        yield "at", type(value).__module__, (*type(value).__qualname__.split("."), value.name)
+        return
+    if isinstance(value, torch._ops.OpOverload):
+        yield "operator", *value._schema.name.split("::", 1), value._overloadname
+        return
+    if isinstance(value, torch._ops.OpOverloadPacket):
+        yield "operator", *value._qualified_op_name.split("::", 1)
+        return
+    if type(value) is dict:
+        yield "globals", value.get("__name__")
+        return
+    yield from _by_its_own_word(value)
+    if isinstance(value, type) and issubclass(value, type):
+        for key, held in list(vars(sys.modules.get(value.__module__, types)).items()):
+            if type(held) is value:
+                yield "type", ("at", value.__module__, (key,))
+                break
+    # what only a module holds: os.environ, the classes that module types names
+    for module in ("types", type(value).__module__):
+        for key, held in list(vars(sys.modules.get(module, types)).items()):
+            if held is value:
+                yield "at", module, (key,)
+
+
+def _by_its_own_word(value: Any) -> Iterator[Name]:
+    """By ``__module__`` and ``__qualname__``, or those of what it wraps or belongs to."""
+    for speaker in (value, *_speakers(value)):
+        module, path = (
+            _text(speaker, "__module__"),
+            _text(speaker, "__qualname__") or _text(speaker, "__name__"),
+        )
+        if module and path and "<locals>" not in path:
+            yield "at", module, tuple(path.split("."))
+    owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
+    own = _text(value, "__name__")
+    if isinstance(owner, type) and own and owner is not type(value):
+        above = name_of(owner)
+        if above is not None and above[0] == "at":
+            yield "at", above[1], (*above[2], own)
+    if own:
+        for shelf in SHELVES:
+            yield "at", shelf, (own,)
+
+
+def _speakers(value: Any) -> Iterator[Any]:
+    """The functions that give a descriptor its name."""
+    for attribute in ("fget", "__func__", "func", "__wrapped__"):
+        found = getattr(value, attribute, None) if not isinstance(value, type) else None
+        if isinstance(found, types.FunctionType):
+            yield found
+
+
+def _text(value: Any, name: str) -> str:
+    found = getattr(value, name, None)
+    return found if isinstance(found, str) else ""
+
+
+def _decorated(value: types.FunctionType) -> Name | None:
+    """A function behind the decorated one that took its name: in its closure, or its ``__wrapped__``."""
+    module, path = value.__module__, value.__qualname__
+    if not module:
+        return None
+    tops = [path]
+    if "<locals>" in path:  # a decorator's own function: what it wraps says the name
+        inner = [v for v in _inside(value) if isinstance(v[1], types.FunctionType)]
+        tops = [v.__qualname__ for _, v in inner if "<locals>" not in v.__qualname__]
+        modules = [v.__module__ for _, v in inner if "<locals>" not in v.__qualname__]
+    else:
+        modules = [module]
+    for where, top in zip(modules, tops, strict=True):
+        start: Name = ("at", where, tuple(top.split(".")))
+        try:
+            found = object_at(start)
+        except (LookupError, AttributeError, ImportError):
+            continue
+        steps = _search(found, value)
+        if steps is not None:
+            return ("behind", start, steps) if steps else start
+    return None
+
+
+def _search(start: Any, wanted: Any) -> tuple[Any, ...] | None:
+    """The steps from a decorated object to the function behind it, by breadth first."""
+    level: list[tuple[tuple[Any, ...], Any]] = [((), start)]
+    seen: set[int] = set()
+    for _ in range(DEPTH):
+        following = []
+        for steps, at in level:
+            if at is wanted:
+                return steps
+            if id(at) not in seen:
+                seen.add(id(at))
+                following += [((*steps, step), found) for step, found in _inside(at)]
+        level = following
+    return next((steps for steps, at in level if at is wanted), None)
+
+
+def _inside(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(step, what is there) for the functions that a function or descriptor holds."""
+    for attribute in ("__wrapped__", "__func__", "fget"):
+        found = getattr(value, attribute, None)
+        if found is not None:
+            yield attribute, found
+    if isinstance(value, types.FunctionType):
+        for i, cell in enumerate(value.__closure__ or ()):
+            try:
+                found = cell.cell_contents
+            except ValueError:
+                continue
+            if isinstance(found, types.FunctionType | staticmethod | classmethod | property):
+                yield i, found
+
+
+def _behind(value: Any, step: Any) -> Any:
+    found = next((found for at, found in _inside(value) if at == step and type(at) is type(step)), _MISSING)
+    if found is _MISSING:
+        raise LookupError(f"nothing at {step} of {value!r}")
+    return found
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """An attribute; of a class, what it holds itself (a descriptor as it is)."""
+    if isinstance(owner, type):
+        for base in type.__dict__["__mro__"].__get__(owner):
+            if name in base.__dict__:
+                return base.__dict__[name]
+    found = getattr(owner, name, _MISSING)
+    if found is _MISSING:
+        raise LookupError(f"{owner!r} has no {name}")
+    return found
+
+
+def _module(name: Any) -> types.ModuleType:
+    """A module that is loaded, or belongs to a package that is."""
+    found = sys.modules.get(name) if isinstance(name, str) else None
+    if found is not None:
+        return found
+    if not isinstance(name, str) or name.partition(".")[0] not in sys.modules:
+        raise LookupError(f"no module {name!r}")
+    return importlib.import_module(name)
+
+
+def is_operator_module(function: Any) -> bool:
+    """Whether a function is one of module ``operator``."""
+    return getattr(function, "__module__", "") in ("_operator", operator.__name__)
