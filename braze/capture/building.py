@@ -16,7 +16,7 @@ from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.replay import native_new
 from braze.capture.tracebacks import chain
-from braze.capture.values import CONSTANTS, NULL, is_bound_builtin, is_constant, is_identity_type
+from braze.capture.values import CONSTANTS, NULL, UnknownText, is_bound_builtin, is_constant, is_identity_type
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -85,6 +85,8 @@ class RecipeTable:
             return Build("call", (self.add(Constant(getattr)), owner, name))
         if is_identity_type(kind) or is_constant(value):
             return Constant(value)
+        if kind is UnknownText:
+            raise Unrebuildable(value)
         return self.built(value, kind)
 
     # -- kinds
@@ -161,6 +163,8 @@ class RecipeTable:
             return self.exception(value, kind)
         if kind in REDUCIBLE:
             return self.reduced(value)
+        if getattr(kind, "lives_in_trace", False):
+            raise Unrebuildable(value)
         if kind.__flags__ & (1 << 9):
             return self.object(value, kind)
         raise Unrebuildable(value)
@@ -210,7 +214,7 @@ class RecipeTable:
     def object(self, value: Any, cls: type) -> Recipe:
         """An instance of a class written in Python."""
         base = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
-        if base is not object:
+        if base is not object or not can_be_made(cls):
             raise Unrebuildable(value)
         names, values = self.attributes(value)
         return Build("object", values, cls, names)
@@ -237,6 +241,16 @@ class RecipeTable:
                 raise Unrebuildable(value)
             return Build("iterator", (parts[1], self.id_of(made[2])))
         return Build("call", tuple(parts))
+
+
+@functools.cache
+def can_be_made(cls: type) -> bool:
+    """Whether an empty instance can be made without Python code of the class: not of extension types."""
+    try:
+        native_new(cls)(cls)
+    except TypeError:
+        return False
+    return True
 
 
 def written_on(function: types.FunctionType) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def _is_opaque(cls: type) -> bool:
 
 
 is_opaque: Callable[[type], bool] = functools.cache(_is_opaque)
-_FIXED = frozenset({types.MethodType, torch.finfo, torch.iinfo, types.MappingProxyType})
+_FIXED = frozenset({types.MethodType, torch.finfo, torch.iinfo})
 
 
 def is_generator(value: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from braze.capture.building import RecipeTable
 from braze.capture.records import Build, Constant, Effect, EffectKind, FromSource
-from braze.capture.shadows import DictShadow
+from braze.capture.shadows import DictShadow, keys_of
 from braze.capture.values import MISSING
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
     if not written and not gone:
         return []
     target = table.add(FromSource(shadow.node.source))
-    effects = [Effect(EffectKind.SETATTR, (target, table.id_of(v)), k) for k, v in written]
-    return effects + [Effect(EffectKind.DELATTR, (target,), k) for k in gone]
+    effects = [Effect(EffectKind.DELATTR, (target,), k) for k in gone]
+    return effects + [Effect(EffectKind.SETATTR, (target, table.id_of(v)), k) for k, v in written]
 
 
 def items_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:
@@ -100,8 +100,9 @@ def reordered(shadow: DictShadow) -> bool:
     """Whether writing and deleting items one by one would leave another order."""
     if not shadow.filled:
         return False
-    now = list(dict.keys(shadow.view))
-    kept = [k for k in dict.keys(shadow.real) if k in shadow.original and k in now]
+    now = keys_of(shadow.view)
+    stayed = shadow.original.keys() - shadow.deleted
+    kept = [k for k in keys_of(shadow.real) if k in stayed and k in now]
     expected = kept + [k for k in now if k not in kept]
     return now != expected
 
@@ -109,8 +110,8 @@ def reordered(shadow: DictShadow) -> bool:
 def as_dict(table: RecipeTable, shadow: DictShadow) -> Any:
     """A plain dict with a shadow's contents."""
     args: list[int] = []
-    for key, value in dict.items(shadow.view):
-        args += (table.id_of(key), table.id_of(value))
+    for key in keys_of(shadow.view):
+        args += (table.id_of(key), table.id_of(dict.__getitem__(shadow.view, key)))
     return Build("dict", tuple(args))
 
 

@@ -65,6 +65,8 @@ def passing(t: Tracer, f: Frame, error: BaseException) -> None:
     found = known(t, error)
     if found is None:
         found = t.raised[id(error)] = Raised(error, False)
+        if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
+            error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
     if not silent(f):
         origin = f.decoded.origin(f.at)
         made = entry(origin, found.traceback)

@@ -75,7 +75,7 @@ class DictShadow:
         """Read everything, in the order of the real dict; later C code may look at the view."""
         if self.filled:
             return
-        keys = list(dict.keys(self.real))
+        keys = keys_of(self.real)
         guard_keys(t, self, keys)
         written = dict(dict.items(self.view))
         for key in keys:
@@ -83,7 +83,7 @@ class DictShadow:
                 self.get(t, key)
         full = dict(dict.items(self.view))
         self.filled = True
-        ordered = {k: full[k] for k in keys if k in full}
+        ordered = {k: full[k] for k in keys if k in full and k not in self.deleted}
         ordered.update({k: v for k, v in written.items() if k not in ordered})
         _clear(self.view)
         for key, value in ordered.items():
@@ -92,9 +92,10 @@ class DictShadow:
     def changed_keys(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """(items written, keys deleted) since the first state."""
         now = dict(dict.items(self.view))
-        written = [(k, v) for k, v in now.items() if self.original.get(k, MISSING) is not v]
-        gone = [k for k in self.original if k not in now]
-        gone += [k for k in self.deleted if k not in now and k not in self.original]
+        # what was deleted and set again has a new place in the order: it goes first, and comes back
+        gone = [k for k in self.original if k not in now or k in self.deleted]
+        again = set(gone)
+        written = [(k, v) for k, v in now.items() if k in again or self.original.get(k, MISSING) is not v]
         return written, gone
 
     def _note_missing(self, key: Any) -> None:
@@ -138,6 +139,13 @@ def _iterate(view: Any) -> Any:
         if isinstance(view, base):
             return base.__iter__(view)
     return iter(view)
+
+
+def keys_of(real: dict[Any, Any]) -> list[Any]:
+    """A dict's keys in its order, which an OrderedDict keeps apart from the order of insertion."""
+    if isinstance(real, collections.OrderedDict):
+        return list(collections.OrderedDict.keys(real))
+    return list(dict.keys(real))
 
 
 def _set(view: dict[Any, Any], key: Any, value: Any) -> None:

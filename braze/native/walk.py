@@ -7,6 +7,7 @@ never runs the user's Python code, except ``range`` callables; whatever goes wro
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
@@ -151,12 +152,14 @@ def global_named(function: FunctionType, name: str) -> Any:
 
 
 def item(value: Any, key: Any) -> Any:
-    """``value[key]`` of a dict, list or tuple, read as the builtin would."""
+    """``value[key]`` of a dict, list, tuple or deque, read as the builtin would."""
     cls = type(value)
     if issubclass(cls, dict):
         return dict.__getitem__(value, key)
     if issubclass(cls, (list, tuple)) and type(key) is int and key >= 0:
         return (list if issubclass(cls, list) else tuple).__getitem__(value, key)
+    if issubclass(cls, deque) and type(key) is int and key >= 0:
+        return deque.__getitem__(value, key)
     raise Mismatch
 
 

@@ -37,6 +37,11 @@ def scenario(fn: Scenario) -> Scenario:
     return fn
 
 
+def scenarios_of(module: types.ModuleType) -> list[str]:
+    """The names of the scenarios that a module registers."""
+    return [name for name, found in SCENARIOS.items() if found.__module__ == module.__name__]
+
+
 def case(
     *calls: Any, times: int = 2, kernels: bool = False, whole: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

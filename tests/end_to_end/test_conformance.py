@@ -10,9 +10,11 @@ import pytest
 import braze
 from tests.end_to_end import (  # noqa: F401
     corpus_breaks,
+    corpus_classes,
     corpus_functions,
     corpus_grammar,
     corpus_language,
+    corpus_library,
     corpus_modules,
     corpus_objects,
     corpus_tensors,

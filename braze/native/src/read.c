@@ -55,7 +55,7 @@ read_default(PyFunctionObject *function, Py_ssize_t index)
 }
 
 static PyObject *
-read_item(PyObject *parent, const Node *node)
+read_item(Walk *walk, PyObject *parent, const Node *node)
 {
     if (PyDict_Check(parent)) {
         return dict_get(parent, node->key);
@@ -68,6 +68,11 @@ read_item(PyObject *parent, const Node *node)
     }
     if (PyList_Check(parent)) {
         return node->index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, node->index) : NULL;
+    }
+    for (PyTypeObject *base = Py_TYPE(parent); base != NULL; base = base->tp_base) {
+        if (strcmp(base->tp_name, "collections.deque") == 0 && !(base->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+            return keep(walk, base->tp_as_sequence->sq_item(parent, node->index));
+        }
     }
     return NULL;
 }
@@ -185,7 +190,7 @@ node_read(Walk *walk, int index, bool *cacheable)
         return dict_get(instance_dict(parent), node->key);
     case STEP_ITEM:
         *cacheable = PyDict_Check(parent);
-        return read_item(parent, node);
+        return read_item(walk, parent, node);
     case STEP_KEY:
         *cacheable = PyDict_Check(parent) && (PyDict_GET_SIZE(parent) <= 1 || !is_ordered_dict(parent));
         return read_key(walk, parent, node->index);
