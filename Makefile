@@ -10,13 +10,17 @@ PINNED := -c constraints/torch.txt
 NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
-.PHONY: demo test lint bench format docs clean
+.PHONY: demo test test-models lint bench format docs clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/python -m braze demo
 
 test: $(STAMPS)/test
 	$(BIN)/python -m pytest tests $(ARGS)
+
+# the catalogue of transformers and timm models: about ten minutes on two cores
+test-models: $(STAMPS)/test
+	$(BIN)/python -m pytest tests/models $(ARGS)
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check braze tests benchmarks docs setup.py

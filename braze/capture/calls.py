@@ -18,7 +18,7 @@ from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
 from braze.capture.frame import bind
 from braze.capture.interpret import resumable_step
-from braze.capture.recorder import RecordingMode
+from braze.capture.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
 from braze.capture.shadows import instance_dict
@@ -78,6 +78,8 @@ def call_function(
         if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
             t.fill_arguments(args)
             return t.recorder.call(fn, tuple(args), kwargs or {})
+    if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
+        refuse_data(fn.__name__)
     if fn.__module__ in foreign.MODULES:
         foreign.whole(foreign.MODULES[fn.__module__])
     if fn.__dict__:
@@ -401,6 +403,8 @@ def call_module(t: Tracer, module: Any, args: Any, kwargs: dict[str, Any] | None
         if type(forward) is types.FunctionType:
             t.trust_class_value(owner, "forward", forward)
             return call(t, forward, (module, *args), kwargs, tail)
+    if isinstance(module, torch.jit.ScriptModule):
+        graph_break("BZ1002", f"the TorchScript module {type(module).__name__} is called", HINT_MOVE)
     if instance_value(t, module, "_compiled_call_impl") not in (None, MISSING):
         return call(t, load_attr(t, module, "_compiled_call_impl"), args, kwargs, tail)
     return call(t, torch.nn.Module._call_impl, (module, *args), kwargs, tail)

@@ -57,7 +57,8 @@ class Recorder:
         self.graph = torch.fx.Graph()
         self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}
         self.placeholders: list[tuple[torch.fx.Node, Any]] = []
-        self.names = 0
+        #: how many placeholders have each name
+        self.stems: dict[str, int] = {}
         self.symbols: dict[Any, torch.fx.Node] = {}
         self.calls = 0
 
@@ -87,7 +88,11 @@ class Recorder:
             found = self.nodes.get(id(fake))
             if found is not None:
                 return found[1]
-        name = readable(place, self.t.local_names)
+        name = stem = readable(place, self.t.local_names)
+        taken = self.stems.get(stem, 0)
+        if taken:
+            name = f"{stem}__{taken}"  # the argument's name is the target, which graphs do not keep unique
+        self.stems[stem] = taken + 1
         anchor = self.placeholders[-1][0] if self.placeholders else None
         if anchor is not None:
             with self.graph.inserting_after(anchor):
@@ -123,6 +128,8 @@ class Recorder:
             return [self.argument(v) for v in value]
         if kind is dict:
             return {k: self.argument(v) for k, v in value.items()}
+        if kind is torch.ScriptObject:
+            graph_break("BZ1013", "an object of C++ is an argument, which a graph cannot hold")
         if kind is slice:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
         if kind in Symbolic:
@@ -146,12 +153,15 @@ class Recorder:
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a torch function on fakes and note it."""
         name = getattr(func, "__name__", "")
+        if self.t.unfaked:
+            refuse_unfaked(self.t, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             refuse_data(name)
         if probe.is_doubtful(name, args, kwargs):
             refused = probe.eager_error(func, args, kwargs)
             if refused is not None:
                 raise refused
+        extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
         try:
             result = self.mode.call(func, real_inputs(self, args), kwargs)
         except BreakSignal:
@@ -159,11 +169,20 @@ class Recorder:
         except Exception as error:
             translate(error, name)
             raise probe.eager_error(func, args, kwargs) or error from None
+        if extents and extents != self.extents(kwargs["out"]):
+            graph_break("BZ1010", f"{name} changes the shape of a tensor that comes from outside")
         if not holds_tensor(result):
-            if result is None and mutates_without_result(name):
+            if result is None and (mutates_without_result(name) or is_operator(func)):
                 self.note(func, args, kwargs, None)
+            elif isinstance(result, torch.ScriptObject):
+                graph_break("BZ1013", f"{name} gives an object of C++ that a graph cannot hold")
             return result
         return self.note(func, args, kwargs, result)
+
+    def extents(self, out: Any) -> list[Any]:
+        """The sizes and strides of outside tensors among those that are written."""
+        written = out if isinstance(out, (tuple, list)) else (out,)
+        return [(t.shape, t.stride()) for t in written if self.t.tree.node_of(t) is not None]
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """Add the call's node; results that are known objects keep their nodes."""
@@ -191,6 +210,8 @@ class Recorder:
     def spread(self, node: torch.fx.Node, result: Any) -> None:
         """Bind a result, or each tensor of a tuple of results by ``getitem``."""
         if isinstance(result, torch.Tensor):
+            if result.layout is not torch.strided:
+                graph_break("BZ1013", f"{node.target} gives a tensor of layout {result.layout}")
             self.bind(result, node)
         elif isinstance(result, tuple | list):
             for index, item in enumerate(result):
@@ -303,6 +324,21 @@ def fx_serialisable(args: tuple[Any, ...]) -> bool:
     return True
 
 
+def is_operator(func: Any) -> bool:
+    """Whether this is an operator of a library: one without a result is called for its effect."""
+    return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def refuse_unfaked(t: Tracer, values: Any) -> None:
+    """Break where a tensor is used that no fake can stand for."""
+    for value in values:
+        found = t.unfaked.get(id(value))
+        if found is not None and found[0] is value:
+            graph_break("BZ1011", found[1])
+        if isinstance(value, list | tuple):
+            refuse_unfaked(t, value)
+
+
 def refuse_data(name: str) -> None:
     """Break at something that needs what is in a tensor."""
     if name in ("__bool__", "is_nonzero", "__contains__"):
@@ -322,7 +358,7 @@ def translate(error: Exception, name: str) -> None:
         "UnsupportedFakeTensorException",
         "Unsupported",
         "NotImplementedError",
-    ):
+    ) or "no fake impl" in str(error):
         graph_break("BZ1013", f"{name} cannot run on fake tensors: {error}")
 
 

@@ -384,6 +384,8 @@ always(
 )
 always(False, *named(torch.compiler, "is_exporting"), *named(torch.jit, "is_scripting", "is_tracing"))
 always(False, *named(torch._jit_internal, "is_scripting"))
+# the modes that are on while tracing are ours: a guard says that the program has none
+always(0, *named(torch._C, "_len_torch_dispatch_stack", "_len_torch_function_stack"))
 always(None, *named(torch._C, "_log_api_usage_once"))
 always(
     False,

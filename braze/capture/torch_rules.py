@@ -110,5 +110,5 @@ def is_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(*named(torch, "_check_tensor_all"))
 def check_tensor_all(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """Checked when the graph runs; the message is torch's."""
-    good = t.recorder.call(torch.Tensor._is_all_true, (args[0],), {})
+    good = t.recorder.call(torch.all, (args[0],), {})
     t.recorder.note(torch._assert_async, (good,), {}, None)

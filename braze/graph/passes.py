@@ -46,7 +46,7 @@ def run_passes(
 
 
 def is_impure(node: Node) -> bool:
-    """Whether a node must stay though nobody reads it: it writes, or draws random numbers."""
+    """Whether a node must stay though nobody reads it: it writes, draws random numbers, or only checks something."""
     if node.op in ("placeholder", "output"):
         return True
     if node.op != "call_function":
@@ -54,7 +54,7 @@ def is_impure(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return False
-    return schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    return schema.is_mutable or not schema.returns or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
 
 
 def remove_dead_nodes(module: torch.fx.GraphModule) -> bool:

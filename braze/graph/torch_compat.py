@@ -227,7 +227,8 @@ def symbolic_environment() -> Any:
     if not os.environ.get("TORCH_TRACE"):
         # the handler takes itself away on its first record, but the text of that record imports Inductor
         logging.getLogger("torch.__trace").handlers.clear()
-    return _symbolic_shapes().ShapeEnv()
+    # sizes that only data tell are no symbols: such operators end the graph
+    return _symbolic_shapes().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
 
 
 @functools.cache

@@ -23,7 +23,8 @@ class Case:
     model: str
     fields: dict[str, Any]
     inputs: Inputs
-    train: bool = False
+    #: the model itself computes something else under a compiler: that is what is compared with
+    minds_compilers: bool = False
 
     def make(self) -> nn.Module:
         """The model with random weights, the same ones each time."""
@@ -31,7 +32,7 @@ class Case:
         model_class = getattr(transformers, self.model)
         config = model_class.config_class(**self.fields)
         config._attn_implementation = "sdpa" if model_class._supports_sdpa else "eager"
-        return model_class(config).train(self.train)
+        return model_class(config).eval()
 
 
 #: what most configurations call their sizes; those that a class does not know are left alone by it
