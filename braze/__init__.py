@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from braze.api import (
         RecompileError,
+        allow_in_graph,
         compile,
         disable,
         explain,
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "RecompileError",
     "__version__",
+    "allow_in_graph",
     "compile",
     "disable",
     "explain",

@@ -14,8 +14,9 @@ from torch import nn
 
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
-from braze.capture.markers import disable, graph_break, is_compiling
+from braze.capture.markers import allow_in_graph, disable, graph_break, is_compiling
 from braze.capture.marks import check_names, mark_dynamic, mark_static, mark_unbacked
+from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RecompileError",
+    "allow_in_graph",
     "compile",
     "disable",
     "explain",
@@ -88,13 +90,15 @@ def compile(
 def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanation]:
     """``braze.explain(fn)(*args)`` compiles and runs ``fn`` afresh and tells what happened.
 
-    Keyword arguments are those of :func:`compile`. The result prints well.
+    Keyword arguments are those of :func:`compile`. The result prints well; ``as_dict()`` and ``to_json()`` give
+    the same as data. Recompiles of ``fn`` before this run are listed too.
     """
     target = fn.__compiled__.original if isinstance(fn, CompiledModule) else getattr(fn, "__wrapped__", fn)
     # rich, which prints it, stays off the path of those who only compile
     from braze.inspect import explain as inspection
 
-    return inspection.explain(compile(target, **settings), name=_name(target))
+    past = history_of(target)
+    return inspection.explain(compile(target, **settings), name=_name(target), history=past)
 
 
 def reset() -> None:

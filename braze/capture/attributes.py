@@ -343,7 +343,15 @@ def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, 
 
 def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
     """An attribute of a function."""
-    value = getattr(fn, name)
+    value = getattr(fn, name, MISSING)
+    if value is MISSING:
+        if not t.is_ours(fn) and not is_library_module(fn.__module__):
+            node = t.tree.constant(fn)
+            if node.absent is None:
+                node.absent = {}
+                t.tree.order.append(node)
+            node.absent[name] = True
+        raise AttributeError(f"'function' object has no attribute {name!r}", name=name, obj=fn)
     if t.is_ours(fn) or name in (
         "__name__",
         "__qualname__",

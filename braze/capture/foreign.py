@@ -13,7 +13,7 @@ import torch
 
 from braze import native
 from braze.capture.breaks import HINT_MOVE, graph_break
-from braze.capture.markers import DISABLED, WITH_CALLEES
+from braze.capture.markers import ALLOWED, DISABLED, WITH_CALLEES
 from braze.capture.values import is_constant
 from braze.graph.torch_compat import disabling_wrapper
 
@@ -79,6 +79,8 @@ def marked(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool
         whole("a function is transformed by torch.func")
     if DISABLED in own:
         graph_break("BZ1005", f"{fn.__qualname__} is marked with braze.disable")
+    if ALLOWED in own:
+        return t.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__code__ is disabling_wrapper():
         return t.call(own["__wrapped__"], args, kwargs, tail)  # PyTorch's own: meant for its compiler only
     if own.get(DISABLED_THERE):

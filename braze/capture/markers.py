@@ -11,6 +11,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: attribute of a function that is never captured nor inlined
 DISABLED = "_braze_disable"
+#: attribute of a function that is one node of the graph, its code not looked into
+ALLOWED = "_braze_allow_in_graph"
 #: code of the wrappers beneath which nothing is captured
 WITH_CALLEES: set[CodeType] = set()
 
@@ -22,6 +24,15 @@ def graph_break() -> None:
 def is_compiling() -> bool:
     """True while the code is being captured, False in eager."""
     return False
+
+
+def allow_in_graph(fn: F) -> F:
+    """Put calls of ``fn`` into the graph as they are, its Python code not interpreted: no guard sees what it reads.
+
+    ``fn`` takes and returns tensors and constants, and has no effect but on them.
+    """
+    setattr(fn, ALLOWED, True)
+    return fn
 
 
 def disable(fn: F | None = None, *, recursive: bool = True, reason: str = "") -> Any:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.capture import shadows
-from braze.capture.breaks import graph_break
 from braze.capture.records import Check, Step
 from braze.capture.sources import Node
 from braze.capture.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
@@ -81,7 +80,9 @@ def tensor(t: Tracer, node: Node, real: torch.Tensor) -> Any:
     try:
         fake = t.make_fake(node, real)
     except Unsupported as error:
-        graph_break("BZ1011", error.what)
+        node.guards.append((Check.TYPE, type(real)))
+        t.unfaked[id(real)] = (real, error.what)
+        return t.tree.bind(node, real, real)
     t.tree.inputs.append(node)
     return t.tree.bind(node, real, fake)
 

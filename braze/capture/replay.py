@@ -101,7 +101,8 @@ def item(container: Any, key: Any) -> Any:
 
 def nth_key(mapping: dict[Any, Any], position: int) -> Any:
     """The key at a position of a dict's order."""
-    for i, key in enumerate(dict.keys(mapping)):
+    base = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
+    for i, key in enumerate(base.keys(mapping)):
         if i == position:
             return key
     raise KeyError(position)

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from braze.capture.dynamic import (
 )
 from braze.capture.guard_text import guards_text
 from braze.capture.guards import GuardTable, build_table, read_source
+from braze.capture.late import Questions
 from braze.capture.marks import Named, named_shapes
 from braze.capture.misses import Miss, explain_miss, place_of
 from braze.capture.recompiles import (
@@ -40,6 +41,7 @@ from braze.capture.recompiles import (
     warn_of_storm,
 )
 from braze.capture.records import BreakKind, Capture, GraphBreak
+from braze.capture.report import compiled_frame
 from braze.capture.residual import build_residual
 from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
 from braze.capture.stance import Stance, stance
@@ -67,6 +69,16 @@ _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 def all_sites() -> tuple[Site, ...]:
     """The sites of all live entries."""
     return tuple(_sites)
+
+
+def history_of(target: Any) -> tuple[Recompile, ...]:
+    """The recompiles of a function or module, under whichever compiled callables of it are alive."""
+    found: list[Recompile] = []
+    for site in all_sites():
+        wrapped = getattr(site.entry, "__wrapped__", None)
+        if wrapped is not None and (wrapped is target or getattr(wrapped, "__self__", None) is target):
+            found += site.history.events
+    return tuple(found)
 
 
 class Variant:
@@ -203,11 +215,18 @@ class Site:
         """Trace, compile, guard, install."""
         started = time.perf_counter()
         symbolic = self._choose_symbolic(generic, mine, misses, function, locals)
-        capture = self._trace(function, locals, symbolic)
+        keeper = self._keeper() if symbolic is None and not generic else None
+        capture = keeper.find(function, locals, self.session.options) if keeper is not None else None
+        traced = capture is None
+        if capture is None:
+            capture = self._trace(function, locals, symbolic)
         if capture is None:
             return self._uncapturable(function)
+        packed = keeper.pack(capture, function) if keeper is not None and traced else None
         self._report(capture)
+        questions = Questions(capture)
         graph = self._compile_graph(capture)
+        capture = questions.answered()
         with collector_paused:
             try:
                 residual = build_residual(capture, graph, function, len(locals), self.session)
@@ -220,8 +239,23 @@ class Site:
         variant.generic = generic
         variant.seconds = time.perf_counter() - started
         variant.used = self.misses
-        trace.count("captures")
-        return self._install(variant, function, locals)
+        if traced:
+            trace.count("captures")
+        if trace.collecting():
+            frame = compiled_frame(self.name, capture, program, variant.seconds, self.entry, function, locals)
+            trace.emit("frame", frame)
+        answer = self._install(variant, function, locals)
+        if keeper is not None and packed is not None and variant in self.variants:
+            keeper.put(packed, function, locals, self.session.options)
+        return answer
+
+    def _keeper(self) -> Any:
+        """What keeps captures on disk, where that is asked for; it loads what a capture is rebuilt with."""
+        if not self.session.options.keep_captures:
+            return None
+        from braze.capture import kept
+
+        return kept
 
     def _install(self, variant: Variant, function: FunctionType, locals: tuple[Any, ...]) -> Answer:
         inputs = variant.program.match(function, locals)
@@ -467,12 +501,18 @@ class _As:
 
 def owner_of(function: FunctionType, locals: tuple[Any, ...]) -> int | None:
     """Identity of the module whose method runs, by which variants are counted."""
+    module = module_in(function, locals)
+    return id(module) if module is not None else None
+
+
+def module_in(function: FunctionType, locals: Sequence[Any]) -> torch.nn.Module | None:
+    """The module whose method runs."""
     names = STATE_NAMES.get(function.__code__)
     first: Any = locals[0] if locals else None
     if names is not None:  # a resumed frame: the first argument is somewhere in the state
         own = function.__code__.co_varnames[:1]
         first = first[names.index(own[0])] if own and own[0] in names else None
-    return id(first) if isinstance(first, torch.nn.Module) else None
+    return first if isinstance(first, torch.nn.Module) else None
 
 
 class _LazyGraph:

@@ -50,7 +50,7 @@ def why_skip(code: CodeType, function: Any = None) -> str | None:
         return "a comprehension"
     if code.co_name.startswith("__") and code.co_name.endswith("__") and code.co_name != "__call__":
         return "a special method"
-    if getattr(function, DISABLED, False):
+    if getattr(function, DISABLED, False) or getattr(function, "_torchdynamo_disable", False):
         return "disabled by the user"
     return _library(file)
 

@@ -53,6 +53,8 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 def eager_error(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
     """The exception that a call raises on real tensors; None where it works, or cannot be tried here."""
+    if getattr(func, "namespace", "aten") not in ("aten", "prims"):
+        return None  # an operator of the user's may have effects
     with disable_functions(), outside_modes():
         try:
             real = [real_like(v) for v in args]

@@ -1,0 +1,18 @@
+"""Every kind of module and of tensor is captured, or breaks the graph with eager's answer; none crashes."""
+
+from __future__ import annotations
+
+import pytest
+
+import braze
+from tests.end_to_end import corpus_module_kinds
+from tests.end_to_end.conformance import observe, scenarios_of
+
+
+@pytest.mark.parametrize("name", scenarios_of(corpus_module_kinds))
+def test_kinds(name: str) -> None:
+    braze.reset()
+    expected = observe(name, lambda fn: fn)
+    seen = observe(name, lambda fn: braze.compile(fn, backend="eager"))
+    for ours, theirs in zip(seen, expected, strict=True):
+        assert ours == theirs
