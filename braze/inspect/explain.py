@@ -5,7 +5,9 @@ The stages emit events (``support/trace.py``) while they work; here they are gat
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 import operator
 import os
 from collections import Counter, defaultdict
@@ -17,8 +19,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from braze.capture.recompiles import Recompile, recompile_text
 from braze.capture.records import Capture, GraphBreak
-from braze.capture.session import Recompile
+from braze.capture.report import CompiledFrame
 from braze.support import trace
 from braze.support.record import record
 
@@ -55,7 +58,19 @@ class BreakReport:
     excerpt: str
     hints: tuple[str, ...]
     called_from: tuple[str, ...]
-    times: int = 1
+    times: int = 1  # captures that stopped here
+    passed: int = 0  # how often the run went on after it
+    seconds: float = 0.0  # of the captures of what comes after it
+
+
+@record
+class GuardsReport:
+    """What the guards of one compiled frame cost at each call."""
+
+    name: str
+    guards: int
+    nanoseconds: float
+    blocks: tuple[tuple[str, int, float], ...]  # what they are about, how many, nanoseconds by themselves
 
 
 @record
@@ -70,6 +85,16 @@ class Explanation:
     fallbacks: tuple[tuple[str, int], ...]
     seconds: tuple[tuple[str, float], ...]
     counters: tuple[tuple[str, int], ...]
+    walks: tuple[GuardsReport, ...] = ()
+    history: tuple[str, ...] = ()  # recompiles of the function explained, before this run
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        """All of it as JSON text."""
+        return json.dumps(self.as_dict(), indent=2)
 
     @property
     def operations(self) -> int:
@@ -95,11 +120,15 @@ class Explanation:
         return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines()) + "\n"
 
 
-def explain(fn: Callable[..., Any], *, name: str = "") -> Callable[..., Explanation]:
+def explain(
+    fn: Callable[..., Any], *, name: str = "", history: Iterable[Recompile] = ()
+) -> Callable[..., Explanation]:
     """A callable that runs ``fn`` (compiled, not called before) and explains what happened."""
+    past = tuple(map(recompile_text, history))
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
-        return observe(lambda: fn(*args, **kwargs), name or getattr(fn, "__qualname__", "function"))
+        found = observe(lambda: fn(*args, **kwargs), name or getattr(fn, "__qualname__", "function"))
+        return dataclasses.replace(found, history=past)
 
     return call
 
@@ -120,6 +149,8 @@ def gather(
     seconds: Mapping[str, float],
 ) -> Explanation:
     """The explanation of a run, from its events and what it added to counters and seconds."""
+    events = list(events)
+    frames = [payload for kind, payload in events if isinstance(payload, CompiledFrame)]
     graphs: list[GraphReport] = []
     breaks: dict[tuple[str, str], BreakReport] = {}
     recompiles: list[str] = []
@@ -132,8 +163,13 @@ def gather(
         elif kind == "break" and isinstance(payload, GraphBreak):
             report = _break(payload)
             seen = breaks.get((report.code, report.place))
-            times = seen.times + 1 if seen else 1
-            breaks[report.code, report.place] = _break(payload, times)
+            after = _after(payload, frames)
+            breaks[report.code, report.place] = dataclasses.replace(
+                report,
+                times=seen.times + 1 if seen else 1,
+                passed=max((f.entry.hits + f.entry.misses for f in after), default=0),
+                seconds=sum(f.seconds for f in after),
+            )
         elif kind == "recompile":
             recompiles.append(_recompile(payload))
         elif kind == "compiled":
@@ -153,7 +189,19 @@ def gather(
         fallbacks=tuple(fallbacks.most_common()),
         seconds=tuple(sorted(by_stage.items(), key=lambda item: order.get(item[0], len(order)))),
         counters=tuple(sorted(counters.items())),
+        walks=tuple(_walk(frame) for frame in frames),
     )
+
+
+def _after(found: GraphBreak, frames: Iterable[CompiledFrame]) -> list[CompiledFrame]:
+    """The compiled frames that go on after a break."""
+    places = {(place.file, place.line) for place in found.trail}
+    return [frame for frame in frames if frame.resumes in places]
+
+
+def _walk(frame: CompiledFrame) -> GuardsReport:
+    blocks = tuple((block.about, block.guards, block.nanoseconds) for block in frame.blocks)
+    return GuardsReport(frame.name, frame.guards, frame.nanoseconds, blocks)
 
 
 def _graph(capture: Capture) -> GraphReport:
@@ -181,7 +229,7 @@ def _operation(op: str, target: Any) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def _break(found: GraphBreak, times: int = 1) -> BreakReport:
+def _break(found: GraphBreak) -> BreakReport:
     origin = found.origin
     return BreakReport(
         code=found.code,
@@ -196,7 +244,6 @@ def _break(found: GraphBreak, times: int = 1) -> BreakReport:
         called_from=tuple(
             f"{_relative(o.file)}:{o.line} in {o.function}" for o in reversed(found.trail[:-1])
         ),
-        times=times,
     )
 
 
@@ -241,6 +288,10 @@ def _page(e: Explanation) -> Group:
     ):
         if lines:
             parts += [_list(title, lines), Text()]
+    if e.walks:
+        parts += [_walks(e), Text()]
+    if e.history:
+        parts += [Text("Recompiles before this run", style="bold"), *map(Text, e.history[-MOST:]), Text()]
     if e.seconds:
         parts.append(_seconds(e))
     return Group(*parts)
@@ -280,6 +331,24 @@ def _graphs(e: Explanation) -> Table:
     return table
 
 
+def _walks(e: Explanation) -> Table:
+    table = Table(
+        title="Guards, ns at each call",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+        title_style="bold",
+    )
+    for name in ("of", "guards", "ns", "by themselves"):
+        table.add_column(name, justify="left" if name in ("of", "by themselves") else "right")
+    for walk in e.walks[:MOST]:
+        blocks = ", ".join(f"{about} ×{n} {ns:.0f}" for about, n, ns in walk.blocks)
+        table.add_row(walk.name, str(walk.guards), f"{walk.nanoseconds:.0f}", blocks)
+    if len(e.walks) > MOST:
+        table.add_row(f"and {len(e.walks) - MOST} more", "", "", "")
+    return table
+
+
 def _break_text(i: int, found: BreakReport) -> Text:
     text = Text()
     text.append(f"Graph break {i}", style="bold red")
@@ -289,6 +358,11 @@ def _break_text(i: int, found: BreakReport) -> Text:
     text.append(f"  why: {found.reason}")
     for hint in found.hints:
         text.append(f"\n  do:  {hint}", style="green")
+    if found.passed or found.seconds:
+        text.append(
+            f"\n  cost: {found.seconds:.3f} s to capture what comes after, "
+            f"passed {_counted(found.passed, 'time')} in this run"
+        )
     for place in found.called_from:
         text.append(f"\n  called from {place}", style="dim")
     return text

@@ -107,8 +107,13 @@ def dump(name: str, suffix: str, text: str) -> Path | None:
 _collectors: list[list[tuple[str, object]]] = []
 
 
+def collecting() -> bool:
+    """Whether anybody collects events; ask before making a costly one."""
+    return bool(_collectors)
+
+
 def emit(kind: str, payload: object) -> None:
-    """Hand an event to every collector: "capture", "break", "recompile", "compiled", "fallback"."""
+    """Hand an event to every collector: "capture", "break", "recompile", "frame", "compiled", "fallback"."""
     for events in tuple(_collectors):
         events.append((kind, payload))
 
