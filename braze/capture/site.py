@@ -42,7 +42,6 @@ from braze.capture.recompiles import (
 )
 from braze.capture.records import BreakKind, Capture, GraphBreak
 from braze.capture.report import compiled_frame
-from braze.capture.report import compiled_frame
 from braze.capture.residual import build_residual
 from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
 from braze.capture.stance import Stance, stance
@@ -70,16 +69,6 @@ _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 def all_sites() -> tuple[Site, ...]:
     """The sites of all live entries."""
     return tuple(_sites)
-
-
-def history_of(target: Any) -> tuple[Recompile, ...]:
-    """The recompiles of a function or module, under whichever compiled callables of it are alive."""
-    found: list[Recompile] = []
-    for site in all_sites():
-        wrapped = getattr(site.entry, "__wrapped__", None)
-        if wrapped is not None and (wrapped is target or getattr(wrapped, "__self__", None) is target):
-            found += site.history.events
-    return tuple(found)
 
 
 def history_of(target: Any) -> tuple[Recompile, ...]:
@@ -252,9 +241,6 @@ class Site:
         variant.used = self.misses
         if traced:
             trace.count("captures")
-        if trace.collecting():
-            frame = compiled_frame(self.name, capture, program, variant.seconds, self.entry, function, locals)
-            trace.emit("frame", frame)
         if trace.collecting():
             frame = compiled_frame(self.name, capture, program, variant.seconds, self.entry, function, locals)
             trace.emit("frame", frame)
