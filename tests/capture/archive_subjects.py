@@ -1,0 +1,99 @@
+"""Functions and modules whose captures are written and read back: the archive needs code that lies in a file."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+LOG: list[Any] = []
+SCALE = 2.0
+
+
+def helper(x: torch.Tensor, factor: float = 3.0) -> torch.Tensor:
+    """Inlined, with a default."""
+    return x * factor
+
+
+def nested_results(x: torch.Tensor) -> Any:
+    y = helper(x).relu() * SCALE
+    return {"y": y, "more": (y.sum(), 3.5, -0.0, [None, slice(1, 2)]), "dtype": y.dtype}
+
+
+def writes(x: torch.Tensor, box: dict[str, Any]) -> torch.Tensor:
+    box["seen"] = box.get("n", 0) + 1
+    LOG.append(x.shape[0])
+    x.add_(1)
+    return x * 2
+
+
+def breaks(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    if y.sum() > 0:
+        return y * 2
+    return y * 3
+
+
+def calls_one_that_breaks(x: torch.Tensor) -> torch.Tensor:
+    return breaks(x) + 1
+
+
+def makes_a_function(x: torch.Tensor) -> Any:
+    y = x * 2
+
+    def later(z: torch.Tensor) -> torch.Tensor:
+        return z + y
+
+    return later
+
+
+def decorator(fn: Any) -> Any:
+    """A decorator such as libraries use."""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs) + 1
+
+    return wrapper
+
+
+@decorator
+@decorator
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    return x.cos()
+
+
+def calls_decorated(x: torch.Tensor) -> torch.Tensor:
+    return decorated(x) * 2
+
+
+def without_gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        y = x * x
+    return y + x
+
+
+def transposed_in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x + 0
+    y.t_()
+    return y @ x
+
+
+def splits(x: torch.Tensor) -> Any:
+    a, b = x.chunk(2)
+    return torch.max(a, dim=0).values + b.sum(0), x[:, None, 1:], x.T
+
+
+class Net(torch.nn.Module):
+    """Parameters, a buffer that is written, a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.nn.functional.gelu(self.norm(self.first(x)))
