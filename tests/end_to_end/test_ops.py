@@ -1,0 +1,105 @@
+"""Every operator of PyTorch's OpInfo table: compiled is eager, in values, types, strides, aliases and errors.
+
+Two float32 samples of each, one of another dtype for half of them, in-place forms, and calls that must fail. The whole table
+takes a quarter of an hour: ``BRAZE_SWEEP=1 pytest tests/end_to_end/test_ops.py -m slow``.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import braze
+from tests.end_to_end import ops
+from tests.end_to_end.ops_known import KNOWN
+
+#: by the operator's name; None: float32 is enough
+OTHERS = (torch.float64, torch.bfloat16, torch.int64, torch.bool, None, None)
+WHOLE = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64]  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels are built, not found."""
+    folder: Path = tmp_path_factory.mktemp("kernels")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRAZE_CACHE_DIR", str(folder))
+        yield
+    braze.reset()
+
+
+def key(name: str, variant: str, dtype: torch.dtype | None) -> str:
+    return f"{name} {variant}" if dtype is None else f"{name} {variant} {str(dtype).removeprefix('torch.')}"
+
+
+def cases(found: list[tuple[str, str, torch.dtype | None]]) -> list[object]:
+    made = []
+    for case in found:
+        reason = KNOWN.get(key(*case))
+        marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+        made.append(pytest.param(*case, id=key(*case), marks=marks))
+    return made
+
+
+def usual() -> list[tuple[str, str, torch.dtype | None]]:
+    """Two samples of each in float32, or in a type that it takes."""
+    return [(n, "function", ops.dtypes(ops.OPS[n], [torch.float32])[0]) for n in ops.names()]
+
+
+def other() -> list[tuple[str, str, torch.dtype | None]]:
+    """For half of them, another type."""
+    found = [(n, OTHERS[zlib.crc32(n.encode()) % len(OTHERS)]) for n in ops.names()]
+    return [(n, "function", d) for n, d in found if d and d in ops.OPS[n].supported_dtypes("cpu")]
+
+
+def in_place() -> list[tuple[str, str, torch.dtype | None]]:
+    return [(n, "inplace", d) for n, v, d in usual() if "inplace" in ops.variants(ops.OPS[n])]
+
+
+def failing() -> list[tuple[str, str, torch.dtype | None]]:
+    return [(n, "errors", None) for n in ops.names() if ops.OPS[n].error_inputs_func is not None]
+
+
+SWEEP = bool(os.environ.get("BRAZE_SWEEP"))
+
+
+def whole() -> list[tuple[str, str, torch.dtype | None]]:
+    """All variants in many types."""
+    return [
+        (name, variant, dtype)
+        for name in (ops.names() if SWEEP else [])
+        for variant in ops.variants(ops.OPS[name])
+        for dtype in ops.dtypes(ops.OPS[name], WHOLE)
+    ]
+
+
+@pytest.mark.parametrize(("name", "variant", "dtype"), cases(usual()))
+def test_samples(name: str, variant: str, dtype: torch.dtype) -> None:
+    assert not ops.check(name, variant, dtype, most=2)
+
+
+@pytest.mark.parametrize(("name", "variant", "dtype"), cases(other()))
+def test_another_type(name: str, variant: str, dtype: torch.dtype) -> None:
+    assert not ops.check(name, variant, dtype, most=1)
+
+
+@pytest.mark.parametrize(("name", "variant", "dtype"), cases(in_place()))
+def test_in_place(name: str, variant: str, dtype: torch.dtype) -> None:
+    assert not ops.check(name, variant, dtype, most=1)
+
+
+@pytest.mark.parametrize(("name", "variant", "dtype"), cases(failing()))
+def test_calls_that_fail(name: str, variant: str, dtype: None) -> None:
+    assert not ops.check_errors(name, most=12)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SWEEP, reason="takes a quarter of an hour: BRAZE_SWEEP=1")
+@pytest.mark.parametrize(("name", "variant", "dtype"), cases(whole()))
+def test_the_whole_table(name: str, variant: str, dtype: torch.dtype) -> None:
+    assert not ops.check(name, variant, dtype, most=12)
