@@ -45,7 +45,7 @@ from braze.capture.report import compiled_frame
 from braze.capture.residual import build_residual
 from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
 from braze.capture.stance import Stance, stance
-from braze.graph.torch_compat import transforming
+from braze.graph.torch_compat import mute_fakes, transforming
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
@@ -64,6 +64,9 @@ _compiling = threading.RLock()
 #: the functions compiled so far, by code
 copies = Copies()
 _sites: weakref.WeakSet[Site] = weakref.WeakSet()
+
+
+mute_fakes(lambda: getattr(here, "busy", False))
 
 
 def all_sites() -> tuple[Site, ...]:

@@ -16,7 +16,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -86,6 +86,11 @@ def warn_of_untested_version() -> None:
             f"braze is tested with PyTorch 2.11 to 2.13, not {torch.__version__}: start-up is slower here; "
             "compare results with eager before you rely on them",
         )
+
+
+def mute_fakes(when: Callable[[], bool]) -> None:
+    """Keep PyTorch from logging errors of fake tensors while ``when()``: eager code raises its own, which users see."""
+    logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not when())
 
 
 def postpone_dynamo() -> bool:

@@ -154,6 +154,13 @@ def _fail(command: tuple[str, ...], message: str, unit: str) -> None:
             why=message[:500],
             hints=["use gcc 11 or newer, or clang 14 or newer (set CC)"],
         )
+    if not _works():
+        raise Unsupported(
+            "BZ5001",
+            f"the C compiler {command[0]} cannot build even an empty file",
+            why=message[:500],
+            hints=["install gcc or clang", "or set CC to a compiler that works"],
+        )
     path = trace.dump("failed_unit", "c", unit)
     if path is None:
         kept = (
@@ -163,6 +170,18 @@ def _fail(command: tuple[str, ...], message: str, unit: str) -> None:
         path = kept
     first = "\n".join(message.splitlines()[:12])
     raise InternalError("BZ5003", f"generated C did not compile; the source is {path}", why=first)
+
+
+@cache
+def _works() -> bool:
+    """Whether the compiler makes a library at all."""
+    with tempfile.TemporaryDirectory(prefix="braze-") as folder:
+        source = Path(folder) / "empty.c"
+        source.write_text("int braze_empty;\n")
+        command = (*compiler(), "-shared", "-fPIC", "-nostartfiles", str(source), "-o", f"{folder}/empty.so")
+        process = _start(command)
+        process.communicate()
+        return process.returncode == 0
 
 
 class Library:

@@ -1,0 +1,191 @@
+"""Wrong arguments fail as in eager code; a poor machine makes braze slower, and it says so once with what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ w) + 1
+
+
+def raised(call: Callable[..., Any], args: tuple[Any, ...]) -> BaseException:
+    with torch.no_grad():
+        try:
+            call(*args)
+        except Exception as error:
+            return error
+    pytest.fail("nothing was raised")
+
+
+GOOD = (torch.ones(2, 3), torch.ones(3, 5))
+BAD = {
+    "shapes": (torch.ones(2, 3), torch.ones(4, 5)),
+    "dimensions": (torch.ones(2, 3), torch.ones(2, 2, 2, 2)),
+    "dtypes": (torch.ones(2, 3), torch.ones(3, 5, dtype=torch.float64)),
+    "no tensor": (torch.ones(2, 3), "weights"),
+    "None": (None, torch.ones(3, 5)),
+    "too few": (torch.ones(2, 3),),
+    "too many": (*GOOD, 3),
+}
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+def test_wrong_arguments_raise_what_eager_raises(case: str, warm: bool, backend: str) -> None:
+    compiled = braze.compile(layer, backend=backend)
+    if warm:
+        with torch.no_grad():
+            compiled(*GOOD)
+    theirs, ours = raised(layer, BAD[case]), raised(compiled, BAD[case])
+    assert type(ours) is type(theirs)
+    assert str(ours) == str(theirs)
+    with torch.no_grad():
+        assert torch.equal(compiled(*GOOD), layer(*GOOD))
+
+
+def test_a_wrong_device_raises_what_eager_raises() -> None:
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y]) + y
+
+    args = torch.ones(2), torch.ones(2, device="meta")
+    compiled = braze.compile(add, backend="eager")
+    assert type(raised(compiled, args)) is type(raised(add, args))
+
+
+def test_a_wrong_shape_prints_nothing_of_torchs_own(capfd: pytest.CaptureFixture[str]) -> None:
+    raised(braze.compile(layer), BAD["shapes"])
+    assert capfd.readouterr() == ("", "")
+
+
+class Mine(Exception):
+    pass
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    raise Mine("wrong in my own way")
+
+
+def calls_helper(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    return helper(y) * 2
+
+
+def test_an_exception_of_the_users_code_is_itself_with_its_traceback() -> None:
+    error = raised(braze.compile(calls_helper, backend="eager"), (torch.ones(2),))
+    assert type(error) is Mine and error.args == ("wrong in my own way",)
+    own = [frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
+    assert own[-2:] == ["calls_helper", "helper"]
+    assert error.__cause__ is None and error.__context__ is None
+
+
+# -- a poor machine ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import torch, braze
+
+@braze.compile
+def f(x): return torch.softmax(x * 2, -1)
+
+@braze.compile
+def g(x): return (x + 1).relu()
+
+with torch.inference_mode():
+    x = torch.rand(8, 8)
+    for _ in range(2):
+        assert torch.allclose(f(x), torch.softmax(x * 2, -1)) and torch.equal(g(x), (x + 1).relu())
+print("right")
+"""
+
+
+def run(program: str = PROGRAM, **environment: str) -> str:
+    """What a process that computes right says on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        cwd=ROOT,
+    )
+    assert done.stdout == "right\n", done.stderr
+    return done.stderr
+
+
+def test_without_a_compiler(tmp_path: Path) -> None:
+    said = run(PATH=str(tmp_path), BRAZE_CACHE_DIR=str(tmp_path / "cache"))
+    assert said.count("BZ5001") == 1 and "no C compiler found" in said and "apt install gcc" in said
+
+
+def test_with_a_compiler_that_does_not_work(tmp_path: Path) -> None:
+    broken = tmp_path / "gcc"
+    broken.write_text("#!/bin/sh\necho cannot execute cc1 >&2\nexit 1\n")
+    broken.chmod(0o755)
+    said = run(CC=str(broken), BRAZE_CACHE_DIR=str(tmp_path / "cache"))
+    assert said.count("BZ5001") == 1 and "cannot build even an empty file" in said
+
+
+def test_with_a_cache_folder_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = run(BRAZE_CACHE_DIR=str(tmp_path / "file"))
+    assert said.count("BZ6010") == 1 and "Set BRAZE_CACHE_DIR" in said
+
+
+def test_with_a_full_cache_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs rights")
+    try:
+        said = run(BRAZE_CACHE_DIR=str(folder))
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    assert said.count("BZ6010") == 1 and "No space left" in said and "Set BRAZE_CACHE_DIR" in said
+
+
+def test_with_damaged_cache_entries(tmp_path: Path) -> None:
+    assert run(BRAZE_CACHE_DIR=str(tmp_path)) == ""
+    entries = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix in (".bin", ".so")]
+    assert entries
+    for path in entries:
+        path.write_bytes(path.read_bytes()[:40])
+    said = run(BRAZE_CACHE_DIR=str(tmp_path))
+    assert "BZ6011" in said and "rebuilt" in said
+    assert run(BRAZE_CACHE_DIR=str(tmp_path)) == ""
+
+
+def test_a_script_with_two_breaks_names_both_lines(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, braze\n\n@braze.compile\ndef f(x):\n    x = x + 1\n    print('one')\n    x = x * 2\n"
+        "    if x.sum() > 0:\n        return x\n    return -x\n\nf(torch.ones(3))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "braze", "explain", str(script)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0
+    assert "script.py:6 in f" in done.stdout and "script.py:8 in f" in done.stdout
+    assert "2 graph breaks" in done.stdout and "cost:" in done.stdout
