@@ -11,12 +11,16 @@ import braze
 from tests.end_to_end import (  # noqa: F401
     corpus_breaks,
     corpus_classes,
+    corpus_exceptions,
     corpus_functions,
+    corpus_generators,
     corpus_grammar,
     corpus_language,
     corpus_library,
     corpus_modules,
     corpus_objects,
+    corpus_records,
+    corpus_statements,
     corpus_tensors,
 )
 from tests.end_to_end.conformance import SCENARIOS, WHOLE, WITH_KERNELS, observe

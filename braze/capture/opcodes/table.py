@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from braze.capture.breaks import skip_frame
+from braze.capture.breaks import graph_break
 
 Handler = Callable[[Any, Any, int], Any]
 
@@ -44,6 +44,6 @@ def handlers() -> list[Handler]:
 
 def _unknown(name: str) -> Handler:
     def unknown(t: Any, f: Any, arg: int) -> Any:
-        skip_frame("BZ1006", f"the instruction {name} is not carried yet")
+        graph_break("BZ1006", f"the instruction {name} is not carried")
 
     return unknown
