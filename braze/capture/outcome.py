@@ -15,6 +15,7 @@ from braze.capture.pending import break_state
 from braze.capture.records import Capture, Check, GraphBreak, Guard, ShapeRelation
 from braze.capture.sources import Node
 from braze.capture.values import UnknownText
+from braze.graph.captured import Captured
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
@@ -118,7 +119,7 @@ def close_graph(t: Tracer, table: RecipeTable) -> torch.fx.GraphModule | None:
         here = node.meta.get("origin")
         if type(here) is tuple:
             node.meta["origin"] = origin(here, origins)
-    return torch.fx.GraphModule({}, graph, class_name="Captured")
+    return Captured(graph)
 
 
 def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
