@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from enum import EnumMeta
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional
 
 from braze import native
-from braze.capture import effects, foreign, generators, policy
+from braze.capture import effects, foreign, generators, policy, scans
 from braze.capture.attributes import class_lookup, instance_value, load_attr
 from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
@@ -81,6 +82,8 @@ def call_function(
     if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
         refuse_data(fn.__name__)
     if fn.__module__ in foreign.MODULES:
+        if fn.__qualname__ == "associative_scan":
+            return scans.associative_scan(t, *args, **(kwargs or {}))
         foreign.whole(foreign.MODULES[fn.__module__])
     if fn.__dict__:
         result = foreign.marked(t, fn, args, kwargs, tail)
@@ -267,7 +270,9 @@ def refuse(fn: Any) -> Any:
     """Break at a C function that is not known to be harmless."""
     module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", None)).__module__
     code, does = policy.IMPURE_MODULES.get(module, ("BZ1002", ""))
-    name = getattr(fn, "__qualname__", None) or repr(fn)
+    name = getattr(fn, "__qualname__", None) or f"{type(fn).__name__} object"
+    if name.startswith("pybind11_detail"):
+        name = fn.__name__
     if does:
         graph_break(code, f"{module}.{name} {does}", HINT_MOVE)
     graph_break(
@@ -350,6 +355,8 @@ def may_make(cls: type, owner: Any) -> bool:
 def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """An object with ``__call__``."""
     cls = type(fn)
+    if cls is weakref.ref:
+        return follow(t, fn)
     found, owner, _ = class_lookup(cls, "__call__")
     if found is torch.nn.Module.__call__:
         return call_module(t, fn, args, kwargs, tail)
@@ -378,6 +385,17 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     refuse(fn)
 
 
+def follow(t: Tracer, ref: Any) -> Any:
+    """A weak reference to something that the trace knows already; the reference itself is then all to guard."""
+    target, node = ref(), t.tree.node_of(ref)
+    if node is None:
+        return target
+    if target is None or t.tree.node_of(target) is None:
+        graph_break("BZ1014", "a weak reference from outside to what the trace has not met")
+    node.guard(Check.IS, ref)
+    return t.canonical(target)
+
+
 def call_entry(t: Tracer, entry: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """A compiled function called by captured code: its function becomes a part of this graph."""
     node = t.tree.node_of(entry)
@@ -403,6 +421,8 @@ def call_module(t: Tracer, module: Any, args: Any, kwargs: dict[str, Any] | None
         if type(forward) is types.FunctionType:
             t.trust_class_value(owner, "forward", forward)
             return call(t, forward, (module, *args), kwargs, tail)
+    if foreign.is_unfinished(module):
+        foreign.whole(f"a {type(module).__name__} makes its parameters at its first call")
     if isinstance(module, torch.jit.ScriptModule):
         graph_break("BZ1002", f"the TorchScript module {type(module).__name__} is called", HINT_MOVE)
     if instance_value(t, module, "_compiled_call_impl") not in (None, MISSING):

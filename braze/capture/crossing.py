@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,17 @@ def refuse_opaque(t: Tracer, values: Iterable[Any], depth: int = 0) -> None:
                 graph_break("BZ1014", f"C code looks into a {kind.__name__} that comes from outside")
 
 
-TRANSPARENT = CONSTANTS | {dict, torch.SymInt, type, torch.dtype, torch.device, torch.Size, slice, range}
+TRANSPARENT = CONSTANTS | {
+    dict,
+    weakref.ref,
+    torch.SymInt,
+    type,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    slice,
+    range,
+}
 #: outside objects of these are guarded whole, or are copied with guards for what they hold
 _SEEN_WHOLE = (
     torch.Tensor,

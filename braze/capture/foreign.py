@@ -10,6 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from braze import native
 from braze.capture.breaks import HINT_MOVE, graph_break
@@ -58,10 +59,17 @@ DISABLED_THERE, BENEATH, COMPILED_THERE = (
 ORIGINAL = "_torchdynamo_orig_callable"
 
 
+def is_unfinished(module: Any) -> bool:
+    """Whether a module is one of those that make their parameters at their first call, and has not been called."""
+    return isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()  # type: ignore[misc]
+
+
 def run_whole(target: Any) -> bool:
     """Whether nothing beneath a broken call of ``target`` may be captured."""
     code = getattr(target, "__code__", None)
     if code in WITH_CALLEES or id(code) in TRANSFORMED or getattr(target, "__module__", None) in MODULES:
+        return True
+    if is_unfinished(target):
         return True
     own = getattr(target, "__dict__", None) or {}
     return bool(own.get(BENEATH)) or COMPILED_THERE in own

@@ -350,9 +350,9 @@ def _require_plain(tensor: torch.Tensor) -> None:
             why="braze traces plain tensors, parameters and buffers only",
         )
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise Unsupported(
-            "BZ2003", f"a tensor of layout {tensor.layout}", why="braze compiles dense tensors only"
-        )
+        kind = "quantized " if tensor.is_quantized else "nested " if tensor.is_nested else ""
+        what = f"a {kind}tensor" if kind else f"a tensor of layout {tensor.layout}"
+        raise Unsupported("BZ2003", what, why="braze compiles dense tensors only")
     if tensor.is_conj() or tensor.is_neg():
         raise Unsupported(
             "BZ2003", "a lazily conjugated or negated tensor", hints=["call .resolve_conj().resolve_neg()"]

@@ -757,3 +757,18 @@ def rnn_and_attention(c):
         yield f(x)
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
     yield c(lambda p: n(p)[0].data)(packed)
+
+
+@scenario
+def rnn_weights_replaced(c):
+    torch.manual_seed(0)
+    n = nn.GRU(3, 2)
+    f = c(lambda x: n(x)[0])
+    x = torch.rand(4, 3)
+    with torch.no_grad():
+        yield f(x)
+        n.weight_ih_l0 = nn.Parameter(torch.zeros(6, 3))
+        yield f(x), f(x)
+        n.bias_hh_l0.fill_(1.0)
+        yield f(x)
+        yield functional_call(n, {"weight_hh_l0": torch.ones(6, 2)}, (x,))[0], f(x)
