@@ -6,6 +6,7 @@ restore half way: the graph ends before the call, and nothing beneath it is capt
 
 from __future__ import annotations
 
+import os
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,7 +57,13 @@ DISABLED_THERE, BENEATH, COMPILED_THERE = (
     "_torchdynamo_disable_recursive",
     "_is_torch_compile",
 )
+OTHER_HOOK = os.path.join("torch", "_dynamo", "eval_frame.py")
 ORIGINAL = "_torchdynamo_orig_callable"
+
+
+def of_other_compiler(code: types.CodeType) -> bool:
+    """Whether code belongs to the functions that ``torch.compile`` gives back: it has a frame hook of its own."""
+    return code.co_filename.endswith(OTHER_HOOK)
 
 
 def is_unfinished(module: Any) -> bool:
@@ -67,7 +74,10 @@ def is_unfinished(module: Any) -> bool:
 def run_whole(target: Any) -> bool:
     """Whether nothing beneath a broken call of ``target`` may be captured."""
     code = getattr(target, "__code__", None)
-    if code in WITH_CALLEES or id(code) in TRANSFORMED or getattr(target, "__module__", None) in MODULES:
+    if code in WITH_CALLEES or id(code) in TRANSFORMED or target is torch.cond:
+        return True
+    module = getattr(target, "__module__", None)
+    if module in MODULES or module == "torch.func":
         return True
     if is_unfinished(target):
         return True

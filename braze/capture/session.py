@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from braze import native
-from braze.capture.foreign import run_whole
+from braze.capture.foreign import of_other_compiler, run_whole
 from braze.capture.markers import WITH_CALLEES
 from braze.capture.points import ResumePoint
 from braze.capture.recompiles import Recompile
@@ -48,6 +48,8 @@ class Session:
         self.options = options
         self.tracer = tracer
         self.points: dict[Any, ResumePoint] = {}
+        #: code and place of the breaks that have been logged
+        self.told: set[tuple[str, str]] = set()
 
     def trace(
         self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any, named: Any = None
@@ -109,7 +111,7 @@ class Session:
 
 def answer_hook(code: CodeType, function: FunctionType) -> Any:
     """The entry that takes over frames of ``code`` met in broken calls, or None where they run as they are."""
-    if code in WITH_CALLEES:
+    if code in WITH_CALLEES or of_other_compiler(code):
         native.untraced_code(code)
         return None
     session: Session | None = getattr(here, "session", None)
