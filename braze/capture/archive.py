@@ -20,7 +20,6 @@ from braze.capture.archived_values import NotArchived, Reader, Writer
 from braze.capture.guards import build_table
 from braze.capture.named import name_of, object_at
 from braze.capture.records import Capture
-from braze.graph.specs import TensorSpec
 
 FORMAT = 1
 #: what reading bytes that nobody wrote so may raise
@@ -40,8 +39,6 @@ FIELDS = ("name", "guards", "recipes", "effects", "result", "graph_break", "inst
 
 def dumps(capture: Capture, function: FunctionType) -> bytes:
     """The capture of a frame of ``function`` as bytes; NotArchived says why it cannot be."""
-    if any(not _is_static(spec) for spec in capture.specs):
-        raise NotArchived("it has symbolic sizes or numbers")
     writer = Writer(function, capture.inlined)
     body = {field: writer.write(getattr(capture, field)) for field in FIELDS}
     body["graph"] = write_graph(capture.graph, writer) if capture.graph is not None else None
@@ -70,7 +67,7 @@ def loads(data: bytes, function: FunctionType, locals: Sequence[Any]) -> Capture
     if graph is None:
         return capture
     module = read_graph(graph, reader)
-    examples = revive(module, capture.inputs, inputs)
+    examples = revive(module, capture, inputs)
     return dataclasses.replace(capture, graph=module, examples=examples)
 
 
@@ -109,12 +106,6 @@ def check(header: dict[str, Any], function: FunctionType) -> None:
         found = object_at(_tuples(name))
         if not isinstance(found, FunctionType) or fingerprint.of_function(found) != digest:
             raise NotArchived(f"{name} has changed")
-
-
-def _is_static(spec: Any) -> bool:
-    return isinstance(spec, TensorSpec) and all(
-        type(n) is int for n in (*spec.sizes, *spec.strides, spec.offset)
-    )
 
 
 def _tuples(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,12 @@ import torch
 import torch.fx
 
 from braze.capture.archived_values import NotArchived, Reader, Writer
+from braze.capture.guards import compile_relation
+from braze.capture.records import Capture, Check, Source
 from braze.capture.state import TorchState
 from braze.graph import fakes
+from braze.graph.fakes import spec_of
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import BrazeError
 
 #: functions that are done as they are: they read or write attributes, or take results apart
@@ -52,19 +57,27 @@ def read_graph(rows: list[Any], reader: Reader) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(held, graph, class_name="Captured")
 
 
-def revive(module: torch.fx.GraphModule, sources: Sequence[Any], reals: Sequence[Any]) -> tuple[Any, ...]:
-    """Run the graph on fakes of the real inputs, so that each node knows its value; the inputs' fakes."""
-    mode = fakes.new_mode()
+def revive(module: torch.fx.GraphModule, capture: Capture, reals: Sequence[Any]) -> tuple[Any, ...]:
+    """Run the graph on fakes of the real inputs, so that each node knows its value; the inputs' fakes.
+
+    Sizes that were symbols are symbols again, of the same names. What the new run assumes of them must be
+    among what the capture's guards ask.
+    """
+    mode = fakes.new_mode(dynamic=not all(map(_is_static, capture.specs)))
     state = TorchState(None)  # type: ignore[arg-type]  # only what it keeps of PyTorch's state is used
     state.remember()
     try:
         with state.outside_inference(), mode:
-            examples = tuple(mode.fake(real) for real in reals)
-            for node, fake, source in zip(_placeholders(module), examples, sources, strict=True):
+            examples = tuple(map(_example, itertools.repeat(mode), reals, capture.inputs, capture.specs))
+            for node, fake, source in zip(_placeholders(module), examples, capture.inputs, strict=True):
                 node.meta["val"] = fake
                 node.meta["source"] = str(source)
+            if mode.env is not None:
+                _establish(capture, mode, examples)
             _Walk(module, mode).run()
-    except BrazeError:
+            if mode.env is not None:
+                _compare(capture, mode, examples)
+    except (BrazeError, NotArchived):
         raise
     except Exception as error:
         raise NotArchived(f"the graph does not run on these inputs: {error}") from error
@@ -72,6 +85,63 @@ def revive(module: torch.fx.GraphModule, sources: Sequence[Any], reals: Sequence
         mode.release()
         state.restore()
     return examples
+
+
+def _is_static(spec: Any) -> bool:
+    return isinstance(spec, TensorSpec) and all(
+        type(n) is int for n in (*spec.sizes, *spec.strides, spec.offset)
+    )
+
+
+def _example(mode: fakes.FakeMode, real: Any, source: Source, spec: Any) -> Any:
+    """The fake of one input. A symbol is called after its source, so that its name comes back."""
+    if isinstance(spec, SymbolSpec):
+        return mode.symbol(real, str(source))
+    if isinstance(spec, FloatSpec):
+        return mode.float_symbol(real, str(source))
+    dims = {d for d, size in enumerate(spec.sizes) if isinstance(size, str)}
+    return mode.fake(real, symbolic_dims=dims or None, source=str(source) if dims else "")
+
+
+def _establish(capture: Capture, mode: fakes.FakeMode, examples: Sequence[Any]) -> None:
+    """Let the new symbols be known to obey what the trace found out; the guards have seen that they do."""
+    symbols: dict[str, int] = {}
+    values: list[Any] = []
+    pairs: list[tuple[Any, str]] = []
+    for example, spec in zip(examples, capture.specs, strict=True):
+        if isinstance(spec, TensorSpec):
+            places = zip((*example.shape, *example.stride()), (*spec.sizes, *spec.strides), strict=True)
+            pairs += [(now, then) for now, then in places if isinstance(then, str)]
+        else:
+            pairs.append((example, spec.name))
+    for now, _ in pairs:
+        if isinstance(now, torch.SymInt | torch.SymFloat) and mode.name_of(now).isidentifier():
+            if symbols.setdefault(mode.name_of(now), len(symbols)) == len(values):
+                values.append(now)
+    relations = [g.expected.expression for g in capture.guards if g.check is Check.RANGE]
+    held = [bool(compile_relation(text, symbols)(tuple(values))) for text in relations]
+    held += [bool(now == compile_relation(then, symbols)(tuple(values))) for now, then in pairs]
+    if not all(held):
+        raise NotArchived("its sizes are not related as they were")
+
+
+def _compare(capture: Capture, mode: fakes.FakeMode, examples: Sequence[Any]) -> None:
+    """Refuse where symbols came out otherwise than when tracing."""
+    for example, spec in zip(examples, capture.specs, strict=True):
+        if isinstance(spec, TensorSpec):
+            now = spec_of(example)
+            same = (now.sizes, now.strides) == (spec.sizes, spec.strides)
+        else:
+            same = not isinstance(example, int | float) and str(example.node.expr) == spec.name
+        if not same:
+            raise NotArchived(f"the symbols of an input come out otherwise: {spec}, now {example}")
+    known = {g.expected.expression for g in capture.guards if g.check is Check.RANGE}
+    ints = [spec.name for spec in capture.specs if isinstance(spec, SymbolSpec)]
+    for expression, _ in mode.shape_relations(ints):
+        if expression not in known:
+            raise NotArchived(
+                f"the graph assumes {expression} here, which was not assumed when it was traced"
+            )
 
 
 def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -21,10 +21,15 @@ from braze.support.log import logger
 log = logger("cache")
 
 
-def find(function: FunctionType, locals: Sequence[Any], options: Options) -> Capture | None:
-    """A kept capture that fits this frame, its graph ready for the backend."""
+def find(
+    function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any = None
+) -> Capture | None:
+    """A kept capture that fits this frame, its graph ready for the backend.
+
+    ``symbolic``: which sizes and numbers are to be symbols, as for a trace.
+    """
     cache = DiskCache()
-    for place in _places(function, locals, options):
+    for place in _places(function, locals, options, symbolic):
         data = cache.get(place, "json")
         if data is None:
             continue
@@ -49,10 +54,12 @@ def pack(capture: Capture, function: FunctionType) -> bytes | None:
         return None
 
 
-def put(data: bytes, function: FunctionType, locals: Sequence[Any], options: Options) -> None:
+def put(
+    data: bytes, function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any = None
+) -> None:
     """Write a packed capture where there is room: an empty place, that of one which cannot be used any more, or any."""
     cache = DiskCache()
-    places = list(_places(function, locals, options))
+    places = list(_places(function, locals, options, symbolic))
     chosen = places[hashlib.sha256(data).digest()[0] % len(places)]
     for place in places:
         held = cache.get(place, "json")
@@ -73,7 +80,9 @@ def _is_stale(data: bytes, function: FunctionType) -> bool:
     return False
 
 
-def _places(function: FunctionType, locals: Sequence[Any], options: Options) -> Iterator[CacheKey]:
+def _places(
+    function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any
+) -> Iterator[CacheKey]:
     """The keys of a frame's captures. All modules are called through one function: their classes tell them apart."""
     code = function.__code__
     module = module_in(function, locals)
@@ -85,6 +94,7 @@ def _places(function: FunctionType, locals: Sequence[Any], options: Options) -> 
         "code": fingerprint.of_code(code),
         "module": f"{type(module).__module__}.{type(module).__qualname__}",
         "forward": fingerprint.of_function(forward) if isinstance(forward, FunctionType) else "",
+        "symbolic": symbolic if isinstance(symbolic, str) else sorted((str(s), d) for s, d in symbolic or ()),
         "options": (options.dynamic, options.shapes, options.trace_freely),
         "surroundings": sorted(fingerprint.surroundings().items()),
     }

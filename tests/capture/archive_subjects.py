@@ -97,3 +97,10 @@ class Net(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         return torch.nn.functional.gelu(self.norm(self.first(x)))
+
+
+def reshapes(x: torch.Tensor, n: int, scale: float) -> torch.Tensor:
+    """Sizes, an int and a float that may be symbols."""
+    if x.shape[0] != n:
+        return x
+    return x.reshape(n * 2).unsqueeze(0).expand(3, -1) * scale + n

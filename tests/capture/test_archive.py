@@ -380,9 +380,50 @@ def test_nothing_is_kept_unasked(kept: Kept) -> None:
     assert kept.entries() == []
 
 
-def test_symbolic_captures_are_traced_each_time(kept: Kept) -> None:
-    for _ in range(2):
-        assert kept.run(subjects.calls_decorated, X4, dynamic=True)[1] == {"captures": 1}
+# -- symbols
+
+
+def test_symbolic_sizes_come_back(kept: Kept) -> None:
+    sizes = ((4, 4), (7, 5), (3, 9))
+    for a, b in sizes[:1]:
+        assert kept.run(subjects.calls_decorated, torch.ones(a, b), dynamic=True)[1] == {"captures": 1}
+    for a, b in sizes:
+        x = torch.rand(a, b)
+        result, counted = kept.run(subjects.calls_decorated, x, dynamic=True)
+        assert counted == {"captures_loaded": 1}
+        assert torch.equal(result, subjects.calls_decorated(x))
+    assert kept.run(subjects.calls_decorated, torch.ones(1, 5), dynamic=True)[1] == {"captures": 1}
+
+
+def test_a_size_that_changed_is_loaded_symbolic(kept: Kept) -> None:
+    def session() -> list[dict[str, int]]:
+        found = []
+        entry = compile_callable(
+            subjects.reshapes, lambda graph, examples: graph.forward, Options(keep_captures=True)
+        )
+        for n in (4, 6, 8):
+            before, _ = trace.snapshot()
+            assert torch.equal(
+                entry(torch.ones(n, 2), n, 0.5 * n), subjects.reshapes(torch.ones(n, 2), n, 0.5 * n)
+            )
+            after, _ = trace.snapshot()
+            names = ("captures", "captures_loaded")
+            found.append({k: after[k] - before[k] for k in names if after[k] != before[k]})
+        return found
+
+    first = session()
+    assert [sum(c.values()) for c in first][0] == 1 and not any("captures_loaded" in c for c in first)
+    assert session() == [{"captures_loaded": c["captures"]} if c else {} for c in first]
+
+
+@pytest.mark.parametrize("n", [4, 7])
+def test_symbolic_metadata_comes_back(n: int) -> None:
+    made = trace_frame(subjects.reshapes, (torch.ones(6, 2), 6, 3.0), Options(), symbolic="all")
+    args = (torch.ones(n, 2), n, 1.5)
+    back = archive.loads(archive.dumps(made, subjects.reshapes), subjects.reshapes, args)
+    assert [str(described(v)) for v in back.examples] == [str(described(v)) for v in made.examples]
+    for ours, theirs in zip(back.graph.graph.nodes, made.graph.graph.nodes, strict=True):
+        assert str(described(ours.meta.get("val"))) == str(described(theirs.meta.get("val"))), ours
 
 
 # -- between processes
