@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze import native
+from braze.capture import bytecode
 from braze.capture.breaks import BreakSignal, Retry, Stopped
 from braze.capture.dynamic import (
     Extents,
@@ -218,8 +219,10 @@ class Site:
         """Trace, compile, guard, install."""
         started = time.perf_counter()
         symbolic = self._choose_symbolic(generic, mine, misses, function, locals)
-        keeper = self._keeper() if symbolic is None and not generic else None
-        capture = keeper.find(function, locals, self.session.options) if keeper is not None else None
+        keeper = self._keeper()
+        capture = (
+            keeper.find(function, locals, self.session.options, symbolic) if keeper is not None else None
+        )
         traced = capture is None
         if capture is None:
             capture = self._trace(function, locals, symbolic)
@@ -247,9 +250,15 @@ class Site:
         if trace.collecting():
             frame = compiled_frame(self.name, capture, program, variant.seconds, self.entry, function, locals)
             trace.emit("frame", frame)
+        if self.resumed:
+            logger("graph_breaks").info(
+                "cost of that break: %.3f s to capture %s, and a guard walk and a call more in each run",
+                variant.seconds,
+                self.name,
+            )
         answer = self._install(variant, function, locals)
         if keeper is not None and packed is not None and variant in self.variants:
-            keeper.put(packed, function, locals, self.session.options)
+            keeper.put(packed, function, locals, self.session.options, symbolic)
         return answer
 
     def _keeper(self) -> Any:
@@ -294,6 +303,8 @@ class Site:
         """Trace the frame; None where it cannot be captured at all."""
         options = self.session.options
         strict = options.fullgraph and not self.hooked and not self.resumed
+        if bytecode.VERSION not in bytecode.VERSIONS:
+            return self._unknown_python(strict)
         if cannot_resume(function.__code__):
             if strict:
                 raise CaptureError(
@@ -333,6 +344,14 @@ class Site:
             )
             trace.count("captures_failed")
         return None
+
+    def _unknown_python(self, strict: bool) -> None:
+        """Nothing is captured by a Python whose instructions may mean something else."""
+        what = f"Python {'.'.join(map(str, bytecode.VERSION))} is newer than this braze"
+        hint = "use Python 3.11 to 3.13, or a newer braze"
+        if strict:
+            raise CaptureError("BZ6003", what, hints=[hint])
+        warn_once("BZ6003", f"BZ6003: {what}: compiled functions run as they are\n  do:  {hint}")
 
     def _uncapturable(self, function: FunctionType) -> Answer | None:
         """Run the frame as it is; what it calls is still captured."""
@@ -394,7 +413,11 @@ class Site:
             return  # a loop that an earlier break left with its iterator outside: no news to the user
         trace.count("graph_breaks")
         trace.emit("break", at)
-        logger("graph_breaks").info("%s", break_text(at))
+        place = at.code, str(at.origin)
+        again = place in self.session.told
+        self.session.told.add(place)
+        text = f"{at.code} at {at.origin} once more, in {self.name}" if again else break_text(at)
+        logger("graph_breaks").info("%s", text)
 
     # -- recompiles
 

@@ -341,6 +341,11 @@ CODES: dict[str, Code] = {
         "Graph breaks inside calls need the C extension, which is not built.",
         "Install a C compiler and reinstall braze.",
     ),
+    "BZ6003": Code(
+        "unknown Python",
+        "The version of Python is newer than those whose bytecode braze knows; functions run as they are.",
+        "Use Python 3.11 to 3.13, or a newer braze.",
+    ),
     "BZ6010": Code(
         "cache folder not usable",
         "The cache folder cannot be read or written: read-only, full, or not ours.",

@@ -14,6 +14,9 @@ import pytest
 import torch
 
 import braze
+from braze.capture import bytecode
+from braze.support.errors import UserError
+from tests.helpers import logged
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -98,6 +101,17 @@ def test_an_exception_of_the_users_code_is_itself_with_its_traceback() -> None:
     own = [frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
     assert own[-2:] == ["calls_helper", "helper"]
     assert error.__cause__ is None and error.__context__ is None
+
+
+def test_an_unknown_python_runs_everything_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bytecode, "VERSION", (3, 99))
+    first, second = braze.compile(layer), braze.compile(lambda x: x + 1)
+    with logged() as said, torch.no_grad():
+        assert torch.equal(first(*GOOD), layer(*GOOD)) and torch.equal(second(GOOD[0]), GOOD[0] + 1)
+    (message,) = said
+    assert "BZ6003" in message and "Python 3.99" in message and "3.11 to 3.13" in message
+    with pytest.raises(UserError, match="BZ6003"):
+        braze.compile(layer, fullgraph=True)(*GOOD)
 
 
 # -- a poor machine ---------------------------------------------------------------------------------
