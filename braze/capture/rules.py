@@ -110,11 +110,13 @@ def object_reduce(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     obj, cls = args[0], type(args[0])
     plain = "__reduce__ __getstate__ __getnewargs_ex__ __getnewargs__ __slots__"
     found = {name: lookup_in_mro(cls, name)[1] for name in plain.split()}
+    if cls is types.SimpleNamespace and t.tree.node_of(obj) is None:
+        return cls, (), vars(obj)
     if any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
         calls.refuse(object.__reduce_ex__)
     state = load_attr(t, obj, "__dict__")
     t.fill(state)
-    return copyreg.__newobj__, (cls,), state or None, None, None
+    return copyreg.__newobj__, (cls,), state or None, None, None  # type: ignore[attr-defined]
 
 
 @rule(object.__init__)
@@ -229,8 +231,18 @@ def own_iterable(t: Tracer, value: Any) -> Any:
     return value
 
 
-for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted, reversed):
+for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted):
     over_elements(_cls)
+
+
+@rule(reversed)
+def reversed_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    method = operations.python_method(args[0], "__reversed__") if len(args) == 1 else MISSING
+    if method is not MISSING:
+        return t.call(method, args, None, tail)
+    return calls.call_c(t, reversed, args, kwargs)
+
+
 for _function in (zip, map, filter, max, min):
     over_all(_function)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree  # noqa: F401  (for capture)
 
 from braze.support.log import warn_once
 

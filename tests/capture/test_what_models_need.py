@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.associative_scan import associative_scan
 
 import braze
 from tests.helpers import breaks, explained, graphs
@@ -163,7 +164,7 @@ def test_a_message_about_a_tensor_that_is_dropped():
         return x + 1
 
     assert breaks(f, X) == []
-    with pytest.raises(ValueError, match="wrong: 12.0"):
+    with pytest.raises(ValueError, match=r"wrong: 12\.0"):
         braze.compile(f, backend="eager")(torch.ones(2, 2, 3))
 
 
@@ -222,3 +223,31 @@ def test_functions_of_pybind_are_never_copied():
         return keep(x) + 1
 
     assert torch.equal(braze.compile(g, backend="eager")(X), X + 1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 11])
+def test_an_associative_scan_is_unrolled(length, reverse):
+    """A linear recurrence, as state-space models run it."""
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    def f(a, b):
+        return associative_scan(combine, (a, b), 1, reverse=reverse, combine_mode="generic")
+
+    a, b = torch.rand(2, length, 3, dtype=torch.double), torch.rand(2, length, 3, dtype=torch.double)
+    ours = braze.compile(f, backend="eager", fullgraph=True)(a, b)
+    order = range(length)[::-1] if reverse else range(length)
+    gain, state = torch.ones(2, 3, dtype=torch.double), torch.zeros(2, 3, dtype=torch.double)
+    for i in order:
+        gain, state = gain * a[:, i], a[:, i] * state + b[:, i]
+        torch.testing.assert_close(ours[0][:, i], gain)
+        torch.testing.assert_close(ours[1][:, i], state)
+
+
+def test_a_scan_of_more_than_arithmetic_is_left_to_torch():
+    def f(a):
+        return associative_scan(lambda x, y: x + y.cumsum(0), a, 1, combine_mode="generic")
+
+    assert len(breaks(f, torch.rand(2, 4, 3))) == 1

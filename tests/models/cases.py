@@ -25,6 +25,8 @@ class Case:
     inputs: Inputs
     #: the model itself computes something else under a compiler: that is what is compared with
     minds_compilers: bool = False
+    #: what a compiler is given is computed in another order: allowed difference
+    rounding: float = 0.0
 
     def make(self) -> nn.Module:
         """The model with random weights, the same ones each time."""

@@ -42,7 +42,7 @@ def check_capture(case: Any) -> None:
         again = observe(lambda: results.append(call(compiled, first)), case.name)
         other = observe(lambda: results.append(call(compiled, second)), case.name)
     for result, wanted in zip(results, (expected, expected, wider), strict=True):
-        same(result, wanted)
+        same(result, wanted, getattr(case, "rounding", 0.0))
     one = not found.breaks and len(found.graphs) == 1
     if case.name in EXCEPTIONS:
         assert not one, f"{case.name} is one graph: remove its line in exceptions.py"
@@ -52,7 +52,7 @@ def check_capture(case: Any) -> None:
     assert not other.breaks and len(other.graphs) <= 1, [(b.code, b.reason, b.place) for b in other.breaks]
 
 
-def same(ours: Any, theirs: Any) -> None:
+def same(ours: Any, theirs: Any, rounding: float) -> None:
     """The same kinds of results, with the same tensors in them."""
     assert type(ours) is type(theirs)
     if isinstance(theirs, dict):
@@ -61,7 +61,7 @@ def same(ours: Any, theirs: Any) -> None:
     assert len(mine) == len(wanted) > 0
     for a, b in zip(mine, wanted, strict=True):
         assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(a, b, rtol=rounding, atol=rounding, equal_nan=True)
 
 
 def check_kernels(case: Any) -> Explanation:
