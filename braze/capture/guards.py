@@ -103,7 +103,7 @@ class _Builder:
             return found
         parent = self.node(source.parent) if source.parent is not None else -1
         self.index[source] = len(self.nodes)
-        self.nodes.append((parent, source.step.value, unwrapped(source)))
+        self.nodes.append((parent, source.step._value_, unwrapped(source)))
         self.sources.append(source)
         return self.index[source]
 
@@ -139,7 +139,7 @@ class _Builder:
             case Check.EQUAL if not is_plain(expected):
                 self._parts(guard)
                 return
-        self._check(guard.source, guard.check.value, expected, guard)
+        self._check(guard.source, guard.check._value_, expected, guard)
 
     def _parts(self, guard: Guard) -> None:
         """An EQUAL of a value that the walker does not compare itself, as checks of its parts."""

@@ -16,6 +16,8 @@ from braze.support.record import interned, record
 class Step(enum.Enum):
     """How to get from a parent object to a child. The key's meaning stands beside each."""
 
+    __hash__ = object.__hash__  # Enum's own is written in Python
+
     LOCAL = "local"  # key: index into the frame's localsplus (root)
     GLOBAL = "global"  # key: name, in the frame's globals, else in builtins (root)
     CELL = "cell"  # key: index into the function's closure; the cell's contents (root)
@@ -88,6 +90,8 @@ class Source:
 
 class Check(enum.Enum):
     """What a guard asks of the object at its source; ``expected`` has the type given beside each."""
+
+    __hash__ = object.__hash__  # Enum's own is written in Python
 
     TYPE = "type"  # class: type(x) is expected
     IS = "is"  # any object: x is expected
