@@ -274,6 +274,8 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
 
     A view that the new strides do not allow gets a contiguous copy of its argument first.
     """
+    if isinstance(node.meta.get("val"), torch.SymFloat):
+        return node  # a float's value is what its node computes: the algebra of sizes would reorder it
     args = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
     if isinstance(node.target, OpOverload):

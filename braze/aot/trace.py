@@ -150,7 +150,9 @@ class _Recorder(TorchDispatchMode):
                     f"BZ9022: the decomposition of {func} gives {describe(have)}, not {describe(w)}: it stays whole",
                 )
                 return NotImplemented
-        given = {torch_compat.storage_key(t) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)}
+        given = {
+            torch_compat.storage_key(t) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)
+        }
         made = tuple(self._restrided(have, w, given) for have, w in pairs)
         return made[0] if isinstance(want, torch.Tensor) else made
 
@@ -195,6 +197,13 @@ class _Recorder(TorchDispatchMode):
         node.meta["origin"] = self.origin
         self._bind(node, result)
         return result
+
+    def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
+        """Arithmetic on floats as captured: its value is what the node computes, no formula."""
+        made = self.graph.create_node("call_function", node.target, tuple(map(self.argument, args)), {})
+        made.meta["origin"] = self.origin
+        self._bind(made, node.meta["val"])
+        return node.meta["val"]
 
     def _bind(self, node: torch.fx.Node, result: Any) -> None:
         """Let later uses of ``result`` refer to ``node``."""
@@ -303,6 +312,8 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
                 return recorder.attribute(value)
             return value
         args, kwargs = _values(node.args, env), _values(node.kwargs, env)
+        if isinstance(node.meta.get("val"), torch.SymFloat) and node.op == "call_function":
+            return recorder.number(node, args)
         with recorder:
             if node.op == "call_function":
                 return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -24,11 +24,17 @@ def has_overlap(tensor: torch.Tensor) -> bool:
         return False
     dims = [(s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1]
     reach = 0
-    for stride, size in sorted(dims, key=lambda d: int(d[0])):
+    for stride, size in sorted(dims, key=lambda d: hint(d[0])):
         if stride <= reach:
             return True
         reach += stride * (size - 1)
     return False
+
+
+def hint(size: Any) -> int:
+    """A size as it was when tracing, about which nothing is decided."""
+    known = size.node.hint if isinstance(size, torch.SymInt) else size
+    return int(size) if known is None else int(known)
 
 
 def apply_view(node: Node, parent: Node) -> Call:

@@ -48,7 +48,7 @@ def mark_static(tensor: torch.Tensor, dim: int | Sequence[int] | None = None) ->
 def mark_unbacked(
     tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
 ) -> None:
-    """As :func:`mark_dynamic`, and 0 and 1 are sizes like any other, unless the program asks; never an error."""
+    """As :func:`mark_dynamic`, but 0 and 1 may share a variant with other sizes, and a size that is fixed is no error."""
     _mark(tensor, dim, Mark("unbacked", SizeRule("", min, max), strict=False))
 
 
