@@ -314,6 +314,9 @@ BUILDERS: dict[type, Any] = {
     set: lambda table, v: Build("set", table.items(v)),
     frozenset: lambda table, v: Build("frozenset", table.items(v)),
     slice: lambda table, v: Build("slice", table.items((v.start, v.stop, v.step))),
+    bytearray: lambda table, v: Build(
+        "call", (table.add(Constant(bytearray)), table.add(Constant(bytes(v))))
+    ),
     range: lambda table, v: Build("range", table.items((v.start, v.stop, v.step))),
     collections.deque: lambda table, v: Build(
         "deque", (table.add(Build("list", table.items(v))), table.id_of(v.maxlen))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _collections
 import _functools
+import _heapq
 import _io
 import _operator
 import abc
@@ -17,6 +18,7 @@ import functools
 import inspect
 import itertools
 import math
+import os
 import re
 import struct
 import sys
@@ -50,6 +52,8 @@ FUNCTIONS |= {value: B for value in vars(math).values() if isinstance(value, typ
 FUNCTIONS |= {value: C for value in vars(_operator).values() if isinstance(value, types.BuiltinFunctionType)}
 FUNCTIONS |= {
     functools.reduce: C,
+    itertools.tee: C,
+    os.fspath: C,
     _functools.cmp_to_key: C,
     sys.getrecursionlimit: B,
     sys.intern: B,
@@ -58,6 +62,7 @@ FUNCTIONS |= {
     struct.calcsize: B,
     abc.ABCMeta.__instancecheck__: B,
 }
+FUNCTIONS |= {value: C for value in vars(_heapq).values() if isinstance(value, types.BuiltinFunctionType)}
 #: functions of PyTorch that tell a setting; those that a version lacks are left out
 _SETTINGS = words(
     """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled

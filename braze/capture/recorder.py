@@ -132,6 +132,8 @@ class Recorder:
             graph_break("BZ1013", "an object of C++ is an argument, which a graph cannot hold")
         if kind is slice:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if kind is torch.SymBool:
+            return bool(value)
         if kind in Symbolic:
             return sizes.node_for(self, value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -116,6 +116,8 @@ def comprehensions_of_every_kind(x, n):
 )
 def match_of_every_pattern(x, v):
     match v:
+        case [torch.Tensor() as t]:
+            return x + t, "tensor"
         case None | True | False:
             return x, "constant"
         case "s" | b"s" as w:
@@ -132,8 +134,6 @@ def match_of_every_pattern(x, v):
             return x, "list", rest
         case {"k": k, **rest}:
             return x * k, "mapping", rest
-        case [torch.Tensor() as t]:
-            return x + t, "tensor"
         case _:
             return x, "other"
 
@@ -149,10 +149,10 @@ class Point:
 def match_of_classes(x, how):
     p = [Point(1, 2), Point(x, 3), {"p": Point(0, 0)}, (Point(1, 1), Point(2, 2))][how]
     match p:
-        case Point(1, y):
-            return x + y
         case Point(x=torch.Tensor() as t, y=k) if k:
             return t * k
+        case Point(1, y):
+            return x + y
         case {"p": Point(x=0) as q}:
             return x - q.y
         case (Point(a, b), Point(c)):

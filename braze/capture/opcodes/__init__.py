@@ -8,10 +8,10 @@ import types
 import torch
 
 from braze.capture.frame import Decoded
-from braze.capture.opcodes import building, calling, control, exceptions, names, operators, stack
+from braze.capture.opcodes import building, calling, control, exceptions, matching, names, operators, stack
 from braze.capture.opcodes.table import handlers
 
-FAMILIES = (building, calling, control, exceptions, names, operators, stack)
+FAMILIES = (building, calling, control, exceptions, matching, names, operators, stack)
 HANDLERS = handlers()
 TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 _cache: dict[types.CodeType, Decoded] = {}

@@ -6,7 +6,6 @@ import operator
 import sys
 from typing import Any
 
-from braze.capture.breaks import graph_break
 from braze.capture.opcodes.table import opcode
 from braze.capture.operations import binary, compare, contains, delete_item, get_item, set_item, text, unary
 from braze.capture.values import words
@@ -147,8 +146,3 @@ def format_simple(t: Any, f: Any, arg: int) -> None:
 def format_with_spec(t: Any, f: Any, arg: int) -> None:
     spec = f.stack.pop()
     f.stack[-1] = text(t, f.stack[-1], None, spec)
-
-
-@opcode("MATCH_MAPPING", "MATCH_SEQUENCE", "MATCH_CLASS", "MATCH_KEYS")
-def match(t: Any, f: Any, arg: int) -> None:
-    graph_break("BZ1006", "a structural pattern in a match statement", "write it as if statements")
