@@ -90,9 +90,8 @@ def test_as_a_decorator_it_holds_while_the_function_runs() -> None:
 
 def test_contexts_nest_and_an_exception_ends_them() -> None:
     with braze.set_stance("eager_on_recompile"):
-        with pytest.raises(ValueError, match="mine"), braze.set_stance("force_eager"):
-            assert stance.stance() is Stance.FORCE_EAGER
-            raise ValueError("mine")
+        with pytest.raises(ZeroDivisionError), braze.set_stance("force_eager"):
+            assert stance.stance() is Stance.FORCE_EAGER and 1 / 0
         assert stance.stance() is Stance.EAGER_ON_RECOMPILE
         again = braze.set_stance("force_eager")
         with again, again:
@@ -151,6 +150,17 @@ def test_fail_on_recompile_names_the_guard() -> None:
             Counted().call(X)
     f.call(X.double())
     assert f.graphs == 2
+
+
+def test_what_is_never_compiled_does_not_fail_on_recompile() -> None:
+    @braze.compile(backend="eager")
+    def doubles(xs: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+        for x in xs:
+            yield x * 2
+
+    assert torch.equal(next(doubles([X])), X * 2)
+    with braze.set_stance("fail_on_recompile"):
+        assert torch.equal(next(doubles([X])), X * 2)
 
 
 def test_eager_then_compile_learns_what_changes_from_two_calls() -> None:

@@ -131,7 +131,7 @@ class Site:
             self.seen: dict[int | None, Extents] = {}
             self.misses = 0
             self.seconds = 0.0
-            self.empty = 0
+            self.uncaptured = 0
             self.unfit = 0
             self.closures.clear()
             if self.entry is not None:
@@ -356,6 +356,7 @@ class Site:
     def _uncapturable(self, function: FunctionType) -> Answer | None:
         """Run the frame as it is; what it calls is still captured."""
         trace.count("frames_uncaptured")
+        self.uncaptured += 1
         if self.hooked:
             native.skip_code(function.__code__)
             return None
@@ -448,6 +449,8 @@ class Site:
                 before = self.seen.setdefault(owner, now)
                 self.symbolic |= changed_since(before, now)
                 return before is now
+            case Stance.FAIL_ON_RECOMPILE if self.uncaptured and not mine:
+                return True  # nothing of it is ever compiled
             case Stance.FAIL_ON_RECOMPILE:
                 raise refuse(
                     self.name,

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.fx
 
+import braze
 from braze.backends import default
 from braze.backends.registry import find_backend, list_backends
 from braze.backends.uncompiled import what_needs_autograd
@@ -133,3 +134,15 @@ def test_target_is_the_processor_for_cpu_inputs():
 
 def test_names_are_listed_before_any_is_imported():
     assert {"aot_eager", "braze", "eager"} <= set(list_backends())
+
+
+def test_a_callable_backend_gets_its_own_options_and_none_of_brazes():
+    got = []
+
+    def backend(gm, examples, options=None):
+        got.append(options)
+        return gm.forward
+
+    braze.compile(lambda x: x + 1, backend=backend, options={"recompile_limit": 3})(torch.ones(2))
+    braze.compile(lambda x: x + 1, backend=backend, options={"recompile_limit": 3, "level": 2})(torch.ones(2))
+    assert got == [None, {"level": 2}]
