@@ -70,7 +70,7 @@ read_item(Walk *walk, PyObject *parent, const Node *node)
         return node->index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, node->index) : NULL;
     }
     for (PyTypeObject *base = Py_TYPE(parent); base != NULL; base = base->tp_base) {
-        if (strcmp(base->tp_name, "collections.deque") == 0 && !(base->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+        if (strcmp(base->tp_name, "collections.deque") == 0) {
             return keep(walk, base->tp_as_sequence->sq_item(parent, node->index));
         }
     }
