@@ -10,6 +10,7 @@ import functools
 import importlib
 import logging
 import operator
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ def object_at(name: Name) -> Any:
         return type(object_at(rest[0]))
     if kind == "logger":
         return logging.getLogger(rest[0])
+    if kind == "pattern":
+        return re.compile(*rest)  # the very object that a module holds, as long as module re remembers it
     if kind == "operator":
         return functools.reduce(_attribute, rest, torch.ops)
     if kind == "globals":
@@ -87,6 +90,9 @@ def _candidates(value: Any) -> Iterator[Name]:
     if isinstance(value, _VALUES):
         yield "at", "torch", (str(value).removeprefix("torch."),)
         return
+    if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+        yield "pattern", value.pattern, value.flags & ~int(re.UNICODE)
+        return
     if isinstance(value, logging.Logger):
         yield "logger", value.name
         return
@@ -102,6 +108,8 @@ def _candidates(value: Any) -> Iterator[Name]:
     if type(value) is dict:
         yield "globals", value.get("__name__")
         return
+    if isinstance(value, types.FunctionType) and "<locals>" in value.__qualname__:
+        yield from _held_by_an_instance(value)
     yield from _by_its_own_word(value)
     if isinstance(value, type) and issubclass(value, type):
         for key, held in list(vars(sys.modules.get(value.__module__, types)).items()):
@@ -113,6 +121,16 @@ def _candidates(value: Any) -> Iterator[Name]:
         for key, held in list(vars(sys.modules.get(module, types)).items()):
             if held is value:
                 yield "at", module, (key,)
+
+
+def _held_by_an_instance(value: types.FunctionType) -> Iterator[Name]:
+    """A function made in another that an object of its module keeps: ``os.environ.encodekey``."""
+    for key, held in list(vars(sys.modules.get(value.__module__, types)).items()):
+        if isinstance(held, type | types.ModuleType | types.FunctionType):
+            continue
+        for own, found in list(getattr(held, "__dict__", {}).items()):
+            if found is value:
+                yield "at", value.__module__, (key, own)
 
 
 def _by_its_own_word(value: Any) -> Iterator[Name]:
