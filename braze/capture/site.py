@@ -304,7 +304,8 @@ class Site:
         options = self.session.options
         strict = options.fullgraph and not self.hooked and not self.resumed
         if bytecode.VERSION not in bytecode.VERSIONS:
-            return self._unknown_python(strict)
+            self._refuse_unknown_python(strict)
+            return None
         if cannot_resume(function.__code__):
             if strict:
                 raise CaptureError(
@@ -345,7 +346,7 @@ class Site:
             trace.count("captures_failed")
         return None
 
-    def _unknown_python(self, strict: bool) -> None:
+    def _refuse_unknown_python(self, strict: bool) -> None:
         """Nothing is captured by a Python whose instructions may mean something else."""
         what = f"Python {'.'.join(map(str, bytecode.VERSION))} is newer than this braze"
         hint = "use Python 3.11 to 3.13, or a newer braze"
