@@ -51,7 +51,9 @@ class Options:
     max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
     cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
     keep_captures: bool = option(
-        False, "keep captures on disk: a later process of the same code compiles without tracing", in_key=False
+        False,
+        "keep captures on disk: a later process of the same code compiles without tracing",
+        in_key=False,
     )
     trace_freely: bool = option(False, "allow impure calls inside the graph", in_key=False)
 
