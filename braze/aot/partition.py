@@ -39,6 +39,7 @@ def partition(
     """The Partition of a captured graph. ``decompositions``: operator -> function of simpler operators."""
     with tracing.stage("aot"):
         _refuse_training(gm)
+        _refuse_unusual_tensors(gm)
         inputs = [_input_spec(value) for value in example_inputs]
         with tracing.stage("aot.trace"):
             traced = trace(gm, example_inputs, decompositions or {})
@@ -83,6 +84,25 @@ def _refuse_training(gm: torch.fx.GraphModule) -> None:
                 why="braze compiles inference only for now",
                 hints=["run the model under torch.no_grad() or torch.inference_mode()"],
                 origin=node.meta.get("origin"),
+            )
+
+
+def _refuse_unusual_tensors(gm: torch.fx.GraphModule) -> None:
+    """A lazy conjugate or negation is a flag that sizes and strides do not tell; a meta tensor has no memory."""
+    for node in gm.graph.nodes:
+        val = node.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            continue
+        if val.is_conj() or val.is_neg():
+            raise Unsupported(
+                "BZ2003",
+                "a lazily conjugated or negated tensor",
+                hints=["call .resolve_conj().resolve_neg()"],
+                origin=node.meta.get("origin"),
+            )
+        if val.device.type == "meta":
+            raise Unsupported(
+                "BZ2003", "a tensor without data, on the meta device", origin=node.meta.get("origin")
             )
 
 

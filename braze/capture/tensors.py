@@ -96,6 +96,11 @@ def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
         graph_break("BZ1004", "Tensor.is_inference() of a tensor that the graph makes")
     if name in QUERIES:
         return fn(*args, **kwargs)
+    if name == "requires_grad_" and t.tree.node_of(args[0]) is not None:
+        wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        if wanted is args[0].requires_grad:
+            return args[0]
+        graph_break("BZ1010", "requires_grad_ of a tensor that comes from outside")
     if name == "__getattribute__":
         return tensor_attr(t, args[0], args[1], False)
     if name == "__setattr__":

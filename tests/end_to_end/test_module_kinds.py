@@ -16,3 +16,15 @@ def test_kinds(name: str) -> None:
     seen = observe(name, lambda fn: braze.compile(fn, backend="eager"))
     for ours, theirs in zip(seen, expected, strict=True):
         assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["modes_switched_inside", "complex_tensors", "masked_and_meta_and_undefined", "batch_norm_in_every_mode"],
+)
+def test_kinds_with_kernels(name: str) -> None:
+    braze.reset()
+    expected = observe(name, lambda fn: fn, exact=False)
+    seen = observe(name, lambda fn: braze.compile(fn), exact=False)
+    for ours, theirs in zip(seen, expected, strict=True):
+        assert ours == theirs

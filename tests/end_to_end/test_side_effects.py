@@ -16,3 +16,19 @@ def test_side_effects(name: str) -> None:
     seen = observe(name, lambda fn: braze.compile(fn, backend="eager"))
     for ours, theirs in zip(seen, expected, strict=True):
         assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "inputs_and_their_views_written",
+        "an_exception_of_an_operation_half_way",
+        "buffers_and_parameters_rebound",
+    ],
+)
+def test_side_effects_with_kernels(name: str) -> None:
+    braze.reset()
+    expected = observe(name, lambda fn: fn, exact=False)
+    seen = observe(name, lambda fn: braze.compile(fn), exact=False)
+    for ours, theirs in zip(seen, expected, strict=True):
+        assert ours == theirs
