@@ -22,8 +22,8 @@ _UNARY = {
     BOOL: "logical_not isnan isinf",
 }
 _BINARY = {
-    KEEP: "add sub mul maximum minimum rsub pow remainder fmod bitwise_and bitwise_or bitwise_xor addcmul addcdiv lerp",
-    FLOAT: "div atan2",
+    KEEP: "add sub mul maximum minimum rsub pow remainder fmod floor_divide bitwise_and bitwise_or bitwise_xor addcmul addcdiv lerp",
+    FLOAT: "div atan2 copysign",
     BOOL: "eq ne lt le gt ge logical_and logical_or logical_xor",
 }
 #: these take floating-point numbers only
@@ -49,6 +49,7 @@ _NOT_BOOL = frozenset(
         "pow",
         "remainder",
         "fmod",
+        "floor_divide",
     }
 )
 _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
@@ -68,7 +69,7 @@ def entry_of(op: Any) -> tuple[str, str, int] | None:
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
     if op.namespace != "aten" or name not in _FAMILIES:
         return None
-    if op._schema.is_mutable or "mode" in overload or overload == "decimals":
+    if op._schema.is_mutable or overload == "decimals":
         return None
     if name.startswith("clamp") and overload == "Tensor":
         return None
@@ -84,7 +85,7 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name, rule, count = entry
     operands = list(args[:count])
     if len(operands) < count or (kwargs and not (name in _TAKE_SCALE and set(kwargs) <= {"alpha"})):
-        if set(kwargs) - {"alpha", "approximate", "value"}:
+        if set(kwargs) - {"alpha", "approximate", "value", "rounding_mode"}:
             return NotImplemented
     if kwargs.get("approximate", "none") not in ("none", "tanh"):
         return NotImplemented
@@ -100,6 +101,10 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         limits = [a for a in (*args[1:], *kwargs.values()) if a is not None]
         if not dtype.is_floating_point and any(type(a) is not int for a in limits):
             return NotImplemented
+    if (mode := kwargs.get("rounding_mode")) is not None:
+        if mode not in ("floor", "trunc") or dtype is torch.bool:
+            return NotImplemented
+        rule = KEEP
     if rule is FLOAT and not dtype.is_floating_point:
         dtype = torch.get_default_dtype()
     if rule is BOOL:
