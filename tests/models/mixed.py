@@ -107,7 +107,6 @@ MULTIMODAL = (
     Case("align-text", "AlignTextModel", SIZES, masked),
     Case("flava-text", "FlavaTextModel", SIZES, masked),
     Case("flava-image", "FlavaImageModel", _VIT, picture()),
-    Case("vilt", "ViltModel", _VIT, seen_and_read()),
     Case("visual_bert", "VisualBertModel", dict(SIZES, visual_embedding_dim=16), lambda b: {**masked(b), "visual_embeds": waves(b, 4, 16)}),
     Case("lxmert", "LxmertModel", dict(SIZES, l_layers=1, r_layers=1, x_layers=1, visual_feat_dim=16), lambda b: {**masked(b), "visual_feats": waves(b, 4, 16), "visual_pos": waves(b, 4, 4)}),
     Case("git", "GitForCausalLM", dict(SIZES, vision_config=_VIT), seen_and_read()),
