@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import operator
 import re
 import sys
 import types
@@ -249,8 +248,3 @@ def _module(name: Any) -> types.ModuleType:
     if not isinstance(name, str) or name.partition(".")[0] not in sys.modules:
         raise LookupError(f"no module {name!r}")
     return importlib.import_module(name)
-
-
-def is_operator_module(function: Any) -> bool:
-    """Whether a function is one of module ``operator``."""
-    return getattr(function, "__module__", "") in ("_operator", operator.__name__)

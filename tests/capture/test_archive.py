@@ -500,4 +500,5 @@ def test_a_later_process_loads_what_an_earlier_one_traced(tmp_path: Path) -> Non
     assert same_result == "True" and int(traced) > 0 and loaded == "0"
     assert process() == ["True", "0", traced]
     module.write_text(MODULE.replace("x * FACTOR", "x * FACTOR - 3"))
-    assert process() == ["True", traced, "0"]
+    same_result, again, loaded = process()  # frames of PyTorch's own may still be loaded
+    assert same_result == "True" and int(again) > 0 and int(again) + int(loaded) == int(traced)
