@@ -131,11 +131,16 @@ FLOATS: dict[str, Callable[[torch.Tensor, float], Any]] = {
 }
 
 
+#: PyTorch 2.11 looks at exponents
+OLD = torch.__version__ < "2.12"
+
+
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("backend", ["eager", "braze"])
 def test_a_float_that_changes_is_an_input(name: str, backend: str) -> None:
     calls = [(torch.rand(4), 0.3 + i) for i in range(6)]
-    assert captures(FLOATS[name], calls, backend=backend) <= (4 if name == "broken" else 2)
+    decides = name == "power" and OLD  # on the exponent
+    assert captures(FLOATS[name], calls, backend=backend) <= (6 if decides else 4 if name == "broken" else 2)
 
 
 def test_learning_rates_do_not_recompile() -> None:
