@@ -23,6 +23,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_objects,
     corpus_records,
     corpus_statements,
+    corpus_surroundings,
     corpus_tensors,
 )
 from tests.end_to_end.conformance import SCENARIOS, WHOLE, WITH_KERNELS, observe
