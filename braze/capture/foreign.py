@@ -35,6 +35,8 @@ MODULES: dict[str, str] = {
     "torch.nn.attention.flex_attention": "flex_attention takes functions that change scores",
     "torch.utils.checkpoint": "a checkpointed function runs again in the backward",
 }
+#: once torch.compile has run, the construction of every module ends with a note of it in PyTorch's own books
+BOOKS, BOOKKEEPING = "torch._dynamo.mutation_guard", "GenerationTracker.tag"
 
 
 #: codes of the functions that the makers of torch.func give back
