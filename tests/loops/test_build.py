@@ -14,6 +14,7 @@ from braze.loops import build
 from braze.loops.dtypes import compute_type, from_torch, integer_range, round_float, wrap_integer
 from braze.loops.interpret import NUMPY, apply, from_storage, to_storage
 from braze.loops.ir import DType, Node, Op
+from braze.support.errors import Unsupported
 from braze.symbolic.expr import ZERO, axis_symbol
 
 X = build.load("x", DType.F32, axis_symbol("i", 8))
@@ -159,5 +160,5 @@ def test_every_torch_type_of_ours_is_known() -> None:
     assert compute_type(DType.F16) is DType.F32
     assert compute_type(DType.I8) is DType.I8
     assert not DType.C64.is_computable
-    with pytest.raises(KeyError):
+    with pytest.raises(Unsupported):
         from_torch(torch.qint8)
