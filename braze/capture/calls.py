@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional
 
 from braze import native
-from braze.capture import effects, foreign, generators, policy, scans
+from braze.capture import effects, foreign, generators, policy, scans, scripted
 from braze.capture.attributes import class_lookup, instance_value, load_attr
 from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
@@ -359,6 +359,8 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     cls = type(fn)
     if cls is weakref.ref:
         return follow(t, fn)
+    if scripted.is_scripted(fn):
+        return scripted.call_scripted(t, fn, args, kwargs, tail)
     found, owner, _ = class_lookup(cls, "__call__")
     if found is torch.nn.Module.__call__:
         return call_module(t, fn, args, kwargs, tail)
