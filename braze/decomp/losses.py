@@ -21,15 +21,13 @@ def nll_loss_forward(
     if x.numel() == 0 or x.dim() not in (1, 2, 4):
         return NotImplemented
     dim = 0 if x.dim() == 1 else 1
-    kept = aten.ne.Scalar(target, ignore_index)
-    safe = aten.where.self(kept, target, aten.full.default([], 0, dtype=target.dtype, device=target.device))
+    kept, safe = _targets(target, ignore_index)
     at = aten.unsqueeze.default(safe, dim)
     wide = widened(x)
     losses = aten.neg.default(aten.squeeze.dim(aten.gather.default(wide, dim, at), dim))
     zero = aten.full.default([], 0.0, dtype=wide.dtype, device=x.device)
     if weight is not None:
-        weights = aten.index_select.default(widened(weight), 0, aten.view.default(safe, [-1]))
-        weights = aten.view.default(weights, list(target.shape))
+        weights = _weights(weight, safe)
         losses = aten.mul.Tensor(losses, weights)
         weights = aten.where.self(kept, weights, zero)
     else:
@@ -42,6 +40,47 @@ def nll_loss_forward(
     if reduction == 1:
         result = aten.div.Tensor(result, total)
     return cast(result, x.dtype), cast(total, x.dtype)
+
+
+def _targets(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Which targets count, and the targets with 0 for those that do not."""
+    kept = aten.ne.Scalar(target, ignore_index)
+    zero = aten.full.default([], 0, dtype=target.dtype, device=target.device)
+    return kept, aten.where.self(kept, target, zero)
+
+
+def _weights(weight: Tensor, classes: Tensor) -> Tensor:
+    """The weight of each class named."""
+    found = aten.index_select.default(widened(weight), 0, aten.reshape.default(classes, [-1]))
+    return aten.view.default(found, list(classes.shape))
+
+
+@decompose(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total: Tensor,
+) -> Any:
+    """-grad · weight where the class is the target, else 0: a comparison per element, that later ones fuse with."""
+    if x.numel() == 0 or x.dim() not in (1, 2, 4):
+        return NotImplemented
+    dim = 0 if x.dim() == 1 else 1
+    kept, safe = _targets(target, ignore_index)
+    each = widened(grad)
+    if reduction == 1:
+        each = aten.div.Tensor(each, widened(total))
+    if weight is not None:
+        each = aten.mul.Tensor(each, _weights(weight, safe))
+    zero = aten.full.default([], 0.0, dtype=each.dtype, device=x.device)
+    each = aten.where.self(kept, aten.neg.default(each), zero)
+    classes = aten.arange.start_step(0, x.shape[dim], 1, dtype=torch.int64, device=x.device)
+    classes = aten.view.default(classes, [x.shape[dim], *[1] * (x.dim() - dim - 1)])
+    hit = aten.eq.Tensor(aten.unsqueeze.default(cast(safe, torch.int64), dim), classes)
+    return cast(aten.where.self(hit, aten.unsqueeze.default(each, dim), zero), x.dtype)
 
 
 @decompose(aten.mse_loss.default)

@@ -58,6 +58,18 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps:
     return cast(y, x.dtype)
 
 
+@decompose(aten._fused_rms_norm.default)
+def fused_rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Any:
+    """As rms_norm; also 1/std for the backward."""
+    if x.numel() == 0 or x.is_complex() or not x.dtype.is_floating_point:
+        return NotImplemented
+    wide = widened(x)
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    mean = aten.mean.dim(aten.mul.Tensor(wide, wide), dims, True)
+    rstd = aten.rsqrt.default(aten.add.Scalar(mean, torch.finfo(wide.dtype).eps if eps is None else eps))
+    return cast(_affine(aten.mul.Tensor(wide, rstd), weight, None), x.dtype), rstd
+
+
 @decompose(aten.native_group_norm.default)
 def native_group_norm(
     x: Tensor,
@@ -104,23 +116,35 @@ def batch_norm(
     """Normalize each channel; in training by the batch, updating the running statistics."""
     if x.numel() == 0 or x.dim() < 2:
         return NotImplemented
+    found = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    if found is None:
+        return NotImplemented
+    y, mean, var = found
+    if training:
+        _keep(running_mean, mean, momentum)
+        _keep(running_var, _unbiased(var, x), momentum)
+    return y
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(result, mean, variance), the latter of the batch or the running ones."""
     wide = widened(x)
     if training:
         mean, var = _batch_statistics(wide)
-        if running_mean is not None:
-            _update(running_mean, mean, momentum)
-        if running_var is not None:
-            count = x.numel() // x.shape[1]
-            _update(
-                running_var,
-                aten.mul.Scalar(var, count / (count - 1) if count > 1 else float("nan")),
-                momentum,
-            )
+    elif running_mean is None or running_var is None:
+        return None
     else:
-        if running_mean is None or running_var is None:
-            return NotImplemented
         mean, var = widened(running_mean), widened(running_var)
-    return cast(_scaled(wide, mean, var, weight, bias, eps), x.dtype)
+    return cast(_scaled(wide, mean, var, weight, bias, eps), x.dtype), mean, var
 
 
 @decompose(aten._native_batch_norm_legit_no_training.default)
@@ -141,15 +165,139 @@ def batch_norm_no_training(
     return y, empty, empty
 
 
+@decompose(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """As batch_norm; also mean and 1/std of the batch for the backward, empty outside training."""
+    if x.numel() == 0 or x.dim() < 2:
+        return NotImplemented
+    found = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    if found is None:
+        return NotImplemented
+    y, mean, var = found
+    # mixed types: statistics come in the type of the parameters
+    kept = x.dtype if weight is None or x.device.type != "cpu" else weight.dtype
+    if x.device.type != "cpu":
+        kept = compute_dtype(x.dtype)
+    if not training:
+        empty = aten.empty.memory_format([0], dtype=kept, device=x.device)
+        return y, empty, empty
+    _keep(running_mean, mean, momentum)
+    _keep(running_var, _unbiased(var, x), momentum)
+    invstd = aten.rsqrt.default(aten.add.Scalar(var, eps))
+    return y, cast(mean, kept), cast(invstd, kept)
+
+
+@decompose(aten._native_batch_norm_legit.no_stats)
+def native_batch_norm_no_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Any:
+    """By the batch's statistics, which nobody keeps."""
+    return native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
+@decompose(aten._native_batch_norm_legit_functional.default)
+def native_batch_norm_functional(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """As native_batch_norm; the new running statistics are results."""
+    if x.numel() == 0 or x.dim() < 2 or not training:
+        return NotImplemented
+    made = native_batch_norm(x, weight, bias, None, None, training, momentum, eps)
+    mean, var = _batch_statistics(widened(x))
+    return (
+        *made,
+        _moved(running_mean, mean, momentum),
+        _moved(running_var, _unbiased(var, x), momentum),
+    )
+
+
+@decompose(aten._batch_norm_with_update.default)
+def batch_norm_with_update(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """As native_batch_norm in training, with a reserve that its backward does not need."""
+    made = native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+    if made is NotImplemented:
+        return NotImplemented
+    return (*made, aten.empty.memory_format([0], dtype=torch.uint8, device=x.device))
+
+
+@decompose(aten.cudnn_batch_norm.default)
+def cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """As native_batch_norm, with a reserve that its backward does not need."""
+    made = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    if made is NotImplemented:
+        return NotImplemented
+    return (*made, aten.empty.memory_format([0], dtype=torch.uint8, device=x.device))
+
+
+@decompose(aten.miopen_batch_norm.default)
+def miopen_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """As native_batch_norm."""
+    return native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
 def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     dims = [0, *range(2, x.dim())]
     var, mean = aten.var_mean.correction(x, dims, correction=0)
     return mean, var
 
 
-def _update(running: Tensor, batch: Tensor, momentum: float) -> None:
+def _unbiased(var: Tensor, x: Tensor) -> Tensor:
+    """The variance of the population that the batch was taken from."""
+    count = x.numel() // x.shape[1]
+    return aten.mul.Scalar(var, count / (count - 1) if count > 1 else float("nan"))
+
+
+def _moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
+    """A running statistic, moved towards the batch's."""
     kept = aten.mul.Scalar(running, 1 - momentum)
-    aten.copy_.default(running, aten.add.Tensor(kept, aten.mul.Scalar(cast(batch, running.dtype), momentum)))
+    return aten.add.Tensor(kept, aten.mul.Scalar(cast(batch, running.dtype), momentum))
+
+
+def _keep(running: Tensor | None, batch: Tensor, momentum: float) -> None:
+    if running is not None:
+        aten.copy_.default(running, _moved(running, batch, momentum))
 
 
 def _scaled(

@@ -23,6 +23,7 @@ FAMILIES = (
     "linear",
     "losses",
     "normalization",
+    "normalization_gradients",
     "pooling",
     "reductions",
     "shapes",

@@ -65,3 +65,24 @@ def logsumexp(x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Any:
     if not keepdim and dims:
         y = aten.squeeze.dims(y, dims)
     return cast(y, dtype)
+
+
+@decompose(aten._softmax_backward_data.default)
+def softmax_backward(grad: Tensor, y: Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+    """(grad - sum(grad · y)) · y."""
+    if y.numel() == 0 or y.is_complex():
+        return NotImplemented
+    wide, weights = widened(grad), widened(y)
+    total = aten.sum.dim_IntList(aten.mul.Tensor(wide, weights), [dim], True)
+    return cast(aten.mul.Tensor(aten.sub.Tensor(wide, total), weights), input_dtype)
+
+
+@decompose(aten._log_softmax_backward_data.default)
+def log_softmax_backward(grad: Tensor, y: Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+    """grad - exp(y) · sum(grad)."""
+    if y.numel() == 0:
+        return NotImplemented
+    wide = widened(grad)
+    total = aten.sum.dim_IntList(wide, [dim], True)
+    taken = aten.mul.Tensor(aten.exp.default(widened(y)), total)
+    return cast(aten.sub.Tensor(wide, taken), input_dtype)

@@ -4,12 +4,15 @@ Imports loops, graph, symbolic and base.
 """
 
 from braze.lower import (  # the families register their rows
+    activation_gradients,
     activations,
     contractions,
     indexing,
+    loss_gradients,
     pointwise,
     reductions,
     shape,
+    view_gradients,
     views,
 )
 from braze.lower.program import lower, lower_graph
@@ -17,13 +20,16 @@ from braze.lower.registry import LOWERINGS
 
 __all__ = [
     "LOWERINGS",
+    "activation_gradients",
     "activations",
     "contractions",
     "indexing",
+    "loss_gradients",
     "lower",
     "lower_graph",
     "pointwise",
     "reductions",
     "shape",
+    "view_gradients",
     "views",
 ]

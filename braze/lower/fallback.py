@@ -25,6 +25,22 @@ INTENDED = frozenset(
         "randperm", "multinomial", "normal", "uniform", "exponential", "sort", "topk", "empty", "empty_strided",
         "_assert_async", "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d", "upsample_bicubic2d",
         "upsample_nearest2d", "cumsum", "cumprod",
+        # gradients
+        "convolution_backward", "embedding_dense_backward", "_embedding_bag_backward", "_ctc_loss_backward",
+        "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_cudnn_attention_backward",
+        "avg_pool2d_backward", "avg_pool3d_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
+        "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d_backward", "fractional_max_pool2d_backward", "fractional_max_pool3d_backward",
+        "upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward",
+        "_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward", "_upsample_nearest_exact3d_backward",
+        "upsample_linear1d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward",
+        "upsample_trilinear3d_backward", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward",
+        "grid_sampler_2d_backward", "grid_sampler_3d_backward", "col2im", "im2col", "masked_scatter_backward",
+        "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
+        "replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward",
+        "scatter", "scatter_add", "scatter_reduce", "index_add", "index_put", "index_copy", "masked_scatter", "put", "take",
+        "unfold_backward", "_pdist_backward", "_cdist_backward",
     }
 )  # fmt: skip
 

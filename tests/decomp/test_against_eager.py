@@ -8,36 +8,10 @@ import pytest
 import torch
 
 from braze.decomp.registry import ours
+from tests.decomp.gradients import ELSEWHERE, GRADIENTS
+from tests.decomp.samples import INF, NAN, bools, ints, numbers, plain, unit
 
 aten = torch.ops.aten
-INF, NAN = float("inf"), float("nan")
-
-
-def numbers(*shape: int, dtype: torch.dtype = torch.float64, special: bool = True) -> torch.Tensor:
-    """Random numbers with zeros, infinities and nan strewn in."""
-    x = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + 7), dtype=torch.float64) * 2
-    flat = x.view(-1)
-    if special and flat.numel() > 8:
-        for i, value in enumerate((0.0, -0.0, INF, -INF, NAN)):
-            flat[(i * 7 + 1) % flat.numel()] = value
-    return x.to(dtype)
-
-
-def plain(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return numbers(*shape, dtype=dtype, special=False)
-
-
-def unit(*shape: int) -> torch.Tensor:
-    return plain(*shape).sigmoid()
-
-
-def ints(*shape: int, high: int = 5) -> torch.Tensor:
-    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(3))
-
-
-def bools(*shape: int) -> torch.Tensor:
-    return plain(*shape) > 0
-
 
 cpu = torch.device("cpu")
 
@@ -214,8 +188,15 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ],
 }
 
+CASES |= GRADIENTS
+
 #: entered, but their results are memory without contents
 NO_VALUES = {aten.new_empty.default}
+
+
+def written(op: Any, args: list[Any]) -> list[torch.Tensor]:
+    """The arguments that batch normalization updates."""
+    return [a for a in args if isinstance(a, torch.Tensor)] if "batch_norm" in str(op) else []
 
 
 def flat(result: Any) -> list[torch.Tensor]:
@@ -223,7 +204,7 @@ def flat(result: Any) -> list[torch.Tensor]:
 
 
 def test_every_decomposition_has_a_case():
-    assert set(ours()) - NO_VALUES == set(CASES)
+    assert set(ours()) - NO_VALUES - ELSEWHERE == set(CASES)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +217,13 @@ def test_it_gives_what_eager_gives(op, args, kwargs):
     got = ours()[op](*copies, **kwargs)
     if got is NotImplemented:
         return  # the operator stays: test_it_declines lists where
-    want = flat(op(*args, **kwargs))
-    got = flat(got)
-    for have, expected in zip(got, want):
+    theirs = [a.clone() if isinstance(a, torch.Tensor) and a._base is None else a for a in args]
+    want = flat(op(*theirs, **kwargs)) + written(op, theirs)
+    got = flat(got) + written(op, copies)
+    for have, expected in zip(got, want, strict=True):
+        if expected is None:
+            assert have is None
+            continue
         assert have.dtype == expected.dtype
         assert have.shape == expected.shape or expected.numel() == 0
         close = 1e-9 if expected.dtype == torch.float64 else None
@@ -253,7 +238,11 @@ def test_it_declines_only_what_is_known():
             copies = [a.clone() if isinstance(a, torch.Tensor) and a._base is None else a for a in args]
             if ours()[op](*copies, **kwargs) is NotImplemented:
                 left.append((str(op), i))
-    assert left == [("aten.native_layer_norm.default", 3), ("aten.linspace.default", 2)]
+    assert left == [
+        ("aten.native_layer_norm.default", 3),
+        ("aten.linspace.default", 2),
+        ("aten.native_layer_norm_backward.default", 6),
+    ]
 
 
 HALF_CASES = [
@@ -309,3 +298,34 @@ def test_batch_norm_in_training_updates_the_running_statistics():
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(mean, want_mean)
     torch.testing.assert_close(var, want_var)
+
+
+def test_the_gradient_of_rms_norm_is_autograds():
+    x, weight = plain(3, 2, 8).requires_grad_(), plain(2, 8).requires_grad_()
+    y = aten.rms_norm.default(x, [2, 8], weight, 1e-6)
+    grad = plain(3, 2, 8) * 0.3
+    want = torch.autograd.grad(y, (x, weight), grad)
+    with torch.no_grad():
+        rstd = ours()[aten._fused_rms_norm.default](x, [2, 8], weight, 1e-6)[1]
+        got = ours()[aten._fused_rms_norm_backward.default](grad, x, [2, 8], rstd, weight, [True, True])
+    torch.testing.assert_close(got, want)
+
+
+def test_batch_norms_of_other_libraries_are_the_plain_one():
+    x, weight, bias, mean, var = plain(4, 3, 5), plain(3), plain(3), plain(3), unit(3)
+    want = aten.native_batch_norm.default(x, weight, bias, mean.clone(), var.clone(), True, 0.1, 1e-5)
+    rules, grad = ours(), plain(4, 3, 5) * 0.3
+    for op in (aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default):
+        got = rules[op](x, weight, bias, mean.clone(), var.clone(), True, 0.1, 1e-5)
+        torch.testing.assert_close(got[:3], want)
+    _, save_mean, invstd = want
+    mask, empty = [True, True, True], torch.empty(0)
+    plain_one = rules[aten.native_batch_norm_backward.default]
+    expected = plain_one(grad, x, weight, mean, var, save_mean, invstd, True, 1e-5, mask)
+    common = (weight, mean, var, save_mean, invstd)
+    for op, args in (
+        (aten.cudnn_batch_norm_backward.default, (x, grad, *common, 1e-5, empty)),
+        (aten.miopen_batch_norm_backward.default, (x, grad, *common, 1e-5)),
+        (aten.batch_norm_backward.default, (grad, x, *common, True, 1e-5, mask, empty)),
+    ):
+        torch.testing.assert_close(rules[op](*args), expected)

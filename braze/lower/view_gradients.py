@@ -1,0 +1,117 @@
+"""Gradients of views: zeros with the gradient in the window that the view showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from braze.loops import build
+from braze.loops.ir import DType, Node, Op
+from braze.lower.lazy import Index, Lazy
+from braze.lower.pointwise_core import merge_ops
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import aten, lowering
+from braze.symbolic.expr import ZERO, Expr
+
+#: for an index of the whole: whether it lies in the window, and where
+Place = Callable[[Index], tuple[Node, list[Expr]]]
+
+
+def placed(g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], place: Place) -> Any:
+    """Zeros of ``sizes`` with ``grad`` in a window."""
+    if not grad.dtype.is_computable:
+        return NotImplemented
+    g.realize_if_costly(grad)
+
+    def inner(index: Index) -> Node:
+        inside, at = place(index)
+        return build.masked(inside, grad.load(at), build.const(0, grad.dtype))
+
+    return Lazy(
+        g.symbols.exprs(sizes), grad.dtype, grad.device, inner,
+        cost=grad.pending_cost + 2, ops=merge_ops([grad], g.op_name),
+    )  # fmt: skip
+
+
+@lowering(aten.slice_backward.default)
+def slice_backward(
+    g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], dim: int, start: Any, end: Any, step: Any
+) -> Any:
+    """Zeros around, and between where the step is more than one."""
+    dim = dim % len(sizes)
+    size = g.symbols.expr(sizes[dim]).value
+    if size is None or not all(isinstance(v, int) for v in (start, end, step)):
+        return NotImplemented
+    first, stop, _ = slice(start, end, step).indices(size)
+
+    def place(index: Index) -> tuple[Node, list[Expr]]:
+        i = index[dim]
+        inside = build.const(True, DType.BOOL)
+        if first:
+            inside = build.both(inside, build.binary(Op.GE, g.index_node(i), build.index(first)))
+        if stop < size:
+            inside = build.both(inside, build.lt(g.index_node(i), build.index(stop)))
+        if step != 1:
+            on = build.binary(Op.EQ, g.index_node((i - first) % step), build.index(0))
+            inside = build.both(inside, on)
+        at = list(index)
+        at[dim] = (i - first) // step if step != 1 else i - first
+        return inside, at
+
+    return placed(g, grad, sizes, place)
+
+
+@lowering(aten.select_backward.default)
+def select_backward(g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], dim: int, at: Any) -> Any:
+    """Zeros but at one index of a dimension."""
+    dim = dim % len(sizes)
+    where = g.symbols.expr(at)
+    if where.value is None:
+        return NotImplemented
+    if where.value < 0:
+        where = where + g.symbols.expr(sizes[dim])
+
+    def place(index: Index) -> tuple[Node, list[Expr]]:
+        here = build.binary(Op.EQ, g.index_node(index[dim]), g.index_node(where))
+        return here, [*index[:dim], *index[dim + 1 :]]
+
+    return placed(g, grad, sizes, place)
+
+
+@lowering(aten.diagonal_backward.default)
+def diagonal_backward(
+    g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], offset: int, dim1: int, dim2: int
+) -> Any:
+    """Zeros but on a diagonal."""
+    dim1, dim2 = dim1 % len(sizes), dim2 % len(sizes)
+
+    def place(index: Index) -> tuple[Node, list[Expr]]:
+        row, column = index[dim1], index[dim2]
+        here = build.binary(Op.EQ, g.index_node(column - row), build.index(offset))
+        rest = [i for d, i in enumerate(index) if d not in (dim1, dim2)]
+        return here, [*rest, row if offset >= 0 else column]
+
+    return placed(g, grad, sizes, place)
+
+
+@lowering(aten.unfold_backward.default)
+def unfold_backward(
+    g: ProgramBuilder, grad: Lazy, sizes: Sequence[Any], dim: int, size: Any, step: Any
+) -> Any:
+    """Each element of its window, where windows do not overlap."""
+    if not sizes or not isinstance(size, int) or not isinstance(step, int) or size > step or size == 0:
+        return NotImplemented
+    dim = dim % len(sizes)
+    windows = grad.sizes[dim]
+
+    def place(index: Index) -> tuple[Node, list[Expr]]:
+        i = index[dim]
+        window, within = i // step, i % step
+        inside = build.lt(g.index_node(window), g.index_node(windows))
+        if size < step:
+            inside = build.both(inside, build.lt(g.index_node(within), build.index(size)))
+        at = list(index)
+        at[dim] = window
+        return inside, [*at, within if size > 1 else ZERO]
+
+    return placed(g, grad, sizes, place)
