@@ -234,16 +234,23 @@ class FakeMode:
         """
         key = _functions.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
         if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
-            return func(*args, **kwargs)
+            return self._call(func, args, kwargs)
         found = _functions.recall(self.dispatch, key, args, kwargs)
         if found is not MISS:
             return found
         before = self.dispatch.writes
-        result = func(*args, **kwargs)
+        result = self._call(func, args, kwargs)
         _functions.store(
             key, args, kwargs, result, mutates=self.dispatch.writes != before or _has_effect(func, result)
         )
         return result
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call itself; where C++ would make numbers of symbolic sizes, by way of Python's composites."""
+        if self.env is None or not torch_compat.COMPOSITES_FIX_SIZES:
+            return func(*args, **kwargs)
+        with torch_compat.python_dispatcher():
+            return func(*args, **kwargs)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``func(*args, **kwargs)`` for an ATen operator on fakes; a memo hit skips the dispatcher."""

@@ -162,6 +162,9 @@ def storage_key(tensor: torch.Tensor) -> int:
 #: inside it, composite operators that a meta function calls take sizes that are symbols
 python_dispatcher = torch._C._EnablePythonDispatcher
 
+#: before 2.12, composite operators in C++ (matmul among them) ask for plain sizes, which fixes symbolic ones
+COMPOSITES_FIX_SIZES = VERSION < (2, 12)
+
 
 def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:
     """Wrap a meta tensor as ``FakeTensor(mode, meta, device)`` would, without its checks."""
@@ -234,7 +237,15 @@ def symbolic_environment() -> Any:
         # the handler takes itself away on its first record, but the text of that record imports Inductor
         logging.getLogger("torch.__trace").handlers.clear()
     # sizes that only data tell are no symbols: such operators end the graph
+    _pooled_sizes_without_cases()
     return _symbolic_shapes().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+
+
+@functools.cache
+def _pooled_sizes_without_cases() -> None:
+    """Before 2.12, sizes of pooling are divided with an ``if`` on the remainder, which never changes the result."""
+    if VERSION < (2, 12):
+        importlib.import_module("torch._meta_registrations").__dict__["div_rtn"] = operator.floordiv
 
 
 @functools.cache
