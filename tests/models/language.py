@@ -149,7 +149,7 @@ TRANSLATORS = (
     Case("t5-labels", "T5ForConditionalGeneration", _T5, translated_labels),
     Case("t5-encoder", "T5EncoderModel", _T5, masked),
     Case("mt5", "MT5ForConditionalGeneration", _T5, translated_labels),
-    Case("umt5", "UMT5ForConditionalGeneration", _T5, translated),
+    Case("umt5", "UMT5ForConditionalGeneration", _T5, translated, minds_compilers=True),
     Case("longt5", "LongT5ForConditionalGeneration", dict(_T5, local_radius=4), translated),
     Case("bart", "BartForConditionalGeneration", _BART, translated),
     Case("bart-labels", "BartForConditionalGeneration", _BART, translated_labels),
