@@ -50,6 +50,14 @@ class Options:
     )
     max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
     cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
+    capture_scalar_outputs: bool = option(
+        False, "a number read out of a tensor (.item(), int(t)) is a symbol, not a graph break", in_key=False
+    )
+    capture_dynamic_output_shape_ops: bool = option(
+        False,
+        "sizes that only the data decide (nonzero, x[mask]) are symbols, not graph breaks",
+        in_key=False,
+    )
     keep_captures: bool = option(
         False,
         "keep captures on disk: a later process of the same code compiles without tracing",

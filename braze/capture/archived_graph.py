@@ -29,6 +29,8 @@ def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
     for node in module.graph.nodes:
         if node.op == "call_module":
             raise NotArchived("the graph calls a module")
+        if fakes.holds_unbacked((node.meta.get("val"),)):
+            raise NotArchived("the graph has numbers or sizes that only the data tell")
         held = _attribute(module, node.target) if node.op == "get_attr" else None
         meta = node.meta
         origin = meta.get("origin")
@@ -69,9 +71,13 @@ def revive(module: torch.fx.GraphModule, capture: Capture, reals: Sequence[Any])
     try:
         with state.outside_inference(), mode:
             examples = tuple(map(_example, itertools.repeat(mode), reals, capture.inputs, capture.specs))
-            for node, fake, source in zip(_placeholders(module), examples, capture.inputs, strict=True):
+            for node, real, fake, source in zip(
+                _placeholders(module), reals, examples, capture.inputs, strict=True
+            ):
                 node.meta["val"] = fake
                 node.meta["source"] = str(source)
+                if isinstance(real, torch.Tensor):
+                    node.meta["requires_grad"], node.meta["leaf"] = real.requires_grad, real.is_leaf
             if mode.env is not None:
                 _establish(capture, mode, examples)
             _Walk(module, mode).run()

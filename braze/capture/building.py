@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.capture import raised, sizes
+from braze.capture import raised, sizes, unbacked
 from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.replay import native_new
@@ -113,11 +113,13 @@ class RecipeTable:
 
     def symbolic(self, value: Any) -> Recipe:
         """A symbolic number, as computed by the graph; one that no graph can compute is guarded to stay the same."""
-        if isinstance(value, torch.SymBool):
+        if isinstance(value, torch.SymBool) and not unbacked.is_unbacked(value):
             return Constant(bool(value))
         try:
             node = sizes.node_for(self.t.recorder, value)
         except BreakSignal:
+            if unbacked.is_unbacked(value):
+                raise Unrebuildable(value) from None
             return Constant(int(value) if isinstance(value, torch.SymInt) else float(value))
         if not isinstance(node, torch.fx.Node):
             return Constant(node)

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.capture.breaks import graph_break
+from braze.graph import torch_compat
+
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
@@ -28,10 +31,17 @@ def is_input(t: Tracer, value: Any) -> bool:
     return type(value) is torch.SymFloat and t.mode.depends_on_floats(value)
 
 
+def is_read(t: Tracer, value: Any) -> bool:
+    """Whether a value is a float read out of a tensor, or computed from one."""
+    return type(value) is torch.SymFloat and t.mode.name_of(value) in t.mode.read_floats
+
+
 def combine(t: Tracer, function: Any, *operands: Any) -> Any:
     """``function`` of operands of which one is a float of the program's."""
     operands = tuple(known(v) for v in operands)
     kept: Any = TOTAL.get(function)
+    if any(is_read(t, v) for v in operands):
+        return combine_read(t, kept, function, operands)
     divides = kept is operator.truediv and type(operands[1]) not in (int, float)
     if kept is None or divides or not all(is_plain(v) or is_input(t, v) for v in operands):
         return function(*[settled(t, v) for v in operands])
@@ -44,6 +54,25 @@ def combine(t: Tracer, function: Any, *operands: Any) -> Any:
     node.meta.update(val=made, origin=t.here())
     t.recorder.symbols[made.node.expr] = node
     return made
+
+
+def combine_read(t: Tracer, kept: Any, function: Any, operands: tuple[Any, ...]) -> Any:
+    """``function`` of operands of which one was read out of a tensor: nothing is known of the result."""
+    divisor = operands[1] if kept is operator.truediv else 1
+    if kept is None or not (type(divisor) in (int, float) and divisor):
+        name = getattr(kept or function, "__name__", "an operation")
+        graph_break(
+            "BZ1020", f"{name} of a float that only the data tell may raise an exception", HINT_TENSOR
+        )
+    made = torch_compat.make_unbacked_float(t.mode.env)
+    t.mode.read_floats.add(t.mode.name_of(made))
+    node = t.recorder.graph.create_node("call_function", kept, tuple(map(t.recorder.argument, operands)), {})
+    node.meta.update(val=made, origin=t.here())
+    t.recorder.symbols[made.node._expr] = node
+    return made
+
+
+HINT_TENSOR = "compute with the tensor itself, and read the result out of it"
 
 
 def known(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from braze.capture import raised
+from braze.capture import raised, unbacked
 from braze.capture.breaks import BreakSignal, Stopped, skip_frame
 from braze.capture.frame import Frame
 from braze.support.errors import Origin
@@ -60,6 +60,9 @@ def catch(t: Tracer, f: Frame, error: Exception | BaseException) -> None:
         skip_frame("BZ1016", "too many instructions in one trace")
     if t.fake_error is not None and error is t.fake_error:
         raise error
+    signal = unbacked.undecided(t, error) if isinstance(error, RuntimeError) else None
+    if signal is not None:
+        raise signal
     raised.passing(t, f, error)
     at = f.at
     for start, end, target, depth, lasti in f.decoded.table:

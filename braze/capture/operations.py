@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import floats
+from braze.capture import floats, unbacked
 from braze.capture.breaks import graph_break
 from braze.capture.calls import call_c
 from braze.capture.shadows import DictShadow
@@ -237,6 +237,8 @@ def text(t: Tracer, value: Any, conversion: Any, spec: str) -> str:
     """What an f-string makes of a value."""
     if isinstance(value, torch.Tensor):
         return t.claim(UnknownText())  # most often the message of a check that holds
+    if unbacked.is_unbacked(value):
+        return t.claim(UnknownText())
     value = number(value)
     if type(value) in CONSTANTS:
         return format(conversion(value) if conversion is not None else value, spec)

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from braze import native
-from braze.capture import sizes
+from braze.capture import sizes, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
@@ -30,7 +30,7 @@ from braze.graph.torch_compat import TENSOR_BASE, disable_functions
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
-from braze.capture.values import words
+from braze.capture.values import MISSING, words
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 BASE = TENSOR_BASE
@@ -60,9 +60,20 @@ class Recorder:
         #: how many placeholders have each name
         self.stems: dict[str, int] = {}
         self.symbols: dict[Any, torch.fx.Node] = {}
+        #: symbols that only the data tell -> (tensor, dimension) of which they are the size
+        self.sized: dict[Any, tuple[torch.Tensor, int]] = {}
+        #: what is assumed of such symbols and has its check in the graph, and how many there were to look at
+        self.checked: set[Any] = set()
+        self.checks = 0
         self.calls = 0
+        #: subgraphs that the graph holds, by attribute
+        self.modules: dict[str, torch.fx.GraphModule] = {}
 
     # -- values and nodes
+
+    def knows(self, value: Any) -> bool:
+        """Whether a value has a node."""
+        return id(value) in self.nodes
 
     def node_of(self, value: Any) -> torch.fx.Node:
         """The node of a fake; an input not used before becomes a placeholder."""
@@ -106,6 +117,9 @@ class Recorder:
                     node = self.graph.create_node("placeholder", name, (), {}, name=name)
         node.meta["val"] = fake
         node.meta["role"] = "parameter" if self.t.is_model_state(place) else "user"
+        if isinstance(place.real, torch.Tensor):
+            # the fake may gain a history while tracing
+            node.meta["requires_grad"], node.meta["leaf"] = place.real.requires_grad, place.real.is_leaf
         self.placeholders.append((node, place))
         self.nodes[id(fake)] = (fake, node)
         return node
@@ -132,7 +146,7 @@ class Recorder:
             graph_break("BZ1013", "an object of C++ is an argument, which a graph cannot hold")
         if kind is slice:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
-        if kind is torch.SymBool:
+        if kind is torch.SymBool and not unbacked.is_unbacked(value):
             return bool(value)
         if kind in Symbolic:
             return sizes.node_for(self, value)
@@ -158,6 +172,9 @@ class Recorder:
         if self.t.unfaked:
             refuse_unfaked(self.t, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
+            number = unbacked.read(self, name, args[0])
+            if number is not MISSING:
+                return number
             refuse_data(name)
         if probe.is_doubtful(name, args, kwargs):
             refused = probe.eager_error(func, args, kwargs)
@@ -169,10 +186,14 @@ class Recorder:
         except BreakSignal:
             raise
         except Exception as error:
-            translate(error, name)
+            if unbacked.may_be_carried(self, error):
+                return self.call(func, args, kwargs)
+            translate(self, error, name)
             raise probe.eager_error(func, args, kwargs) or error from None
         if extents and extents != self.extents(kwargs["out"]):
             graph_break("BZ1010", f"{name} changes the shape of a tensor that comes from outside")
+        if self.mode.env is not None:
+            unbacked.note_checks(self)
         if not holds_tensor(result):
             if result is None and (mutates_without_result(name) or is_operator(func)):
                 self.note(func, args, kwargs, None)
@@ -198,6 +219,9 @@ class Recorder:
         node.meta["val"] = result
         self.calls += 1
         self.spread(node, result)
+        if self.mode.env is not None:
+            unbacked.claim(self, node, result)
+            unbacked.note_checks(self)
         return result
 
     def add_node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
@@ -347,14 +371,19 @@ def refuse_data(name: str) -> None:
         graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
     if name in ("__repr__", "__str__", "__format__"):
         graph_break("BZ1007", "a tensor is printed or formatted", "format outside the compiled function")
-    graph_break("BZ1004", f"Tensor.{name} reads what a tensor holds", "keep the value in a tensor")
+    hints = [unbacked.HINT_SCALARS] if name in unbacked.READERS or name == "tolist" else []
+    graph_break("BZ1004", f"Tensor.{name} reads what a tensor holds", "keep the value in a tensor", *hints)
 
 
-def translate(error: Exception, name: str) -> None:
+def translate(recorder: Recorder, error: Exception, name: str) -> None:
     """Break where an op cannot run on metadata alone; anything else is the user's error."""
     kind = type(error).__name__
-    if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"):
-        graph_break("BZ1013", f"the result of {name} depends on what its inputs hold", HINT_DATA)
+    if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
+        hint = unbacked.HINT_SCALARS if kind.startswith("Data") else unbacked.HINT_SHAPES
+        graph_break("BZ1013", f"the result of {name} depends on what its inputs hold", HINT_DATA, hint)
+    signal = unbacked.undecided(recorder.t, error)
+    if signal is not None:
+        raise signal
     if kind in (
         "UnsupportedOperatorException",
         "UnsupportedFakeTensorException",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copyreg
+import functools
 import logging
 import math
 import operator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import calls, markers, operations
+from braze.capture import calls, markers, operations, unbacked
 from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.iteration import advance, iterate, length
@@ -163,6 +164,8 @@ def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         return True
     if type(value) is torch.SymFloat and (kinds is float or (type(kinds) is tuple and float in kinds)):
         return True
+    if type(value) is torch.SymBool and (kinds in (bool, int) or (type(kinds) is tuple and bool in kinds)):
+        return True
     return isinstance(value, kinds)
 
 
@@ -243,8 +246,24 @@ def reversed_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.call_c(t, reversed, args, kwargs)
 
 
-for _function in (zip, map, filter, max, min):
+for _function in (zip, map, filter):
     over_all(_function)
+
+
+def extreme(function: Any, symbolic: Any) -> None:
+    """``max`` and ``min``: of numbers that only the data tell, a number like them."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if len(args) > 1 and not kwargs and any(map(unbacked.is_unbacked, args)):
+            if all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args):
+                return functools.reduce(symbolic, args)
+        return calls.call_c(t, function, tuple(own_iterable(t, a) for a in args), kwargs)
+
+    rule(function)(run)
+
+
+extreme(max, torch.sym_max)
+extreme(min, torch.sym_min)
 
 
 @rule(math.sqrt)
@@ -268,8 +287,14 @@ def number(kind: Any) -> None:
 
     def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         if args and isinstance(args[0], torch.Tensor):
+            read = unbacked.read(t.recorder, f"__{kind.__name__}__", args[0])
+            if read is not MISSING:
+                return read
             graph_break(
-                "BZ1004", f"{kind.__name__}() reads what a tensor holds", "keep the value in a tensor"
+                "BZ1004",
+                f"{kind.__name__}() reads what a tensor holds",
+                "keep the value in a tensor",
+                unbacked.HINT_SCALARS,
             )
         if args and type(args[0]) in operations.Symbolic:
             return (torch.sym_int if kind is int else torch.sym_float)(args[0])

@@ -20,6 +20,8 @@ def node_for(recorder: Recorder, value: Any) -> Any:
     known = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
     if known is not None:
         return known
+    if isinstance(value, torch.SymFloat) and value.node._expr in recorder.symbols:
+        return recorder.symbols[value.node._expr]
     return of_expression(recorder, value.node.expr, value)
 
 
@@ -30,6 +32,8 @@ def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
         return found
     if expr.is_Integer:
         return int(expr)
+    if expr.is_Boolean and not expr.free_symbols:
+        return bool(expr)
     if expr.is_Float or (expr.is_number and not expr.free_symbols):
         return float(expr)
     if expr.is_Symbol:
@@ -69,6 +73,13 @@ def of_symbol(recorder: Recorder, symbol: Any) -> Any:
                 node.meta["val"] = size
                 node.meta["origin"] = recorder.t.here()
                 return node
+    if symbol in recorder.sized:
+        tensor, dim = recorder.sized[symbol]
+        node = recorder.graph.create_node(
+            "call_function", torch.ops.aten.sym_size.int, (recorder.node_of(tensor), dim), {}
+        )
+        node.meta.update(val=tensor.shape[dim], origin=recorder.t.here())
+        return node
     graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
 
 
@@ -78,9 +89,13 @@ def make_value(recorder: Recorder, expr: Any) -> Any:
     assert env is not None
     known = torch_compat.hints(env)
     found = expr.xreplace({s: known[s] for s in expr.free_symbols if s in known})
+    if found.free_symbols:  # of what only the data tell there is no hint
+        found = None
+    if expr.is_Boolean:
+        return torch_compat.bool_of(env, expr)
     if expr.is_integer:
-        return env.create_symintnode(expr, hint=int(found))
-    return env.create_symfloatnode(expr, hint=float(found))
+        return env.create_symintnode(expr, hint=None if found is None else int(found))
+    return env.create_symfloatnode(expr, hint=None if found is None else float(found))
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -103,5 +118,14 @@ FUNCTIONS: dict[str, Any] = {
     "FloorToInt": math.floor,
     "RoundToInt": round,
     "Abs": abs,
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+    "And": operator.and_,
+    "Or": operator.or_,
+    "Not": torch.sym_not,
     **torch_compat.SYMBOLIC_MATH,
 }

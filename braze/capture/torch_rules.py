@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.capture import unbacked
 from braze.capture.rules import named, rule
 
 if TYPE_CHECKING:
@@ -112,3 +113,22 @@ def check_tensor_all(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """Checked when the graph runs; the message is torch's."""
     good = t.recorder.call(torch.all, (args[0],), {})
     t.recorder.note(torch._assert_async, (good,), {}, None)
+
+
+def checked(function: Any) -> None:
+    """A row for ``torch._check`` or one of its kin."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        unbacked.check(t, function, *args, **kwargs)
+
+    rule(function)(run)
+
+
+for _check in named(torch, "_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented"):
+    checked(_check)
+
+
+@rule(*named(torch, "_check_is_size"))
+def check_is_size(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """It is no negative number, nor above ``max``."""
+    unbacked.check_size(t, *args, **kwargs)

@@ -52,6 +52,8 @@ class _Dispatch(FakeTensorMode):
         if metadata.is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)
+        elif self.shape_env is not None and holds_unbacked(args):
+            result = metadata.MISS  # our rules decide by sizes; PyTorch's know what to assume of these
         else:
             result = metadata.result_of(self, func, args, kwargs)
         if result is metadata.MISS or result is NotImplemented:
@@ -70,9 +72,11 @@ class _Dispatch(FakeTensorMode):
 class FakeMode:
     """One trace's fakes: a FakeTensorMode, and a ShapeEnv where sizes may be symbolic."""
 
-    def __init__(self, dynamic: bool = False) -> None:
+    def __init__(self, dynamic: bool = False, scalars: bool = False, shapes: bool = False) -> None:
         torch_compat.settle_device_guard()
-        env = torch_compat.symbolic_environment() if dynamic else None
+        #: which of what only data tell may be symbols: numbers read out of tensors, sizes of results
+        self.scalars, self.shapes = scalars, shapes
+        env = torch_compat.symbolic_environment(scalars, shapes) if dynamic else None
         self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
         self.dispatch.owner = self
         self.env = env
@@ -84,6 +88,8 @@ class FakeMode:
         self.floats: dict[str, float] = {}
         #: those that nodes compute, with the floats that they are computed from
         self._derived: dict[str, frozenset[str]] = {}
+        #: those read out of tensors, or computed from such
+        self.read_floats: set[str] = set()
         self._storages: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
 
     def release(self) -> None:
@@ -140,7 +146,7 @@ class FakeMode:
     def become_dynamic(self) -> Any:
         """The ShapeEnv, made now where the mode was static so far."""
         if self.env is None:
-            self.env = torch_compat.symbolic_environment()
+            self.env = torch_compat.symbolic_environment(self.scalars, self.shapes)
             torch_compat.give_environment(self.dispatch, self.env)
         return self.env
 
@@ -307,9 +313,28 @@ class FakeMode:
             return fake.clone()
 
 
-def new_mode(dynamic: bool = False) -> FakeMode:
-    """A fresh FakeMode; ``dynamic``: with a ShapeEnv for symbolic sizes."""
-    return FakeMode(dynamic)
+def holds_unbacked(values: Any) -> bool:
+    """Whether a size of one of these tensors, or a number here, is one that only the data tell."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            if any(type(n) is torch.SymInt and torch_compat.is_unbacked(n) for n in value.shape):
+                return True
+        elif isinstance(value, (list, tuple)):
+            if holds_unbacked(value):
+                return True
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and torch_compat.is_unbacked(
+            value
+        ):
+            return True
+    return False
+
+
+def new_mode(dynamic: bool = False, *, scalars: bool = False, shapes: bool = False) -> FakeMode:
+    """A fresh FakeMode; ``dynamic``: with a ShapeEnv for symbolic sizes.
+
+    ``scalars`` and ``shapes``: numbers read out of tensors, and sizes that only the data tell, may be symbols.
+    """
+    return FakeMode(dynamic, scalars, shapes)
 
 
 def mode_of(values: Any) -> FakeMode | None:

@@ -231,14 +231,13 @@ def disable_functions() -> Any:
     return torch._C.DisableTorchFunction()
 
 
-def symbolic_environment() -> Any:
-    """A ShapeEnv (imports SymPy)."""
+def symbolic_environment(scalars: bool = False, shapes: bool = False) -> Any:
+    """A ShapeEnv (imports SymPy). What only data tell may be symbols: numbers read out of tensors, and sizes of results."""
     if not os.environ.get("TORCH_TRACE"):
         # the handler takes itself away on its first record, but the text of that record imports Inductor
         logging.getLogger("torch.__trace").handlers.clear()
-    # sizes that only data tell are no symbols: such operators end the graph
     _pooled_sizes_without_cases()
-    return _symbolic_shapes().ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    return _symbolic_shapes().ShapeEnv(allow_scalar_outputs=scalars, allow_dynamic_output_shape_ops=shapes)
 
 
 @functools.cache
@@ -316,6 +315,63 @@ def make_symbol(env: Any, value: int, name: str) -> torch.SymInt | int:
     source = _source_class()(name)
     symbol = env.create_symbol(value, source, _symbolic_shapes().DimDynamic.DYNAMIC, None)
     return env.create_symintnode(symbol, hint=value, source=source)
+
+
+def is_unbacked(value: Any) -> bool:
+    """Whether a symbolic number depends on something that only the data tell."""
+    node = value.node
+    if node.maybe_as_int() is not None:
+        return False
+    return any(map(is_unbacked_symbol, node.expr.free_symbols))
+
+
+def is_unbacked_symbol(symbol: Any) -> bool:
+    """Whether a symbol of a ShapeEnv stands for what only the data tell: by PyTorch's naming of symbols."""
+    return str(symbol).startswith(("u", "zuf"))
+
+
+def fresh_symbols(env: Any) -> set[Any]:
+    """The unbacked symbols made since this was last asked."""
+    found = set(env.pending_fresh_unbacked_symbols)
+    env.pending_fresh_unbacked_symbols.clear()
+    return found
+
+
+def runtime_checks(env: Any) -> list[Any]:
+    """What was assumed of unbacked symbols, as SymPy conditions in the order of the assumption."""
+    return [check.expr for checks in env.deferred_runtime_asserts.values() for check in checks]
+
+
+def make_unbacked_float(env: Any) -> torch.SymFloat:
+    """A float that only the data tell."""
+    made = env.create_unbacked_symfloat()
+    env.pending_fresh_unbacked_symbols.clear()
+    return made  # type: ignore[no-any-return]
+
+
+def expect_true(condition: torch.SymBool) -> bool:
+    """Take a condition for granted from here on; False where it is known not to hold."""
+    return _symbolic_shapes().expect_true(condition)  # type: ignore[no-any-return]
+
+
+def bool_of(env: Any, condition: Any) -> torch.SymBool:
+    """A condition on symbols as a value."""
+    node = _symbolic_shapes().SymNode(condition, env, bool, None)
+    return torch.SymBool(node)
+
+
+def call_a_size(number: torch.SymInt) -> None:
+    """Let questions whether an unbacked number is 0 or 1 be answered as for sizes."""
+    _symbolic_shapes()._advise_is_size(number)
+
+
+def rename_unbacked(env: Any, made: Any, known: Any) -> None:
+    """Let one unbacked symbol be known as another."""
+    env._rename_unbacked_to(made, known)
+
+
+#: what PyTorch raises where a decision needs a number that only the data tell
+UNDECIDED = "GuardOnDataDependentSymNode"
 
 
 def give_environment(mode: FakeTensorMode, env: Any) -> None:

@@ -1,0 +1,195 @@
+"""Numbers and sizes that only the data tell, in one graph: one capture serves all data, and equals eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import braze
+from braze.support import trace
+from braze.support.errors import CaptureError
+
+OPTIONS = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+BACKENDS = ["eager"]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def captures(
+    fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], backend: str = "eager", **words: Any
+) -> int:
+    """How many captures some calls take; each is compared with eager, layouts and types included."""
+    compiled = braze.compile(fn, backend=backend, options=OPTIONS, **words)
+    with trace.collect() as events:
+        for args in calls:
+            same(compiled(*args), fn(*args))
+    return sum(kind == "capture" for kind, _ in events)
+
+
+def same(got: Any, wanted: Any) -> None:
+    assert type(got) is type(wanted)
+    if isinstance(wanted, torch.Tensor):
+        torch.testing.assert_close(got, wanted, equal_nan=True)
+        assert got.stride() == wanted.stride() or not wanted.numel()
+    elif isinstance(wanted, (tuple, list)):
+        assert len(got) == len(wanted)
+        for a, b in zip(got, wanted, strict=True):
+            same(a, b)
+    else:
+        assert got == wanted
+
+
+X = torch.linspace(-2, 2, 15).reshape(3, 5)
+NUMBERS = [(X, torch.tensor(n)) for n in (3, 2, 1, 0)]
+MASKS = [(X, m) for m in (X > 0, X > 1.9, X > 100, X < 100)]
+
+
+def arithmetic(x: Any, k: Any) -> Any:
+    n = k.item()
+    return x * n + n, n + 1, -n * 3 // 2
+
+
+def as_int(x: Any, k: Any) -> Any:
+    return x + int(k), int(k.float() * 1.5)
+
+
+def as_float(x: Any, k: Any) -> Any:
+    s = k.float().item()
+    return x * s, s * 2 + 0.5, float(k)
+
+
+def as_size(x: Any, k: Any) -> Any:
+    n = k.item()
+    return torch.zeros(n, 3) + 1, torch.arange(n), x.new_ones((n, 2)).sum(0)
+
+
+def as_bound(x: Any, k: Any) -> Any:
+    n = k.item()
+    torch._check(n >= 0)
+    torch._check(n <= x.size(0), lambda: "too long")
+    return x[:n] * 2, x[:n].sum(0)
+
+
+def as_list(x: Any, k: Any) -> Any:
+    a, b = torch.stack([k, k + 1]).tolist()
+    return x + a, b - a
+
+
+def greatest(x: Any, k: Any) -> Any:
+    return x + max(k.item(), 2), min(k.item(), 1)
+
+
+def truth(x: Any, k: Any) -> Any:
+    return x, (k > 1).item(), k.item() == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "fn", [arithmetic, as_int, as_float, as_size, as_bound, as_list, greatest, truth], ids=lambda f: f.__name__
+)
+def test_numbers_read_out_of_tensors(fn: Callable[..., Any], backend: str) -> None:
+    assert captures(fn, NUMBERS, backend, fullgraph=True) == 1
+
+
+def selected(x: Any, m: Any) -> Any:
+    y = x[m]
+    return y * 2 + y.sum(), y.shape[0]
+
+
+def positions(x: Any, m: Any) -> Any:
+    return torch.nonzero(m).float() @ torch.ones(2, 3)
+
+
+def each_position(x: Any, m: Any) -> Any:
+    i, j = torch.nonzero(m, as_tuple=True)
+    return x[i, j], i + j
+
+
+def rows(x: Any, m: Any) -> Any:
+    y = x[m[:, 0]]
+    return F.linear(y, torch.ones(4, 5)), y.transpose(0, 1)
+
+
+def kinds(x: Any, m: Any) -> Any:
+    values, counts = torch.unique(m.long().sum(0), return_counts=True)
+    return values.float().softmax(0), counts
+
+
+def repeated(x: Any, m: Any) -> Any:
+    return torch.repeat_interleave(x, m.long().sum(-1), dim=0) + 1
+
+
+def reshaped(x: Any, m: Any) -> Any:
+    y = x.masked_select(m)
+    return torch.cat([y, y + 1]), y.view(-1, 1).expand(-1, 4).sum(0), y.reshape(1, -1) @ y.reshape(-1, 1)
+
+
+def written(x: Any, m: Any) -> Any:
+    y = x.clone()
+    y[m] = x[m] * 2
+    return y, y[~m]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "fn",
+    [selected, positions, each_position, rows, kinds, repeated, reshaped, written],
+    ids=lambda f: f.__name__,
+)
+def test_sizes_that_only_the_data_tell(fn: Callable[..., Any], backend: str) -> None:
+    assert captures(fn, MASKS, backend, fullgraph=True) == 1
+
+
+def test_off_they_break_the_graph_and_the_option_is_named() -> None:
+    for fn, option in ((as_int, "capture_scalar_outputs"), (positions, "capture_dynamic_output_shape_ops")):
+        with pytest.raises(CaptureError, match=option):
+            braze.compile(fn, backend="eager", fullgraph=True)(*NUMBERS[0][:1], X[0, 0] > 0)
+
+
+def test_a_decision_by_one_breaks_there() -> None:
+    def fn(x: Any, k: Any) -> Any:
+        n = k.item()
+        y = x * n
+        if n > 2:
+            return y + 1, n
+        return y - 1, n
+
+    with pytest.raises(CaptureError, match=r"BZ1020.*n > 2|BZ1020.*u0 > 2") as error:
+        braze.compile(fn, backend="eager", options=OPTIONS, fullgraph=True)(*NUMBERS[0])
+    assert "^" in str(error.value.origin and error.value.origin.excerpt())
+    assert "torch._check" in str(error.value)
+    captures(fn, NUMBERS)
+
+
+def test_a_check_that_fails_is_the_users_error() -> None:
+    compiled = braze.compile(as_bound, backend="eager", options=OPTIONS, fullgraph=True)
+    compiled(*NUMBERS[0])
+    with pytest.raises(RuntimeError, match="too long"):
+        compiled(X, torch.tensor(7))
+
+
+def test_floats_are_computed_in_the_order_written() -> None:
+    def fn(x: Any, k: Any) -> Any:
+        s = k.double().item()
+        return (s + 1e16) - 1e16, s * 3.0
+
+    assert captures(fn, [(X, torch.tensor(n)) for n in (1.0, 3.0, 0.5)], fullgraph=True) == 1
+
+
+def test_a_number_read_again_after_a_write_is_another() -> None:
+    def fn(x: Any, k: Any) -> Any:
+        k = k.clone()
+        first = k.item()
+        k.add_(1)
+        return x + first, k.item() - first, k.item()
+
+    assert captures(fn, NUMBERS, fullgraph=True) == 1
