@@ -20,6 +20,7 @@ from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
+from braze.optim import compile_optimizer
 from braze.settings import Settings
 from braze.support import log, trace
 from braze.support.errors import RecompileError, UserError
@@ -32,6 +33,7 @@ __all__ = [
     "RecompileError",
     "allow_in_graph",
     "compile",
+    "compile_optimizer",
     "disable",
     "explain",
     "graph_break",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import calibrate
+from braze.native import calibrate, tables
 from braze.native.pure import OFF, RUN, TRACE
 from braze.support.log import warn_once
 
@@ -54,6 +54,7 @@ mode = core.mode
 uninstall = core.uninstall
 hook_available = core.hook_available
 data_ptr = core.data_ptr
+tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 bind_torch = calibrate.bind_torch if native_available else core.bind_torch
 
@@ -77,6 +78,7 @@ __all__ = [
     "run_hooked",
     "set_frame_callback",
     "skip_code",
+    "tabulate",
     "tensor_meta",
     "unhooked",
     "uninstall",

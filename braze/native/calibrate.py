@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from braze.native import torch_state
+from braze.native import tables, torch_state
 from braze.support.record import record
 
 #: the numbers of c10::DeviceType
@@ -117,6 +117,13 @@ def tensor_meta(tensor: Any) -> tuple[Any, ...]:
     place = next(name for name, n in DEVICE_TYPES.items() if n == device)
     where = t.device(place) if index < 0 or place == "cpu" else t.device(place, index)
     return type(tensor), dtype, where, sizes, strides, bool(grad), keys
+
+
+def tabulate(columns: tuple[list[Any], ...], like: Any, table: Any, first: int = 0) -> tuple[int, bool]:
+    """:func:`braze.native.tables.tabulate`, natively where tensors and their dispatch keys can be read."""
+    known = facts()
+    walk = _core().tabulate if known is not None and known.keys else tables.tabulate
+    return walk(columns, like, table, first)
 
 
 def calibrate() -> Facts | None:

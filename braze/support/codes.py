@@ -82,6 +82,16 @@ CODES: dict[str, Code] = {
         "A dimension named in shapes= or marked dynamic can have only one value after what the program asks of it.",
         "Change the line that the message shows, or leave the dimension as given.",
     ),
+    "BZ0030": Code(
+        "no compiled step for this optimizer",
+        "braze.compile_optimizer has kernels for SGD, Adam and AdamW (and subclasses that keep their step), or the object's step is replaced.",
+        "Use one of these, call compile_optimizer before whatever replaces step, or keep the optimizer as it is.",
+    ),
+    "BZ0031": Code(
+        "a parameter is stepped by PyTorch itself",
+        "The kernel of a compiled optimizer cannot step it: complex, sparse, overlapping, a subclass, capturable or differentiable.",
+        "Nothing needs to be done: results are PyTorch's. The message names the property that makes it so.",
+    ),
     # -- BZ10xx: graph breaks
     "BZ1001": Code("asked for", "braze.graph_break() was called.", "Remove the call to have one graph."),
     "BZ1002": Code(
@@ -172,6 +182,17 @@ CODES: dict[str, Code] = {
         "A transform of torch.func, a control-flow operator or a checkpoint runs a function that it is handed.",
         "Leave the break, or compile the function that is handed over.",
     ),
+    "BZ1020": Code(
+        "decision by what only the data tell",
+        "Python must know, while the graph is made, a number or size that capture_scalar_outputs or "
+        "capture_dynamic_output_shape_ops let be a symbol: in an if, a loop, an index into a list, a text.",
+        "Say what holds of it with torch._check(condition), branch with torch.cond, or leave the break.",
+    ),
+    "BZ1021": Code(
+        "branches that do not agree",
+        "The branches of a torch.cond, or the rounds of a loop, give results of different structure, type, shape or layout.",
+        "Let both give tensors of one kind: the operator has one result, whichever branch runs.",
+    ),
     # -- BZ11xx: guards and recompiles
     "BZ1101": Code(
         "recompile limit",
@@ -197,10 +218,27 @@ CODES: dict[str, Code] = {
     ),
     # -- BZ20xx: graph and ahead-of-time stages
     "BZ2001": Code(
-        "training runs eagerly",
-        "Grad mode is on and the graph's results require grad; only inference is compiled so far.",
-        "For inference, call under torch.no_grad() or torch.inference_mode(). In training the captured graph "
-        "runs in eager PyTorch with the right gradients.",
+        "gradients that the trace does not reproduce",
+        "The graph's own tensors require grad, or a result required grad when captured but not in the trace to ATen.",
+        "Nothing is wrong: the graph runs in eager PyTorch with the right gradients. Pass such tensors as arguments, "
+        "or make them parameters of a module.",
+    ),
+    "BZ2021": Code(
+        "backward that cannot be traced",
+        "PyTorch refuses to differentiate the graph, as it will when backward is called: a tensor that a gradient "
+        "needs was changed in place, say.",
+        "The graph runs in eager PyTorch, which raises the error where it always does. Mend what the message names.",
+    ),
+    "BZ2022": Code(
+        "input of the backward that is not saved",
+        "The backward reads an input of the graph in a way that the cut of the joint graph did not foresee.",
+        "The graph runs in eager PyTorch; please report the program.",
+    ),
+    "BZ2023": Code(
+        "gradient of a gradient",
+        "backward(create_graph=True) or autograd.grad(create_graph=True) went through a compiled graph, whose backward "
+        "has no derivative.",
+        "Leave the function that needs second derivatives uncompiled, with braze.disable.",
     ),
     "BZ2010": Code(
         "size expression without a guard",
@@ -281,6 +319,11 @@ CODES: dict[str, Code] = {
         "fake tensor of another trace",
         "An input is a fake tensor that another trace made.",
         "Pass real tensors.",
+    ),
+    "BZ2022": Code(
+        "control flow on data in a compiled graph",
+        "A graph that ends up in kernels holds a torch.cond, a while_loop, a scan or a map that the stages cannot carry.",
+        "The graph runs eagerly, as captured, with the results unchanged.",
     ),
     "BZ2020": Code(
         "graph output of another type",
@@ -409,6 +452,11 @@ CODES: dict[str, Code] = {
     ),
     "BZ9021": Code(
         "two decompositions", "Two functions claim one operator.", "Remove one of the registrations."
+    ),
+    "BZ9023": Code(
+        "no cut of the joint graph",
+        "No set of values that the forward may save lets the backward run.",
+        "Please report the program with its dump (BRAZE_DUMP=dir).",
     ),
     "BZ9022": Code(
         "a decomposition of another result",

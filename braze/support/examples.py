@@ -22,6 +22,7 @@ EXAMPLES: dict[str, Example] = {
         'braze.compile(f, mode="max-autotune")', counterpart="the same modes, which there have their effect"
     ),
     "BZ0011": Example('braze.set_stance("eager")', 'braze.set_stance("force_eager")', "the same words"),
+    "BZ0030": Example("braze.compile_optimizer(torch.optim.RMSprop(model.parameters()))"),
     "BZ1001": Example(
         """\
 @braze.compile
@@ -312,15 +313,28 @@ for step in range(20):
     f(torch.ones(3))
 """,
     ),
-    "BZ2001": Example(
+    "BZ2021": Example(
         """\
-model = braze.compile(torch.nn.Linear(3, 3))
-model(torch.ones(3))
+@braze.compile
+def f(x):
+    y = x.exp()
+    y.add_(1)  # exp keeps its result for the gradient
+    return y
+
+f(torch.ones(3, requires_grad=True))
 """,
         """\
-with torch.inference_mode():
-    model(torch.ones(3))
+def f(x):
+    return x.exp() + 1
 """,
-        "AOTAutograd compiles forward and backward there",
+        "the same error, when it compiles",
+    ),
+    "BZ2023": Example(
+        """\
+x = torch.ones(3, requires_grad=True)
+loss = braze.compile(lambda x: (x * x).sum())(x)
+torch.autograd.grad(loss, x, create_graph=True)
+""",
+        counterpart="torch.compile with aot_autograd does not currently support double backward",
     ),
 }

@@ -496,9 +496,15 @@ static inline f64x@W@ bz_sqrt_f64x@W@(f64x@W@ x) {
 }
 //@ bz_fma_f64
 static inline f64x@W@ bz_fma_f64x@W@(f64x@W@ a, f64x@W@ b, f64x@W@ c) {
+#if @W@ == 8 && defined(__AVX512F__)
+  return (f64x8)__builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif @W@ == 4 && defined(__FMA__)
+  return (f64x4)__builtin_ia32_vfmaddpd256(a, b, c);
+#else
   f64x@W@ r;
   for (int l = 0; l < @W@; ++l) r[l] = __builtin_fma(a[l], b[l], c[l]);
   return r;
+#endif
 }
 //@ bz_abs_f64
 static inline f64x@W@ bz_abs_f64x@W@(f64x@W@ x) { return (f64x@W@)((i64x@W@)x & 0x7fffffffffffffffL); }

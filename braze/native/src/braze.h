@@ -63,7 +63,25 @@ bool state_holds(const StateSpec *spec);
 /* The address of a tensor's first element, or an int's value. -1 with an exception set on failure. */
 int buffer_address(PyObject *value, void **address);
 
+/* What tensors of one kind have in common; false if the value is no tensor that can be read here. */
+typedef struct {
+    uint64_t keys;
+    int32_t dtype, device_type, device_index;
+} TensorFacts;
+bool tensor_facts(PyObject *value, TensorFacts *facts);
+
+/* Where a tensor (one with facts of plain memory) has its elements; the arrays are its own. */
+typedef struct {
+    void *data;
+    int64_t ndim;
+    const int64_t *sizes, *strides;
+} TensorLayout;
+bool tensor_layout(PyObject *value, TensorLayout *layout);
+
 extern PyMethodDef tensor_methods[];
+
+/* -- table.c ------------------------------------------------------------------------------------ */
+extern PyMethodDef table_functions[];
 
 /* -- entry.c ------------------------------------------------------------------------------------ */
 extern PyTypeObject Entry_Type;

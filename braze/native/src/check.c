@@ -16,6 +16,27 @@ same_tuple(PyObject *value, PyObject *expected)
     return true;
 }
 
+/* Scalars of numpy show their bytes. */
+static bool
+same_bytes(PyObject *value, PyObject *expected)
+{
+    Py_buffer a, b;
+    if (PyObject_GetBuffer(value, &a, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    bool same = false;
+    if (PyObject_GetBuffer(expected, &b, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+    }
+    else {
+        same = a.len == b.len && memcmp(a.buf, b.buf, a.len) == 0;
+        PyBuffer_Release(&b);
+    }
+    PyBuffer_Release(&a);
+    return same;
+}
+
 bool
 same_constant(PyObject *value, PyObject *expected)
 {
@@ -35,7 +56,7 @@ same_constant(PyObject *value, PyObject *expected)
         return same_tuple(value, expected);
     }
     if (!PyLong_CheckExact(value) && !PyUnicode_CheckExact(value) && !PyBytes_CheckExact(value)) {
-        return false;
+        return PyObject_CheckBuffer(value) && same_bytes(value, expected);
     }
     int equal = PyObject_RichCompareBool(value, expected, Py_EQ);
     if (equal < 0) {

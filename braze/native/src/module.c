@@ -57,6 +57,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, hook_methods) < 0
                    || PyModule_AddFunctions(module, tensor_methods) < 0
                    || PyModule_AddFunctions(module, entry_functions) < 0
+                   || PyModule_AddFunctions(module, table_functions) < 0
                ? -1
                : 0;
 }

@@ -374,6 +374,31 @@ buffer_address(PyObject *value, void **address)
     return *address == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
+bool
+tensor_facts(PyObject *value, TensorFacts *facts)
+{
+    if (tensor_type == NULL || keys_offset < 0 || !PyObject_TypeCheck(value, tensor_type)) {
+        return false;
+    }
+    void *handle = handle_of(value);
+    facts->keys = keys_of(handle);
+    return torch.get_dtype(handle, &facts->dtype) == 0 && torch.get_device_type(handle, &facts->device_type) == 0
+           && torch.get_device_index(handle, &facts->device_index) == 0;
+}
+
+bool
+tensor_layout(PyObject *value, TensorLayout *layout)
+{
+    void *handle = handle_of(value), *sizes, *strides;
+    if (torch.get_dim(handle, &layout->ndim) != 0 || torch.get_sizes(handle, &sizes) != 0
+        || torch.get_strides(handle, &strides) != 0 || torch.get_data_ptr(handle, &layout->data) != 0) {
+        return false;
+    }
+    layout->sizes = sizes;
+    layout->strides = strides;
+    return true;
+}
+
 static PyObject *
 data_ptr(PyObject *module, PyObject *value)
 {

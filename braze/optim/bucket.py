@@ -1,0 +1,169 @@
+"""The parameters of one param group that one kernel steps: their table of addresses, and its launch.
+
+Addresses are read anew at every step, since gradients, parameters' data and state may be replaced at any time. The
+walk over them is native and also tells what cannot be stepped this way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from braze import native
+from braze.optim import build
+from braze.optim.rules import BYTES, Kind
+
+_HEAD = 2
+
+
+class Bucket:
+    """Parameters of one dtype on one device. ``states``: each parameter's dict of state, or () where there is none."""
+
+    def __init__(
+        self, kind: Kind, params: list[torch.Tensor], states: list[dict[str, Any]], counts: bool
+    ) -> None:
+        self.kind = kind
+        self.params = params
+        self.states = states
+        self.counts = counts
+        rows, self.width = len(params), _HEAD + kind.columns + 1
+        self.table = np.zeros((rows, self.width), dtype=np.int64)
+        self.steps = np.zeros((rows, _HEAD + 1), dtype=np.int64)
+        self.scratch = np.zeros((rows, 2))
+        self.numbers = np.zeros(8)
+        with torch.inference_mode(False):
+            self.like = torch.empty(0, dtype=params[0].dtype, device=params[0].device)
+            wide = counts and getattr(states[0].get("step"), "dtype", None) == torch.float64
+            self.steps_like = torch.empty(0, dtype=torch.float64 if wide else torch.float32, device="cpu")
+        self.wide = int(wide)
+        self.spans: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
+        self.launch = build.cpu_step(kind)
+        self.addresses = tuple(
+            array.ctypes.data for array in (self.table, self.steps, self.scratch, self.numbers)
+        )
+
+    def prepare(self, grads: list[torch.Tensor]) -> bool:
+        """Read all addresses; False, with nothing changed, if there is a row that the kernel cannot step.
+
+        Gradients laid out unlike their parameter are replaced in the list by copies that are not.
+        """
+        fresh = self.make_buffers(grads)
+        if self.irregular(grads) or self.overlapping():
+            self.drop_buffers(fresh)
+            return False
+        self.table[:, -1] = 0
+        self.table[fresh, -1] = 1
+        return True
+
+    def step(self, numbers: tuple[float, ...]) -> None:
+        """Take the step that was prepared; the tensors are to be kept alive."""
+        self.numbers[: len(numbers)] = numbers
+        self.launch(*self.addresses, len(self.params), self.width, self.wide)
+        # autograd is to see that the parameters changed
+        torch.autograd.graph.increment_version(self.params)
+
+    def make_buffers(self, grads: list[torch.Tensor]) -> list[int]:
+        """Give parameters without a momentum buffer one, to be filled by the kernel; their rows."""
+        if self.kind.states != ("momentum_buffer",):
+            return []
+        fresh = [i for i, state in enumerate(self.states) if state.get("momentum_buffer") is None]
+        for i in fresh:
+            self.states[i]["momentum_buffer"] = torch.empty_like(self.params[i])
+        return fresh
+
+    def drop_buffers(self, rows: list[int]) -> None:
+        """Take back what make_buffers gave."""
+        for row in rows:
+            del self.states[row]["momentum_buffer"]
+
+    def irregular(self, grads: list[torch.Tensor], *, all_rows: bool = False) -> list[int]:
+        """Fill the table; the first row (or all rows) that the kernel cannot step. Gradients laid out otherwise are copied."""
+        states = ([state.get(key) for state in self.states] for key in self.kind.states)
+        columns: tuple[list[Any], ...] = (self.params, grads, *states)
+        wrong = self.irregular_steps(all_rows)
+        first, copied = 0, -1
+        while not wrong or all_rows:
+            row, changed = native.tabulate(columns, self.like, self.table, first)
+            if changed:
+                self.spans = None
+            if row < 0:
+                break
+            laid_out = as_laid_out(self.params[row], grads[row]) if row != copied else None
+            if laid_out is None:
+                wrong.append(row)
+                first = row + 1
+            else:
+                grads[row] = laid_out
+                first = copied = row
+        return wrong
+
+    def irregular_steps(self, all_rows: bool) -> list[int]:
+        """Rows whose count of steps is no lone number on the CPU."""
+        wrong: list[int] = []
+        if not self.counts:
+            return wrong
+        counts, first = [s.get("step") for s in self.states], 0
+        while not wrong or all_rows:
+            row, changed = native.tabulate((counts,), self.steps_like, self.steps, first)
+            if changed:
+                read = self.steps[first : row if row >= 0 else None, 0]
+                wrong += (np.flatnonzero(read != 1) + first).tolist()
+            if row < 0:
+                break
+            wrong.append(row)
+            first = row + 1
+        return wrong
+
+    def overlapping(self) -> list[int]:
+        """Rows whose memory, where it is written, is also another row's or a gradient's."""
+        size, counts = BYTES[self.kind.dtype], self.table[:, :1]
+        if self.spans is None:
+            written = np.delete(self.table[:, _HEAD:-1], 1, axis=1)
+            starts, stops = written.ravel(), (written + counts * size).ravel()
+            rows = np.repeat(np.arange(len(written)), written.shape[1])
+            starts, stops, rows = (a[stops > starts] for a in (starts, stops, rows))
+            order = np.argsort(starts, kind="stable")
+            starts, stops, rows = starts[order], stops[order], rows[order]
+            wrong = _crossing(starts, stops, rows)
+            if wrong:
+                return wrong
+            self.spans = starts, stops
+        starts, stops = self.spans
+        if not len(starts):
+            return []
+        grads = self.table[:, _HEAD + 1]
+        ends = grads + counts[:, 0] * size
+        # the last span that starts before the gradient ends
+        before = np.searchsorted(starts, ends, side="left") - 1
+        hit = (before >= 0) & (stops[before] > grads) & (ends > grads)
+        return np.flatnonzero(hit).tolist()
+
+
+def _crossing(
+    starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]
+) -> list[int]:
+    """Rows of spans, sorted by their start, that share memory."""
+    if not (starts[1:] < np.maximum.accumulate(stops)[:-1]).any():
+        return []
+    wrong: set[int] = set()
+    last, owner = -1, -1
+    for start, stop, row in zip(starts.tolist(), stops.tolist(), rows.tolist(), strict=True):
+        if start < last:
+            wrong |= {owner, row}
+        if stop > last:
+            last, owner = stop, row
+    return sorted(wrong)
+
+
+def as_laid_out(p: torch.Tensor, grad: torch.Tensor | None) -> torch.Tensor | None:
+    """A gradient copied to the order of its parameter's elements; None if the order is not what is wrong with it."""
+    if (
+        not isinstance(grad, torch.Tensor)
+        or grad.layout != torch.strided
+        or (grad.dtype, grad.device, grad.shape) != (p.dtype, p.device, p.shape)
+        or type(grad) not in (torch.Tensor, torch.nn.Parameter)
+    ):
+        return None
+    return torch.empty_like(p).copy_(grad)

@@ -1,0 +1,195 @@
+"""Which parameters of an optimizer its kernels step, and which PyTorch steps; kept from step to step while it holds."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from braze.optim.bucket import Bucket
+from braze.optim.rules import LABELS, Algorithm
+from braze.support import trace
+from braze.support.errors import Unsupported
+from braze.support.log import warn_once
+
+Group = dict[str, Any]
+#: steps the given param groups of an optimizer as PyTorch does
+EagerStep = Callable[[list[Group]], None]
+
+
+class Stepper:
+    """All that a compiled optimizer keeps besides PyTorch's own state; everything here can be made anew."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self.plans: list[Plan | None] = []
+        self.state: Any = None
+        self.known: list[Any] = []
+
+    def step(self, optimizer: torch.optim.Optimizer, eager: EagerStep) -> None:
+        """Step every group. Plans are dropped when a state has been replaced or added."""
+        state, groups = optimizer.state, optimizer.param_groups
+        if not (self.state is state and same_objects(list(state.values()), self.known)):
+            self.plans.clear()
+        self.plans += [None] * (len(groups) - len(self.plans))
+        unscale = Unscale.of(optimizer)
+        for i, group in enumerate(groups):
+            plan = self.plans[i]
+            grads = [p.grad for p in group["params"]]
+            if plan is None or not plan.fits(group, grads):
+                plan = self.plans[i] = Plan(self.algorithm, state, group, grads)
+            if not plan.run(group, grads, unscale, eager):
+                plan = self.plans[i] = Plan(self.algorithm, state, group, grads)
+                if not plan.run(group, grads, unscale, eager):
+                    eager([group])
+        self.state, self.known = state, list(state.values())
+
+
+class Unscale:
+    """What a GradScaler asks of an optimizer that was made with ``fused=True``: skip, and divide by the scale first."""
+
+    def __init__(self, skip: bool, scale: torch.Tensor | None) -> None:
+        self.skip = skip
+        self.scale = scale
+
+    @staticmethod
+    def of(optimizer: torch.optim.Optimizer) -> Unscale:
+        found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+        return Unscale(found is not None and bool(found.item()), scale)
+
+    def divide(self, grads: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+        """Divide gradients, and the copies that the kernel is given instead of some."""
+        assert self.scale is not None
+        for grad, copy in zip(grads, given, strict=True):
+            grad.div_(self.scale)
+            if copy is not grad:
+                copy.div_(self.scale)
+
+
+class Plan:
+    """The parameters of one group, dealt to kernels. ``odd``: those that PyTorch steps."""
+
+    def __init__(self, algorithm: Algorithm, state: Any, group: Group, grads: list[Any]) -> None:
+        trace.count("optimizer_plans")
+        self.algorithm = algorithm
+        self.params: list[torch.Tensor] = list(group["params"])
+        self.present = [g is not None for g in grads]
+        self.structure = structure(algorithm, group)
+        self.buckets: list[tuple[Bucket, list[int]]] = []
+        self.odd: list[torch.Tensor] = []
+        why = refusal(group)
+        places: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+        for i, (p, grad) in enumerate(zip(self.params, grads, strict=True)):
+            if grad is None:
+                continue
+            reason = why or oddity(p, grad)
+            if reason:
+                self.refuse(i, reason)
+            else:
+                places.setdefault((p.dtype, p.device), []).append(i)
+        for (dtype, _), at in places.items():
+            self.deal(state, group, grads, dtype, at)
+        odd = set(map(id, self.odd))
+        # in the order of the group, as PyTorch goes through them
+        self.odd = [p for p in self.params if id(p) in odd]
+
+    def deal(self, state: Any, group: Group, grads: list[Any], dtype: torch.dtype, at: list[int]) -> None:
+        """Make the bucket of one dtype and device from the parameters at ``at`` that a kernel can step."""
+        kind = self.algorithm.kind(group, LABELS[dtype])
+        while at:
+            params = [self.params[i] for i in at]
+            states: list[Any] = [state[p] for p in params] if kind.states else []
+            for p, held in zip(params, states, strict=False):
+                self.algorithm.begin(held, p, group)
+            try:
+                bucket = Bucket(kind, params, states, self.algorithm.counts)
+            except Unsupported as error:
+                for i in at:
+                    self.refuse(i, error.what)
+                return
+            given = [grads[i] for i in at]
+            fresh = bucket.make_buffers(given)
+            wrong = bucket.irregular(given, all_rows=True) or bucket.overlapping()
+            bucket.drop_buffers(fresh)
+            if not wrong:
+                self.buckets.append((bucket, at))
+                return
+            for row in wrong:
+                self.refuse(
+                    at[row], "it has holes, shares memory, or its gradient or state is of another kind"
+                )
+            at = [i for row, i in enumerate(at) if row not in set(wrong)]
+
+    def refuse(self, i: int, reason: str) -> None:
+        """Leave a parameter to PyTorch, and say so once for each reason."""
+        p = self.params[i]
+        self.odd.append(p)
+        warn_once(
+            ("BZ0031", reason),
+            f"BZ0031: a parameter of shape {list(p.shape)} is stepped by PyTorch itself: {reason}",
+            "kernels",
+        )
+
+    def fits(self, group: Group, grads: list[Any]) -> bool:
+        """Whether the plan still is that of the group as it stands."""
+        return (
+            same_objects(group["params"], self.params)
+            and [g is not None for g in grads] == self.present
+            and structure(self.algorithm, group) == self.structure
+        )
+
+    def run(self, group: Group, grads: list[Any], unscale: Unscale, eager: EagerStep) -> bool:
+        """Take the step; False, with no parameter stepped, if the plan no longer holds."""
+        ready = [[grads[i] for i in at] for _, at in self.buckets]
+        if not unscale.skip and not all(
+            bucket.prepare(given) for (bucket, _), given in zip(self.buckets, ready, strict=True)
+        ):
+            return False
+        if self.odd:
+            eager([{**group, "params": self.odd}])
+        if unscale.skip:
+            return True
+        numbers = self.algorithm.numbers(group)
+        for (bucket, at), given in zip(self.buckets, ready, strict=True):
+            if unscale.scale is not None:
+                unscale.divide([grads[i] for i in at], given)
+            bucket.step(numbers)
+        return True
+
+
+def structure(algorithm: Algorithm, group: Group) -> Any:
+    """What of a group's settings decides which kernels it needs, as against numbers."""
+    return (
+        algorithm.kind(group, ""),
+        bool(group.get("capturable")),
+        bool(group.get("differentiable")),
+        group.get("fused"),
+    )
+
+
+def refusal(group: Group) -> str:
+    """Why PyTorch is to step a whole group; empty if it need not."""
+    for option in ("capturable", "differentiable"):
+        if group.get(option):
+            return f"the group has {option}=True"
+    return ""
+
+
+def oddity(p: torch.Tensor, grad: torch.Tensor) -> str:
+    """Why PyTorch is to step a parameter, as far as its kind tells; empty if it need not."""
+    if type(p) not in (torch.Tensor, torch.nn.Parameter):
+        return f"it is a {type(p).__name__}"
+    if p.dtype not in LABELS:
+        return f"there is no kernel for {p.dtype}"
+    if p.device.type != "cpu":
+        return f"there is no kernel for {p.device.type}"
+    if grad.layout != torch.strided:
+        return "its gradient is sparse"
+    return ""
+
+
+def same_objects(a: list[Any], b: list[Any]) -> bool:
+    """Whether two lists hold the very same objects."""
+    return len(a) == len(b) and all(map(operator.is_, a, b))
