@@ -63,7 +63,16 @@ def compile_graph(
             if error.code != "BZ5001":
                 raise
             return run_eagerly(gm, error)
+        if partition.backward is not None:
+            call = aot.differentiable(partition, call, lambda: compile_backward(partition, ctx))
         return aot.wrap(partition, call, eager=gm)
+
+
+def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
+    """The backward graph of a partition as ``call(saved and tangents) -> gradients``."""
+    with collector_paused:
+        named = dataclasses.replace(ctx, name=f"{ctx.name}_backward")
+        return compile_partition(aot.backward_partition(partition), named)
 
 
 def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:

@@ -29,23 +29,56 @@ class OutputKind(enum.Enum):
 
 @record
 class OutputRole:
-    """How one thing that the functional graph computes reaches the caller."""
+    """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history."""
 
     kind: OutputKind
     spec: TensorSpec | None = None
     input: int = -1
     output: int = -1
     value: object = None
+    differentiable: bool = False
+
+
+class SavedFrom(enum.Enum):
+    INPUT = "input"  # the forward's input ``index`` as it is
+    OUTPUT = "output"  # item ``index`` of the forward's tuple
+    SYMBOL = "symbol"  # the size ``name``
+
+
+@record
+class Saved:
+    """Where a value comes from that the forward leaves for the backward."""
+
+    source: SavedFrom
+    index: int = -1
+    name: str = ""
+
+
+@record
+class Backward:
+    """The second half of a joint graph: ``graph(*saved, *tangents)`` gives one gradient per entry of ``gradients``.
+
+    ``tangents`` are items of the forward's tuple whose gradients come in, laid out as ``inputs`` says; ``gradients``
+    the forward's inputs whose gradients go out. ``results`` is how many items of the forward's tuple are the
+    user's; those after them are only saved.
+    """
+
+    graph: torch.fx.GraphModule
+    saved: tuple[Saved, ...]
+    tangents: tuple[int, ...]
+    gradients: tuple[int, ...]
+    inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
+    results: int
 
 
 @record
 class Partition:
-    """ATen graphs for the forward (and, once there is training, the backward).
+    """ATen graphs for the forward and, where gradients are wanted, the backward.
 
     ``forward.graph`` returns one tuple: first every MUTATION's value, then the user outputs that
-    are computed (bases for ALIAS_OF_OUTPUT, then each VALUE). ``mutations`` and ``outputs`` say what each is;
-    an ``outputs`` entry that is ALIAS, SAME or CONSTANT takes no place in the graph's tuple. Each node's
-    ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
+    are computed (bases for ALIAS_OF_OUTPUT, then each VALUE), then what only the backward reads. ``mutations`` and
+    ``outputs`` say what each is; an ``outputs`` entry that is ALIAS, SAME or CONSTANT takes no place in the graph's
+    tuple. Each node's ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
     """
 
     forward: torch.fx.GraphModule
@@ -54,4 +87,4 @@ class Partition:
     input_roles: tuple[InputRole, ...]
     mutations: tuple[OutputRole, ...]
     outputs: tuple[OutputRole, ...]
-    backward: torch.fx.GraphModule | None = None
+    backward: Backward | None = None

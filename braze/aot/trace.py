@@ -18,9 +18,11 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from braze.aot import control_flow
 from braze.aot.structural import STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.graph import torch_compat
+from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of, new_mode
 from braze.graph.printer import describe
 from braze.support.errors import BrazeError, Origin, Unsupported
@@ -36,26 +38,45 @@ KEPT = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default
 ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
 
 
-class Traced:
-    """An ATen graph, and what stands in its output: (node or value, fake or value) per user output."""
+#: (recorder, (node or value, fake or value) per output) -> nodes to output besides: may record more
+AfterForward = Callable[["Recorder", list[tuple[Any, Any]]], list[torch.fx.Node | None]]
 
-    def __init__(self, module: torch.fx.GraphModule, mode: FakeMode, outputs: list[tuple[Any, Any]]) -> None:
+
+class Traced:
+    """An ATen graph, and what stands in its output: (node or value, fake or value) per user output.
+
+    ``extras`` are nodes that a joint trace wants output besides, or None for a gradient that is zero.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        mode: FakeMode,
+        outputs: list[tuple[Any, Any]],
+        extras: Sequence[torch.fx.Node | None] = (),
+    ) -> None:
         self.module = module
         self.mode = mode
         self.outputs = outputs
+        self.extras = extras
 
 
 def trace(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     decompositions: Mapping[OpOverload, Callable[..., Any]],
+    after_forward: AfterForward | None = None,
 ) -> Traced:
-    """The ATen graph of a captured graph; its placeholders are the captured ones, in order."""
+    """The ATen graph of a captured graph; its placeholders are the captured ones, in order.
+
+    With ``after_forward`` autograd watches the trace; what that function returns is ``Traced.extras``.
+    """
     mode = mode_of(example_inputs) or mode_of(n.meta.get("val") for n in gm.graph.nodes) or new_mode()
-    recorder = _Recorder(mode, {**STRUCTURAL, **decompositions})
+    recorder = Recorder(mode, {**STRUCTURAL, **decompositions}, differentiable=after_forward is not None)
     env: dict[torch.fx.Node, Any] = {}
     inputs = iter(example_inputs)
-    with _ambient_state_restored(), mode, torch_compat.disable_functions(), torch_compat.BelowAutograd():
+    level = contextlib.nullcontext() if after_forward else torch_compat.BelowAutograd()
+    with _ambient_state_restored(), mode, torch_compat.disable_functions(), level:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = recorder.input(node, next(inputs))
@@ -68,16 +89,30 @@ def trace(
             elif node.op != "placeholder":
                 env[node] = _run(node, gm, env, recorder)
         pairs = [(recorder.argument(value), value) for value in outputs]
+        extras = after_forward(recorder, pairs) if after_forward is not None else []
     recorder.graph.output(tuple(node for node, _ in pairs))
     module = torch.fx.GraphModule(recorder.constants, recorder.graph)
-    return Traced(module, mode, pairs)
+    return Traced(module, mode, pairs, extras)
 
 
-class _Recorder(TorchDispatchMode):
-    """Writes each ATen operator that reaches it into a graph."""
+class Recorder(TorchDispatchMode):
+    """Writes each ATen operator that reaches it into a graph.
 
-    def __init__(self, mode: FakeMode, decompositions: Mapping[OpOverload, Callable[..., Any]]) -> None:
+    ``leaves`` are what gradients are asked of: per input its fake as autograd first sees it, or None.
+    """
+
+    def __init__(
+        self,
+        mode: FakeMode,
+        decompositions: Mapping[OpOverload, Callable[..., Any]],
+        *,
+        differentiable: bool = False,
+    ) -> None:
         super().__init__()
+        self.differentiable = differentiable
+        self.leaves: list[Any] = []
+        #: per input, the autograd node it came with
+        self.histories: list[Any] = []
         self.mode = mode
         self.decompositions = decompositions
         self.graph = torch.fx.Graph()
@@ -93,10 +128,30 @@ class _Recorder(TorchDispatchMode):
         node = self.graph.placeholder(captured.name)
         node.meta.update({k: captured.meta[k] for k in ("role", "source", "origin") if k in captured.meta})
         if isinstance(example, torch.Tensor):
-            example = self._alias(example if isinstance(example, FakeTensor) else self.mode.fake(example))
+            example = self._input_tensor(
+                captured, example if isinstance(example, FakeTensor) else self.mode.fake(example)
+            )
             example.__dict__["_node"] = node
+            self.histories.append(example.grad_fn)
+        else:
+            self.leaves.append(None)
+            self.histories.append(None)
         node.meta["val"] = example
         return example
+
+    def _input_tensor(self, captured: torch.fx.Node, fake: Any) -> Any:
+        """The fake to trace with; what requires grad is a leaf, or a copy of one where it is the result of others."""
+        grad = self.differentiable and captured.meta.get("requires_grad", fake.requires_grad)
+        alias = self._alias(fake)
+        if not grad:
+            self.leaves.append(None)
+            return alias
+        alias.requires_grad_()
+        self.leaves.append(alias)
+        if captured.meta.get("leaf", fake.is_leaf):
+            return alias
+        with torch.enable_grad():
+            return alias.clone()
 
     def use_symbols(self) -> None:
         """Let sizes of the inputs stand for the symbols in them."""
@@ -290,6 +345,10 @@ class _Recorder(TorchDispatchMode):
         found = self._known.get(id(tensor))
         if found is not None:
             return found[1]
+        if self.differentiable and tensor.requires_grad:
+            raise Unsupported(
+                "BZ2001", "a tensor that requires grad and is no input of the graph", origin=self.origin
+            )
         name = f"constant_{len(self.constants)}"
         self.constants[name] = tensor
         node = self.graph.create_node("get_attr", name)
@@ -303,7 +362,7 @@ class _Recorder(TorchDispatchMode):
 # -- running the captured graph ------------------------------------------------------------------
 
 
-def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], recorder: _Recorder) -> Any:
+def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], recorder: Recorder) -> Any:
     """The value of one captured node."""
     try:
         if node.op == "get_attr":
@@ -314,6 +373,8 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
         args, kwargs = _values(node.args, env), _values(node.kwargs, env)
         if isinstance(node.meta.get("val"), torch.SymFloat) and node.op == "call_function":
             return recorder.number(node, args)
+        if node.target in OPERATORS:
+            return control_flow.run(node, args, recorder)
         with recorder:
             if node.op == "call_function":
                 return node.target(*args, **kwargs)  # type: ignore[operator]

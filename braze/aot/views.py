@@ -31,6 +31,17 @@ def has_overlap(tensor: torch.Tensor) -> bool:
     return False
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a tensor fill one stretch of memory, in whatever order."""
+    reach = 1
+    dims = [(hint(s), hint(n)) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
+    for stride, size in sorted(d for d in dims if d[1] != 1):
+        if stride != reach:
+            return False
+        reach *= size
+    return True
+
+
 def hint(size: Any) -> int:
     """A size as it was when tracing, about which nothing is decided."""
     known = size.node.hint if isinstance(size, torch.SymInt) else size

@@ -36,8 +36,9 @@ class _Wrapped:
         self.eager = eager
         self.boxed = True
         self.mutated = tuple(role.input for role in partition.mutations)
+        self.mutations = tuple((role.input, role.differentiable) for role in partition.mutations)
         self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
-        self.symbols = _symbol_reader(partition)
+        self.symbols = symbol_reader(partition)
         self.build = tuple(_builder(role, partition) for role in partition.outputs)
         self.repeated = tuple(
             (i, role.output) for i, role in enumerate(partition.outputs) if role.kind is OutputKind.SAME
@@ -61,10 +62,9 @@ class _Wrapped:
                 )
             return list(self.eager(*inputs))
         results = self.compiled(inputs)
-        if self.mutated:
-            with torch.no_grad():
-                for i, value in zip(self.mutated, results, strict=False):
-                    inputs[i].copy_(value)
+        for (i, differentiable), value in zip(self.mutations, results, strict=False):
+            with torch.set_grad_enabled(differentiable):
+                inputs[i].copy_(value)
         names = self.symbols(inputs)
         outputs = [
             results[place] if place >= 0 else build(inputs, results, names)
@@ -96,21 +96,29 @@ def _builder(role: OutputRole, partition: Partition) -> Callable[..., Any]:
         case OutputKind.ALIAS:
             base = partition.inputs[role.input]
             assert isinstance(base, TensorSpec) and role.spec is not None
-            view = _viewer(role.spec, base.offset)
+            view = _with_history(_viewer(role.spec, base.offset), role.spec)
             return lambda inputs, results, names: view(inputs[role.input], names)
         case OutputKind.ALIAS_OF_OUTPUT:
             assert role.spec is not None
-            view = _viewer(role.spec, 0)
+            view = _with_history(_viewer(role.spec, 0), role.spec)
             return lambda inputs, results, names: view(results[role.output], names)
     return lambda inputs, results, names: None
+
+
+def _with_history(view: Callable[..., torch.Tensor], spec: TensorSpec) -> Callable[..., torch.Tensor]:
+    """``view``, whose results require grad only if they did in eager: not what was detached."""
+    if spec.requires_grad:
+        return view
+
+    return lambda base, names: view(base.detach() if base.requires_grad else base, names)
 
 
 def _viewer(
     spec: TensorSpec, base_offset: int | str
 ) -> Callable[[torch.Tensor, dict[str, int]], torch.Tensor]:
     """f(base, symbols) -> the view of base's memory that ``spec`` describes."""
-    sizes, strides = _evaluator(spec.sizes), _evaluator(spec.strides)
-    offset = _evaluator((spec.offset, base_offset))
+    sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
+    offset = evaluator((spec.offset, base_offset))
 
     def view(base: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
         here, start = offset(names)
@@ -138,7 +146,7 @@ SIZE_NAMES: dict[str, Any] = {
 }
 
 
-def _evaluator(parts: tuple[int | str, ...]) -> Callable[[dict[str, int]], tuple[int, ...]]:
+def evaluator(parts: tuple[int | str, ...]) -> Callable[[dict[str, int]], tuple[int, ...]]:
     """f(symbols) -> the numbers; expressions over symbols are compiled once."""
     if all(isinstance(part, int) for part in parts):
         fixed = tuple(int(part) for part in parts)
@@ -147,7 +155,7 @@ def _evaluator(parts: tuple[int | str, ...]) -> Callable[[dict[str, int]], tuple
     return lambda names: eval(code, SIZE_NAMES, names)
 
 
-def _symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, int]]:
+def symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, int]]:
     """f(inputs) -> the value of each size symbol."""
     reads: dict[str, tuple[int, int]] = {}
     for i, spec in enumerate(partition.inputs):
@@ -164,13 +172,12 @@ def _symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, 
     return lambda inputs: {name: inputs[i] if dim < 0 else inputs[i].shape[dim] for name, i, dim in items}
 
 
-def eager_forward(partition: Partition) -> Boxed:
-    """Run the ATen graph itself, as ``compiled``."""
-    forward = partition.forward
+def eager_forward(forward: Callable[..., Any]) -> Boxed:
+    """Run an ATen graph itself, as ``compiled``."""
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
-            return forward(*inputs)
+            return forward(*inputs)  # type: ignore[no-any-return]
 
     run.boxed = True  # type: ignore[attr-defined]
     return run

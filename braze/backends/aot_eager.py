@@ -22,12 +22,16 @@ from braze.support import trace
 def aot_eager(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options
 ) -> Callable[..., Any]:
-    """The partition's forward, with its mutations and aliases carried out around it."""
+    """The partition's graphs, with mutations and aliases carried out around them."""
     context = context_for(gm, example_inputs, options)
 
     def compile() -> Callable[..., Any]:
         with trace.stage("aot"):
             partition = aot.partition(gm, example_inputs, context)
-        return aot.wrap(partition, aot.eager_forward(partition), eager=gm)
+        call = aot.eager_forward(partition.forward)
+        backward = partition.backward
+        if backward is not None:
+            call = aot.differentiable(partition, call, lambda: aot.eager_forward(backward.graph))
+        return aot.wrap(partition, call, eager=gm)
 
     return compiled_or_as_captured(gm, context.name, compile)

@@ -6,7 +6,8 @@
     ├── Unsupported               capture or a stage cannot carry this: break the graph, or fall back
     ├── UserError                 the user asked for something impossible: shown to the user as it is
     │   ├── CaptureError          an Unsupported under fullgraph=True
-    │   └── RecompileError        a compile that a stance or on_overflow="error" forbids; a RuntimeError too
+    │   ├── RecompileError        a compile that a stance or on_overflow="error" forbids; a RuntimeError too
+    │   └── BackwardError         a backward that compiled graphs cannot run; a RuntimeError too
     └── InternalError             a broken invariant of ours: asks for the dump
 
 Nothing catches across branches. An exception raised by the user's own code is never wrapped.
@@ -107,6 +108,10 @@ class CaptureError(UserError):
 
 class RecompileError(UserError, RuntimeError):
     """A compile where the stance or ``on_overflow`` forbids one."""
+
+
+class BackwardError(UserError, RuntimeError):
+    """A backward that compiled graphs cannot run."""
 
 
 class InternalError(BrazeError):

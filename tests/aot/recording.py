@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from braze.aot import Partition, eager_forward, partition, wrap
+from braze.aot import Partition, differentiable, eager_forward, min_cut_choice, partition, wrap
 from braze.context import CompileContext
 from braze.graph import fakes
 from braze.options import Options
@@ -95,12 +95,22 @@ def record(
 
 
 def compile_aot(
-    function: Callable[..., Any], inputs: Sequence[Any], decompositions: Any = None, *, dynamic: bool = False
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    decompositions: Any = None,
+    *,
+    dynamic: bool = False,
+    grad: bool = False,
+    choice: Any = min_cut_choice,
 ) -> tuple[Partition, Callable[[Sequence[Any]], Sequence[Any]]]:
-    """(partition, f(inputs) -> outputs that runs its ATen graph eagerly)."""
-    gm, made, _ = record(function, inputs, dynamic=dynamic)
-    part = partition(gm, made, CONTEXT, decompositions)
-    return part, wrap(part, eager_forward(part))
+    """(partition, f(inputs) -> outputs that runs its ATen graphs eagerly)."""
+    gm, made, _ = record(function, inputs, dynamic=dynamic, grad=grad)
+    part = partition(gm, made, CONTEXT, decompositions, choice)
+    call = eager_forward(part.forward)
+    if part.backward is not None:
+        backward = eager_forward(part.backward.graph)
+        call = differentiable(part, call, lambda: backward)
+    return part, wrap(part, call)
 
 
 def targets(part: Partition) -> list[str]:

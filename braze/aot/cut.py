@@ -1,0 +1,238 @@
+"""What the forward saves for the backward: a minimum cut of the joint graph, by bytes.
+
+Values that no incoming gradient reaches may be computed in either half. Those of the forward can be kept (it costs their
+bytes) or computed again from others that are kept. The cheapest set to keep is a minimum cut between what exists at
+the end of the forward and what the backward reads, with each value a pair of vertices whose edge weighs its
+bytes (Chen et al. 2016 describe recomputation; the cut formulation is Zheng et al., "Fast and memory-efficient
+recomputation", 2022). The flow solver is igraph's.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable
+
+import torch
+
+from braze.aot.views import hint, is_view
+from braze.support.errors import InternalError
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+#: (joint graph's parts) -> the values to keep
+Choice = Callable[["Halves"], set[Node]]
+
+#: cheap to do again though they are not elementwise: they read and make memory that is counted elsewhere
+CHEAP = frozenset(
+    {
+        aten.full.default,
+        aten.full_like.default,
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.arange.start_step,
+        aten.scalar_tensor.default,
+        aten.clone.default,
+        aten._to_copy.default,
+        aten.copy.default,
+        aten.empty_strided.default,
+        aten.constant_pad_nd.default,
+        aten.cat.default,
+    }
+)
+
+#: farther from its reader, a value costs more to make again: this much for each step
+STEP_COST = 0.1
+MOST_STEPS = 20
+
+
+class Halves:
+    """Which node of a joint graph belongs where.
+
+    ``forward``: needed for the user's results. ``behind``: reached by a tangent, so in the backward. ``read``: what
+    the backward reads of the rest.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        results: Iterable[Node],
+        gradients: Iterable[Node],
+        tangents: Collection[Node],
+        written: Collection[Node],
+    ) -> None:
+        self.graph = graph
+        self.results = list(results)
+        self.gradients = list(gradients)
+        #: inputs that the graph writes: their first contents are gone when the backward runs
+        self.written = frozenset(written)
+        self.tangents = frozenset(tangents)
+        self.forward = ancestors(self.results)
+        needed = ancestors(self.gradients)
+        self.behind: set[Node] = set(tangents)
+        for node in graph.nodes:
+            if node.op == "call_function" and any(n in self.behind for n in node.all_input_nodes):
+                self.behind.add(node)
+        #: in order: all that the backward might read or make again
+        self.choices = [n for n in graph.nodes if n in needed and n not in self.behind]
+        self.read = {
+            n
+            for n in self.choices
+            if n in self.gradients or any(u in self.behind and u in needed for u in n.users)
+        }
+        self.needed = needed
+
+    def can_be_saved(self, node: Node) -> bool:
+        """Views and tuples cannot: their base or their parts can. The backward gets sizes apart."""
+        return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymFloat)) and not (
+            is_view(node) or node.op == "get_attr" or node in self.written
+        )
+
+    def is_made_again(self, node: Node) -> bool:
+        """Whether the backward may compute what the forward computed."""
+        if node.op == "get_attr" or node not in self.forward:
+            return True
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            return node.op == "call_function" and node.target is not operator.getitem
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            return False
+        return is_view(node) or node.target in CHEAP or is_elementwise(node.target)
+
+    def is_read_whole(self, node: Node) -> bool:
+        """Whether an operator of the backward that fuses with nothing reads this from memory, through views or not."""
+        for user in node.users:
+            if user not in self.needed:
+                continue
+            if is_view(user) and user not in self.behind:
+                if self.is_read_whole(user):
+                    return True
+            elif user in self.behind and user.op == "call_function" and not _fuses(user):
+                return True
+        return False
+
+
+def is_elementwise(op: torch._ops.OpOverload) -> bool:
+    """Whether each element of the result is made of the elements in its place."""
+    return torch.Tag.pointwise in op.tags or op is aten.where.self
+
+
+def ancestors(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes themselves, and all that they are computed from."""
+    found: set[Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo.extend(node.all_input_nodes)
+    return found
+
+
+def default_choice(halves: Halves) -> set[Node]:
+    """Keep what the backward reads, as eager does; views by their bases."""
+    kept: set[Node] = set()
+    todo = list(halves.read)
+    seen: set[Node] = set()
+    while todo:
+        node = todo.pop()
+        if node in seen or isinstance(node.meta.get("val"), torch.SymInt):
+            continue
+        seen.add(node)
+        if halves.can_be_saved(node) and node in halves.forward:
+            kept.add(node)
+        else:
+            todo.extend(node.all_input_nodes)
+    return kept
+
+
+def min_cut_choice(halves: Halves) -> set[Node]:
+    """Keep the fewest bytes from which the backward can make the rest by cheap operators."""
+    import igraph  # nothing else needs it, and it takes a while to import
+
+    nodes = [n for n in halves.choices if not isinstance(n.meta.get("val"), torch.SymInt)]
+    number = {node: i for i, node in enumerate(nodes)}
+    source, sink = 2 * len(nodes), 2 * len(nodes) + 1
+    steps = _steps_to_readers(halves, nodes)
+    edges: list[tuple[int, int]] = []
+    costs: list[float] = []
+
+    def edge(a: int, b: int, cost: float) -> None:
+        edges.append((a, b))
+        costs.append(cost)
+
+    sizes = {n: _bytes(n) for n in nodes}
+    endless = 1e3 * (1 + sum(sizes.values())) * (1 + STEP_COST * MOST_STEPS)
+    for node in nodes:
+        i = number[node]
+        cost = endless
+        if halves.can_be_saved(node):
+            cost = sizes[node] * (1 + STEP_COST * steps[node])
+            if node.meta.get("role") == "parameter":
+                cost *= 1e-6  # it stays anyway
+        edge(2 * i, 2 * i + 1, cost)
+        made_again = halves.is_made_again(node) and not (
+            node in halves.forward and halves.can_be_saved(node) and halves.is_read_whole(node)
+        )
+        if not made_again:
+            edge(source, 2 * i, endless)
+        if node in halves.read:
+            edge(2 * i + 1, sink, endless)
+        for user in node.users:
+            if user in number:
+                edge(2 * i + 1, 2 * number[user], endless)
+    flow = igraph.Graph(n=len(nodes) * 2 + 2, edges=edges, directed=True)
+    cut = flow.mincut(source, sink, capacity=costs)
+    if cut.value >= endless:
+        raise InternalError("BZ9023", "no set of saved values lets the backward run")
+    front = set(cut.partition[0])
+    if source not in front:
+        front = set(cut.partition[1])
+    return {node for node in nodes if 2 * number[node] in front and 2 * number[node] + 1 not in front}
+
+
+def _steps_to_readers(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
+    """How many operators lie between a value and the backward's first reader of it."""
+    steps: dict[Node, int] = {}
+    for node in reversed(nodes):
+        if node in halves.read:
+            steps[node] = 0
+        else:
+            below = [steps[u] for u in node.users if u in steps]
+            steps[node] = (
+                min(MOST_STEPS, 1 + min(below, default=0)) if not is_view(node) else min(below, default=0)
+            )
+    return steps
+
+
+def _bytes(node: Node) -> float:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return 8.0
+    count = 1
+    for size in value.shape:
+        count *= hint(size)
+    return float(max(1, count) * value.dtype.itemsize)
+
+
+def _fuses(node: Node) -> bool:
+    """Whether an operator becomes part of a kernel that reads its arguments as they are computed."""
+    target = node.target
+    if target is operator.getitem or not isinstance(target, torch._ops.OpOverload):
+        return True
+    return is_view(node) or target in CHEAP or is_elementwise(target) or target in REDUCTIONS
+
+
+#: reductions that kernels of ours compute
+REDUCTIONS = frozenset(
+    {
+        aten.sum.dim_IntList,
+        aten.sum.default,
+        aten.mean.dim,
+        aten.mean.default,
+        aten.amax.default,
+        aten.amin.default,
+        aten.prod.default,
+        aten.var_mean.correction,
+        aten.var.correction,
+    }
+)

@@ -1,0 +1,126 @@
+"""The forward and its gradients as one ATen graph.
+
+The captured graph runs on fakes that autograd watches; then ``torch.autograd.grad`` runs on the same fakes, and the
+operators of PyTorch's own derivative formulas are recorded behind the forward's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from braze.aot.outputs import Outputs
+from braze.aot.records import OutputRole
+from braze.aot.trace import Recorder
+from braze.aot.views import is_dense
+from braze.graph import torch_compat
+from braze.graph.fakes import FakeMode, spec_of
+from braze.support.errors import Unsupported
+
+Node = torch.fx.Node
+
+
+class Differentiation:
+    """What ``trace`` calls when the forward stands: records the backward behind it.
+
+    ``outputs``: what the user gets. ``seeds``: what gradients come in for, as ("input", k) for the new contents of
+    input k or ("computed", k) for item k of ``outputs.computed()``; ``tangents`` are their placeholders. The
+    gradients' nodes come in the order of ``wanted``, the inputs that require grad.
+    """
+
+    def __init__(self) -> None:
+        self.outputs: Outputs
+        self.seeds: list[tuple[str, int]] = []
+        self.tangents: list[Node] = []
+        self.wanted: list[int] = []
+
+    def __call__(self, recorder: Recorder, pairs: list[tuple[Any, Any]]) -> list[Node | None]:
+        self.outputs = Outputs(recorder.graph, pairs)
+        fakes = self._seeds(recorder)
+        self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
+        tangents = self._tangents(recorder, fakes)
+        recorder.origin = None
+        leaves = [recorder.leaves[i] for i in self.wanted]
+        try:
+            with recorder, torch_compat.disable_autocast():
+                found = torch.autograd.grad(fakes, leaves, tangents, allow_unused=True)
+            return [None if g is None else recorder.argument(g) for g in found]
+        except RuntimeError as error:
+            # eager raises it too, when the user calls backward
+            raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
+
+    def with_histories(self, mutations: tuple[OutputRole, ...]) -> tuple[OutputRole, ...]:
+        """The mutations' roles; those that gradients come in for are differentiable."""
+        carried = {k for kind, k in self.seeds if kind == "input"}
+        return tuple(dataclasses.replace(r, differentiable=r.input in carried) for r in mutations)
+
+    def positions(self, mutations: tuple[OutputRole, ...]) -> tuple[int, ...]:
+        """The item of the forward's tuple that each tangent belongs to."""
+        written = {role.input: i for i, role in enumerate(mutations)}
+        return tuple(written[k] if kind == "input" else len(mutations) + k for kind, k in self.seeds)
+
+    def _seeds(self, recorder: Recorder) -> list[Any]:
+        """The fakes that gradients come in for."""
+        found = []
+        for i, node in enumerate(self.outputs.placeholders):
+            value = node.meta["val"]
+            if isinstance(value, torch.Tensor) and value.grad_fn is not recorder.histories[i]:
+                self.seeds.append(("input", i))
+                found.append(value)
+        for i, value in enumerate(self.outputs.computed()):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                self.seeds.append(("computed", i))
+                found.append(value)
+        return found
+
+    def _tangents(self, recorder: Recorder, fakes: list[Any]) -> list[Any]:
+        """A placeholder behind the inputs, and a fake, for each gradient that comes in."""
+        made = []
+        anchor = next(n for n in recorder.graph.nodes if n.op != "placeholder")
+        for k, like in enumerate(fakes):
+            with recorder.graph.inserting_before(anchor):
+                node = recorder.graph.placeholder(f"tangent_{k}")
+            fake = _tangent(recorder.mode, like)
+            fake.__dict__["_node"] = node
+            node.meta["val"] = fake
+            self.tangents.append(node)
+            made.append(fake)
+        return made
+
+
+def _tangent(mode: FakeMode, like: Any) -> Any:
+    """A fake gradient laid out like what it is of, if that is dense."""
+    with torch_compat.outside_modes():
+        strides = like.stride() if is_dense(like) else _row_major(like.shape)
+        meta = torch.empty_strided(like.shape, strides, dtype=like.dtype, device="meta")
+        return torch_compat.assemble_fake(mode.dispatch, meta, torch_compat.device_of_fake(like), False)
+
+
+def _row_major(sizes: Any) -> list[Any]:
+    strides: list[Any] = []
+    reach: Any = 1
+    for size in reversed(sizes):
+        strides.insert(0, reach)
+        reach = reach * size
+    return strides
+
+
+def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]]) -> None:
+    """Refuse where an output requires grad in the trace but did not when captured, or the other way round."""
+    output = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    values = output.args[0]
+    for captured, (_, traced) in zip(
+        values if isinstance(values, (tuple, list)) else (values,), pairs, strict=True
+    ):
+        if not isinstance(captured, Node) or captured.op == "placeholder":
+            continue
+        was = captured.meta.get("val")
+        if isinstance(was, torch.Tensor) and was.requires_grad is not traced.requires_grad:
+            raise Unsupported(
+                "BZ2001",
+                f"a result, {captured.name}, whose need of a gradient the trace does not reproduce",
+                why=f"it was {spec_of(was)}, and is {spec_of(traced)}",
+                origin=captured.meta.get("origin"),
+            )

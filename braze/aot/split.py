@@ -1,0 +1,199 @@
+"""One joint graph -> a forward that also returns what is kept, and a backward that starts from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from braze.aot.cut import Choice, Halves
+from braze.aot.outputs import copied
+from braze.aot.records import Backward, Saved, SavedFrom
+from braze.aot.symbols import SymbolNodes
+from braze.aot.views import is_view
+from braze.graph.fakes import FakeMode, spec_of
+from braze.graph.passes import drop_unread
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.support.errors import Unsupported
+
+Node = torch.fx.Node
+
+
+def split(
+    module: torch.fx.GraphModule,
+    results: int,
+    written: Sequence[Node],
+    tangents: Sequence[Node],
+    tangent_of: tuple[int, ...],
+    gradients: tuple[int, ...],
+    mode: FakeMode,
+    choice: Choice,
+) -> Backward:
+    """Make ``module``, a joint graph that returns ``results`` items and then gradients, its own forward.
+
+    ``written``: placeholders that get new contents. ``gradients`` are the inputs that the gradients belong to.
+    """
+    joint = module.graph
+    output = next(n for n in reversed(joint.nodes) if n.op == "output")
+    values = list(output.args[0])
+    placeholders = [n for n in joint.nodes if n.op == "placeholder" and n not in tangents]
+    _keep_read_inputs(output, results, written, tangents, mode)
+    halves = Halves(joint, values[:results], list(output.args[0])[results:], tangents, written)
+    kept = choice(halves)
+    saved = [n for n in joint.nodes if n in kept]
+    builder = _Backward(module, saved, tangents)
+    graph = builder.build(list(output.args[0])[results:], mode)
+    sources, extra = _sources(saved, placeholders, values[:results], builder.symbols)
+    output.args = (tuple(values[:results] + extra),)
+    drop_unread(joint)
+    for node in tangents:
+        joint.erase_node(node)
+    joint.lint()
+    backward = torch.fx.GraphModule(module, graph)
+    inputs = tuple(_spec(n.meta["val"], mode) for n in graph.nodes if n.op == "placeholder")
+    return Backward(backward, sources, tangent_of, gradients, inputs, results)
+
+
+def _keep_read_inputs(
+    output: Node, results: int, written: Sequence[Node], tangents: Sequence[Node], mode: FakeMode
+) -> None:
+    """Give the backward a copy of each input that it reads and that the graph writes."""
+    behind = set(tangents)
+    graph = output.graph
+    for node in graph.nodes:
+        if node.op == "call_function" and any(n in behind for n in node.all_input_nodes):
+            behind.add(node)
+    for source in written:
+        seen = [source]
+        for node in seen:
+            seen += [u for u in node.users if u.op == "call_function" and is_view(u) and u not in seen]
+        readers = [u for node in seen for u in node.users if u in behind]
+        if readers:
+            copy = copied(source, next(n for n in graph.nodes if n.op == "call_function"), mode)
+            _read_instead(graph, seen, copy, behind, mode)
+
+
+def _read_instead(
+    graph: torch.fx.Graph, seen: list[Node], copy: Node, behind: set[Node], mode: FakeMode
+) -> None:
+    """Let nodes of the backward read a copy, through the same views."""
+    stands = {seen[0]: copy}
+    for node in seen[1:]:
+        with graph.inserting_after(node):
+            stands[node] = graph.node_copy(node, lambda n: stands.get(n, n))
+    for old, new in stands.items():
+        for user in list(old.users):
+            if user in behind:
+                user.replace_input_with(old, new)
+
+
+class _Backward:
+    """The backward graph: placeholders for what is saved, sizes and tangents; then what is made again, and the rest."""
+
+    def __init__(self, module: torch.fx.GraphModule, saved: Sequence[Node], tangents: Sequence[Node]) -> None:
+        self.module = module
+        self.graph = torch.fx.Graph()
+        self.env: dict[Node, Node] = {}
+        self.saved = list(saved)
+        self.tangents = tangents
+        #: names of the sizes that come in besides
+        self.symbols: list[str] = []
+
+    def build(self, gradients: list[Node], mode: FakeMode) -> torch.fx.Graph:
+        needed = self._needed(gradients)
+        for node in self.saved:
+            self._placeholder(node)
+        sizes = SymbolNodes(self.graph)
+        if mode.env is not None:
+            self._size_inputs(needed)
+        for node in self.tangents:
+            self._placeholder(node)
+        sizes.find([n for n in self.graph.nodes if n.op == "placeholder"])
+        for node in self.module.graph.nodes:
+            if node not in needed or node in self.env:
+                continue
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                made = sizes.node(value)
+                if isinstance(made, Node):
+                    self.env[node] = made
+                continue
+            self.env[node] = self._copy(node, sizes)
+        self.graph.output(tuple(self.env[g] for g in gradients))
+        drop_unread(self.graph)
+        return self.graph
+
+    def _needed(self, gradients: list[Node]) -> set[Node]:
+        """What the gradients are made of, down to what comes in."""
+        ends = {*self.saved, *self.tangents}
+        found: set[Node] = set()
+        todo = list(gradients)
+        while todo:
+            node = todo.pop()
+            if node in found:
+                continue
+            found.add(node)
+            if node not in ends:
+                if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor):
+                    raise Unsupported("BZ2022", f"a backward that reads the input {node.name} unsaved")
+                todo.extend(node.all_input_nodes)
+        return found
+
+    def _placeholder(self, node: Node) -> None:
+        made = self.graph.placeholder(node.name)
+        made.meta.update({k: node.meta[k] for k in ("val", "origin") if k in node.meta})
+        self.env[node] = made
+
+    def _size_inputs(self, needed: set[Node]) -> None:
+        """A placeholder for each size symbol in what the backward computes."""
+        found: dict[str, Any] = {}
+        for node in needed:
+            value = node.meta.get("val")
+            numbers = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+            for number in numbers:
+                if isinstance(number, torch.SymInt):
+                    for symbol in number.node.expr.free_symbols:
+                        found.setdefault(str(symbol), (number, symbol))
+        for name in sorted(found):
+            like, symbol = found[name]
+            made = self.graph.placeholder(name)
+            made.meta["val"] = like.node.shape_env.create_symintnode(symbol, hint=None)
+            self.symbols.append(name)
+
+    def _copy(self, node: Node, sizes: SymbolNodes) -> Node:
+        def argument(n: Node) -> Any:
+            found = self.env.get(n)
+            if found is None and isinstance(n.meta.get("val"), torch.SymInt):
+                return sizes.node(n.meta["val"])
+            return self.env[n]
+
+        return self.graph.node_copy(node, argument)
+
+
+def _sources(
+    saved: Sequence[Node], placeholders: Sequence[Node], results: list[Node], symbols: Sequence[str]
+) -> tuple[tuple[Saved, ...], list[Node]]:
+    """Where each value comes from that the backward takes, and what the forward must return besides for it."""
+    sources: list[Saved] = []
+    extra: list[Node] = []
+    returned = {node: i for i, node in reversed(list(enumerate(results)))}
+    inputs = {node: i for i, node in enumerate(placeholders)}
+    for node in saved:
+        if node in inputs:
+            sources.append(Saved(SavedFrom.INPUT, inputs[node]))
+        elif node in returned:
+            sources.append(Saved(SavedFrom.OUTPUT, returned[node]))
+        else:
+            sources.append(Saved(SavedFrom.OUTPUT, len(results) + len(extra)))
+            extra.append(node)
+    sources += [Saved(SavedFrom.SYMBOL, name=name) for name in symbols]
+    return tuple(sources), extra
+
+
+def _spec(value: Any, mode: FakeMode) -> TensorSpec | SymbolSpec | FloatSpec:
+    if isinstance(value, torch.Tensor):
+        return spec_of(value)
+    if isinstance(value, torch.SymFloat):
+        return FloatSpec(mode.name_of(value), value.node.hint)
+    return SymbolSpec(str(value.node.expr), value.node.hint)

@@ -1,0 +1,271 @@
+"""Gradients through compiled code are eager's, whatever the program does to its tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.end_to_end.training import check, result
+from tests.helpers import logged
+
+
+def t(*shape: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape) + len(shape))
+    return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_(grad)
+
+
+def in_place_on_fresh(x):
+    y = x * 2
+    y.add_(1).mul_(x)
+    return y
+
+
+def write_through_view(x):
+    y = x.clone()
+    y[1].mul_(x[0])
+    return y.sin()
+
+
+def write_slice(x, v):
+    y = torch.zeros(4, 5)
+    y[:, 1:3] = x
+    y[2] += v
+    return y * 2
+
+
+def views_of_views(x):
+    y = x * 1
+    z = y.view(2, 10).t()
+    z[0].exp_()
+    return z, y + 1
+
+
+def output_is_view_of_output(x):
+    y = x.sin()
+    return y, y[1], y.t()
+
+
+def output_is_input(x):
+    return x, x.view(-1), x * 2
+
+
+def detached_output(x):
+    y = x.exp()
+    return y, y.detach(), x.detach()
+
+
+def no_grad_inside(x):
+    with torch.no_grad():
+        scale = x.abs().max()
+    return x / scale
+
+
+def input_written_with_history(x, w):
+    x.mul_(w)
+    return x.sum()
+
+
+def buffer_gets_history(b, w):
+    b.add_(w)
+    return (b * 2).sum()
+
+
+def input_written_without_grad(b, x):
+    with torch.no_grad():
+        b.mul_(0.9).add_(x, alpha=0.1)
+    return x * b
+
+
+def saved_before_written(b, x):
+    y = x * b.clone()
+    b.add_(1)
+    return y
+
+
+def integer_outputs(x):
+    values, places = x.max(-1)
+    return values, places, x.argsort(-1), x > 0
+
+
+def unused_input(x, y):
+    return x * 3
+
+
+def same_twice(x):
+    y = x.cos()
+    return y, y
+
+
+def expanded(x):
+    return x.expand(3, 4, 5), x.expand(3, 4, 5) * 2
+
+
+def out_of_out(x):
+    y = torch.empty(4, 5)
+    torch.mul(x.detach(), 2, out=y)
+    return y * x
+
+
+def data_write(x):
+    y = x * 2
+    y.data.mul_(1)
+    return y + 1
+
+
+def custom_function(x):
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 10
+
+    return Doubled.apply(x) + 1
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 10 + x
+
+
+def user_function(x):
+    return Doubled.apply(x) + 1
+
+
+def attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def linear_cross_entropy(x, w, b):
+    return F.cross_entropy(F.linear(x, w, b), torch.tensor([1, 0, 3, 2]))
+
+
+def embedding(w):
+    return F.embedding(torch.tensor([[1, 2, 1], [0, 3, 3]]), w)
+
+
+def layer_norm(x, w, b):
+    return F.layer_norm(x, (5,), w, b)
+
+
+def batch_norm(x, w, b):
+    return F.batch_norm(x, None, None, w, b, training=True)
+
+
+def conv(x, w, b):
+    return F.conv2d(x, w, b, padding=1).relu()
+
+
+def pooled(x):
+    return F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1)
+
+
+def upsampled(x):
+    return F.interpolate(x, scale_factor=2, mode="bilinear"), F.interpolate(x, scale_factor=2)
+
+
+def indexed(x):
+    return (
+        x[torch.tensor([0, 2, 2])],
+        x.gather(1, torch.zeros(4, 2, dtype=torch.long)),
+        x.index_select(0, torch.tensor([1])),
+    )
+
+
+def scattered(x, y):
+    z = x.index_add(0, torch.tensor([0, 0, 1, 3]), y)
+    return z.scatter(1, torch.zeros(4, 1, dtype=torch.long), 0.0), torch.index_put(
+        x, (torch.tensor([1]),), y[0]
+    )
+
+
+def scans(x):
+    return x.cumsum(0), x.cumprod(1), x.logsumexp(-1), x.softmax(0), x.log_softmax(-1)
+
+
+def reductions(x):
+    return x.mean(), x.var(1), x.std(), x.norm(), x.prod(-1), x.amax(0), x.max(), x.min(1).values
+
+
+def joined(x, y):
+    return torch.cat([x, y], 1), torch.stack([x, y]), *x.split(2), *x.unbind(1)
+
+
+def masked(x):
+    return x.masked_fill(x > 0, 0.0), torch.where(x > 0, x, x.exp()), x.clamp(-0.5, 0.5), x.tril()
+
+
+def half_precision(x, w):
+    return (x.to(torch.bfloat16) @ w.to(torch.bfloat16)).float().tanh()
+
+
+def autocast(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (x @ w).relu()
+
+
+def loop(x):
+    for _ in range(5):
+        x = x + x.sin() * 0.5
+    return x
+
+
+PROGRAMS = [
+    (in_place_on_fresh, [t(4, 5)]),
+    (write_through_view, [t(4, 5)]),
+    (write_slice, [t(4, 2), t(5)]),
+    (views_of_views, [t(4, 5)]),
+    (output_is_view_of_output, [t(4, 5)]),
+    (output_is_input, [t(4, 5)]),
+    (detached_output, [t(4, 5)]),
+    (no_grad_inside, [t(4, 5)]),
+    (input_written_with_history, [result(t(4, 5)), t(5)]),
+    (input_written_with_history, [t(4, 5, grad=False), t(5)]),
+    (buffer_gets_history, [t(5, grad=False), t(5)]),
+    (input_written_without_grad, [t(5, grad=False), t(5)]),
+    (saved_before_written, [t(5, grad=False), t(5)]),
+    (integer_outputs, [t(4, 5)]),
+    (unused_input, [t(4, 5), t(3)]),
+    (same_twice, [t(4, 5)]),
+    (expanded, [t(4, 1)]),
+    (out_of_out, [t(4, 5)]),
+    (data_write, [t(4, 5)]),
+    (user_function, [t(4, 5)]),
+    (attention, [t(2, 2, 6, 8), t(2, 2, 6, 8), t(2, 2, 6, 8)]),
+    (linear_cross_entropy, [t(4, 6), t(5, 6), t(5)]),
+    (embedding, [t(4, 6)]),
+    (layer_norm, [t(4, 5), t(5), t(5)]),
+    (batch_norm, [t(4, 3, 5), t(3), t(3)]),
+    (conv, [t(2, 3, 8, 8), t(4, 3, 3, 3), t(4)]),
+    (pooled, [t(2, 3, 8, 8)]),
+    (upsampled, [t(2, 3, 4, 4)]),
+    (indexed, [t(4, 5)]),
+    (scattered, [t(4, 5), t(4, 5)]),
+    (scans, [t(4, 5)]),
+    (reductions, [t(4, 5)]),
+    (joined, [t(4, 5), t(4, 5)]),
+    (masked, [t(4, 5)]),
+    (half_precision, [t(4, 5), t(5, 6)]),
+    (autocast, [t(4, 5), t(5, 6)]),
+    (loop, [t(4, 5)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    ("program", "inputs"), PROGRAMS, ids=[f"{p.__name__}{i}" for i, (p, _) in enumerate(PROGRAMS)]
+)
+def test_gradients_are_eagers(program, inputs, backend):
+    with logged() as messages:
+        check(program, inputs, backend)
+    assert not [m for m in messages if "as captured" in m]
