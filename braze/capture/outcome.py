@@ -152,6 +152,9 @@ def guards(t: Tracer) -> list[Guard]:
     sources = [n.source for n in t.tree.inputs]
     if len(sources) > 1:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
+    tensors = set(sources)
+    pairs = {(a.source, b.source): None for a, b in t.tree.apart}
+    found += [Guard(a, Check.DISTINCT, (b,)) for a, b in pairs if a not in tensors or b not in tensors]
     ints = [e.name for p in t.symbolic_places for _, e in p.guards if isinstance(e, SymbolSpec)]
     for expression, names in t.mode.shape_relations(ints):
         if not set(names) <= t.mode.symbols.keys() | t.mode.floats.keys():

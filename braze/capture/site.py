@@ -20,6 +20,7 @@ import torch
 from braze import native
 from braze.capture import bytecode
 from braze.capture.breaks import BreakSignal, Retry, Stopped
+from braze.capture.closures import OfClosure, is_bound, same_closure
 from braze.capture.dynamic import (
     Extents,
     all_extents,
@@ -161,13 +162,9 @@ class Site:
 
     def _other_closure(self, first: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Frames of one code met in broken calls may belong to several closures: each has its own site."""
-        cells = function.__closure__ or ()
-        same = function.__globals__ is first.__globals__ and all(
-            a is b for a, b in zip(cells, first.__closure__ or (), strict=True)
-        )
-        if same:
+        if same_closure(function, first):
             return self.on_miss(_As(function), function, locals)
-        key = (id(function.__globals__), *(id(cell) for cell in cells))
+        key = (id(function.__globals__), *(id(cell) for cell in function.__closure__ or ()))
         with self.lock:
             found = self.closures.get(key)
             if found is None:
@@ -241,6 +238,8 @@ class Site:
                 return self._uncapturable(function)
             table = build_table(capture, function, locals)
             program = table.program()
+            if self.hooked and is_bound(residual, capture, function):
+                program = OfClosure(program, function)
         variant = Variant(capture, table, program, residual, owner)
         variant.generic = generic
         variant.seconds = time.perf_counter() - started

@@ -83,6 +83,8 @@ class Tree:
         #: nodes with guards in the order of their first sight
         self.order: list[Node] = []
         self.inputs: list[Node] = []
+        #: places that the program found to hold different objects
+        self.apart: list[tuple[Node, Node]] = []
 
     def root(self, step: Step, key: Any) -> Node:
         """A node without a parent."""
@@ -107,6 +109,14 @@ class Tree:
         if found is not None and (found.value is value or found.real is value):
             return found
         return None
+
+    def distinct(self, a: Any, b: Any) -> None:
+        """The program was told that two objects are not one: guard it where both come from outside."""
+        one, other = self.known.get(id(a)), self.known.get(id(b))
+        if one is None or other is None or one is other:
+            return
+        if one.step is not Step.CONSTANT and other.step is not Step.CONSTANT:
+            self.apart.append((one, other))
 
     def bind(self, node: Node, real: Any, value: Any) -> Any:
         """Say what a node stands for, and enter it into the indexes."""

@@ -68,7 +68,7 @@ def comparable(value: Any) -> bool:
     """Whether the ``equal`` check can compare this by value."""
     if isinstance(value, tuple):
         return all(map(comparable, value))
-    return type(value) in _COMPARABLE
+    return type(value) in _COMPARABLE or walk.is_numpy_number(value)
 
 
 def tensor_spec(expected: tuple[Any, ...]) -> tuple[Any, ...] | None:

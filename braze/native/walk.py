@@ -205,6 +205,12 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return of_function(step, key, parent)
 
 
+def is_numpy_number(value: Any) -> bool:
+    """Whether this is a number or truth value of numpy's; the walker does not import numpy."""
+    bases = type(value).__mro__
+    return any(b.__module__ == "numpy" and b.__name__ in ("number", "bool", "bool_") for b in bases)
+
+
 def same_constant(value: Any, expected: Any) -> bool:
     """Equal in type and value; floats bit by bit."""
     if type(value) is not type(expected):
@@ -213,6 +219,8 @@ def same_constant(value: Any, expected: Any) -> bool:
         return struct.pack("d", value) == struct.pack("d", expected)
     if isinstance(expected, complex):
         return struct.pack("dd", value.real, value.imag) == struct.pack("dd", expected.real, expected.imag)
+    if is_numpy_number(value):
+        return bytes(value.data) == bytes(expected.data)
     if isinstance(expected, tuple):
         return len(value) == len(expected) and all(map(same_constant, value, expected))
     return value is expected or value == expected

@@ -17,6 +17,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_functions,
     corpus_generators,
     corpus_grammar,
+    corpus_identity,
     corpus_language,
     corpus_library,
     corpus_modules,

@@ -75,7 +75,10 @@ def compare_op(t: Any, f: Any, arg: int) -> None:
 def is_op(t: Any, f: Any, arg: int) -> None:
     stack = f.stack
     b = stack.pop()
-    stack[-1] = (stack[-1] is not b) if arg else (stack[-1] is b)
+    a = stack[-1]
+    if a is not b:
+        t.tree.distinct(a, b)
+    stack[-1] = (a is not b) if arg else (a is b)
 
 
 @opcode("CONTAINS_OP")
