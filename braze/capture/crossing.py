@@ -78,7 +78,7 @@ def canonical(t: Tracer, value: Any) -> Any:
     found = t.tree.known.get(id(value))
     if found is not None and found.real is value:
         return found.value
-    if isinstance(value, torch.Tensor) and id(value) not in t.recorder.nodes and found is None:
+    if isinstance(value, torch.Tensor) and not t.recorder.knows(value) and found is None:
         graph_break("BZ1011", "a tensor that C code made where braze could not see it")
     return value
 

@@ -119,7 +119,7 @@ def close_graph(t: Tracer, table: RecipeTable) -> torch.fx.GraphModule | None:
         here = node.meta.get("origin")
         if type(here) is tuple:
             node.meta["origin"] = origin(here, origins)
-    return Captured(graph)
+    return Captured(graph, t.recorder.modules)
 
 
 def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:

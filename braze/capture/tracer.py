@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from braze.capture import (
+    control_flow,
     crossing,
     functions,
     generators,
@@ -59,7 +60,7 @@ MAX_DEPTH = 160
 MAX_STEPS = 20_000_000
 
 #: rows of calls.RULES that importing this module has entered
-RULES = (rules.RULES, torch_rules.SETTERS, functions.apply, whole.cond)
+RULES = (rules.RULES, torch_rules.SETTERS, functions.apply, control_flow.cond, whole.checkpoint)
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
 
@@ -80,7 +81,11 @@ class Tracer:
         self.steps = 0
         self.frames: list[Frame] = []
         self.tree = Tree()
-        self.mode = fakes.new_mode(dynamic=bool(symbolic))
+        self.mode = fakes.new_mode(
+            dynamic=bool(symbolic),
+            scalars=options.capture_scalar_outputs,
+            shapes=options.capture_dynamic_output_shape_ops,
+        )
         self.recorder = Recorder(self, self.mode)
         self.state = TorchState(self)
         self.shadows: list[Any] = []

@@ -1,4 +1,4 @@
-"""What PyTorch does with functions handed to it - transforms, control flow, checkpoints - runs whole, outside the graph.
+"""What PyTorch does with functions handed to it - transforms, checkpoints - runs whole, outside the graph.
 
 Marks of the profiler are left out of graphs.
 """
@@ -28,15 +28,6 @@ def transform(what: str, *functions: Any) -> None:
 
 
 transform("a function is transformed by torch.func", torch.func.vjp, torch.func.jvp, torch.func.linearize)
-
-
-@rule(torch.cond)
-def cond(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    """A branch that is known while tracing is called; the operator itself runs whole."""
-    pred = args[0] if args else kwargs.get("pred")
-    if type(pred) is not bool or kwargs or len(args) not in (3, 4):
-        whole(MODULES["torch._higher_order_ops.cond"])
-    return t.call(args[1] if pred else args[2], tuple(args[3]) if len(args) == 4 else (), None, tail)
 
 
 CHECKPOINT_SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")

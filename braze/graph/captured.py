@@ -29,11 +29,11 @@ _INFIX: dict[Any, str] = {
 
 
 class Captured(torch.fx.GraphModule):
-    """A GraphModule over ``graph`` whose first code is written late."""
+    """A GraphModule over ``graph`` whose first code is written late. ``held``: subgraphs, by the names that nodes give."""
 
-    def __init__(self, graph: torch.fx.Graph) -> None:
+    def __init__(self, graph: torch.fx.Graph, held: dict[str, Any] | None = None) -> None:
         self.__dict__["_first"] = True
-        super().__init__({}, graph, class_name="Captured")
+        super().__init__(held or {}, graph, class_name="Captured")
 
     def recompile(self) -> Any:
         """PyTorch's own, but for the call from the constructor."""
@@ -139,6 +139,8 @@ def _call(node: torch.fx.Node, scope: dict[str, Any]) -> str:
         ):
             return infix.format(*args)
         called = _held(node.target, scope)
+    elif node.op == "get_attr" and str(node.target).isidentifier():
+        return f"self.{node.target}"
     elif node.op == "call_method" and isinstance(node.args[0], torch.fx.Node):
         called = f"{args.pop(0)}.{node.target}"
     else:

@@ -21,6 +21,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._higher_order_ops.map import map as torch_map  # noqa: F401  (for capture)
+from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for capture)
+from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree  # noqa: F401  (for capture)
 
@@ -363,6 +366,13 @@ def bool_of(env: Any, condition: Any) -> torch.SymBool:
 def call_a_size(number: torch.SymInt) -> None:
     """Let questions whether an unbacked number is 0 or 1 be answered as for sizes."""
     _symbolic_shapes()._advise_is_size(number)
+
+
+def first_name(env: Any, symbol: Any) -> Any:
+    """The symbol as which one was first made, of which it is another name."""
+    while symbol in env.unbacked_renamings:
+        symbol = env.unbacked_renamings[symbol]
+    return symbol
 
 
 def rename_unbacked(env: Any, made: Any, known: Any) -> None:

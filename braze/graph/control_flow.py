@@ -1,0 +1,98 @@
+"""Control flow in graphs: what the nodes of ``torch.cond``, ``while_loop``, ``scan`` and ``map`` call.
+
+Subgraphs are modules that the graph holds, and give tuples. They take what the operator hands them, then what they use from outside.
+PyTorch's own operators trace their functions anew for each gradient; these run the subgraph that was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+Subgraph = Callable[..., tuple[Any, ...]]
+
+
+def cond(pred: torch.Tensor, if_true: Subgraph, if_false: Subgraph, operands: Sequence[Any]) -> Any:
+    """The results of one of two subgraphs, as a tensor says."""
+    if isinstance(pred, FakeTensor):
+        if_false(*operands)
+        return connected(if_true(*operands), operands)
+    return connected((if_true if pred else if_false)(*operands), operands)
+
+
+def while_loop(
+    go_on: Subgraph, body: Subgraph, carried: Sequence[Any], others: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The carried values after as many rounds as a tensor asks for."""
+    values = tuple(carried)
+    if isinstance(values[0], FakeTensor):
+        go_on(*values, *others)
+        values = body(*values, *others)
+    elif not go_on(*values, *others)[0]:
+        values = tuple([x.clone() for x in values])
+    else:
+        values = body(*values, *others)
+        while go_on(*values, *others)[0]:
+            values = body(*values, *others)
+    return connected(values, (*carried, *others))
+
+
+def scan(
+    step: Subgraph, carried: Sequence[Any], rows: Sequence[torch.Tensor], others: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The last carried values, then per result of a step all of its values, along a new first dimension."""
+    count = len(carried)
+    values = tuple(carried)
+    made: list[tuple[Any, ...]] = []
+    if isinstance(rows[0], FakeTensor):
+        out = step(*values, *[x.select(0, 0) for x in rows], *others)
+        columns = [x.expand(rows[0].shape[0], *x.shape).contiguous() for x in out[count:]]
+        return connected((*out[:count], *columns), (*carried, *rows, *others))
+    for taken in zip(*[x.unbind(0) for x in rows], strict=True):
+        out = step(*values, *taken, *others)
+        values = out[:count]
+        made.append(out[count:])
+    columns = [torch.stack(column) for column in zip(*made, strict=True)]
+    return connected((*values, *columns), (*carried, *rows, *others))
+
+
+class _Connected(torch.autograd.Function):
+    """Results that depend on all operands: those that a branch makes no use of get gradients of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *values: torch.Tensor) -> Any:
+        ctx.count = count
+        ctx.unused = [(x.shape, x.dtype, x.device) for x in values[count:]]
+        return tuple([x.detach() for x in values[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.unused]
+        return None, *grads, *zeros
+
+
+def connected(results: tuple[Any, ...], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The results of a branch, with a path to each operand that wants a gradient."""
+    if not torch.is_grad_enabled():
+        return results
+    wanting = [x for x in operands if isinstance(x, torch.Tensor) and x.requires_grad]
+    places = [i for i, x in enumerate(results) if isinstance(x, torch.Tensor) and is_differentiable(x.dtype)]
+    if not wanting or not places:
+        return results
+    made = _Connected.apply(len(places), *[results[i] for i in places], *wanting)
+    values = list(results)
+    for i, value in zip(places, made, strict=True):
+        values[i] = value
+    return tuple(values)
+
+
+def is_differentiable(dtype: torch.dtype) -> bool:
+    """Whether tensors of a dtype may have gradients."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+#: what the nodes of control flow call
+OPERATORS: frozenset[Any] = frozenset({cond, while_loop, scan})
