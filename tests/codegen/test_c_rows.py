@@ -295,3 +295,50 @@ def test_long_rows_are_shared_among_cores(native_bench, points):
     many.check(
         [any_step], {"x": bits}, {"y": torch.empty(points, dtype=torch.bool)}, axes=[i], row_axes=[r, s]
     )
+
+
+#: vector columns that fill strips, leave some over, or are fewer than a vector; rows in several parts
+COLUMNS = [(400, 70), (64, 5000), (7, 2000), (130, 900), (1500, 3)]
+
+
+@pytest.mark.parametrize(("points", "length"), COLUMNS)
+@pytest.mark.parametrize("kinds", [[ReduceKind.SUM, ReduceKind.MAX], PLAIN], ids=len)
+def test_columns_side_by_side(bench, points, length, kinds):
+    """Strips of several vectors, rows that are shared among cores, and what is left over of both."""
+    i, r = axis("i0", points), axis("r0", length)
+    step, types = reduce_steps(kinds, F, [i], [r], r.symbol * points + i.symbol, i.symbol)
+    x = 1 + 0.01 * torch.randn(points * length)
+    if ReduceKind.PROD in kinds:
+        x = 1 + 0.1 / length * torch.randn(points * length)
+    out = {n: torch.empty(points, dtype=TORCH[d]) for n, d in types.items()}
+    rtol = 1e-5 if ReduceKind.PROD not in kinds else 2e-4
+    bench.check([step], {"x": x}, out, rtol=rtol, axes=[i], row_axes=[r])
+
+
+@pytest.mark.parametrize(("points", "length"), COLUMNS)
+def test_variances_of_columns_and_what_follows(bench, points, length):
+    """Two passes over the rows of a strip, with values of each column between and after them."""
+    i, r = axis("i0", points), axis("r0", length)
+    moments = fold(ReduceKind.WELFORD, load("x", F, r.symbol * points + i.symbol))
+    scaled = op(Op.DIV, op(Op.MUL, result(1, F), load("w", F, i.symbol)), const(float(length), F))
+    stores = [Store("mean", i.symbol, result(0, F)), Store("var", i.symbol, scaled)]
+    x, w = 3 + torch.randn(points * length), torch.randn(points)
+    out = {"mean": torch.empty(points), "var": torch.empty(points)}
+    bench.check([nest([i], stores, [r], [moments])], {"x": x, "w": w}, out, rtol=1e-4, axes=[i], row_axes=[r])
+
+
+def test_shared_columns_do_not_depend_on_the_threads(tmp_path):
+    """The parts of the rows are combined in their order, whoever folded them."""
+    x = torch.randn(6000 * 48)
+    i, r = axis("i0", 48), axis("r0", 6000)
+    step, _ = reduce_steps([ReduceKind.SUM], F, [i], [r], r.symbol * 48 + i.symbol, i.symbol)
+    found = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, before):
+        torch.set_num_threads(threads)
+        out = {"sum": torch.empty(48)}
+        bench = Bench(dataclasses.replace(cpu_target(), cores=4), tmp_path)
+        bench.run([step], {"x": x, **out}, axes=[i], row_axes=[r])
+        found.append(out["sum"])
+    torch.set_num_threads(before)
+    assert all(torch.equal(found[0], other) for other in found)

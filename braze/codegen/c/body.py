@@ -44,6 +44,8 @@ class Scope:
         #: a mask that guards loads (C name), else ""; loads are not hoisted out of such a scope
         self.mask = ""
         self.guarded = False
+        #: no C block: its lines stand in the block around it
+        self.flat = False
 
 
 class Body:
@@ -88,11 +90,21 @@ class Body:
         self.scopes.append(new)
         return new
 
+    def aside(self, symbols: dict[Symbol, str]) -> Scope:
+        """Open a scope that is no C block: what it declares stays declared, but is forgotten when it closes."""
+        scope = self.open("", symbols)
+        scope.flat, scope.indent = True, self.scopes[-2].indent
+        return scope
+
     def close(self) -> None:
         """Write the innermost block into the one around it."""
         inner = self.scopes.pop()
         outer = self.scope
         head, *rest = inner.lines
+        if inner.flat:
+            outer.lines.extend(rest)
+            self.forward = {k: v for k, v in self.forward.items() if v.depth <= outer.depth}
+            return
         outer.lines.append(outer.indent + head + "{")
         outer.lines.extend(rest)
         outer.lines.append(outer.indent + "}")

@@ -39,6 +39,8 @@ class Frame:
     serial: bool
     status: bool
     tiles: TilePlan | None = None
+    #: vectors of columns that one task of a reduction takes
+    strip: int = 1
 
 
 def make_frame(
@@ -104,7 +106,7 @@ def tasks_of(frame: Frame) -> tuple[list[Axis], Expr, int]:
     if vector is None or vector in frame.group.row_axes:
         return others, count, 0
     if frame.group.row_axes:
-        block = frame.lanes
+        block = frame.lanes * frame.strip
     else:
         few = analysis.size_of(count) < 64
         block = _BLOCK if few else 0

@@ -6,6 +6,9 @@ The vectors lie in the row (the usual case: results are folded across lanes) or 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from braze.codegen.c import analysis
 from braze.codegen.c.analysis import walk
 from braze.codegen.c.body import Body, Value
@@ -17,10 +20,39 @@ from braze.codegen.records import KernelText
 from braze.loops.ir import Axis, Buffer, DType, Node, Op, ReduceKind
 from braze.symbolic.expr import ZERO, Expr, product
 
+#: vectors of columns in one strip, at most
+_STRIP = 4
 #: bytes of row scratch that may lie on a thread's stack
 _STACK = 128 << 10
 #: additions in one chain before its sum is moved to a second level
 _CHAIN = 64
+
+
+def strip_of(frame: Frame, todo: Plan, cores: int) -> int:
+    """How many vectors of columns one task takes: a row of them is a stretch of memory, which is read ahead.
+
+    One where rows are kept, where accumulators would be too many, and where cores would be left idle.
+    """
+    group, vector = frame.group, frame.vector
+    if vector is None or vector in group.row_axes or todo.kept:
+        return 1
+    folds = max((sum(len(i.folds) for i in p.items) for p in todo.phases), default=0)
+    weight = sum(analysis.COST.get(n.op, 0) for p in todo.phases for n in set(walk(*p.roots())))
+    strip = _STRIP if folds <= 3 and weight <= 40 else 2 if folds <= 6 else 1
+    points = 1
+    for a in group.axes:
+        points *= analysis.size_of(a.extent)
+    while strip > 1 and points < 2 * cores * strip * frame.lanes:
+        strip //= 2
+    return strip
+
+
+class Columns:
+    """One vector of columns of several: the C name of its first column, and results that later passes use."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.results: dict[tuple[str, Expr], Value] = {}
 
 
 class Rows:
@@ -41,6 +73,8 @@ class Rows:
         )
         body.storage.update({name: d.label for name, d in (*todo.registers.items(), *todo.kept.items())})
         self.freed: list[str] = []
+        #: the columns that are folded side by side: per vector, its first column and what is known of it
+        self.strip: list[Columns] = []
 
     def kernel(self, buffers: dict[str, Buffer]) -> KernelText:
         frame, body = self.frame, self.body
@@ -78,12 +112,34 @@ class Rows:
             self.body.scratch[name] = (pointer, at)
 
     def _columns(self, number: str, block: int) -> None:
-        """One vector of points at a time; the last one may be short."""
+        """Several vectors of points at a time, or one; the last one may be short."""
         body, axis = self.body, self.frame.vector
         assert axis is not None
         w, j, known = self.frame.lanes, axis.symbol.name, axis.extent.value
         extent = body.index(axis.extent)
-        body.line(f"const int64_t {j} = {number}*{block};")
+        start, last = f"{number}*{block}", ""
+        if block > w:
+            start, end = body.name("x"), body.name("x")
+            body.line(f"const int64_t {start} = {number}*{block}, {end} = {start} + {block};")
+            if known is None or known >= block:
+                body.open("" if known is not None and known % block == 0 else f"if ({end} <= {extent}) ")
+                self._side_by_side(start)
+                body.close()
+                if known is not None and known % block == 0:
+                    return
+            body.open(f"if ({end} > {extent}) ")
+            last = f"for (int64_t {j} = {start}; {j} < {extent}; {j} += {w}) "
+            body.open(last, {axis.symbol: j})
+        else:
+            body.line(f"const int64_t {j} = {start};")
+        self._one_vector(axis, j, extent)
+        if last:
+            body.close()
+            body.close()
+
+    def _one_vector(self, axis: Axis, j: str, extent: str) -> None:
+        """The points from ``j`` on, as many as a vector holds or there are."""
+        body, w, known = self.body, self.frame.lanes, axis.extent.value
         if known is not None and known % w == 0:
             body.open("", {axis.symbol: j})
             self._phases()
@@ -96,6 +152,38 @@ class Rows:
         test = f"if ({j} + {w} > {extent}) "
         body.open(test, {axis.symbol: j}, count=f"({extent} - {j})")
         self._phases()
+        body.close()
+
+    def _side_by_side(self, start: str) -> None:
+        """All vectors of a strip in the same passes over the rows."""
+        self._open_strip(start)
+        for phase in self.todo.phases:
+            if phase.over_row:
+                self._loop(phase)
+                continue
+            for columns in self.strip:
+                with self._among(columns):
+                    self._stores(phase.items)
+        self.strip = []
+
+    def _open_strip(self, start: str) -> list[str]:
+        """Name the first column of each vector of a strip."""
+        self.strip = [Columns(self.body.name("c")) for _ in range(self.frame.strip)]
+        for k, columns in enumerate(self.strip):
+            self.body.line(f"const int64_t {columns.name} = {start} + {k * self.frame.lanes};")
+        return [columns.name for columns in self.strip]
+
+    @contextlib.contextmanager
+    def _among(self, columns: Columns) -> Iterator[None]:
+        """Write for one vector of a strip, with what is known of it; what it adds is kept for later passes."""
+        body, axis = self.body, self.frame.vector
+        assert axis is not None
+        depth = body.aside({axis.symbol: columns.name}).depth
+        known = {k: Value(v.text, v.rep, v.varying, depth) for k, v in columns.results.items()}
+        body.forward.update(known)
+        yield
+        registers = self.todo.registers
+        columns.results.update({k: v for k, v in body.forward.items() if k[0] in registers})
         body.close()
 
     def _phases(self) -> None:
@@ -113,14 +201,21 @@ class Rows:
 
     def _loop(self, phase: Phase) -> None:
         body = self.body
-        copies = self._copies(phase)
-        for a in self._folded(phase, copies):
+        if self.strip:
+            made = self._folded(phase, 1)
+            each = len(made) // len(self.strip)
+            for k, columns in enumerate(self.strip):
+                for a in made[k * each : (k + 1) * each]:
+                    columns.results[a.fold.register, ZERO] = a.finish(False)
+            return
+        for a in self._folded(phase, self._copies(phase)):
             body.forward[a.fold.register, ZERO] = a.finish(self.in_row)
 
     def _folded(self, phase: Phase, copies: int) -> list[Accumulator]:
-        """The pass itself; its accumulators."""
+        """The pass itself; its accumulators, those of each vector of a strip in turn."""
         made = [
             Accumulator(self.body, fold, self.frame.vector is not None, copies, self._position_rep())
+            for _ in range(max(len(self.strip), 1))
             for item in phase.items
             for fold in item.folds
         ]
@@ -197,7 +292,12 @@ class Rows:
         body, j, known = self.body, axis.symbol.name, axis.extent.value
         if not self.in_row:
             body.open(f"for (int64_t {j} = {start}; {j} < {stop}; ++{j}) ", {axis.symbol: j})
-            self._items(phase, made, 0, "")
+            each = len(made) // max(len(self.strip), 1)
+            for k, columns in enumerate(self.strip):
+                with self._among(columns):
+                    self._items(phase, made[k * each : (k + 1) * each], 0, "")
+            if not self.strip:
+                self._items(phase, made, 0, "")
             body.close()
             return
         w = self.frame.lanes

@@ -7,6 +7,8 @@ Applies to groups with one pass over the row.
 
 from __future__ import annotations
 
+import dataclasses
+
 from braze.codegen.c import analysis
 from braze.codegen.c.analysis import Ranges, Varying, walk
 from braze.codegen.c.body import Body, Value
@@ -14,7 +16,8 @@ from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.items import Plan, number_of, plan
 from braze.codegen.c.kernel import Frame, header, make_frame
 from braze.codegen.c.prelude import SCALAR
-from braze.codegen.c.rows import Rows
+from braze.codegen.c.rows import Rows, strip_of
+from braze.codegen.c.split_columns import SplitColumns, split_columns
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.ir import Axis, Buffer
@@ -34,6 +37,10 @@ def row_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) ->
     frame, body = make_frame(group, buffers, ctx.target.vector_bytes, todo.registers, nodes)
     if _few_long_rows(frame, todo, ctx.target.cores):
         return _SplitRows(frame, body, todo, ctx.options.threads).kernel(buffers)
+    split = split_columns(frame, todo, ctx.target.cores)
+    if split is not None:
+        return SplitColumns(split, body, todo, ctx.options.threads).kernel(buffers)
+    frame = dataclasses.replace(frame, strip=strip_of(frame, todo, ctx.target.cores))
     return Rows(frame, body, todo, ctx.options.threads).kernel(buffers)
 
 
