@@ -6,6 +6,7 @@ restore half way: the graph ends before the call, and nothing beneath it is capt
 
 from __future__ import annotations
 
+import copy
 import os
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 MODULES: dict[str, str] = {
     "torch._functorch.vmap": "a function is vectorized by vmap",
     "torch._functorch.eager_transforms": "a function is transformed by torch.func",
-    "torch._functorch.apis": "a function is transformed by torch.func",
     "torch._higher_order_ops.cond": "torch.cond chooses a branch by a tensor",
     "torch._higher_order_ops.while_loop": "torch.while_loop runs until a tensor says so",
     "torch._higher_order_ops.scan": "scan runs a function along a dimension",
@@ -53,12 +53,22 @@ TRANSFORMED = {
     for code in make.__code__.co_consts
     if isinstance(code, types.CodeType)
 }
+#: codes of the wrapper that runs an optimizer's step between its hooks
+STEPS = {
+    id(code)
+    for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
+    if isinstance(code, types.CodeType)
+}
+#: code -> rule(t, function, args, kwargs) of such functions; rows are added by transforms.py
+BY_CODE: dict[int, Any] = {}
 #: marks that PyTorch's compiler leaves on functions
 DISABLED_THERE, BENEATH, COMPILED_THERE = (
     "_torchdynamo_disable",
     "_torchdynamo_disable_recursive",
     "_is_torch_compile",
 )
+#: functions of Python and PyTorch that go through all of a model, of which nothing is worth a graph
+ENTIRE = {copy.deepcopy.__code__, torch.nn.Module._apply.__code__}
 OTHER_HOOK = os.path.join("torch", "_dynamo", "eval_frame.py")
 ORIGINAL = "_torchdynamo_orig_callable"
 
@@ -76,10 +86,10 @@ def is_unfinished(module: Any) -> bool:
 def run_whole(target: Any) -> bool:
     """Whether nothing beneath a broken call of ``target`` may be captured."""
     code = getattr(target, "__code__", None)
-    if code in WITH_CALLEES or id(code) in TRANSFORMED or target is torch.cond:
+    if code in WITH_CALLEES or id(code) in TRANSFORMED or id(code) in STEPS or code in ENTIRE or target is torch.cond:
         return True
     module = getattr(target, "__module__", None)
-    if module in MODULES or module == "torch.func":
+    if module in MODULES or module in ("torch.func", "torch._functorch.apis"):
         return True
     if is_unfinished(target):
         return True
@@ -95,8 +105,14 @@ def whole(what: str) -> NoReturn:
 def marked(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
     """Call a function whose marks tell a compiler something; NotImplemented where they tell us nothing."""
     own = fn.__dict__
-    if id(fn.__code__) in TRANSFORMED:
-        whole("a function is transformed by torch.func")
+    if id(fn.__code__) in STEPS:
+        own_kernel = args and hasattr(type(args[0]), "__compiled__")
+        hint = "give the optimizer a compiled step of its own: braze.compile_optimizer(optimizer)"
+        reason = "an optimizer takes its step, over whatever parameters have gradients by then"
+        graph_break("BZ1022", reason, *(() if own_kernel else (hint,)))
+    known = BY_CODE.get(id(fn.__code__))
+    if known is not None:
+        return known(t, fn, args, kwargs)
     if DISABLED in own:
         graph_break("BZ1005", f"{fn.__qualname__} is marked with braze.disable")
     if ALLOWED in own:

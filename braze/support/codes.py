@@ -193,6 +193,11 @@ CODES: dict[str, Code] = {
         "The branches of a torch.cond, or the rounds of a loop, give results of different structure, type, shape or layout.",
         "Let both give tensors of one kind: the operator has one result, whichever branch runs.",
     ),
+    "BZ1022": Code(
+        "an optimizer's step",
+        "optimizer.step() is called in a compiled function: it runs whole, outside the graph, and the function goes on behind it.",
+        "Leave the break, which costs microseconds, and give the optimizer a compiled step: braze.compile_optimizer(optimizer).",
+    ),
     # -- BZ11xx: guards and recompiles
     "BZ1101": Code(
         "recompile limit",

@@ -175,6 +175,20 @@ def f(x):
 """,
         "attributes of classes are replayed there",
     ),
+    "BZ1022": Example(
+        """\
+p = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([p])
+
+@braze.compile
+def f(x):
+    optimizer.step()
+    return x * 2
+
+f(torch.ones(3))
+""",
+        counterpart="none: the step is traced",
+    ),
     "BZ1011": Example(
         """\
 @braze.compile

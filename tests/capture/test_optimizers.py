@@ -1,0 +1,84 @@
+"""``optimizer.step()`` in a compiled function runs whole, outside the graph, and the function goes on behind it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+from tests.helpers import explained
+
+OPTIMIZERS = [
+    lambda p: torch.optim.AdamW(p, lr=0.05),
+    lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    lambda p: torch.optim.RMSprop(p, lr=0.05),
+    lambda p: torch.optim.Adagrad(p, lr=0.05),
+]
+
+
+def loop(make, compiled_step, compile_function, scheduled=False, closure=False):
+    """Losses and parameters of five training steps, each one call of a function."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    optimizer = make(model.parameters())
+    if compiled_step:
+        braze.compile_optimizer(optimizer)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if scheduled else None
+
+    def forward(x):
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    def step(x):
+        if closure:
+            loss = optimizer.step(lambda: forward(x))
+        else:
+            loss = forward(x)
+            optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        return loss.detach() * 2 + 1
+
+    run = braze.compile(step) if compile_function else step
+    inputs = [torch.randn(4, 6, generator=torch.Generator().manual_seed(i)) for i in range(5)]
+    return [run(x) for x in inputs], [p.detach() for p in model.parameters()], run
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_a_training_step_is_right(make):
+    eager, compiled = loop(make, False, False), loop(make, False, True)
+    torch.testing.assert_close(compiled[:2], eager[:2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS[:2])
+@pytest.mark.parametrize("how", [{}, {"scheduled": True}, {"closure": True}])
+def test_with_a_compiled_optimizer(make, how):
+    eager, compiled = loop(make, False, False, **how), loop(make, True, True, **how)
+    torch.testing.assert_close(compiled[:2], eager[:2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_changed_learning_rate_makes_no_new_variant(scheduled):
+    """What the optimizer reads is not guarded: later steps find their code."""
+    _, _, run = loop(OPTIMIZERS[0], True, True, scheduled)
+    before = run.misses
+    run(torch.randn(4, 6))
+    assert run.misses == before
+
+
+def test_the_break_is_told():
+    p = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+
+    def f(x):
+        optimizer.step()
+        return x * 2
+
+    p.grad = torch.ones(3)
+    told = explained(f, torch.ones(3))
+    assert "BZ1022" in str(told)
+    assert "compile_optimizer" in str(told)
+    torch.testing.assert_close(p.detach(), torch.full((3,), 0.9))
