@@ -178,6 +178,10 @@ def _grouped(rows: list[Row], key: str) -> Iterable[tuple[str, dict[str, Row]]]:
 
 
 def _version(name: str) -> str:
+    """What the module says of itself, which tells builds apart; else what was installed under that name."""
+    said = getattr(sys.modules.get(name), "__version__", None)
+    if said is not None:
+        return str(said)
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -48,6 +48,19 @@ def test_explain_a_script_names_both_lines(script, capsys):
     assert "3 graphs, 2 graph breaks" in out
 
 
+def test_explain_names_whole_places_in_a_narrow_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    path = tmp_path / ("a" * 30) / "script.py"
+    path.parent.mkdir()
+    path.write_text(SCRIPT.replace("braze.graph_break()", "inner(x)"))
+    path.write_text(path.read_text().replace("@braze", "def inner(x):\n    braze.graph_break()\n\n@braze"))
+    assert main(["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    lines = path.read_text().splitlines()
+    for text, name in (("    braze.graph_break()", "inner"), ("    inner(x)", "f")):
+        assert f"{path}:{lines.index(text) + 1} in {name}" in out
+
+
 def test_explain_keeps_the_status_and_argv_of_the_script(tmp_path, capsys):
     path = tmp_path / "leaves.py"
     path.write_text("import sys\nsys.exit(7)\n")

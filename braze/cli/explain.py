@@ -65,5 +65,5 @@ def explain_script(path: Path, arguments: Sequence[str]) -> int:
         sys.argv = argv
         sys.path.remove(folder)
     later_counters, later_seconds = trace.snapshot()
-    Console().print(gather(path.name, events, later_counters - counters, later_seconds - seconds))
+    gather(path.name, events, later_counters - counters, later_seconds - seconds).show(Console())
     return status

@@ -11,7 +11,7 @@ import json
 import operator
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -114,9 +114,13 @@ class Explanation:
     def __rich__(self) -> RenderableType:
         return _page(self)
 
+    def show(self, console: Console) -> None:
+        """Print it. Places and code keep to one line each, however narrow the console is: they are searched and clicked."""
+        console.print(_page(self, whole=True), crop=False)
+
     def __str__(self) -> str:
         out = io.StringIO()
-        Console(file=out, width=110, color_system=None, highlight=False).print(self)
+        self.show(Console(file=out, width=110, color_system=None, highlight=False))
         return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines()) + "\n"
 
 
@@ -275,12 +279,12 @@ def _short(value: object, limit: int = 70) -> str:
 # -- the page ---------------------------------------------------------------------------------------
 
 
-def _page(e: Explanation) -> Group:
+def _page(e: Explanation, whole: bool = False) -> Group:
     parts: list[RenderableType] = [_headline(e), Text()]
     if e.graphs:
         parts += [_graphs(e), Text()]
     for i, found in enumerate(e.breaks, 1):
-        parts += [_break_text(i, found), Text()]
+        parts += [*_break_texts(i, found, whole), Text()]
     for title, lines in (
         ("Recompiles", list(e.recompiles)),
         ("Run by ATen for want of a lowering", [f"{name} ×{n}" for name, n in e.fallbacks]),
@@ -349,13 +353,16 @@ def _walks(e: Explanation) -> Table:
     return table
 
 
-def _break_text(i: int, found: BreakReport) -> Text:
-    text = Text()
-    text.append(f"Graph break {i}", style="bold red")
-    text.append(f"  {found.code}  {found.place}" + (f"  (×{found.times})" if found.times > 1 else "") + "\n")
+def _break_texts(i: int, found: BreakReport, whole: bool) -> Iterator[Text]:
+    """Where, why and whence; ``whole``: lines that name places are not folded."""
+    as_it_is: dict[str, Any] = dict(no_wrap=True, overflow="ignore") if whole else {}
+    where = Text(**as_it_is)
+    where.append(f"Graph break {i}", style="bold red")
+    where.append(f"  {found.code}  {found.place}" + (f"  (×{found.times})" if found.times > 1 else ""))
     if found.excerpt:
-        text.append(found.excerpt + "\n", style="cyan")
-    text.append(f"  why: {found.reason}")
+        where.append("\n" + found.excerpt, style="cyan")
+    yield where
+    text = Text(f"  why: {found.reason}")
     for hint in found.hints:
         text.append(f"\n  do:  {hint}", style="green")
     if found.passed or found.seconds:
@@ -363,9 +370,9 @@ def _break_text(i: int, found: BreakReport) -> Text:
             f"\n  cost: {found.seconds:.3f} s to capture what comes after, "
             f"passed {_counted(found.passed, 'time')} in this run"
         )
+    yield text
     for place in found.called_from:
-        text.append(f"\n  called from {place}", style="dim")
-    return text
+        yield Text(f"  called from {place}", style="dim", **as_it_is)
 
 
 def _list(title: str, lines: list[str]) -> Group:
@@ -380,10 +387,11 @@ def _joined(names: tuple[str, ...]) -> list[str]:
 
 
 def _seconds(e: Explanation) -> Group:
-    table = Table.grid(padding=(0, 2))
-    table.add_row(*(Text(name, style="dim") for name, _ in e.seconds), Text("all", style="bold"))
-    table.add_row(*(f"{s:.3f}" for _, s in e.seconds), f"{e.compile_seconds:.3f}")
-    return Group(Text("Seconds by stage", style="bold"), Padding(table, (0, 0, 0, 2)))
+    line = Text()
+    for name, spent in e.seconds:
+        line.append(f"{name} ", style="dim").append(f"{spent:.3f}, ")
+    line.append("all ", style="bold").append(f"{e.compile_seconds:.3f}")
+    return Group(Text("Seconds by stage", style="bold"), Padding(line, (0, 0, 0, 2)))
 
 
 def _counted(n: int, noun: str) -> str:

@@ -88,6 +88,10 @@ CALLS = [
     (aten.split.Tensor, lambda: (r(5, 4), 2), {}),
     (aten.new_zeros.default, lambda: (r(2), [3, 1]), {"dtype": torch.bool}),
     (aten.zeros_like.default, lambda: (r(4, 3).t(),), {}),
+    (aten._fft_r2c.default, lambda: (r(5, 6, 7), [1], 0, True), {}),
+    (aten._fft_r2c.default, lambda: (r(5, 6, 7).permute(2, 0, 1), [0, 1], 0, True), {}),
+    (aten._fft_r2c.default, lambda: (r(5, 6, 7).permute(1, 2, 0), [2], 0, False), {}),
+    (aten._fft_r2c.default, lambda: (r(3, 3).expand(3, 3, 3), [0], 0, True), {}),
 ]
 cl = torch.channels_last
 
