@@ -69,7 +69,7 @@ def test_sparse_tensors_have_no_strides():
         "text",
         None,
     ],
-    ids=str,
+    ids="wider flat transposed double grad parameter meta empty text none".split(),
 )
 def test_each_difference_is_seen(other):
     assert not matches(plain(torch.empty(3, 4)), other)
