@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.aot import unbacked
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, scatter_back
 from braze.aot.writes import functional_values, written_arguments
@@ -127,6 +128,8 @@ class _Functionalizer:
     def _enter(self, node: Node) -> None:
         """Note which storage a new node sees."""
         val = node.meta.get("val")
+        if self.mode.env is not None and node.op == "call_function":
+            self.symbols.note(node, val)
         if not isinstance(val, torch.Tensor):
             return
         key = torch_compat.storage_key(val)
@@ -274,8 +277,11 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
 
     A view that the new strides do not allow gets a contiguous copy of its argument first.
     """
-    if isinstance(node.meta.get("val"), torch.SymFloat):
+    known = node.meta.get("val")
+    if isinstance(known, torch.SymFloat) or node.target in (unbacked.READ, unbacked.CHECK):
         return node  # a float's value is what its node computes: the algebra of sizes would reorder it
+    if isinstance(known, torch.SymBool):
+        return node
     args = torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
     kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
     if isinstance(node.target, OpOverload):
@@ -288,7 +294,10 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
             copy.meta["origin"] = node.meta.get("origin")
             node.args = (evaluate(copy, mode), *node.args[1:])
             args = (copy.meta["val"], *args[1:])
+        if mode.env is not None:
+            unbacked.forget(args)
         node.meta["val"] = mode.run(node.target, tuple(args), dict(kwargs))
+        unbacked.settle(mode.env, known, node.meta["val"])
     else:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
     return node

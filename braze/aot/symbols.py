@@ -12,6 +12,7 @@ from braze.graph import torch_compat
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
+Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 class SymbolNodes:
@@ -20,6 +21,8 @@ class SymbolNodes:
     def __init__(self, graph: torch.fx.Graph) -> None:
         self._graph = graph
         self._nodes: dict[Any, torch.fx.Node] = {}
+        #: symbols that only the data tell -> the result of which they are a size, and the dimension
+        self._sized: dict[Any, tuple[torch.fx.Node, int]] = {}
 
     def find(self, placeholders: list[torch.fx.Node]) -> None:
         """Note which placeholder gives each symbol: an int input, or a size of a tensor."""
@@ -40,29 +43,59 @@ class SymbolNodes:
             made.meta["val"] = size
             self._nodes[size.node.expr] = made
 
-    def bind(self, value: torch.SymInt | torch.SymFloat, node: torch.fx.Node) -> None:
+    def bind(self, value: Symbolic, node: torch.fx.Node) -> None:
         """A node that the trace made for this value."""
         self._nodes.setdefault(value.node.expr, node)
+        self._nodes.setdefault(value.node._expr, node)
 
-    def node(self, value: torch.SymInt | torch.SymFloat) -> torch.fx.Node | int | float:
-        """The node for a symbolic int or float; a plain number where it is known."""
+    def note(self, node: torch.fx.Node, value: Any) -> None:
+        """Remember which symbols that only the data tell can be read off a node's value."""
+        if isinstance(value, SYMBOLIC):
+            self.bind(value, node)
+        elif isinstance(value, torch.Tensor):
+            for dim, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt) and torch_compat.is_unbacked_symbol(size.node._expr):
+                    self._sized.setdefault(size.node._expr, (node, dim))
+
+    def rename(self, made: Any, known: Any) -> None:
+        """One such symbol is known as another from here on."""
+        if made in self._nodes:
+            self._nodes.setdefault(known, self._nodes[made])
+        if made in self._sized:
+            self._sized.setdefault(known, self._sized[made])
+
+    def raw(self, value: Any) -> Any:
+        """The node of a number as it was made, whatever it was found to be since."""
+        if not isinstance(value, SYMBOLIC):
+            return value
+        e = value.node._expr
+        return self._of(e, value) if e in self._nodes or e in self._sized else self.node(value)
+
+    def node(self, value: Symbolic) -> torch.fx.Node | int | float:
+        """The node for a symbolic int, float or bool; a plain number where it is known."""
         if isinstance(value, torch.SymInt):
             known = value.node.maybe_as_int()
             if known is not None:
                 return known
         return self._of(value.node.expr, value)
 
-    def _of(self, expr: Any, like: torch.SymInt | torch.SymFloat) -> Any:
+    def _of(self, expr: Any, like: Symbolic) -> Any:
         if expr.is_Integer:
             return int(expr)
         if expr.is_Float:
             return float(expr)
+        if torch_compat.is_condition(expr) and not expr.free_symbols:
+            return bool(expr)
         found = self._nodes.get(expr)
+        if found is None and expr in self._sized:
+            node, dim = self._sized[expr]
+            found = self._nodes[expr] = self._graph.call_function(aten.sym_size.int, (node, dim))
+            found.meta["val"] = node.meta["val"].shape[dim]
         if found is None:
             found = self._nodes[expr] = self._compose(expr, like)
         return found
 
-    def _compose(self, expr: Any, like: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
+    def _compose(self, expr: Any, like: Symbolic) -> torch.fx.Node:
         """A new node from the operands' nodes."""
         name = type(expr).__name__
         operands = [self._of(e, like) for e in expr.args]
@@ -87,20 +120,38 @@ class SymbolNodes:
                 return self._call(torch.sym_min, tuple(operands), expr, like)
             case "Pow" | "PowByNatural" | "FloatPow":
                 return self._call(operator.pow, tuple(operands), expr, like)
+        if name in QUESTIONS:
+            return self._call(QUESTIONS[name], tuple(operands), expr, like)
         unary = UNARY.get(name)
         if unary is not None:
             return self._call(unary, tuple(operands), expr, like)
         raise Unsupported("BZ2011", f"a size computed as {expr}", why=f"no graph node for {name}")
 
-    def _call(
-        self, function: Any, operands: tuple[Any, ...], expr: Any, like: torch.SymInt | torch.SymFloat
-    ) -> torch.fx.Node:
+    def _call(self, function: Any, operands: tuple[Any, ...], expr: Any, like: Symbolic) -> torch.fx.Node:
         node = self._graph.call_function(function, operands)
         env = like.node.shape_env
+        if torch_compat.is_condition(expr):
+            node.meta["val"] = torch_compat.bool_of(env, expr)
+            return node
         make = env.create_symintnode if expr.is_integer else env.create_symfloatnode
         node.meta["val"] = make(expr, hint=None)
         return node
 
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+#: condition -> the function that computes it
+QUESTIONS: dict[str, Any] = {
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+    "And": operator.and_,
+    "Or": operator.or_,
+    "Not": torch.sym_not,
+}
 
 #: expression -> the function of one number that computes it
 UNARY: dict[str, Any] = {

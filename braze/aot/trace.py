@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.aot import control_flow
+from braze.aot import control_flow, unbacked
 from braze.aot.structural import STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.graph import torch_compat
@@ -175,10 +175,10 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
-        rule = self.decompositions.get(func)
+        rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if rule is not None:
             with self, _without_autocast(func):
-                result = rule(*args, **kwargs)
+                result = self._decomposed(rule, args, kwargs)
             if result is not NotImplemented and func not in STRUCTURAL:
                 result = self._as_eager(func, args, kwargs, result)
             if result is not NotImplemented:
@@ -190,6 +190,15 @@ class Recorder(TorchDispatchMode):
                 return result
         return self.emit(func, args, kwargs)
 
+    def _decomposed(self, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What a decomposition gives; NotImplemented where it would have to know a size that only the data tell."""
+        try:
+            return rule(*args, **kwargs)
+        except RuntimeError as error:
+            if type(error).__name__ != torch_compat.UNDECIDED:
+                raise
+            return NotImplemented
+
     def _as_eager(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """A decomposition's result with the strides of the operator's own, which views further on may count on.
 
@@ -199,6 +208,8 @@ class Recorder(TorchDispatchMode):
         want = self.mode.run(func, self._constants_faked(args), kwargs)
         pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
         for have, w in pairs:
+            if have is None:  # a gradient that was not asked for
+                continue
             if isinstance(w, torch.Tensor) and (have.dtype is not w.dtype or have.shape != w.shape):
                 warn_once(
                     ("BZ9022", func),
@@ -212,7 +223,7 @@ class Recorder(TorchDispatchMode):
         return made[0] if isinstance(want, torch.Tensor) else made
 
     def _restrided(self, have: Any, want: Any, given: set[int]) -> Any:
-        if not isinstance(have, torch.Tensor) or not have.numel() or not want.numel():
+        if not isinstance(have, torch.Tensor) or _is_empty(have) or _is_empty(want):
             return have
         if torch_compat.storage_key(have) in given and torch_compat.storage_key(want) not in given:
             have = self.emit(aten.clone.default, (have,), {})
@@ -240,6 +251,8 @@ class Recorder(TorchDispatchMode):
             return self._rebound(args)
         if torch.Tag.inplace_view in func.tags:
             return self._inplace_view(func, args, kwargs)
+        if self.mode.env is not None:
+            unbacked.forget(args)
         result = self.mode.run(func, args, kwargs)
         if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
             return result  # an argument given back
@@ -271,8 +284,9 @@ class Recorder(TorchDispatchMode):
                     item = self.graph.call_function(operator.getitem, (node, i))
                     item.meta.update(val=part, origin=self.origin)
                     part.__dict__["_node"] = item
-        elif isinstance(result, (torch.SymInt, torch.SymFloat)):
-            self.symbols.bind(result, node)
+        if self.mode.env is not None:
+            for part in result if isinstance(result, (tuple, list)) else (result,):
+                self.symbols.note(part.__dict__["_node"] if isinstance(part, torch.Tensor) else node, part)
 
     def argument(self, value: Any) -> Any:
         """The FX argument that stands for a value."""
@@ -288,7 +302,7 @@ class Recorder(TorchDispatchMode):
                 if kind is not torch.Size
                 else list(map(self.argument, value))
             )
-        if kind is torch.SymInt or kind is torch.SymFloat:
+        if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
             return self.symbols.node(value)
         if isinstance(value, torch.Tensor):
             return self.argument(self.attribute(value))
@@ -375,12 +389,11 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
             return recorder.number(node, args)
         if node.target in OPERATORS:
             return control_flow.run(node, args, recorder)
-        with recorder:
-            if node.op == "call_function":
-                return node.target(*args, **kwargs)  # type: ignore[operator]
-            if node.op == "call_method":
-                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            return gm.get_submodule(str(node.target))(*args, **kwargs)
+        if node.target is unbacked.CHECK:
+            return unbacked.check(recorder.symbols, recorder.graph, node, env)
+        value = _called(node, gm, args, kwargs, recorder)
+        unbacked.settle(recorder.mode.env, node.meta.get("val"), value, recorder.symbols)
+        return value
     except BrazeError:
         raise
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError, IndexError) as error:
@@ -390,6 +403,17 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
             why=f"{type(error).__name__}: {error}",
             origin=recorder.origin,
         ) from error
+
+
+def _called(
+    node: torch.fx.Node, gm: torch.fx.GraphModule, args: Any, kwargs: dict[str, Any], recorder: Recorder
+) -> Any:
+    with recorder:
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return gm.get_submodule(str(node.target))(*args, **kwargs)
 
 
 def _values(part: Any, env: dict[Any, Any]) -> Any:
@@ -416,7 +440,8 @@ def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
 
 def _flat_outputs(result: Any, origin: Origin | None) -> list[Any]:
     values = list(result) if isinstance(result, (tuple, list)) else [result]
-    plain = (torch.Tensor, int, float, bool, complex, str, torch.SymInt, torch.SymFloat, type(None))
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    plain = (torch.Tensor, int, float, bool, complex, str, *symbolic, type(None))
     for value in values:
         if not isinstance(value, plain):
             raise Unsupported("BZ2020", f"an output of type {type(value).__name__}", origin=origin)
@@ -469,6 +494,14 @@ def functional_of_inplace_view(func: Any) -> Any:
     return None
 
 
-def hints(extents: Any) -> list[int]:
-    """Sizes or strides as the numbers they have in this trace; no guard comes of it."""
-    return [n.node.hint if isinstance(n, torch.SymInt) else n for n in extents]
+def hints(extents: Any) -> list[Any]:
+    """Sizes or strides as the numbers they have in this trace, or as formulas where it has none; no guard comes of it."""
+    return [_hint(n) if isinstance(n, torch.SymInt) else n for n in extents]
+
+
+def _hint(size: torch.SymInt) -> Any:
+    return size.node.expr if torch_compat.is_unbacked(size) else size.node.hint
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return 0 in hints(tensor.shape)

@@ -32,7 +32,7 @@ class Questions:
         there = {g.expected.expression for g in capture.guards if g.check is Check.RANGE}
         found = [
             Guard(None, Check.RANGE, ShapeRelation(text, names))
-            for text, names in relations(mode.env, bound, mode.floats)
+            for text, names in relations(mode.env, bound, mode.floats, bound=bound)
             if text not in there
         ]
         settled = mode.settled_floats()

@@ -32,7 +32,7 @@ def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
         return found
     if expr.is_Integer:
         return int(expr)
-    if expr.is_Boolean and not expr.free_symbols:
+    if torch_compat.is_condition(expr) and not expr.free_symbols:
         return bool(expr)
     if expr.is_Float or (expr.is_number and not expr.free_symbols):
         return float(expr)
@@ -91,7 +91,7 @@ def make_value(recorder: Recorder, expr: Any) -> Any:
     found = expr.xreplace({s: known[s] for s in expr.free_symbols if s in known})
     if found.free_symbols:  # of what only the data tell there is no hint
         found = None
-    if expr.is_Boolean:
+    if torch_compat.is_condition(expr):
         return torch_compat.bool_of(env, expr)
     if expr.is_integer:
         return env.create_symintnode(expr, hint=None if found is None else int(found))

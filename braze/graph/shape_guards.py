@@ -16,12 +16,17 @@ Relation = tuple[str, tuple[str, ...]]
 
 
 def relations(
-    env: Any, ints: Collection[str] = (), floats: Mapping[str, float] | None = None
+    env: Any,
+    ints: Collection[str] = (),
+    floats: Mapping[str, float] | None = None,
+    *,
+    bound: Collection[str] | None = None,
 ) -> list[Relation]:
     """(Python expression, names in it) for each guard and each range of the ShapeEnv, without repeats.
 
     A symbol that the trace found to be a number or another symbol is written as that, as it is in specs.
     ``ints`` names the symbols that are bound as themselves: what they were found to be is a relation too.
+    ``bound``: every symbol that a call tells; what only the data tell, and no input does, is left out.
     ``floats``: floats of which something was decided are guarded by value, and stand here as that value.
     """
     found: dict[str, Relation] = {}
@@ -46,7 +51,11 @@ def relations(
         if expr.free_symbols:
             text = python_text(expr)
             found[text] = (text, tuple(sorted(str(s) for s in expr.free_symbols)))
-    return list(found.values())
+    if bound is None:
+        return list(found.values())
+    return [
+        r for r in found.values() if all(n in bound or not torch_compat.is_unbacked_symbol(n) for n in r[1])
+    ]
 
 
 def _settled(expr: Any, replaced: dict[Any, Any]) -> Any:

@@ -25,7 +25,8 @@ from torch._higher_order_ops.map import map as torch_map  # noqa: F401  (for cap
 from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for capture)
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree  # noqa: F401  (for capture)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.support.log import warn_once
 
@@ -152,6 +153,27 @@ def transforming() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+class functorch:
+    """Where the transforms of torch.func call into their machinery, and how ``vmap`` reads its settings."""
+
+    vmap_impl: Any = torch.func.vmap.__globals__["vmap_impl"]
+    check_randomness: Any = vmap_impl.__globals__["_check_randomness_arg"]
+    process_inputs: Any = vmap_impl.__globals__["_process_batched_inputs"]
+    broadcast_dims: Any = pytree._broadcast_to_and_flatten
+    grad_impl: Any = torch.func.vjp.__globals__["grad_impl"]
+    grad_and_value_impl: Any = torch.func.vjp.__globals__["grad_and_value_impl"]
+
+
+class RandomWatch(TorchDispatchMode):
+    """Tells whether an operator drew random numbers while it was on."""
+
+    drawn = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.drawn = self.drawn or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
 def outside_modes() -> Any:
     """A context in which tensor calls reach the plain kernels, past every function and dispatch mode."""
     return torch._C._DisableTorchDispatch()
@@ -175,6 +197,37 @@ def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device
     torch._C._set_throw_on_mutable_data_ptr(fake)
     fake.__dict__.update(_state_of_fakes(mode, device))
     return fake  # type: ignore[return-value]
+
+
+class _Wrapper(torch.Tensor):
+    """A class that may be made with sizes and a storage's size as told."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(str(func))
+
+
+def told(shape: Any, strides: Any, offset: Any, dtype: torch.dtype, nbytes: Any) -> torch.Tensor:
+    """A tensor on the meta device with a new storage of so many bytes; nothing is derived or checked."""
+    return torch.Tensor._make_wrapper_subclass(
+        _Wrapper,
+        shape,
+        strides=strides,
+        storage_offset=offset,
+        dtype=dtype,
+        device="meta",
+        storage_size=nbytes,
+    )  # type: ignore[attr-defined, no-any-return]
+
+
+def strided_view(fake: torch.Tensor, shape: Any, strides: Any, offset: Any) -> torch.Tensor:
+    """A tensor over a fake's storage, by the kernel of the meta device, which takes symbolic sizes unchecked."""
+    before = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(True)
+    try:
+        return torch.as_strided(fake, shape, strides, offset)
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(before)
 
 
 #: the device that a fake stands for: an attribute that 2.12 renamed
@@ -355,6 +408,11 @@ def make_unbacked_float(env: Any) -> torch.SymFloat:
 def expect_true(condition: torch.SymBool) -> bool:
     """Take a condition for granted from here on; False where it is known not to hold."""
     return _symbolic_shapes().expect_true(condition)  # type: ignore[no-any-return]
+
+
+def is_condition(expr: Any) -> bool:
+    """Whether a SymPy expression is true or false rather than a number."""
+    return bool(expr.is_Boolean or expr.is_Relational)
 
 
 def bool_of(env: Any, condition: Any) -> torch.SymBool:

@@ -7,6 +7,7 @@ rounded on every conversion to bfloat16. Functions such as exp are computed in f
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from braze.loops.ir import (
     Buffer,
     BufferKind,
     BufferView,
+    Condition,
     DType,
     ExternCall,
     LoopNest,
@@ -26,6 +28,7 @@ from braze.loops.ir import (
     Node,
     Op,
     ReduceKind,
+    SizeCheck,
     Store,
     StoreMode,
     TemplateCall,
@@ -72,6 +75,14 @@ def value_of(e: Expr, env: Mapping[Symbol, Any]) -> Any:
     return operation(*parts)
 
 
+def holds(condition: Condition, env: Mapping[Symbol, Any]) -> bool:
+    """Whether a condition is true of these sizes."""
+    args = [holds(a, env) if isinstance(a, Condition) else int(value_of(a, env)) for a in condition.args]
+    if condition.op in ("and", "or"):
+        return (all if condition.op == "and" else any)(args)
+    return bool(getattr(operator, "not_" if condition.op == "not" else condition.op)(*args))
+
+
 class _Run:
     """One execution: storage by buffer name, and the sizes."""
 
@@ -90,18 +101,32 @@ class _Run:
                 self.storage[name] = self.flat(self.buffers[name], given)
 
     def run(self) -> tuple[Any, ...]:
-        for step in self.program.steps:
+        checks = list(self.program.checks)
+        for step in (None, *self.program.steps):
+            checks = self.checked(checks)
+            if step is None:
+                continue
             if isinstance(step, LoopNest):
                 _Nest(self, step.axes, step.reduce_axes).run(step)
             elif isinstance(step, ExternCall):
                 self.call(step)
             else:
                 self.gemm(step)
+        self.checked(checks)
         return tuple(self.output(o) for o in self.program.outputs)
+
+    def checked(self, checks: list[SizeCheck]) -> list[SizeCheck]:
+        """Check what can be checked by now; the rest."""
+        for check in checks:
+            if check.condition.symbols() <= self.sizes.keys() and not holds(check.condition, self.sizes):
+                raise RuntimeError(check.message)
+        return [c for c in checks if not c.condition.symbols() <= self.sizes.keys()]
 
     def output(self, o: Any) -> Any:
         if isinstance(o, BufferView):
             return self.view(o)
+        if isinstance(o, Condition):
+            return holds(o, self.sizes)
         return int(value_of(o, self.sizes)) if isinstance(o, Expr) else o
 
     def ints(self, values: Sequence[Expr]) -> tuple[int, ...]:
@@ -148,6 +173,9 @@ class _Run:
         args = tuple(self.argument(a) for a in step.args)
         kwargs = {name: self.argument(a) for name, a in step.kwargs}
         results = _flatten(self.extern(step, args, kwargs))
+        for made in step.makes:
+            given = results[made.output]
+            self.sizes[made.symbol] = int(given if made.dim < 0 else given.shape[made.dim])
         for name, value in zip(step.outputs, results, strict=True):
             if name:
                 self.storage[name] = self.flat(self.buffers[name], value)

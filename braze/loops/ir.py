@@ -265,6 +265,43 @@ class BufferView:
 
 
 @record
+class MadeSize:
+    """A size symbol that a call makes known: size ``dim`` of output ``output``, or (dim -1) the number that it returns."""
+
+    symbol: Symbol
+    output: int
+    dim: int
+
+
+@record
+class Condition:
+    """A question about sizes: ``op`` is "eq" "ne" "lt" "le" "gt" "ge" of two Exprs, or "and" "or" "not" of Conditions."""
+
+    op: str
+    args: tuple[Expr | Condition, ...]
+
+    def symbols(self) -> frozenset[Symbol]:
+        """Every size symbol in it."""
+        return frozenset().union(*(a.symbols() for a in self.args))
+
+    def __str__(self) -> str:
+        if self.op == "not":
+            return f"(not {self.args[0]})"
+        return f"({f' {RELATIONS.get(self.op, self.op)} '.join(map(str, self.args))})"
+
+
+RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+@record
+class SizeCheck:
+    """What must hold of the sizes when the program runs; checked as soon as the symbols in it are known."""
+
+    condition: Condition
+    message: str
+
+
+@record
 class ExternCall:
     """An ATen call: ``target`` is ``"aten.mm.default"``.
 
@@ -285,6 +322,7 @@ class ExternCall:
     ops: tuple[str, ...] = ()
     origin: Origin | None = None
     aliases: tuple[str, ...] = ()  # buffers whose storage the outputs may share
+    makes: tuple[MadeSize, ...] = ()  # sizes that nobody knows before the call
 
 
 @record
@@ -327,7 +365,8 @@ class LoopProgram:
     ``inputs``: per graph input the buffer's name, or "" for a symbolic int. ``outputs``: what the host
     returns, in order: a BufferView, an Expr, or a constant (None, a Python number). An output view of an
     input buffer is returned as an alias. ``mutated``: input buffers written by the steps. ``attributes``: tensors
-    that the graph holds itself, by name; they follow the graph's inputs as the last of ``inputs``.
+    that the graph holds itself, by name; they follow the graph's inputs as the last of ``inputs``. ``checks``: what must
+    hold of sizes that only the data tell.
     """
 
     name: str
@@ -338,6 +377,13 @@ class LoopProgram:
     mutated: tuple[str, ...] = ()
     sizes: tuple[SizeSource, ...] = ()
     attributes: tuple[str, ...] = ()
+    checks: tuple[SizeCheck, ...] = ()
+
+    @property
+    def made(self) -> tuple[Symbol, ...]:
+        """The size symbols that calls make known, each once, in order."""
+        found = [m.symbol for s in self.steps if isinstance(s, ExternCall) for m in s.makes]
+        return tuple(dict.fromkeys(found))
 
     @property
     def device(self) -> str:

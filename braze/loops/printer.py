@@ -43,8 +43,14 @@ def print_program(program: LoopProgram) -> str:
     body = [f"{s.symbol} = size_of({_parameters(program)[s.input]}, {s.dim})" for s in program.sizes]
     inputs = set(program.inputs)
     body += [_buffer(b) for b in program.buffers if b.name not in inputs]
+    known = {s.symbol for s in program.sizes}
+    body += _checks(program, set(), known)
     for step in program.steps:
         body += ["", _heading(step), *print_step(step)]
+        if isinstance(step, ExternCall) and step.makes:
+            before = set(known)
+            known.update(made.symbol for made in step.makes)
+            body += _checks(program, before, known)
     body += ["", f"return {_tuple(_argument(o) for o in program.outputs)}"]
     return "\n".join(lines + [f"    {line}" if line else "" for line in body]) + "\n"
 
@@ -59,7 +65,8 @@ def print_step(step: Step) -> list[str]:
         ]
         names = _tuple(repr(name) for name in step.outputs)
         bound = ", ".join(name or "_" for name in step.outputs)
-        return [f"{bound}{',' if len(step.outputs) == 1 else ''} = extern({names}, {', '.join(args)})"]
+        made = [f"{m.symbol} = size_of({step.outputs[m.output] or '_'}, {m.dim})" for m in step.makes]
+        return [f"{bound}{',' if len(step.outputs) == 1 else ''} = extern({names}, {', '.join(args)})", *made]
     if isinstance(step, TemplateCall):
         inside = [
             f"red0 = product[{', '.join(str(a.symbol) for a in step.axes)}]",
@@ -87,6 +94,17 @@ def _parameters(program: LoopProgram) -> list[str]:
 def _buffer(b: Buffer) -> str:
     kind = "" if b.kind is BufferKind.TEMPORARY else f"  # {b.kind.value}"
     return f"{b.name} = buffer({b.dtype.label!r}, {_tuple(map(str, b.sizes))}, {_tuple(map(str, b.strides))}){kind}"
+
+
+def _checks(program: LoopProgram, before: set[Symbol], now: set[Symbol]) -> list[str]:
+    """The checks whose last symbol has just become known."""
+    first = not before
+    ready = [
+        c
+        for c in program.checks
+        if (first or not c.condition.symbols() <= before) and c.condition.symbols() <= now
+    ]
+    return [f"check({c.condition}, {c.message!r})" for c in ready]
 
 
 def _heading(step: Step) -> str:

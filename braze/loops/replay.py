@@ -68,7 +68,7 @@ def namespace() -> dict[str, Any]:
     """Every name that a program's text may use."""
     names: dict[str, Any] = {
         "buffer": _buffer, "view": _view, "extern": _extern, "size_of": _size_of, "gemm": _gemm,
-        "check_index": _check_index, "bitcast": _bitcast, "where": lambda c, x, y: x if c else y, "invert": np.invert,
+        "check_index": _check_index, "check": _check, "max": max, "min": min, "bitcast": _bitcast, "where": lambda c, x, y: x if c else y, "invert": np.invert,
     }  # fmt: skip
     for dtype in NUMPY:
         names[dtype.label] = _Type(dtype)
@@ -140,6 +140,11 @@ def _gemm(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 def _size_of(given: Any, dim: int) -> int:
     return int(given) if dim < 0 else int(given.shape[dim])
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise RuntimeError(message)
 
 
 def _check_index(i: Any, extent: int) -> int:

@@ -82,10 +82,11 @@ def buffers_are_written_once(program: LoopProgram) -> Problems:
 
 
 def symbols_are_in_scope(program: LoopProgram) -> Problems:
-    """Indices use the nest's axes, size symbols, and `ind<k>` for an argument that exists."""
+    """Indices use the nest's axes, size symbols known by then, and `ind<k>` for an argument that exists."""
     sizes = {s.symbol for s in program.sizes}
     for step in program.steps:
         if isinstance(step, ExternCall):
+            sizes.update(m.symbol for m in step.makes)
             continue
         axes = {a.symbol for a in step.axes}
         inner = {a.symbol for a in step.reduce_axes} if isinstance(step, LoopNest) else set()

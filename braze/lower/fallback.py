@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from braze.loops.ir import BufferView, ExternCall
+from braze.loops.ir import BufferView, ExternCall, MadeSize
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
 from braze.support import trace
@@ -69,7 +69,8 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
         if any(r.alias_info is not None for r in schema.returns):
             aliases = [v.buffer for v in views_in(tuple(read))]
     outputs: list[str] = []
-    result = _results(g, g.val, outputs)
+    made: list[MadeSize] = []
+    result = _results(g, g.val, outputs, made)
     name = target_name(target)
     g.add(
         ExternCall(
@@ -84,6 +85,7 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
             (g.op_name,),
             g.origin,
             tuple(dict.fromkeys(aliases)),
+            tuple(made),
         )
     )
     return result
@@ -91,7 +93,7 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
 
 def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operator that has no lowering through ATen, and say so once."""
-    if g.op_name not in INTENDED:
+    if g.op_name not in INTENDED and not _sized_by_data(g):
         name = target_name(target)
         trace.emit("fallback", name)
         trace.count("fallbacks")
@@ -102,6 +104,13 @@ def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any])
             "fallbacks",
         )
     return call_extern(g, target, args, kwargs)
+
+
+def _sized_by_data(g: ProgramBuilder) -> bool:
+    """Whether the sizes of a result are for its kernel to tell."""
+    values = g.val if isinstance(g.val, (tuple, list)) else (g.val,)
+    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
+    return any(g.symbols.found(n) not in (None, *g.known_sizes) for n in sizes)
 
 
 def target_name(target: Any) -> str:
@@ -137,15 +146,20 @@ def views_in(a: Any) -> list[BufferView]:
     return []
 
 
-def _results(g: ProgramBuilder, val: Any, outputs: list[str]) -> Any:
+def _results(g: ProgramBuilder, val: Any, outputs: list[str], made: list[MadeSize]) -> Any:
     if isinstance(val, torch.Tensor):
+        for dim, size in enumerate(val.shape):
+            symbol = g.symbols.found(size)
+            if symbol is not None and symbol not in g.known_sizes:
+                g.known_sizes.add(symbol)
+                made.append(MadeSize(symbol, len(outputs), dim))
         name = g.new_buffer(
             g.dtype_of(val.dtype), g.symbols.exprs(val.shape), g.symbols.exprs(val.stride()), str(val.device)
         )
         outputs.append(name)
         return g.lazy(name)
     if isinstance(val, (tuple, list)):
-        return tuple([_results(g, v, outputs) for v in val])
+        return tuple([_results(g, v, outputs, made) for v in val])
     if val is None:
         outputs.append("")
         return None

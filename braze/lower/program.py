@@ -15,7 +15,7 @@ from braze.context import CompileContext
 from braze.loops.dtypes import from_torch
 from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSource
 from braze.loops.simplify import simplify_steps
-from braze.lower import scalars
+from braze.lower import scalars, unbacked
 from braze.lower.fallback import fall_back
 from braze.lower.lazy import Lazy, dense_order, strided_lazy
 from braze.lower.realize import ProgramBuilder
@@ -97,6 +97,9 @@ class GraphLowering:
         for dim, size in enumerate(sizes):
             if isinstance(size, Symbol):
                 self.sources.setdefault(size, SizeSource(size, k, dim))
+            found = g.symbols.found(val.shape[dim])
+            if found is not None:
+                self.sources.setdefault(found, SizeSource(found, k, dim))
         kind = self.kinds[k] if k < len(self.kinds) else BufferKind.INPUT
         name = self.input_buffer(node, val, kind)
         self.inputs.append(name)
@@ -144,6 +147,11 @@ class GraphLowering:
                 self.builder.realize_if_shared(result, self.readers[node])
             return
         val = node.meta.get("val")
+        if target in unbacked.TARGETS or isinstance(val, torch.SymBool):
+            self.builder.origin = node.meta.get("origin")
+            args = [self.resolve(a) for a in node.args]
+            self.env[node] = unbacked.lowered(self.builder, target, args, val)
+            return
         if isinstance(val, (int, torch.SymInt)) and not isinstance(val, bool):
             self.env[node] = self.builder.symbols.expr(val)
             return
@@ -237,6 +245,7 @@ class GraphLowering:
 
     def finish(self) -> LoopProgram:
         g = self.builder
+        unbacked.require_known(g, self.sources)
         escaping = {o.buffer for o in self.outputs if isinstance(o, BufferView)}
         buffers = tuple(
             dataclasses.replace(b, kind=BufferKind.OUTPUT)
@@ -255,6 +264,7 @@ class GraphLowering:
             tuple(dict.fromkeys(written)),
             tuple(self.sources.values()),
             tuple(self.attributes),
+            tuple(g.checks),
         )
 
 

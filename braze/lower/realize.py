@@ -23,6 +23,7 @@ from braze.loops.ir import (
     LoopNest,
     Node,
     Op,
+    SizeCheck,
     Step,
     Store,
 )
@@ -53,6 +54,9 @@ class ProgramBuilder:
         #: the type of Python floats
         self.default_float = DType.F32
         self.symbols = SizeSymbols()
+        #: of those that only the data tell, the ones that the steps so far make known
+        self.known_sizes: set[Symbol] = set()
+        self.checks: list[SizeCheck] = []
         self._indirect: dict[Symbol, Node] = {}
         self._indirect_of: dict[Node, Symbol] = {}
         self._fresh = 0

@@ -93,6 +93,11 @@ class Runtime:
         """A kernel met an index out of range."""
         raise IndexError("index out of range in self")
 
+    @staticmethod
+    def fail(message: str) -> None:
+        """A size is not what the program was compiled for."""
+        raise RuntimeError(message)
+
     def _symbol(self, name: str) -> int:
         assert self._library is not None
         return self._library.symbol(name)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Reduction, Store, StoreMode, TemplateCall
 from braze.schedule.blocks import Block, Part, Role, Shape
 from braze.schedule.choices import Choices
-from braze.schedule.dependences import ORDER, accesses
+from braze.schedule.dependences import accesses
 from braze.schedule.records import Group, GroupKind
 from braze.schedule.rewrite import Substitution, forwarded, index_exprs, rewrite, roots, walk
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol
@@ -51,7 +51,9 @@ def _extern(block: Block, number: str) -> Group:
     assert block.call is not None
     found = block.accesses
     name = f"{block.call.name}_{number}"
-    reads, writes = tuple(sorted(found.reads)), tuple(sorted(set(found.writes) - {ORDER}))
+    reads, writes = (
+        tuple(sorted(n for n in names if not n.startswith("<"))) for names in (found.reads, found.writes)
+    )
     return Group(name, GroupKind.EXTERN, call=block.call, reads=reads, writes=writes, device=block.device)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 import torch
 
 from braze.loops.ir import (
+    Buffer,
     BufferView,
     ExternCall,
     LoopNest,
@@ -24,8 +26,8 @@ from braze.loops.ir import (
     TemplateCall,
 )
 from braze.schedule.records import Group
-from braze.schedule.rewrite import roots, walk
-from braze.symbolic.expr import Expr
+from braze.schedule.rewrite import attr_exprs, index_exprs, roots, walk
+from braze.symbolic.expr import Expr, Symbol
 
 #: stands for "anywhere in the buffer"
 ANYWHERE = None
@@ -68,6 +70,58 @@ def accesses(step: Step) -> Accesses:
                 _add_load(found, node.attr, bool(node.args))
         return found
     return _of_nest(step)
+
+
+def symbol_name(symbol: Symbol) -> str:
+    """What stands for a size symbol among the buffers that a step reads or writes."""
+    return f"<{symbol}>"
+
+
+def symbol_accesses(
+    step: Step, made: frozenset[Symbol], buffers: Mapping[str, Buffer], touched: Iterable[str]
+) -> tuple[set[str], set[str]]:
+    """(symbols that a step needs, symbols that it makes known) of those that calls make known."""
+    if not made:
+        return set(), set()
+    own = {m.symbol for m in step.makes} if isinstance(step, ExternCall) else set()
+    exprs: list[Expr] = []
+    if isinstance(step, ExternCall):
+        exprs += exprs_in((step.args, tuple(v for _, v in step.kwargs)))
+    elif isinstance(step, TemplateCall):
+        exprs += [*exprs_in(step.args), *(a.extent for a in step.axes)]
+        exprs += [s.index for s in step.epilogue]
+        exprs += [e for n in walk(*(s.value for s in step.epilogue)) for e in attr_exprs(n.attr)]
+    else:
+        exprs += [a.extent for a in (*step.axes, *step.reduce_axes)]
+        exprs += index_exprs(step)
+    for name in touched:
+        if name in buffers:
+            exprs += [*buffers[name].sizes, *buffers[name].strides]
+    needed = frozenset().union(*(e.symbols() for e in exprs)) & made
+    return {symbol_name(s) for s in needed - own}, {symbol_name(s) for s in own}
+
+
+def exprs_in(values: object) -> list[Expr]:
+    """Every size in nested tuples of arguments."""
+    if isinstance(values, Expr):
+        return [values]
+    if isinstance(values, BufferView):
+        return [*values.sizes, *values.strides, values.offset]
+    if isinstance(values, (tuple, list)):
+        return [e for v in values for e in exprs_in(v)]
+    return []
+
+
+def with_symbols(
+    found: Accesses, step: Step, made: frozenset[Symbol], buffers: Mapping[str, Buffer]
+) -> Accesses:
+    """A step's accesses, with the symbols that calls make known as if they were buffers."""
+    reads, writes = symbol_accesses(step, made, buffers, tuple(found.touched()))
+    for name in reads:
+        found.reads[name].add(ANYWHERE)
+    for name in writes:
+        found.writes[name].add(ANYWHERE)
+    return found
 
 
 def views_in(values: object) -> list[BufferView]:
@@ -163,15 +217,20 @@ def edges(steps: list[Accesses], family: dict[str, str]) -> list[set[int]]:
     return before
 
 
-def group_accesses(group: Group) -> Accesses:
+def group_accesses(
+    group: Group, made: frozenset[Symbol] = frozenset(), buffers: Mapping[str, Buffer] | None = None
+) -> Accesses:
     """A group's reads and writes, by name only."""
     if isinstance(group.call, ExternCall):
-        return accesses(group.call)
+        return with_symbols(accesses(group.call), group.call, made, buffers or {})
     found = Accesses()
     for name in group.reads:
         found.reads[name].add(ANYWHERE)
     for name in group.writes:
         found.writes[name].add(ANYWHERE)
+    if made:
+        for step in (group.call,) if group.call is not None else group.steps:
+            with_symbols(found, step, made, buffers or {})
     return found
 
 

@@ -15,7 +15,7 @@ from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopProgram
 from braze.schedule.blockgraph import BlockGraph
 from braze.schedule.blocks import Block, Shape, block_of
 from braze.schedule.choices import Choices
-from braze.schedule.dependences import ORDER, families
+from braze.schedule.dependences import ORDER, families, symbol_name, with_symbols
 from braze.schedule.legality import Facts, join
 from braze.support.log import logger
 
@@ -32,12 +32,21 @@ class Fusion:
         sizes: dict[str, int] = {}
         for root in family.values():
             sizes[root] = sizes.get(root, 0) + 1
-        self.graph = BlockGraph([block_of(k, s) for k, s in enumerate(program.steps)], family)
+        made = frozenset(program.made)
+        blocks = [block_of(k, s) for k, s in enumerate(program.steps)]
+        if made:
+            for block, step in zip(blocks, program.steps, strict=True):
+                with_symbols(block.accesses, step, made, self.buffers)
+        self.graph = BlockGraph(blocks, family)
         self.kept = kept_buffers(program)
         self.facts = Facts(
             choices, {n: sizes[r] == 1 for n, r in family.items()}, {b.name: b.dtype for b in program.buffers}
         )
-        self.bytes = {ORDER: 0, **{b.name: choices.bytes_of(b) for b in program.buffers}}
+        self.bytes = {
+            ORDER: 0,
+            **dict.fromkeys(map(symbol_name, made), 0),
+            **{b.name: choices.bytes_of(b) for b in program.buffers},
+        }
         self._numbers = itertools.count()
 
     def run(self) -> list[Block]:

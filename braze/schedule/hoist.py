@@ -78,7 +78,7 @@ def _movable(
     step: Step, a: Accesses, kept: set[str], writes: dict[str, int], buffers: dict[str, Buffer]
 ) -> bool:
     """Whether a step only computes, into temporaries of its own, with known sizes."""
-    if ORDER in a.writes or (isinstance(step, ExternCall) and (step.mutates or step.aliases)):
+    if ORDER in a.writes or (isinstance(step, ExternCall) and (step.mutates or step.aliases or step.makes)):
         return False
     if any(name in kept or writes[name] > 1 or not _static(buffers[name]) for name in a.writes):
         return False

@@ -14,7 +14,7 @@ from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
 from braze.support.record import record
-from braze.symbolic.expr import ONE, ZERO, Expr, Integer
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer, Symbol
 
 
 @record
@@ -30,7 +30,7 @@ class Life:
 def plan_memory(program: LoopProgram, groups: Sequence[Group], kept: set[str]) -> MemoryPlan:
     """The arena plan for groups in their final order."""
     buffers = {b.name: b for b in program.buffers}
-    lives = lifetimes(groups, buffers, kept, program.device)
+    lives = lifetimes(groups, buffers, kept, program.device, frozenset(program.made))
     reuse = in_place(groups, lives, buffers)
     chains = _chains(lives, reuse)
     if all(c.bytes.value is not None for c in chains):
@@ -62,11 +62,16 @@ def aligned(size: Expr) -> Expr:
 
 
 def lifetimes(
-    groups: Sequence[Group], buffers: Mapping[str, Buffer], kept: set[str], device: str = "cpu"
+    groups: Sequence[Group],
+    buffers: Mapping[str, Buffer],
+    kept: set[str],
+    device: str = "cpu",
+    made: frozenset[Symbol] = frozenset(),
 ) -> list[Life]:
     """Lives of the temporaries that kernels and out-variants write; extern results live with the allocator.
 
-    The one arena is on ``device``; what a graph keeps elsewhere is allocated on each call.
+    The one arena is on ``device``; what a graph keeps elsewhere is allocated on each call, and so is what has
+    a size that is known only on the way (``made``).
     """
     placed: dict[str, int] = {}
     own: set[str] = set()
@@ -87,7 +92,10 @@ def lifetimes(
     lives = [
         Life(name, start, last[name], storage_bytes(buffers[name]))
         for name, start in placed.items()
-        if name not in kept and name not in own and buffers[name].device == device
+        if name not in kept
+        and name not in own
+        and buffers[name].device == device
+        and not (made and made & storage_bytes(buffers[name]).symbols())
     ]
     return sorted(lives, key=lambda x: (x.start, x.buffer))
 

@@ -64,7 +64,9 @@ def _groups(
 
 
 def _ordered(program: LoopProgram, groups: list[Group], kept: set[str], choices: Choices) -> list[Group]:
-    before = dict(enumerate(edges([group_accesses(g) for g in groups], families(program))))
+    made, buffers = frozenset(program.made), {b.name: b for b in program.buffers}
+    found = [group_accesses(g, made, buffers) for g in groups]
+    before = dict(enumerate(edges(found, families(program))))
     sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.name not in kept}
     return low_peak_order(groups, before, sizes, kept)
 

@@ -38,6 +38,21 @@ class SizeSymbols:
             return Integer(known)
         return self._convert(node.expr, node.shape_env)
 
+    def found(self, value: Any) -> Symbol | None:
+        """The symbol as which an operator has made a size or number that only the data tell; None for any other.
+
+        It stays a symbol, also where the trace went on to assume that it is some number or some other size.
+        """
+        node = getattr(value, "node", None)
+        if node is None:
+            return None
+        e, env = node._expr, node.shape_env
+        while e in env.unbacked_renamings:
+            e = env.unbacked_renamings[e]
+        if type(e).__name__ == "Equality":  # a bool, as PyTorch says it
+            e = e.args[0]
+        return self._symbol(e, env) if e.is_Symbol and str(e).startswith("u") else None
+
     def exprs(self, values: Any) -> tuple[Expr, ...]:
         """Several at once."""
         return tuple([Integer(v) if type(v) is int else self.expr(v) for v in values])

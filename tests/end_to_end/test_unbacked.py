@@ -14,7 +14,7 @@ from braze.support import trace
 from braze.support.errors import CaptureError
 
 OPTIONS = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
-BACKENDS = ["eager"]
+BACKENDS = ["eager", "braze"]
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,9 @@ def truth(x: Any, k: Any) -> Any:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "fn", [arithmetic, as_int, as_float, as_size, as_bound, as_list, greatest, truth], ids=lambda f: f.__name__
+    "fn",
+    [arithmetic, as_int, as_float, as_size, as_bound, as_list, greatest, truth],
+    ids=lambda f: f.__name__,
 )
 def test_numbers_read_out_of_tensors(fn: Callable[..., Any], backend: str) -> None:
     assert captures(fn, NUMBERS, backend, fullgraph=True) == 1

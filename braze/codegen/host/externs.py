@@ -6,7 +6,7 @@ import torch
 
 from braze.codegen.host.homes import Home, Homes
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
-from braze.loops.ir import BufferKind, BufferView, ExternCall
+from braze.loops.ir import BufferKind, BufferView, ExternCall, MadeSize
 from braze.symbolic.expr import ZERO, Expr, Integer
 
 
@@ -51,6 +51,8 @@ class Views:
             f"as_strided(arena.typed({dtype_text(view.dtype)}), {tuple_text(view.sizes)}, "
             f"{tuple_text(view.strides)}, {offset})"
         )
+        if self.homes.is_late(view):
+            return made
         variable = self._names.setdefault(view, f"{identifier(view.buffer)}_a{len(self._names)}")
         self.of_arena[variable] = made
         return variable
@@ -100,12 +102,21 @@ def extern_lines(call: ExternCall, function: str, views: Views) -> list[str]:
             args.append(f"{name}={views.text(whole(buffer, views.homes))}")
         return [f"{function}({', '.join(args)})"]
     text = f"{function}({', '.join(args)})"
+    made = [line for m in call.makes for line in _made(m, call, views.homes)]
     if not any(call.outputs):
-        return [text]
+        number = [m for m in call.makes if m.dim < 0]
+        return [f"{identifier(number[0].symbol.name)} = int({text})"] if number else [text]
     targets = [identifier(o) if o else "_" for o in call.outputs]
     many = returns_several(call.target) or len(targets) > 1
     lines = [f"{tuple_text(tuple(targets)) if many else targets[0]} = {text}"]
-    return lines + [line for o in call.outputs if o for line in _layout(o, views.homes)]
+    return lines + made + [line for o in call.outputs if o for line in _layout(o, views.homes)]
+
+
+def _made(made: MadeSize, call: ExternCall, homes: Homes) -> list[str]:
+    """The statement that reads a size symbol off a result."""
+    if made.dim < 0:
+        return []
+    return [f"{identifier(made.symbol.name)} = {identifier(call.outputs[made.output])}.size({made.dim})"]
 
 
 def _layout(buffer: str, homes: Homes) -> list[str]:

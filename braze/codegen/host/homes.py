@@ -24,6 +24,8 @@ class Homes:
         self.buffers: dict[str, Buffer] = {b.name: b for b in s.program.buffers}
         self.slots: dict[str, Slot] = {slot.buffer: slot for slot in s.memory.slots}
         self.static = s.memory.arena_bytes.is_constant
+        #: size symbols that calls make known
+        self.made = frozenset(s.program.made)
         #: places of a symbolic arena, in the order of the layout's offsets
         self.lives, owner = slot_lives(s.memory)
         number = {life.buffer: k for k, life in enumerate(self.lives)}
@@ -46,6 +48,11 @@ class Homes:
     def offset(self, name: str) -> Expr | int:
         """The place of a buffer: an offset in bytes, or the number of the layout's offset."""
         return self.slots[name].offset if self.static else self._number[name]
+
+    def is_late(self, view: BufferView) -> bool:
+        """Whether a view has a size that is known only on the way."""
+        exprs = (*view.sizes, *view.strides, view.offset) if self.made else ()
+        return any(self.made & e.symbols() for e in exprs)
 
     def is_whole(self, view: BufferView) -> bool:
         """Whether a view is the buffer as it is laid out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from braze.codegen.host.externs import Views, extern_lines, overload, strided
 from braze.codegen.host.homes import Home, Homes
@@ -10,7 +10,7 @@ from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, 
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
-from braze.loops.ir import BufferView, ExternCall
+from braze.loops.ir import BufferView, Condition, ExternCall
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Group, Schedule
 from braze.support.record import record
@@ -56,6 +56,9 @@ class _Host:
         self.homes = Homes(s)
         self.views = Views(self.homes)
         self.sizes: tuple[Symbol, ...] = tuple(x.symbol for x in s.program.sizes)
+        #: symbols that calls make known, and what is still to be checked of sizes
+        self.made = s.program.made
+        self.checks = list(s.program.checks)
         self.kernels = {k.name: k for k in kernels}
         self.unique: dict[str, KernelText] = {}
         self.same: dict[str, str] = {}  # canonical text -> function
@@ -71,6 +74,7 @@ class _Host:
 
     def function(self) -> list[str]:
         """The function that makes the call, as lines."""
+        self.body += self._checked(frozenset(self.sizes))
         self._groups()
         body = [line for x in self.body for line in ([x] if isinstance(x, str) else self._segment(x))]
         returned = self._outputs()
@@ -111,6 +115,8 @@ class _Host:
             if x.dim >= 0:
                 buffer = identifier(self.schedule.program.inputs[x.input])
                 lines.append(f"{identifier(x.symbol.name)} = {buffer}.size({x.dim})")
+        if self.made:
+            lines.append(f"{' = '.join(identifier(x.name) for x in self.made)} = 0  # until a call tells")
         if fixed is not None:
             lines.append(self._fixed(fixed, made))
         for variable, (constant, expression) in self.views.of_constants.items():
@@ -169,6 +175,7 @@ class _Host:
 
     def _groups(self) -> None:
         current: Segment | None = None
+        known = set(self.sizes)
         for k, group in enumerate(self.schedule.groups):
             kernel = self.kernels.get(group.name)
             if kernel is not None and kernel.language == "c":
@@ -186,18 +193,30 @@ class _Host:
                 self._triton(kernel)
             elif isinstance(group.call, ExternCall):
                 self._extern(group.call)
+                if group.call.makes:
+                    known.update(m.symbol for m in group.call.makes)
+                    self.body += self._checked(known)
             self.body += self._releases(group, k)
+
+    def _checked(self, known: Collection[Symbol]) -> list[str]:
+        """Statements for the checks whose symbols are all known."""
+        ready = [c for c in self.checks if c.condition.symbols() <= set(known)]
+        self.checks = [c for c in self.checks if c not in ready]
+        return [
+            line for c in ready for line in (f"if not {c.condition}:", f"    runtime.fail({c.message!r})")
+        ]
 
     def _segment(self, segment: Segment) -> list[str]:
         """The statements that run a segment."""
-        self.segment_texts.append(segment_text(segment, self.homes, self.sizes))
+        self.segment_texts.append(segment_text(segment, self.homes, (*self.sizes, *self.made)))
         self.bindings.append(f'{segment.name} = runtime.segment("{segment.name}")')
         arena = "arena.base" if segment.uses_arena else "0"
         args = [tuple_text(tuple(segment.tensors)), arena]
+        names = (*self._size_names(), *(identifier(x.name) for x in self.made))
         if segment.uses_arena and not self.homes.static:
-            args.append("layout.sizes")
-        elif self.sizes:
-            args.append(tuple_text(tuple(self._size_names())))
+            args.append(f"({', '.join(names)}, *layout.offsets)" if self.made else "layout.sizes")
+        elif names:
+            args.append(tuple_text(names))
         call = f"{segment.name}({', '.join(args)})"
         lines = [f"if {call}:", "    runtime.report()"] if segment.reports else [call]
         return [*segment.before, *lines, *segment.after]
@@ -238,7 +257,7 @@ class _Host:
         dead = [
             identifier(n)
             for n in dict.fromkeys((*group.reads, *group.writes))
-            if self.last[n] == k and n not in self.kept and self.homes.of(n) is Home.RESULT
+            if self.last[n] == k and n not in self.kept and self.homes.of(n) in (Home.RESULT, Home.FRESH)
         ]
         return [f"del {', '.join(dead)}"] if dead else []
 
@@ -257,7 +276,7 @@ class _Host:
                     identifier(o.buffer) if whole else strided(identifier(o.buffer), o, self.homes)
                 )
             else:
-                returned.append(str(o) if isinstance(o, Expr) else constant_text(o))
+                returned.append(str(o) if isinstance(o, (Expr, Condition)) else constant_text(o))
         return tuple_text(tuple(returned))
 
 

@@ -1,0 +1,97 @@
+"""Numbers read out of tensors, and what must hold of sizes that only the data tell."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from braze.loops import build
+from braze.loops.ir import Condition, DType, ExternCall, LoopNest, MadeSize, SizeCheck
+from braze.lower import scalars
+from braze.lower.lazy import Lazy
+from braze.lower.realize import ProgramBuilder
+from braze.support.errors import Unsupported
+from braze.symbolic.expr import ZERO, Expr, Symbol, as_expr
+
+READ = torch.ops.aten._local_scalar_dense.default
+CHECK = torch.ops.aten._assert_scalar.default
+TARGETS = frozenset({READ, CHECK})
+
+#: function of a graph -> the question about sizes
+QUESTIONS: dict[Any, str] = {
+    operator.eq: "eq", operator.ne: "ne", operator.lt: "lt", operator.le: "le", operator.gt: "gt", operator.ge: "ge",
+    operator.and_: "and", operator.or_: "or", torch.sym_not: "not",
+}  # fmt: skip
+
+
+def lowered(g: ProgramBuilder, target: Any, args: Sequence[Any], val: Any) -> Any:
+    """The value of a node that reads a number, checks a condition, or is one."""
+    if target is READ:
+        return number(g, args[0], val)
+    if target is CHECK:
+        return check(g, *args)
+    question = QUESTIONS.get(target)
+    if question is None or not all(isinstance(a, (Expr, int, Condition, bool)) for a in args):
+        raise Unsupported("BZ3002", f"{target} in a condition that only the data decide", origin=g.origin)
+    return condition(question, args)
+
+
+def number(g: ProgramBuilder, x: Lazy, val: Any) -> Any:
+    """A float stays in memory, as a double; an integer or bool is read by the host, and is a size from then on."""
+    if isinstance(val, torch.SymFloat):
+        zeros = (ZERO,) * x.rank
+        loaded = Lazy(
+            (), DType.F64, x.device, lambda index: build.cast(x.load(zeros), DType.F64), cost=1, ops=("item",)
+        )
+        return scalars.weak(loaded)
+    symbol = g.symbols.found(val)
+    if symbol is None:
+        raise Unsupported("BZ3002", f"a number read out of a tensor as {val}", origin=g.origin)
+    if symbol not in g.known_sizes:
+        g.known_sizes.add(symbol)
+        view = g.realize(x)
+        made = (MadeSize(symbol, 0, -1),)
+        g.add(
+            ExternCall(
+                g.name_step(("item",)), "aten._local_scalar_dense.default", (view,), (), (), device=x.device,
+                ops=("item",), origin=g.origin, makes=made,
+            )
+        )  # fmt: skip
+    return condition("eq", (symbol, 1)) if isinstance(val, torch.SymBool) else symbol
+
+
+def condition(op: str, args: Sequence[Any]) -> Any:
+    """A question as data; a plain bool where it is one."""
+    if op in ("and", "or"):
+        plain = [a for a in args if isinstance(a, bool)]
+        rest = [a for a in args if not isinstance(a, bool)]
+        if not rest or any(a is (op == "or") for a in plain):
+            return all(plain) if op == "and" else any(plain)
+        return rest[0] if len(rest) == 1 else Condition(op, tuple(rest))
+    if op == "not":
+        return not args[0] if isinstance(args[0], bool) else Condition(op, tuple(args))
+    return Condition(op, tuple(as_expr(a) for a in args))
+
+
+def check(g: ProgramBuilder, holds: Any, message: str) -> None:
+    """A check of the program."""
+    if isinstance(holds, Condition):
+        g.checks.append(SizeCheck(holds, message))
+    elif holds is not True:
+        raise Unsupported("BZ3002", f"a check of {holds}", origin=g.origin)
+
+
+def require_known(g: ProgramBuilder, inputs: Collection[Symbol]) -> None:
+    """Refuse a program that needs a size which no step and no input tells."""
+    known = {*inputs, *g.known_sizes}
+    extents: list[Expr] = [e for b in g.buffers.values() for e in b.sizes]
+    for step in g.steps:
+        if isinstance(step, LoopNest):
+            extents += [a.extent for a in (*step.axes, *step.reduce_axes)]
+    missing = {s for e in extents for s in e.symbols() if s.name.startswith("u")} - known
+    if missing:
+        names = ", ".join(sorted(map(str, missing)))
+        raise Unsupported("BZ3002", f"sizes that nothing tells: {names}", origin=g.origin)
