@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from braze.api import (
         RecompileError,
         allow_in_graph,
+        clip_grad_norm_,
+        clip_grad_value_,
         compile,
         compile_optimizer,
         disable,
@@ -33,6 +35,8 @@ __all__ = [
     "RecompileError",
     "__version__",
     "allow_in_graph",
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "compile",
     "compile_optimizer",
     "disable",

@@ -20,7 +20,7 @@ from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
-from braze.optim import compile_optimizer
+from braze.optim import clip_grad_norm_, clip_grad_value_, compile_optimizer
 from braze.settings import Settings
 from braze.support import log, trace
 from braze.support.errors import RecompileError, UserError
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = [
     "RecompileError",
     "allow_in_graph",
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "compile",
     "compile_optimizer",
     "disable",

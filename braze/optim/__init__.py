@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from braze.optim.clip import clip_grad_norm_, clip_grad_value_
 from braze.optim.wrap import CompiledOptimizer, compile_optimizer
 
-__all__ = ["CompiledOptimizer", "compile_optimizer"]
+__all__ = ["CompiledOptimizer", "clip_grad_norm_", "clip_grad_value_", "compile_optimizer"]

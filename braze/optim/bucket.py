@@ -124,12 +124,11 @@ class Bucket:
             starts, stops = written.ravel(), (written + counts * size).ravel()
             rows = np.repeat(np.arange(len(written)), written.shape[1])
             starts, stops, rows = (a[stops > starts] for a in (starts, stops, rows))
-            order = np.argsort(starts, kind="stable")
-            starts, stops, rows = starts[order], stops[order], rows[order]
-            wrong = _crossing(starts, stops, rows)
+            wrong = crossing(np.stack((starts, stops), axis=1))
             if wrong:
-                return wrong
-            self.spans = starts, stops
+                return sorted({int(rows[i]) for i in wrong})
+            order = np.argsort(starts)
+            self.spans = starts[order], stops[order]
         starts, stops = self.spans
         if not len(starts):
             return []
@@ -141,19 +140,21 @@ class Bucket:
         return np.flatnonzero(hit).tolist()
 
 
-def _crossing(
-    starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], rows: np.ndarray[Any, Any]
-) -> list[int]:
-    """Rows of spans, sorted by their start, that share memory."""
+def crossing(spans: np.ndarray[Any, Any]) -> list[int]:
+    """Which of several spans of memory (start, stop) share some with another."""
+    spans = np.asarray(spans)
+    taken = np.flatnonzero(spans[:, 1] > spans[:, 0])
+    order = taken[np.argsort(spans[taken, 0], kind="stable")]
+    starts, stops = spans[order, 0], spans[order, 1]
     if not (starts[1:] < np.maximum.accumulate(stops)[:-1]).any():
         return []
     wrong: set[int] = set()
     last, owner = -1, -1
-    for start, stop, row in zip(starts.tolist(), stops.tolist(), rows.tolist(), strict=True):
+    for index, start, stop in zip(order.tolist(), starts.tolist(), stops.tolist(), strict=True):
         if start < last:
-            wrong |= {owner, row}
+            wrong |= {owner, index}
         if stop > last:
-            last, owner = stop, row
+            last, owner = stop, index
     return sorted(wrong)
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from braze import native
+from braze.optim.c_clip import clip_source
 from braze.optim.c_kernels import step_source
 from braze.optim.rules import Kind
 from braze.runtime import build, cache
@@ -13,7 +14,7 @@ from braze.support import trace
 from braze.target import cpu_target
 
 _lock = threading.Lock()
-_made: dict[Kind, Callable[..., None]] = {}
+_made: dict[object, Callable[..., None]] = {}
 
 
 def cpu_step(kind: Kind) -> Callable[..., None]:
@@ -21,17 +22,35 @@ def cpu_step(kind: Kind) -> Callable[..., None]:
 
     ``wide``: whether the steps are doubles. Raises Unsupported (BZ5001) where there is no C compiler.
     """
+
+    def make() -> Callable[..., None]:
+        name = f"{kind.algorithm}_{kind.dtype}"
+        return native.Launcher(_symbol(name, step_source(kind, cpu_target()), "step"), 4, 3)
+
+    return _once(kind, make)
+
+
+def cpu_clip(function: str, dtype: str) -> Callable[..., None]:
+    """``run(table, numbers, rows, width)`` of one of the functions of c_clip."""
+
+    def make() -> Callable[..., None]:
+        source = clip_source(function, dtype, cpu_target())
+        return native.Launcher(_symbol(f"{function}_{dtype}", source, "run"), 2, 2)
+
+    return _once((function, dtype), make)
+
+
+def _once(key: object, make: Callable[[], Callable[..., None]]) -> Callable[..., None]:
     with _lock:
-        if kind not in _made:
-            _made[kind] = _load(kind)
-        return _made[kind]
+        if key not in _made:
+            _made[key] = make()
+        return _made[key]
 
 
-def _load(kind: Kind) -> Callable[..., None]:
+def _symbol(name: str, source: str, symbol: str) -> int:
+    """The address of a function of a source, compiled unless the cache has it."""
     target = cpu_target()
-    with trace.stage("codegen"):
-        source = step_source(kind, target)
-    trace.dump(f"optimizer_{kind.algorithm}_{kind.dtype}", "c", source)
+    trace.dump(f"optimizer_{name}", "c", source)
     key = cache.key(
         "optimizer",
         source=source,
@@ -47,4 +66,4 @@ def _load(kind: Kind) -> Callable[..., None]:
     with trace.stage("build"):
         path = cache.DiskCache().file(key, make, "so")
     with trace.stage("load"):
-        return native.Launcher(build.load(str(path)).symbol("step"), 4, 3)
+        return build.load(str(path)).symbol(symbol)

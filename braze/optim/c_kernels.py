@@ -26,6 +26,32 @@ def step_source(kind: Kind, target: Target) -> str:
     return assemble([writer.scalars(), *writer.spans(), writer.body(), writer.entry()])
 
 
+def tasks(before: str, each: str, after: str = "") -> str:
+    """C of ``bz_tasks``, which does the elements of tasks lo..hi.
+
+    It finds the row where they start and walks on from there; ``each`` does elements ``from`` to ``to`` of ``row``.
+    """
+    return f"""\
+static void bz_tasks(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t thread) {{
+  const int64_t *const table = (const int64_t *)b[0], rows = s[0], width = s[1];
+  const int64_t at = lo * {SPAN}, end = hi * {SPAN};
+  int64_t first = 0, last = rows;
+  while (last - first > 1) {{
+    const int64_t middle = (first + last) / 2;
+    if (table[middle * width + 1] <= at) first = middle; else last = middle;
+  }}
+{before}
+  for (int64_t r = first; r < rows; ++r) {{
+    const int64_t *const row = table + r * width;
+    if (row[1] >= end) break;
+    const int64_t from = at > row[1] ? at - row[1] : 0, to = row[0] < end - row[1] ? row[0] : end - row[1];
+    if (from >= to) continue;
+{each}
+  }}
+{after}
+}}"""
+
+
 class _Writer:
     """The parts of one kernel's text."""
 
@@ -128,32 +154,20 @@ class _Writer:
         return [*lines, f"p = {fma}(g, {v('step')}, p);"]
 
     def body(self) -> str:
-        """Tasks lo..hi: finds the row where each starts and walks on from there."""
         flag = 2 + self.kind.columns
         cases = [f"      case {mode}: {self.choose(mode, flag)} break;" for mode in self.modes]
-        return f"""\
-static void bz_tasks(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t thread) {{
-  const int64_t *const table = (const int64_t *)b[0], rows = s[0], width = s[1];
-  const double *const scratch = (const double *)b[2], *const x = (const double *)b[3];
-  const int64_t end = hi * {SPAN};
-  int64_t at = lo * {SPAN}, first = 0, last = rows;
-  while (last - first > 1) {{
-    const int64_t middle = (first + last) / 2;
-    if (table[middle * width + 1] <= at) first = middle; else last = middle;
-  }}
-  bz_numbers k;
-{self.fixed_numbers()}
-  for (int64_t r = first; r < rows; ++r) {{
-    const int64_t *const row = table + r * width;
-    if (row[1] >= end) break;
-    const int64_t from = at > row[1] ? at - row[1] : 0, to = row[0] < end - row[1] ? row[0] : end - row[1];
-    if (from >= to) continue;
-{self.row_numbers()}
-    switch ((int)x[{len(NUMBERS[self.kind.algorithm]) - 1}]) {{
-{chr(10).join(cases)}
-    }}
-  }}
-}}"""
+        fixed = [
+            "  const double *const scratch = (const double *)b[2], *const x = (const double *)b[3];",
+            "  bz_numbers k;",
+            self.fixed_numbers(),
+        ]
+        each = [
+            self.row_numbers(),
+            f"    switch ((int)x[{len(NUMBERS[self.kind.algorithm]) - 1}]) {{",
+            *cases,
+            "    }",
+        ]
+        return tasks("\n".join(fixed), "\n".join(each))
 
     def choose(self, mode: int, flag: int) -> str:
         call = "(row, &k, from, to);"
