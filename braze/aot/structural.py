@@ -41,11 +41,29 @@ def dropout(x: Tensor, p: float, train: bool) -> Any:
     return x if not train or p == 0 or x.numel() == 0 else NotImplemented
 
 
+#: what numbers are as tensors, before they are promoted
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
+def to_copy(x: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    """A plain number that PyTorch made a tensor of on the way, which modes see as the number again."""
+    if isinstance(x, Tensor):
+        return NotImplemented
+    return aten.full.default([], x, dtype=dtype or NUMBERS[type(x)], device=device)
+
+
+def zero_tensor(size: Sequence[Any], **options: Any) -> Tensor:
+    """The zeros without memory that derivatives begin with, with memory."""
+    return aten.full.default(size, 0, **options)  # type: ignore[no-any-return]
+
+
 STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {
         aten.split.Tensor: split,
         aten.split_with_sizes.default: split_with_sizes,
         aten.unbind.int: unbind,
+        aten._to_copy.default: to_copy,
+        aten._efficientzerotensor.default: zero_tensor,
         aten.dropout.default: dropout,
         aten.feature_dropout.default: dropout,
         aten.alpha_dropout.default: dropout,

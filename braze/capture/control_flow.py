@@ -10,7 +10,7 @@ import torch
 from braze.capture.breaks import graph_break
 from braze.capture.foreign import MODULES, whole
 from braze.capture.rules import rule
-from braze.capture.subgraphs import Traced, note, region, traced, union
+from braze.capture.subgraphs import Traced, flatten, note, region, traced, union
 from braze.graph import control_flow
 from braze.graph.torch_compat import pytree, torch_map, torch_scan, torch_while_loop
 
@@ -29,7 +29,7 @@ def cond(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         return t.call(if_true if t.truth(pred) else if_false, tuple(operands), None, tail)
     if not isinstance(pred, torch.Tensor) or pred.dtype is not torch.bool or pred.numel() != 1:
         whole(MODULES["torch._higher_order_ops.cond"])
-    if not all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(operands)):
+    if not all(isinstance(x, torch.Tensor) for x in flatten(t, operands)[0]):
         whole(MODULES["torch._higher_order_ops.cond"])
     with region(t, "torch.cond", (if_true, if_false)):
         parts = [traced(t, branch, operands, ()) for branch in (if_true, if_false)]
@@ -49,7 +49,7 @@ def while_loop(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """The test and the body, on values that stand for any round's."""
     what = MODULES["torch._higher_order_ops.while_loop"]
     go_on, body, carried = named_arguments(args, kwargs, "cond_fn body_fn carried_inputs", what)
-    leaves, spec = pytree.tree_flatten(tuple(carried))
+    leaves, spec = flatten(t, tuple(carried))
     if not leaves or not all(isinstance(x, torch.Tensor) for x in leaves):
         whole(what)
     with region(t, "torch.while_loop", (go_on, body)):
@@ -80,8 +80,8 @@ def scan(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     what = MODULES["torch._higher_order_ops.scan"]
     dim, reverse = kwargs.pop("dim", 0), kwargs.pop("reverse", False)
     step, init, xs = named_arguments(args, kwargs, "combine_fn init xs", what)
-    carried, carry_spec = pytree.tree_flatten(init)
-    rows, row_spec = pytree.tree_flatten(xs)
+    carried, carry_spec = flatten(t, init)
+    rows, row_spec = flatten(t, xs)
     if not carried or not rows or not all(isinstance(x, torch.Tensor) for x in (*carried, *rows)):
         whole(what)
     if type(dim) is not int or type(reverse) is not bool or any(x.dim() <= dim for x in rows):
@@ -118,7 +118,7 @@ def map_rows(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if kwargs or len(args) < 2:
         whole(what)
     function, xs, *more = args
-    rows, spec = pytree.tree_flatten(xs)
+    rows, spec = flatten(t, xs)
     if not rows or not all(isinstance(x, torch.Tensor) and x.dim() for x in rows):
         whole(what)
     with region(t, "map", (function,)):

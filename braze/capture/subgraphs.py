@@ -74,7 +74,7 @@ class Traced:
     def __init__(self, recorder: Inner, result: Any) -> None:
         self.recorder = recorder
         self.result = result
-        self.leaves, self.spec = pytree.tree_flatten(result)
+        self.leaves, self.spec = flatten(recorder.t, result)
         self.leaves = [result_of(recorder, x) for x in self.leaves]
 
     def separate(self) -> None:
@@ -107,6 +107,12 @@ class Traced:
         return Captured(graph, self.recorder.modules)
 
 
+def flatten(t: Tracer, value: Any) -> tuple[list[Any], Any]:
+    """The leaves of a value and its structure; dicts from outside are read whole."""
+    t.fill_arguments((value,))
+    return pytree.tree_flatten(value)  # type: ignore[no-any-return]
+
+
 def storage(value: Any) -> Any:
     """What two tensors over the same memory have in common."""
     return storage_key(value) if isinstance(value, torch.Tensor) else value
@@ -119,15 +125,17 @@ def result_of(recorder: Recorder, value: Any) -> Any:
     return value
 
 
-def traced(t: Tracer, function: Any, args: Sequence[Any], own: Sequence[Any]) -> Traced:
-    """Interpret ``function(*args)`` into a graph whose first inputs are ``own``."""
+def traced(
+    t: Tracer, function: Any, args: Sequence[Any], own: Sequence[Any], kwargs: dict[str, Any] | None = None
+) -> Traced:
+    """Interpret ``function(*args, **kwargs)`` into a graph whose first inputs are ``own``."""
     outer = t.recorder
     inner = Inner(outer)
     for value in own:
         inner.operand(value)
     t.recorder = inner
     try:
-        return Traced(inner, t.call(function, tuple(args), None))
+        return Traced(inner, t.call(function, tuple(args), kwargs or None))
     finally:
         t.recorder = outer
 

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.checkpoint
 
+from braze.capture import transforms
 from braze.capture.breaks import graph_break
 from braze.capture.foreign import MODULES, whole
 from braze.capture.rules import rule
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
+
+
+#: rows of calls.RULES that importing that module has entered
+CAPTURED = (transforms.vmap, transforms.grad, transforms.jvp, transforms.vjp)
 
 
 def transform(what: str, *functions: Any) -> None:
@@ -27,7 +32,7 @@ def transform(what: str, *functions: Any) -> None:
     rule(*functions)(run)
 
 
-transform("a function is transformed by torch.func", torch.func.vjp, torch.func.jvp, torch.func.linearize)
+transform("a function is transformed by torch.func", torch.func.linearize, torch.func.functionalize)
 
 
 CHECKPOINT_SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")
