@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from braze.native import tables, torch_state
+from braze.native import layout, tables, torch_state
 from braze.support.record import record
 
 #: the numbers of c10::DeviceType
@@ -147,7 +147,21 @@ def calibrate() -> Facts | None:
     states = _agreeing_states(found)
     bits = sum(1 << index for index, name in enumerate(STATE_SYMBOLS) if name in states)
     core._configure(torch.Tensor, offset, -1 if keys is None else keys, grad, bits)
+    if keys is not None and grad:
+        _configure_images(core, offset, keys)
     return Facts(keys=keys is not None, requires_grad=grad, states=states)
+
+
+def _configure_images(core: Any, offset: int, keys: int) -> None:
+    """Let C compare the words that decide a tensor's metadata, if it is known where they stand."""
+    core._configure_layout()
+    found = layout.find(keys, lambda tensor: core._raw_meta(tensor)[:2])
+    if found is None:
+        return
+    places = (found.ndim, found.sizes, found.strides, found.dtype, found.keys, found.autograd)
+    core._configure_layout(offset, *places, found.requires_grad, found.grad_fn)
+    if not layout.agrees(core._same_image):
+        core._configure_layout()
 
 
 def _word(address: int) -> int:

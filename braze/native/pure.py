@@ -46,7 +46,7 @@ class GuardProgram:
     ) -> None:
         self.nodes, self.checks, self.inputs = encode.normalise(nodes, checks, inputs, symbols)
         self.symbols = symbols
-        self.hits = 0
+        self.hits = self.patience = 0
 
     def match(self, function: FunctionType, locals: Sequence[Any]) -> tuple[Any, ...] | None:
         """The graph inputs if every check holds, else None."""
@@ -61,6 +61,10 @@ class GuardProgram:
     def blocks(self) -> tuple[int, int, int]:
         """As the C walker's; here every check is made at every walk."""
         return len(self.nodes), 0, len(self.checks)
+
+    def sealed(self) -> tuple[bool, int, int]:
+        """As the C walker's; here nothing is taken over from an earlier walk."""
+        return False, 0, 0
 
     def cost(self, function: FunctionType, locals: Sequence[Any], n: int = 1000) -> float:
         """Nanoseconds per walk, the mean of ``n``."""

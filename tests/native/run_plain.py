@@ -22,6 +22,7 @@ TORCH_FREE = (
     "test_hook_run",
     "test_entry",
     "test_guards",
+    "test_seal",
     "test_dicts",
     "test_mutations",
     "test_launch",

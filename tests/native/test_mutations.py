@@ -3,7 +3,7 @@
 import random
 from collections import OrderedDict
 
-from braze.native import GuardProgram, walk
+from braze.native import GuardProgram, native_available, walk
 
 
 class Base:
@@ -185,6 +185,7 @@ def function(x):
 
 def agree(program, root):
     """Both walks say the same; what they say."""
+    program.patience = 0  # be sealed whenever it holds
     fast = program.match(function, (root,))
     plain = walk.match(program.nodes, program.checks, program.inputs, 0, function, (root,))
     assert (fast is None) == (plain is None), program.explain(function, (root,))
@@ -194,7 +195,7 @@ def agree(program, root):
 
 
 def test_random_changes_are_seen():
-    matched = missed = 0
+    matched = missed = sealed = 0
     for seed in range(60):
         rng = random.Random(seed)
         root = Box()
@@ -215,4 +216,6 @@ def test_random_changes_are_seen():
             undo()
             assert agree(program, root) or recorder.checks
             matched += agree(program, root)
+            sealed += program.sealed()[0]
+    assert sealed > 1000 or not native_available
     assert matched > 1000 and missed > 1000, (matched, missed)

@@ -365,7 +365,8 @@ allocate(GuardProgram *p)
                    && (p->members = zeroed(n, sizeof(Member))) && (p->order = zeroed(c, sizeof(int)))
                    && (p->always = zeroed(c, sizeof(int))) && (p->state = zeroed(c, sizeof(int)))
                    && (p->range = zeroed(c, sizeof(int))) && (p->tensor = zeroed(c, sizeof(TensorSpec)))
-                   && (p->relation = zeroed(c, sizeof(Relation))) && (p->states = zeroed(c, sizeof(StateSpec))) && (p->distinct = zeroed(c, sizeof(Distinct)))
+                   && (p->relation = zeroed(c, sizeof(Relation))) && (p->states = zeroed(c, sizeof(StateSpec)))
+                   && (p->distinct = zeroed(c, sizeof(Distinct))) && (p->restless = zeroed(c, 1))
                    && (p->symbols.values = zeroed(p->symbols.count, sizeof(int64_t)))
                    && (p->symbols.bound = zeroed(p->symbols.count, 1))
                ? 0
@@ -379,6 +380,7 @@ program_build(GuardProgram *p, Py_ssize_t nsymbols)
     p->ncheck = (int)PyTuple_GET_SIZE(p->checks);
     p->ninput = (int)PyTuple_GET_SIZE(p->inputs);
     p->symbols.count = (int)nsymbols;
+    p->seal.patience = 1;
     if (allocate(p) < 0) {
         return -1;
     }
@@ -421,8 +423,10 @@ program_free_parts(GuardProgram *p)
     for (int i = 0; i < p->nrange; i++) {
         PyMem_Free(p->relation[i].step);
     }
-    void *parts[] = {p->relation, p->node,  p->check, p->input,  p->values, p->temps,    p->block,          p->members,       p->order,
-                     p->always, p->state, p->range, p->tensor, p->states, p->distinct, p->symbols.values, p->symbols.bound};
+    seal_free(p);
+    void *parts[] = {p->restless, p->relation, p->node,   p->check,  p->input,    p->values,         p->temps,
+                     p->block,    p->members,  p->order,  p->always, p->state,    p->range,          p->tensor,
+                     p->states,   p->distinct, p->symbols.values,    p->symbols.bound};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         PyMem_Free(parts[i]);
     }

@@ -36,6 +36,13 @@ dict_stamp(PyObject *dict)
 {
     return ((PyDictObject *)dict)->ma_version_tag >> BRAZE_STAMP_SHIFT;
 }
+
+/* Where the stamp stands, as part of a word. */
+static inline uint64_t *
+dict_stamp_word(PyObject *dict)
+{
+    return &((PyDictObject *)dict)->ma_version_tag;
+}
 #pragma GCC diagnostic pop
 
 /* Make the stamp of a dictionary dependable from now on; false if it cannot be made so. */

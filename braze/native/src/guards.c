@@ -174,6 +174,12 @@ block_clean(const Walk *walk, const Block *block)
     }
 }
 
+bool
+block_holds(Walk *walk, Block *block)
+{
+    return block_clean(walk, block) ? !block->has_fleeting || fleeting_hold(walk, block) : block_read(walk, block);
+}
+
 static bool
 walk_holds(Walk *walk)
 {
@@ -184,8 +190,13 @@ walk_holds(Walk *walk)
             return false;
         }
     }
+    SealState state = seal_state(walk);
+    if (state != SEAL_BROKEN) {
+        return state == SEAL_HOLDS;
+    }
+    memset(p->symbols.bound, 0, p->symbols.count);
     for (Block *block = p->block, *end = block + p->nblock; block < end; block++) {
-        if (block_clean(walk, block) ? block->has_fleeting && !fleeting_hold(walk, block) : !block_read(walk, block)) {
+        if (!block_holds(walk, block)) {
             return false;
         }
     }
@@ -194,6 +205,7 @@ walk_holds(Walk *walk)
             return false;
         }
     }
+    seal_after_walk(p);
     return true;
 }
 
@@ -452,6 +464,12 @@ program_blocks(GuardProgram *p, PyObject *unused)
     return Py_BuildValue("iii", p->nblock, clean, p->nalways);
 }
 
+static PyObject *
+program_sealed(GuardProgram *p, PyObject *unused)
+{
+    return Py_BuildValue("Oii", p->seal.whole ? Py_True : Py_False, p->seal.nword, p->seal.nseen);
+}
+
 static PyMethodDef program_methods[] = {
     {"match", (PyCFunction)(void (*)(void))program_match_method, METH_FASTCALL,
      "match(function, locals)\n--\n\nThe graph inputs if every check holds, else None."},
@@ -461,6 +479,8 @@ static PyMethodDef program_methods[] = {
      "cost(function, locals, n=1000)\n--\n\nNanoseconds per walk: the best mean of ten batches, n walks in all."},
     {"blocks", (PyCFunction)program_blocks, METH_NOARGS,
      "blocks()\n--\n\n(places read from, those vouched for by an unchanged dictionary or class, checks made at every walk)."},
+    {"sealed", (PyCFunction)program_sealed, METH_NOARGS,
+     "sealed()\n--\n\n(whether the next walk compares a flat list, words in it, tensors in it)."},
     {NULL},
 };
 
@@ -469,6 +489,8 @@ static PyMemberDef program_members[] = {
     {"checks", T_OBJECT, offsetof(GuardProgram, checks), READONLY, NULL},
     {"inputs", T_OBJECT, offsetof(GuardProgram, inputs), READONLY, NULL},
     {"hits", T_PYSSIZET, offsetof(GuardProgram, hits), 0, NULL},
+    {"patience", T_INT, offsetof(GuardProgram, seal) + offsetof(Seal, patience), 0,
+     "how many ordinary walks in a row have to hold before the next seal is made"},
     {"symbols", T_INT, offsetof(GuardProgram, symbols) + offsetof(Symbols, count), READONLY, NULL},
     {NULL},
 };

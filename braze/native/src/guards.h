@@ -86,6 +86,7 @@ typedef struct {
     PyObject *dict, *builtins; /* borrowed, only ever compared before use */
     uint64_t stamp;
     uint64_t second_stamp; /* of the builtins, or of the class where has_attr */
+    int breaks;            /* how often it was what broke the seal */
 } Block;
 
 typedef struct {
@@ -93,6 +94,70 @@ typedef struct {
     int first_check, ncheck; /* in program->order */
     bool fleeting;           /* when last read, it did not depend on the dictionary alone */
 } Member;
+
+/* -- image.c: what decides a tensor's metadata, as words of its implementation --------------------- */
+enum { IMAGE_WORDS = 16 };
+typedef struct {
+    uint64_t mask[IMAGE_WORDS], word[IMAGE_WORDS]; /* word is masked */
+    PyTypeObject *type;                            /* borrowed, only ever compared */
+    int requires_grad;                             /* -1: either */
+} Image;
+
+/* One tensor as it was seen; addresses, borrowed. */
+typedef struct {
+    PyObject *object;
+    const char *impl, *kept; /* its implementation; what autograd keeps of it, or NULL */
+    const Image *image;
+} Seen;
+
+/* Remember a tensor for which the ordinary check has just held; false if words alone cannot tell. */
+bool image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad);
+/* Whether the metadata are those of the image. False also means: ask in the ordinary way. */
+bool image_holds(const Image *image, PyObject *tensor);
+/* The first that is not as it was seen; `end` if all are. */
+const Seen *seen_first_change(const Seen *seen, const Seen *end);
+extern PyMethodDef image_methods[];
+
+/* -- seal.c: what a whole walk rested on, as one flat list ------------------------------------------ */
+typedef uint64_t __attribute__((may_alias)) AnyWord;
+typedef struct {
+    const AnyWord *at;
+    uint64_t word;
+} Word;
+
+/* A stretch of words, then a block that is read in the ordinary way (-1: none), then checks. */
+typedef struct {
+    int nword, block, nrest;
+} Leg;
+
+typedef struct {
+    PyTypeObject *type; /* kept by the block that rests on it */
+    unsigned int stamp;
+} SealedClass;
+
+/* A `distinct` check of which all but a few values are sealed. */
+typedef struct {
+    int number, nfresh;
+    int *fresh;        /* places in the check's nodes */
+    PyObject **others; /* a hash table of the sealed ones */
+    size_t size;       /* of the table: a power of two */
+} SealedDistinct;
+
+typedef struct {
+    bool whole;                /* may be relied on */
+    int hits, patience, waits; /* walks since it was made; ordinary walks to see before it is made again */
+    int nword, nleg, nclass, nseen, ndistinct;
+    Word *word;
+    int *cause; /* by word: the block it belongs to; -1: what the caller passed */
+    Leg *leg;
+    SealedClass *classes;
+    Seen *seen;
+    int *check_of; /* by seen: the check */
+    Image *image;
+    int nimage;
+    int *rest; /* checks that it does not decide, by leg */
+    SealedDistinct *distinct;
+} Seal;
 
 struct GuardProgram {
     PyObject_HEAD
@@ -116,6 +181,8 @@ struct GuardProgram {
     Distinct *distinct;
     Relation *relation; /* by place in range */
     Symbols symbols;
+    char *restless; /* by check: a tensor that broke the seal more than once */
+    Seal seal;
 };
 
 typedef struct {
@@ -129,6 +196,13 @@ typedef struct {
  * the dictionary of the parent (and on the parent's class, for ATTR). */
 PyObject *node_read(Walk *walk, int node, bool *cacheable);
 bool check_holds(Walk *walk, const Check *check);
+/* Read a block that is not clean, with its checks; in any case, as the ordinary walk does. */
+bool block_holds(Walk *walk, Block *block);
+/* HOLDS: so would an ordinary walk; FAILS: so would it; BROKEN: that is for it to say. */
+typedef enum { SEAL_HOLDS, SEAL_FAILS, SEAL_BROKEN } SealState;
+SealState seal_state(Walk *walk);
+void seal_after_walk(GuardProgram *program);
+void seal_free(GuardProgram *program);
 void relation_parse(Relation *relation, PyObject *expected, int nsymbols);
 int relation_holds(const Relation *relation, const Symbols *symbols);
 bool same_constant(PyObject *value, PyObject *expected);

@@ -1,5 +1,5 @@
 /* The module: its types and functions. */
-#include "braze.h"
+#include "guards.h"
 
 PyObject *
 package_function(const char *module, const char *name)
@@ -56,6 +56,7 @@ fill_module(PyObject *module)
     return PyModule_AddObjectRef(module, "DEFAULT", default_marker) < 0
                    || PyModule_AddFunctions(module, hook_methods) < 0
                    || PyModule_AddFunctions(module, tensor_methods) < 0
+                   || PyModule_AddFunctions(module, image_methods) < 0
                    || PyModule_AddFunctions(module, entry_functions) < 0
                    || PyModule_AddFunctions(module, table_functions) < 0
                ? -1

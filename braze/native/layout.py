@@ -1,0 +1,197 @@
+"""Find out, by trying, where the words stand that decide a tensor's metadata, so that C compares them without calls.
+
+Each place is found by what it does: it holds the number in every sample, or it is the one that changes when
+``requires_grad`` does. Where no single place fits, nothing is switched on and tensors are read by calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from braze.native import torch_state
+from braze.support.record import record
+
+#: words of a tensor's implementation that may be looked at; the first is its table of methods
+_WORDS = range(8, 184, 8)
+#: sizes and strides up to this many stand inside the implementation
+INLINE = 5
+
+
+@record
+class Layout:
+    """Offsets in bytes: in a tensor's implementation, the last two in what autograd keeps beside it."""
+
+    ndim: int
+    sizes: int
+    strides: int
+    dtype: int  # the word of the element type, the device and the flags that say how sizes are to be read
+    keys: int
+    autograd: int
+    requires_grad: int
+    grad_fn: int
+
+
+def find(keys: int, number_of: Callable[[Any], tuple[int, int]]) -> Layout | None:
+    """The layout of this PyTorch; ``number_of`` gives libtorch's numbers of a tensor's type and device."""
+    with torch_state.torch().inference_mode(False), torch_state.torch().enable_grad():
+        samples = _samples()
+        usable_size = _usable_size()
+        if usable_size is None:
+            return None
+        ndim = _only(o for o in _WORDS if all(_word(t._cdata + o) == t.dim() for t in samples))
+        sizes = _only(o for o in _WORDS if all(_holds(t, o, tuple(t.size())) for t in samples))
+        strides = _only(o for o in _WORDS if all(_holds(t, o, tuple(t.stride())) for t in samples))
+        dtype = _dtype_word(samples, number_of)
+        autograd = _autograd_word()
+        if None in (ndim, sizes, strides, dtype, autograd):
+            return None
+        assert autograd is not None
+        flag, function = _requires_grad_byte(autograd, usable_size), _grad_fn_word(autograd, usable_size)
+        if flag is None or function is None:
+            return None
+        return Layout(ndim, sizes, strides, dtype, keys, autograd, flag, function)  # type: ignore[arg-type]
+
+
+def _samples() -> list[Any]:
+    """Tensors that differ in sizes, strides, types and devices."""
+    t = torch_state.torch()
+    wide = t.empty(2, 3, 4, 5, 6)
+    return [*torch_state.samples(), wide, wide.permute(4, 2, 0, 3, 1), t.empty(3, 1, 7), t.empty(9)[2:7:2]]
+
+
+def _word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def _only(places: Iterable[int]) -> int | None:
+    """The place, if there is exactly one."""
+    found = list(places)
+    return found[0] if len(found) == 1 else None
+
+
+def _holds(tensor: Any, offset: int, numbers: tuple[int, ...]) -> bool:
+    """Whether the words from ``offset`` on are ``numbers``; those of many dimensions stand elsewhere."""
+    if len(numbers) > INLINE:
+        return True
+    if offset + 8 * len(numbers) > _WORDS.stop:
+        return False
+    return all(_word(tensor._cdata + offset + 8 * i) == n for i, n in enumerate(numbers))
+
+
+def _dtype_word(samples: list[Any], number_of: Callable[[Any], tuple[int, int]]) -> int | None:
+    """The word with the element type and, beside the device's type, its index."""
+    raw = [(ctypes.string_at(s._cdata, _WORDS.stop), *number_of(s)) for s in samples]
+    distinct = len({dtype for _, dtype, _ in raw}) > 4 and len({device for _, _, device in raw}) > 1
+    places = range(8, _WORDS.stop, 2)
+    place = _only(o for o in places if all(r[o] + 256 * r[o + 1] == dtype for r, dtype, _ in raw))
+    if place is None or not distinct:
+        return None
+    word = place & ~7
+    devices = [o for o in range(word, word + 7) if all(r[o] == device for r, _, device in raw)]
+    return word if len(devices) == 1 else None
+
+
+def _autograd_word() -> int | None:
+    """The word that is null until autograd has something to keep."""
+    places = set(_WORDS)
+    for size in (3, 5):
+        tensor = torch_state.torch().empty(size)
+        before = [_word(tensor._cdata + o) for o in _WORDS]
+        tensor.requires_grad_()
+        after = [_word(tensor._cdata + o) for o in _WORDS]
+        changed = {o for o, a, b in zip(_WORDS, before, after, strict=True) if a != b}
+        places &= {o for o, a in zip(_WORDS, before, strict=True) if o in changed and a == 0}
+        if len(changed) != 1:
+            return None
+    return _only(places)
+
+
+def _usable_size() -> Callable[[int], int] | None:
+    """How large a block of the C allocator is."""
+    try:
+        function = ctypes.CDLL(None).malloc_usable_size
+    except (AttributeError, OSError):
+        return None
+    function.restype, function.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+    return function  # type: ignore[no-any-return]
+
+
+def _kept(tensor: Any, autograd: int, usable_size: Callable[[int], int]) -> bytes:
+    """What autograd keeps of a tensor, as bytes."""
+    address = _word(tensor._cdata + autograd)
+    return ctypes.string_at(address, min(usable_size(address), 1024))
+
+
+def _requires_grad_byte(autograd: int, usable_size: Callable[[int], int]) -> int | None:
+    """The byte that is 1 where a leaf requires gradients and 0 where not."""
+    places: set[int] | None = None
+    t = torch_state.torch()
+    for tensor in (t.empty(3), t.nn.Parameter(t.empty(2, 2)), t.empty(())):
+        for _ in range(2):
+            on = _kept(tensor.requires_grad_(True), autograd, usable_size)
+            off = _kept(tensor.requires_grad_(False), autograd, usable_size)
+            changed = {i for i, (a, b) in enumerate(zip(on, off, strict=True)) if a != b}
+            if any((on[i], off[i]) != (1, 0) for i in changed):
+                return None
+            places = changed if places is None else places & changed
+    return _only(places or ())
+
+
+def _grad_fn_word(autograd: int, usable_size: Callable[[int], int]) -> int | None:
+    """A word that is null as long as no operation has given the tensor a history."""
+    t = torch_state.torch()
+    places: set[int] | None = None
+    for size in (3, 1):
+        tensor = t.zeros(size).requires_grad_(True).requires_grad_(False)
+        before = _kept(tensor, autograd, usable_size)
+        tensor.add_(t.ones(size, requires_grad=True))
+        after = _kept(tensor, autograd, usable_size)
+        words = range(0, len(before) - 7, 8)
+        changed = {o for o in words if before[o : o + 8] != after[o : o + 8] and not any(before[o : o + 8])}
+        places = changed if places is None else places & changed
+    return min(places) if places else None
+
+
+def agrees(same_image: Callable[[Any, Any, int], bool | None]) -> bool:
+    """Whether images tell tensors apart that differ in one respect, and find equal what is equal."""
+    t = torch_state.torch()
+    with t.inference_mode(False), t.enable_grad():
+        samples = _samples() + _nearly_equal()
+        told = [torch_state.metadata(sample) for sample in samples]
+        for first, row in zip(samples, told, strict=True):
+            for second, other in zip(samples, told, strict=True):
+                same = same_image(first, second, int(first.requires_grad))
+                if same is None and first.dim() <= INLINE and first.grad_fn is None:
+                    return False
+                expected = (
+                    row == other and second.grad_fn is None
+                )  # a history is asked for in the ordinary way
+                if same is not None and same != expected:
+                    return False
+    return True
+
+
+def _nearly_equal() -> list[Any]:
+    """Tensors each of which differs from the first in one respect; some equal ones."""
+    t = torch_state.torch()
+    frozen = t.empty(4, 4).requires_grad_(True).requires_grad_(False)
+    history = t.zeros(4, 4).requires_grad_(True).requires_grad_(False)
+    history.add_(t.ones(4, 4, requires_grad=True))
+    return [
+        t.empty(4, 4),
+        t.empty(4, 4).t(),
+        t.empty(5, 4),
+        t.empty(4, 5)[:, :4],
+        t.empty(4, 6)[:, :4],  # of the same flags as the one before
+        t.empty(3, 5)[:, :4],
+        t.empty(4, 4, 1),
+        t.empty(4),
+        t.empty(4, 4, dtype=t.int32),
+        t.empty(4, 4, device="meta"),
+        t.empty(4, 4, requires_grad=True),
+        frozen,
+        history,
+        t.empty(5, 4)[1:],
+    ]

@@ -1,0 +1,190 @@
+/* Images: the words of a tensor that decide its metadata, compared without a call into libtorch.
+ *
+ * braze/native/layout.py finds the places; what is compared is more than the `tensor` check asks for (flags that
+ * say how sizes are to be read among it), so an equal image means equal metadata, and another one means that
+ * the tensor is to be asked in the ordinary way.
+ */
+#include "guards.h"
+
+static struct {
+    bool known;
+    Py_ssize_t handle; /* in the Python object */
+    Py_ssize_t ndim, sizes, strides, dtype, keys, autograd; /* in the implementation */
+    Py_ssize_t requires_grad, grad_fn;                      /* in what autograd keeps */
+    Py_ssize_t window;                                      /* where images begin */
+} layout;
+
+enum { INLINE = 5 };
+
+static inline uint64_t
+word_at(const char *address)
+{
+    return *(const uint64_t *)address;
+}
+
+static void
+show(Image *image, const char *impl, Py_ssize_t offset, Py_ssize_t words)
+{
+    for (Py_ssize_t i = 0; i < words; i++) {
+        Py_ssize_t place = (offset - layout.window) / 8 + i;
+        image->mask[place] = ~(uint64_t)0;
+        image->word[place] = word_at(impl + offset + 8 * i);
+    }
+}
+
+/* Whether autograd's part says what requires_grad does, by the byte and the word alone. */
+static bool
+told_by_flag(const char *kept, bool requires_grad)
+{
+    return kept == NULL ? !requires_grad
+                        : kept[layout.requires_grad] == requires_grad
+                              && (requires_grad || word_at(kept + layout.grad_fn) == 0);
+}
+
+bool
+image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad)
+{
+    if (!layout.known) {
+        return false;
+    }
+    const char *impl = *(char *const *)((char *)tensor + layout.handle);
+    uint64_t ndim = word_at(impl + layout.ndim);
+    if (ndim > INLINE) {
+        return false;
+    }
+    seen->object = tensor;
+    seen->impl = impl;
+    seen->kept = *(char *const *)(impl + layout.autograd);
+    if (requires_grad >= 0 && !told_by_flag(seen->kept, requires_grad)) {
+        return false;
+    }
+    memset(image, 0, sizeof(*image));
+    image->type = Py_TYPE(tensor);
+    image->requires_grad = requires_grad;
+    show(image, impl, layout.ndim, 1);
+    show(image, impl, layout.sizes, (Py_ssize_t)ndim);
+    show(image, impl, layout.strides, (Py_ssize_t)ndim);
+    show(image, impl, layout.dtype, 1);
+    show(image, impl, layout.keys, 1);
+    return true;
+}
+
+typedef uint64_t Lanes __attribute__((vector_size(32), aligned(8), may_alias));
+
+static inline __attribute__((always_inline)) bool
+window_holds(const Image *image, const char *window)
+{
+    const Lanes *mask = (const Lanes *)image->mask, *word = (const Lanes *)image->word, *at = (const Lanes *)window;
+    Lanes differ = ((at[0] & mask[0]) ^ word[0]) | ((at[1] & mask[1]) ^ word[1]) | ((at[2] & mask[2]) ^ word[2])
+                   | ((at[3] & mask[3]) ^ word[3]);
+    return (differ[0] | differ[1] | differ[2] | differ[3]) == 0;
+}
+
+static inline __attribute__((always_inline)) bool
+requires_grad_holds(const Image *image, const char *kept)
+{
+    return image->requires_grad < 0 || told_by_flag(kept, image->requires_grad);
+}
+
+bool
+image_holds(const Image *image, PyObject *tensor)
+{
+    if (Py_TYPE(tensor) != image->type) {
+        return false;
+    }
+    const char *impl = *(char *const *)((char *)tensor + layout.handle);
+    return window_holds(image, impl + layout.window)
+           && requires_grad_holds(image, *(char *const *)(impl + layout.autograd));
+}
+
+/* Each address is read from only after the word that keeps it alive was found unchanged. */
+static inline __attribute__((always_inline)) const Seen *
+first_change(const Seen *seen, const Seen *end)
+{
+    enum { AHEAD = 8 };
+    const Py_ssize_t handle = layout.handle, autograd = layout.autograd, window = layout.window;
+    for (; seen < end; seen++) {
+        const Image *image = seen->image;
+        if (seen + AHEAD < end) {
+            __builtin_prefetch(seen[AHEAD].impl + window);
+            __builtin_prefetch(seen[AHEAD].impl + window + 64);
+        }
+        if (Py_TYPE(seen->object) != image->type || *(char *const *)((char *)seen->object + handle) != seen->impl
+            || *(char *const *)(seen->impl + autograd) != seen->kept || !window_holds(image, seen->impl + window)
+            || !requires_grad_holds(image, seen->kept)) {
+            return seen;
+        }
+    }
+    return end;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static const Seen *
+first_change_avx2(const Seen *seen, const Seen *end)
+{
+    return first_change(seen, end);
+}
+#endif
+
+const Seen *
+seen_first_change(const Seen *seen, const Seen *end)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        return first_change_avx2(seen, end);
+    }
+#endif
+    return first_change(seen, end);
+}
+
+/* -- for calibration ------------------------------------------------------------------------------- */
+
+static bool
+fits(Py_ssize_t offset, Py_ssize_t words)
+{
+    Py_ssize_t first = offset - layout.window;
+    return first >= 0 && first % 8 == 0 && first + 8 * words <= 8 * IMAGE_WORDS;
+}
+
+static PyObject *
+configure_layout(PyObject *module, PyObject *args)
+{
+    layout.known = false;
+    if (PyTuple_GET_SIZE(args) == 0) {
+        Py_RETURN_FALSE;
+    }
+    if (!PyArg_ParseTuple(args, "nnnnnnnnn:_configure_layout", &layout.handle, &layout.ndim, &layout.sizes,
+                          &layout.strides, &layout.dtype, &layout.keys, &layout.autograd, &layout.requires_grad,
+                          &layout.grad_fn)) {
+        return NULL;
+    }
+    layout.window = layout.keys + 8 - 8 * IMAGE_WORDS;
+    layout.known = layout.window >= 0 && fits(layout.ndim, 1) && fits(layout.sizes, INLINE)
+                   && fits(layout.strides, INLINE) && fits(layout.dtype, 1) && layout.autograd % 8 == 0
+                   && layout.grad_fn % 8 == 0;
+    return PyBool_FromLong(layout.known);
+}
+
+/* Whether an image of one tensor is also one of another; None where no image can be taken. */
+static PyObject *
+same_image(PyObject *module, PyObject *args)
+{
+    PyObject *first, *second;
+    Image image;
+    Seen seen;
+    int requires_grad;
+    if (!PyArg_ParseTuple(args, "OOi:_same_image", &first, &second, &requires_grad)) {
+        return NULL;
+    }
+    if (!image_take(&image, &seen, first, requires_grad)) {
+        Py_RETURN_NONE;
+    }
+    return PyBool_FromLong(image_holds(&image, second));
+}
+
+PyMethodDef image_methods[] = {
+    {"_configure_layout", configure_layout, METH_VARARGS,
+     "Offsets of the tensor in its object, then as in layout.Layout; whether images can be taken so."},
+    {"_same_image", same_image, METH_VARARGS, "Whether the metadata of two tensors look the same from their words."},
+    {NULL},
+};

@@ -1,0 +1,197 @@
+"""Tensors that a program has found in dictionaries are compared word by word; every change is seen all the same."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from braze import native
+from braze.native import GuardProgram, calibrate, layout, tensor_meta, torch_state
+
+core = pytest.importorskip("braze.native._native")
+pytestmark = pytest.mark.skipif(not native.native_available, reason="needs the C extension")
+
+
+def function(*args):
+    return args
+
+
+class Holder:
+    """An object with a tensor."""
+
+
+def held(tensor):
+    """A program that guards a holder's tensor, walked until it is sealed; the holder."""
+    holder = Holder()
+    holder.t = tensor
+    program = GuardProgram([(-1, "local", 0), (0, "dict", "t")], [(1, "tensor", tensor_meta(tensor))], [1])
+    for _ in range(4):
+        assert program.match(function, (holder,))[0] is tensor
+    return program, holder
+
+
+def test_words_are_known_on_the_versions_we_know():
+    native.bind_torch()
+    sample = torch.empty(3, 4)
+    assert core._same_image(sample, torch.empty(3, 4), 0)
+
+
+@pytest.mark.parametrize(
+    "sample", torch_state.samples(), ids=lambda t: f"{t.dtype}{tuple(t.shape)}".replace("torch.", "")
+)
+def test_every_sample_is_compared_by_words(sample):
+    program, _ = held(sample)
+    whole, _, tensors = program.sealed()
+    assert whole and tensors == (sample.dim() <= layout.INLINE)
+
+
+def transposed(t):
+    with torch.no_grad():
+        t.t_()
+
+
+def resized(t):
+    t.requires_grad_(False).resize_(5, 5)
+
+
+def set_to_another(t):
+    with torch.no_grad():
+        t.set_(torch.empty(7))
+
+
+def one_more_dimension(t):
+    t.data = t.data.unsqueeze(-1)
+
+
+def six_dimensions(t):
+    t.data = t.data.reshape(4, 4, 1, 1, 1, 1)
+
+
+def swapped(t):
+    torch.utils.swap_tensors(t, torch.nn.Parameter(torch.empty(4, 4, dtype=torch.float64)))
+
+
+class Special(torch.nn.Parameter):
+    """A class that a parameter can be given."""
+
+
+def another_class(t):
+    t.__class__ = Special
+
+
+CHANGES = {
+    "transposed, same storage": lambda t: setattr(t, "data", t.data.t()),
+    "transposed in place": transposed,
+    "another type": lambda t: setattr(t, "data", t.data.double()),
+    "half": lambda t: setattr(t, "data", t.data.to(torch.bfloat16)),
+    "resized": resized,
+    "set": set_to_another,
+    "one more dimension": one_more_dimension,
+    "six dimensions": six_dimensions,
+    "requires_grad": lambda t: t.requires_grad_(not t.requires_grad),
+    "class": another_class,
+    "swapped": swapped,
+}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_is_seen(name, grad):
+    parameter = torch.nn.Parameter(torch.empty(4, 4), requires_grad=grad)
+    program, holder = held(parameter)
+    assert program.sealed()[2] == 1
+    before = torch_state.metadata(parameter)
+    CHANGES[name](parameter)
+    assert torch_state.metadata(parameter) != before
+    for _ in range(3):
+        assert program.match(function, (holder,)) is None
+    holder.t = torch.nn.Parameter(torch.empty(4, 4), requires_grad=grad)
+    assert program.match(function, (holder,))[0] is holder.t
+
+
+def test_new_values_of_the_same_kind_are_no_change():
+    parameter = torch.nn.Parameter(torch.empty(4, 4))
+    program, holder = held(parameter)
+    for _ in range(10):
+        parameter.data = torch.rand(4, 4)
+        parameter.grad = torch.ones(4, 4)
+        with torch.no_grad():
+            parameter.add_(1)
+        assert program.match(function, (holder,))[0] is parameter
+        assert program.sealed()[0]
+
+
+def test_a_frozen_tensor_that_gets_a_history():
+    for tensor in (torch.zeros(3), torch.zeros(3, requires_grad=True).requires_grad_(False)):
+        program, holder = held(tensor)
+        assert program.sealed()[2] == 1
+        tensor.add_(torch.ones(3, requires_grad=True))
+        assert tensor.requires_grad
+        assert program.match(function, (holder,)) is None
+
+
+def test_a_conjugated_or_negated_view_put_in_its_place():
+    tensor = torch.zeros(3, dtype=torch.complex64)
+    program, holder = held(tensor)
+    tensor.data = torch.zeros(3, dtype=torch.complex64).conj()
+    assert tensor.is_conj()
+    assert program.match(function, (holder,)) is None
+
+
+def test_a_tensor_that_changes_all_the_time_is_asked_in_the_ordinary_way():
+    parameter = torch.nn.Parameter(torch.empty(4, 4))
+    program, holder = held(parameter)
+    for _ in range(40):
+        parameter.requires_grad_(False)
+        assert program.match(function, (holder,)) is None
+        parameter.requires_grad_(True)
+        for _ in range(3):
+            assert program.match(function, (holder,)) is not None
+    for _ in range(3000):
+        assert program.match(function, (holder,)) is not None
+    assert program.sealed()[0] and program.sealed()[2] == 0
+    parameter.requires_grad_(False)
+    assert program.match(function, (holder,)) is None
+
+
+def test_tensors_are_not_kept():
+    import sys
+
+    tensor = torch.zeros(3)
+    program, _ = held(tensor)
+    assert sys.getrefcount(tensor) == 3
+    del program
+    assert sys.getrefcount(tensor) == 3
+
+
+def test_without_a_layout_calls_are_made():
+    native.bind_torch()
+    try:
+        core._configure_layout()
+        program, holder = held(torch.nn.Parameter(torch.empty(4, 4)))
+        assert program.sealed()[0] and program.sealed()[2] == 0
+        holder.t.requires_grad_(False)
+        assert program.match(function, (holder,)) is None
+    finally:
+        calibrate.calibrate()
+
+
+WRONG = (("strides", "sizes"), ("sizes", "strides"), ("dtype", "ndim"), ("requires_grad", "grad_fn"))
+
+
+@pytest.mark.parametrize(("field", "other"), WRONG)
+def test_a_wrong_layout_is_refused(monkeypatch, field, other):
+    find = layout.find
+
+    def wrong(*args):
+        found = find(*args)
+        return dataclasses.replace(found, **{field: getattr(found, other)})
+
+    monkeypatch.setattr(layout, "find", wrong)
+    try:
+        calibrate.calibrate()
+        assert core._same_image(torch.empty(2), torch.empty(2), 0) is None
+    finally:
+        monkeypatch.undo()
+        calibrate.calibrate()
+    assert core._same_image(torch.empty(2), torch.empty(2), 0)
