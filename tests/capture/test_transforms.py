@@ -1,0 +1,253 @@
+"""Transforms of torch.func: one node each, over a graph of the function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
+
+import braze
+from braze.support.errors import BrazeError
+
+X = torch.arange(6.0).reshape(2, 3)
+INPUTS = (X, X - 2.5, torch.cat([X, X / 3]))
+W = torch.linspace(0.5, 1, 3)
+
+
+def linear(seed: int) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(3, 3)
+
+
+BASE = linear(7).requires_grad_(False)
+STATE = dict(BASE.named_parameters())
+STACKED, BUFFERS = stack_module_state([linear(k) for k in range(3)])
+STACKED = {k: v.detach() for k, v in STACKED.items()}
+MADE_OUTSIDE = vmap(lambda a: a * W)
+
+
+def rows(x):
+    return vmap(torch.dot)(x, x + 1)
+
+
+def columns(x):
+    return vmap(lambda a: a * W[0] + a.sum(), in_dims=1, out_dims=1)(x)
+
+
+def rows_of_rows(x):
+    return vmap(vmap(lambda a: a * 2))(x)
+
+
+def structures(x):
+    def f(d, k):
+        return d["a"] + k, {"z": d["b"].sum()}
+
+    return vmap(f, in_dims=({"a": 0, "b": None}, None))({"a": x, "b": x}, 3.0)
+
+
+def by_keyword(x):
+    return vmap(lambda a, *, k: a * k)(x, k=W)
+
+
+def in_chunks(x):
+    return vmap(lambda a: a * W, chunk_size=1)(x)
+
+
+def random_rows(x):
+    return vmap(lambda a: a + torch.rand(3), randomness="different")(x)
+
+
+def made_outside(x):
+    return MADE_OUTSIDE(x) + 1
+
+
+def ensemble(x):
+    return vmap(lambda p, b: functional_call(BASE, (p, b), (x,)))(STACKED, BUFFERS)
+
+
+def gradient(x):
+    return grad(lambda x: (x * W).sin().sum())(x)
+
+
+def gradients(x):
+    return grad(lambda a, b: (a * b.sin()).sum(), argnums=(0, 1))(x, x + 1)
+
+
+def gradient_and_more(x):
+    def f(d, y):
+        return (d["a"] * y).sum(), (y * 2, {"k": d["a"] + 0})
+
+    return grad_and_value(f, has_aux=True)({"a": x}, x + 1)
+
+
+def gradient_twice(x):
+    return grad(grad(lambda x: (x**3).sum()))(x[0, 0])
+
+
+def gradient_of_state(x):
+    return grad(lambda p: functional_call(BASE, p, (x,)).pow(2).sum())(STATE)
+
+
+def gradient_per_sample(x):
+    return vmap(grad(lambda p, r: functional_call(BASE, p, (r,)).sum()), in_dims=(None, 0))(STATE, x)
+
+
+def jacobians(x):
+    return jacrev(torch.sin)(x[0]), jacfwd(torch.cos)(x[0])
+
+
+def jacobians_of_structures(x):
+    def f(a, b):
+        return {"o": a * b, "p": a.sum()}
+
+    return jacrev(f, argnums=(0, 1))(x[0], x[1]), jacfwd(f, argnums=1)(x[0], x[1])
+
+
+def jacobian_and_more(x):
+    return jacrev(lambda a: (a * W, a.sum()), has_aux=True)(x[0])
+
+
+def curvature(x):
+    return hessian(lambda x: (x**3).sum())(x[0])
+
+
+def along(x):
+    return jvp(lambda a: (a.sin(), a.sum()), (x,), (torch.ones_like(x),))
+
+
+def pulled_back(x):
+    out, pull = vjp(lambda a, b: (a * b, a.sum()), x, x + 1)
+    return out, pull((torch.ones_like(out[0]), out[1] * 2))
+
+
+PROGRAMS = [
+    rows,
+    columns,
+    rows_of_rows,
+    structures,
+    by_keyword,
+    in_chunks,
+    random_rows,
+    made_outside,
+    ensemble,
+    gradient,
+    gradients,
+    gradient_and_more,
+    gradient_twice,
+    gradient_of_state,
+    gradient_per_sample,
+    jacobians,
+    jacobians_of_structures,
+    jacobian_and_more,
+    curvature,
+    along,
+    pulled_back,
+]
+
+
+def check(program: Any, backend: str, **settings: Any) -> None:
+    compiled = braze.compile(program, backend=backend, fullgraph=True, **settings)
+    for x in INPUTS:
+        torch.manual_seed(0)
+        seen = compiled(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(seen, program(x))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_one_graph_gives_what_eager_gives(program):
+    check(program, "eager", dynamic=False)
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p is not curvature])  # PyTorch: no aten::size
+def test_sizes_may_be_symbols(program):
+    check(program, "eager", dynamic=True)
+
+
+@pytest.mark.parametrize(
+    "program", [rows_of_rows, structures, ensemble, gradient_per_sample, curvature, pulled_back]
+)
+def test_kernels_are_made_of_it(program):
+    braze.reset()
+    with torch.no_grad():
+        check(program, "braze")
+
+
+def test_autograd_goes_through():
+    def f(x, w):
+        return vmap(lambda r: (r * w).sin() + grad(lambda r: (r * r * w).sum())(r))(x)
+
+    compiled = braze.compile(f, backend="eager", fullgraph=True)
+    seen, wanted = [], []
+    for run, found in ((compiled, seen), (f, wanted)):
+        x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
+        run(x, w).sum().backward()
+        found += [x.grad, w.grad]
+    torch.testing.assert_close(seen, wanted)
+
+
+def test_what_the_function_writes_is_written_once():
+    calls = []
+
+    def f(x):
+        def body(row):
+            calls.append(row.shape)
+            return row * 2
+
+        return vmap(body)(x)
+
+    compiled = braze.compile(f, backend="eager", fullgraph=True)
+    for x in INPUTS[:2]:
+        assert torch.equal(compiled(x), x * 2)
+    assert calls == [(3,), (3,)]
+
+
+def test_a_function_that_is_kept_is_rebuilt_by_python():
+    def f(x):
+        _, pull = vjp(torch.sin, x + 1)
+        return pull
+
+    compiled = braze.compile(f, backend="eager")
+    pull = compiled(X)
+    torch.testing.assert_close(pull(torch.ones_like(X))[0], (X + 1).cos())
+
+
+def control_flow_on_rows(x):
+    return vmap(lambda r: r * 2 if r.sum() > 0 else r)(x)
+
+
+def random_by_default(x):
+    return vmap(lambda a: a + torch.rand(3))(x)
+
+
+def no_number(x):
+    return grad(lambda x: x * 2)(x)
+
+
+def uneven(x):
+    return vmap(torch.dot)(x, x[:1])
+
+
+@pytest.mark.parametrize("program", [control_flow_on_rows, random_by_default, no_number, uneven])
+def test_what_torch_refuses_is_left_to_it(program):
+    with pytest.raises(BrazeError, match="BZ1019"):
+        braze.compile(program, backend="eager", fullgraph=True)(X)
+    with pytest.raises((RuntimeError, ValueError)) as wanted:
+        program(X)
+    with pytest.raises(type(wanted.value)) as seen:
+        braze.compile(program, backend="eager")(X)
+    assert str(seen.value) == str(wanted.value)
