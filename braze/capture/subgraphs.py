@@ -200,7 +200,8 @@ def region(t: Tracer, what: str, functions: Sequence[Any], pure: bool = True) ->
     except Stopped:
         raise Retry(position) from None
     except Exception as error:
-        failed = BreakSignal("BZ1019", f"{what}: {type(error).__name__}: {error}", (HINT_MOVE,))
+        said = str(error).partition("\nException raised from")[0]
+        failed = BreakSignal("BZ1019", f"{what}: {type(error).__name__}: {said}", (HINT_MOVE,))
         failed.position = position
         raise failed from error
     finally:

@@ -235,7 +235,9 @@ class Split:
 def record(t: Tracer, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
     """Run the transform on fakes, and note its node."""
     module = part.module([*part.recorder.own, *others])
-    results = tuple(target(module, *args))
+    symbolic = torch_compat.python_dispatcher() if t.mode.env is not None else contextlib.nullcontext()
+    with symbolic:
+        results = tuple(target(module, *args))
     note(t, target, (), {"function": module}, args, results)
     return results
 

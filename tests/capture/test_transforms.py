@@ -159,8 +159,12 @@ PROGRAMS = [
 ]
 
 
+#: PyTorch 2.11 reads a number of the standard basis, which fakes have not: the call is left to it
+NOT_ON_FAKES = (jacobians_of_structures,) if torch.__version__ < "2.12" else ()
+
+
 def check(program: Any, backend: str, **settings: Any) -> None:
-    compiled = braze.compile(program, backend=backend, fullgraph=True, **settings)
+    compiled = braze.compile(program, backend=backend, fullgraph=program not in NOT_ON_FAKES, **settings)
     for x in INPUTS:
         torch.manual_seed(0)
         seen = compiled(x)
