@@ -23,7 +23,7 @@ import braze
 @braze.compile(backend="eager")
 def f(x):
     x = x + 1
-    print("in the middle", sys.argv[1:])
+    print("in the middle", sys.argv[1:], file=sys.stdout)
     x = x * 2
     braze.graph_break()
     return x - 3

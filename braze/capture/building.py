@@ -7,6 +7,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
@@ -16,7 +17,15 @@ from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.replay import native_new
 from braze.capture.tracebacks import chain
-from braze.capture.values import CONSTANTS, NULL, UnknownText, is_bound_builtin, is_constant, is_identity_type
+from braze.capture.values import (
+    CONSTANTS,
+    DEFINED_METHOD,
+    NULL,
+    UnknownText,
+    is_bound_builtin,
+    is_constant,
+    is_identity_type,
+)
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -83,7 +92,7 @@ class RecipeTable:
         if is_bound_builtin(value) and not t.is_fixed(value):
             owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
             return Build("call", (self.add(Constant(getattr)), owner, name))
-        if is_identity_type(kind) or is_constant(value):
+        if is_identity_type(kind) or is_constant(value) or isinstance(value, np.generic):
             return Constant(value)
         if kind is UnknownText:
             raise Unrebuildable(value)
@@ -324,6 +333,7 @@ BUILDERS: dict[type, Any] = {
         "deque", (table.add(Build("list", table.items(v))), table.id_of(v.maxlen))
     ),
     types.CellType: _cell,
+    np.ndarray: lambda table, v: _array(table, v),
     types.TracebackType: _traceback,
     types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
     functools.partial: lambda table, v: Build(
@@ -337,9 +347,17 @@ BUILDERS: dict[type, Any] = {
         None,
         tuple(vars(v)),
     ),
+    DEFINED_METHOD: lambda table, v: bound_builtin(table, v),
     types.BuiltinFunctionType: lambda table, v: bound_builtin(table, v),
     types.MethodWrapperType: lambda table, v: bound_builtin(table, v),
 }
+
+
+def _array(table: RecipeTable, array: np.ndarray[Any, Any]) -> Recipe:
+    """A fresh copy of an array at each call; what shares its memory with another cannot be made again."""
+    if array.base is not None or array.dtype == object or array.nbytes > 1 << 16:
+        raise Unrebuildable(array)
+    return Build("call", (table.add(Constant(np.copy)), table.add(Constant(array.copy()))))
 
 
 def method_call(table: RecipeTable, owner: Any, name: str) -> Recipe:

@@ -8,7 +8,6 @@ import weakref
 from enum import EnumMeta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.nn.functional
 
@@ -23,16 +22,26 @@ from braze.capture.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
 from braze.capture.shadows import instance_dict
-from braze.capture.values import LRU_CACHE, MISSING, PYBIND, is_constant, is_library_module, lookup_in_mro
+from braze.capture.sizes import HASHED, as_key
+from braze.capture.values import (
+    BUILTIN_METHODS,
+    LRU_CACHE,
+    MISSING,
+    PYBIND,
+    is_constant,
+    is_library_module,
+    lookup_in_mro,
+)
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
 #: callable -> rule(t, args, kwargs, tail); rows are added by rules.py
 RULES: dict[Any, Any] = {}
+#: code of inner functions of functools -> rule(t, fn, args)
+BY_CODE: dict[types.CodeType, Any] = {}
 #: modules whose Python functions on tensors are one node of the graph
 LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
-BUILTIN_KINDS = frozenset({types.BuiltinFunctionType, types.MethodWrapperType})
 DESCRIPTOR_KINDS = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
@@ -51,7 +60,7 @@ def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, ta
             owner = t.read(node, Step.FUNC, "self", fn.__self__)
             return call(t, function, (owner, *args), kwargs, tail)
         return call(t, fn.__func__, (fn.__self__, *args), kwargs, tail)
-    if kind in BUILTIN_KINDS:
+    if kind in BUILTIN_METHODS:
         return call_builtin(t, fn, args, kwargs, tail)
     if kind in DESCRIPTOR_KINDS:
         return call_descriptor(t, fn, args, kwargs, tail)
@@ -93,6 +102,13 @@ def call_function(
             return result
     if fn in policy.NATIVE_FUNCTIONS:
         return call_native(t, fn, args, kwargs)
+    if fn.__module__ == "functools" and fn.__code__ in BY_CODE:
+        return BY_CODE[fn.__code__](t, fn, args)
+    return interpret(t, fn, args, kwargs, tail)
+
+
+def interpret(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Inline a function: its frame runs as a part of the trace."""
     slots = bind(fn, args, kwargs, t.defaults_of)
     f = t.enter(fn, slots, tail)
     if fn.__code__.co_flags & GENERATOR_FLAGS:
@@ -190,7 +206,7 @@ def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, t
             return t.recorder.call(fn, tuple(args), kwargs or {})
         if isinstance(owner, type):
             return call_class_method(t, fn, owner, args, kwargs, tail)
-        refuse(fn)
+        return last_resort(t, fn, args, kwargs)
     return call_bound(t, fn, owner, fn.__name__, args, kwargs, tail)
 
 
@@ -208,13 +224,15 @@ def call_bound(
         found = rule(t, owner, args, kwargs or {}, tail)
         if found is not MISSING:
             return found
+    if args and isinstance(owner, HASHED):
+        args = (as_key(args[0]), *args[1:])
     if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
         refuse_opaque(t, (owner,))
         t.fill(owner)
         if may_call_back(args, kwargs):
             return call_c(t, fn, args, kwargs)
         return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
-    refuse(fn)
+    return last_resort(t, fn, args, kwargs)
 
 
 CONTAINER_BASES = (list, dict, tuple, set, frozenset, str, int, float, BaseException)
@@ -236,7 +254,7 @@ def call_class_method(
         return fn(*args, **(kwargs or {}))
     if owner in policy.METHODS_OF or owner in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
-    refuse(fn)
+    return last_resort(t, fn, args, kwargs)
 
 
 def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
@@ -255,6 +273,8 @@ def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None
         found = rule(t, owner, args[1:], kwargs or {}, tail)
         if found is not MISSING:
             return found
+    if len(args) > 1 and isinstance(owner, HASHED):
+        args = (owner, as_key(args[1]), *args[2:])
     if (
         type(owner) in policy.METHODS_OF
         or fn.__objclass__ in policy.METHODS_OF
@@ -265,6 +285,19 @@ def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None
         if may_call_back(args[1:], kwargs):
             return call_c(t, fn, args, kwargs)
         return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    return last_resort(t, fn, args, kwargs)
+
+
+#: (t, callable, args, kwargs) -> result, or MISSING where it knows nothing of the callable
+LIBRARIES: list[Any] = []
+
+
+def last_resort(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """A callable in C that the policy does not name: a library's rule, or a break."""
+    for library in LIBRARIES:
+        found = library(t, fn, args, kwargs)
+        if found is not MISSING:
+            return found
     refuse(fn)
 
 
@@ -330,7 +363,7 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     elif may_make(cls, owner):
         return call_c(t, cls, args, kwargs)
     else:
-        refuse(cls)
+        return last_resort(t, cls, args, kwargs)
     if not isinstance(obj, cls):
         return obj
     if type(init) is types.FunctionType:
@@ -369,12 +402,6 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         return call(t, found, (fn, *args), kwargs, tail)
     if found is MISSING:
         raise TypeError(f"'{cls.__name__}' object is not callable")
-    if (
-        cls is np.ufunc
-        and not kwargs
-        and all(type(a) in (int, float) or isinstance(a, np.generic) for a in args)
-    ):
-        return fn(*args)
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
     if isinstance(found, staticmethod):
@@ -386,7 +413,7 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
                 return call_module(t, fn, args, kwargs, tail)
             return call(t, inner, (fn, *args), kwargs, tail)
         return call(t, found.__func__, args, kwargs, tail)
-    refuse(fn)
+    return last_resort(t, fn, args, kwargs)
 
 
 def follow(t: Tracer, ref: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import decimal
+import fractions
 import functools
 import types
 import weakref
@@ -15,7 +17,7 @@ import torch
 from braze import native
 from braze.capture.breaks import graph_break
 from braze.capture.frame import Frame
-from braze.capture.records import Step
+from braze.capture.records import Check, Step
 from braze.capture.shadows import DictShadow
 from braze.capture.values import BY_VALUE, CONSTANTS, CONTAINERS, MISSING, NULL, UnknownText, is_identity_type
 from braze.graph.torch_compat import disable_functions
@@ -149,7 +151,11 @@ def refuse_opaque(t: Tracer, values: Iterable[Any], depth: int = 0) -> None:
                 refuse_opaque(t, value, 1)
         elif is_opaque(kind):
             node = t.tree.node_of(value)
-            if node is not None and node.step is not Step.CONSTANT:
+            if node is None or node.step is Step.CONSTANT:
+                continue
+            if issubclass(kind, IMMUTABLE):
+                node.guard(Check.IS, value)
+            else:
                 graph_break("BZ1014", f"C code looks into a {kind.__name__} that comes from outside")
 
 
@@ -176,6 +182,10 @@ _SEEN_WHOLE = (
     torch.SymInt,
     functools.partial,
 )
+
+
+#: what instances of subclasses keep beside their attributes never changes
+IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, torch.qscheme)
 
 
 def _is_opaque(cls: type) -> bool:

@@ -68,7 +68,7 @@ DISABLED_THERE, BENEATH, COMPILED_THERE = (
     "_is_torch_compile",
 )
 #: functions of Python and PyTorch that go through all of a model, of which nothing is worth a graph
-ENTIRE = {copy.deepcopy.__code__, torch.nn.Module._apply.__code__}
+ENTIRE = {copy.copy.__code__, copy.deepcopy.__code__, torch.nn.Module._apply.__code__}
 OTHER_HOOK = os.path.join("torch", "_dynamo", "eval_frame.py")
 ORIGINAL = "_torchdynamo_orig_callable"
 
@@ -86,7 +86,13 @@ def is_unfinished(module: Any) -> bool:
 def run_whole(target: Any) -> bool:
     """Whether nothing beneath a broken call of ``target`` may be captured."""
     code = getattr(target, "__code__", None)
-    if code in WITH_CALLEES or id(code) in TRANSFORMED or id(code) in STEPS or code in ENTIRE or target is torch.cond:
+    if (
+        code in WITH_CALLEES
+        or id(code) in TRANSFORMED
+        or id(code) in STEPS
+        or code in ENTIRE
+        or target is torch.cond
+    ):
         return True
     module = getattr(target, "__module__", None)
     if module in MODULES or module in ("torch.func", "torch._functorch.apis"):

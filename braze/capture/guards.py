@@ -197,6 +197,8 @@ class _Builder:
 
 def is_plain(value: Any) -> bool:
     """Whether the walker's ``equal`` takes the value."""
+    if native.walk.is_numpy_number(value):
+        return True
     return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
 
 

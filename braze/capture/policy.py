@@ -10,10 +10,13 @@ import _functools
 import _heapq
 import _io
 import _operator
+import _struct
 import abc
+import bisect
 import builtins
 import collections
 import contextvars
+import decimal
 import functools
 import inspect
 import itertools
@@ -23,6 +26,7 @@ import re
 import struct
 import sys
 import types
+import typing
 import weakref
 from enum import Enum, auto
 from typing import Any
@@ -60,6 +64,12 @@ FUNCTIONS |= {
     sys.getsizeof: B,
     _collections._count_elements: C,
     struct.calcsize: B,
+    _struct.pack: B,
+    _struct.unpack: B,
+    bisect.bisect_left: C,
+    bisect.bisect_right: C,
+    bisect.insort_left: C,
+    bisect.insort_right: C,
     abc.ABCMeta.__instancecheck__: B,
 }
 FUNCTIONS |= {value: C for value in vars(_heapq).values() if isinstance(value, types.BuiltinFunctionType)}
@@ -74,7 +84,8 @@ _SETTINGS = words(
     is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available
     _get_deterministic_algorithms _get_cublas_allow_tf32 _get_float32_matmul_precision
     _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
-    _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
+    _get_overrideable_sdp_enabled _get_sdp_priority_order is_anomaly_check_nan_enabled
+    _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
 )
 for _home in (torch._C, torch, torch._C._functorch):
     FUNCTIONS |= {
@@ -97,7 +108,7 @@ CLASSES = frozenset(
         enumerate, zip, reversed, map, filter, object, property, staticmethod, classmethod,
         collections.OrderedDict, collections.defaultdict, collections.deque, types.SimpleNamespace,
         types.MethodType, types.MappingProxyType, types.CellType, types.GenericAlias,
-        torch.finfo, torch.iinfo, torch.Size, torch.device, memoryview,
+        torch.finfo, torch.iinfo, torch.Size, torch.device, memoryview, decimal.Decimal,
         *(v for v in vars(itertools).values() if isinstance(v, type)),
         functools.partial, _operator.attrgetter, _operator.itemgetter, _operator.methodcaller,
     }
@@ -107,7 +118,7 @@ NATIVE_FUNCTIONS: frozenset[Any] = frozenset(
     {
         inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass,
         re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall,
-        inspect.unwrap, torch.typename, abc.ABCMeta.register,
+        inspect.unwrap, typing.get_type_hints, torch.typename, abc.ABCMeta.register,
     }
 )  # fmt: skip
 
@@ -122,7 +133,7 @@ METHODS_OF = frozenset(
         re.Pattern, re.Match, types.GeneratorType, type(None), type(NotImplemented), type(...),
         torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, types.FunctionType, types.MethodType, types.CodeType,
         types.BuiltinFunctionType, types.MethodDescriptorType, types.GenericAlias,
-        property, types.CellType, types.SimpleNamespace, _functools.partial, BaseException, Exception,
+        decimal.Decimal, property, types.CellType, types.SimpleNamespace, _functools.partial, BaseException, Exception,
         *(v for v in vars(itertools).values() if isinstance(v, type)),
         type(iter(collections.OrderedDict())), type(iter(collections.deque())),
         torch.SymInt, torch.SymFloat, torch.SymBool, inspect.Signature, inspect.Parameter,

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from braze.capture import shadows
@@ -27,7 +28,7 @@ NUMBERS = frozenset({int, float})
 def wrap(t: Tracer, node: Node, real: Any) -> Any:
     """Guard what is at ``node``, and give what stands for it."""
     how = wrapper_of(type(real))
-    if how is not constant and how is not identity:
+    if how is not constant and how is not identity and how is not by_value:
         known = t.tree.known.get(id(real))
         if known is not None and known.real is real and known.step is not Step.CONSTANT:
             node.origin = t.here()
@@ -103,6 +104,8 @@ def _wrapper_of(cls: type) -> Wrap:
     """How values of a type are wrapped."""
     if cls in CONSTANTS or cls in BY_VALUE:
         return constant
+    if issubclass(cls, np.number | np.bool_) and cls.__module__ == "numpy":
+        return by_value
     if issubclass(cls, torch.Tensor):
         return tensor
     if is_identity_type(cls):

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from braze import native
-from braze.capture import sizes, unbacked
+from braze.capture import overloads, sizes, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
@@ -168,6 +168,9 @@ class Recorder:
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a torch function on fakes and note it."""
+        answer = overloads.answer(self.t, func, args, kwargs)
+        if answer is not MISSING:
+            return answer
         name = getattr(func, "__name__", "")
         if self.t.unfaked:
             refuse_unfaked(self.t, (*args, *kwargs.values()))
@@ -232,6 +235,11 @@ class Recorder:
         if kwargs:
             node.kwargs = kwargs
         return node
+
+    def forget(self, value: Any) -> None:
+        """Take back the call whose result this is: nothing uses it."""
+        _, node = self.nodes.pop(id(value))
+        self.graph.erase_node(node)
 
     def spread(self, node: torch.fx.Node, result: Any) -> None:
         """Bind a result, or each tensor of a tuple of results by ``getitem``."""

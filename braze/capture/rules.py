@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import copyreg
 import functools
 import logging
@@ -340,10 +339,9 @@ def refuse(code: str, reason: str, *targets: Any) -> None:
 
 
 refuse("BZ1001", "braze.graph_break() was called", markers.graph_break)
-refuse("BZ1007", "print() writes to the outside", print)
 refuse("BZ1007", "input() and open() talk to the outside", input, open)
 refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
-refuse("BZ1006", "locals() is not carried", locals, dir)
+refuse("BZ1006", "dir() looks at all that an object has", dir)
 refuse("BZ1006", "the call stack is looked at", sys._getframe)
 refuse(
     "BZ1017",
@@ -370,11 +368,6 @@ def type_call(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(globals)
 def globals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     graph_break("BZ1006", "globals() is used as a dict")
-
-
-@rule(builtins.__import__)
-def import_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    graph_break("BZ1007", "a module is imported by __import__")
 
 
 @rule(sys.exc_info)

@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from braze.capture.recorder import Recorder
 
 
+SYMBOLIC = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
+HASHED = (dict, set, frozenset)
+
+
+def as_key(value: Any) -> Any:
+    """A key with the numbers that symbols in it stand for, which are guarded from here on: symbols have no hash."""
+    kind = type(value)
+    if kind in SYMBOLIC:
+        return int(value) if kind is torch.SymInt else bool(value) if kind is torch.SymBool else float(value)
+    if (kind is tuple or kind is torch.Size) and any(type(v) in SYMBOLIC or type(v) is tuple for v in value):
+        return kind(map(as_key, value))
+    return value
+
+
 def node_for(recorder: Recorder, value: Any) -> Any:
     """The FX node (or plain number) of a symbolic int, float or bool."""
     known = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None

@@ -31,6 +31,11 @@ RESTORE: dict[str, tuple[Any, Any]] = {
     "flash": (C._get_flash_sdp_enabled, C._set_sdp_use_flash),
     "mem_efficient": (C._get_mem_efficient_sdp_enabled, C._set_sdp_use_mem_efficient),
     "math": (C._get_math_sdp_enabled, C._set_sdp_use_math),
+    **(
+        {"overrideable": (C._get_overrideable_sdp_enabled, C._set_sdp_use_overrideable)}
+        if hasattr(C, "_set_sdp_use_overrideable")
+        else {}
+    ),
     "cudnn": (C._get_cudnn_sdp_enabled, C._set_sdp_use_cudnn),
 }
 

@@ -33,6 +33,8 @@ RESHAPED_IN_PLACE = frozenset(
     rename_ sparse_resize_"""
     )
 )
+#: methods that parameters have of their own; a fake of one is of the class of all fakes
+PARAMETERS_OWN = frozenset({"__deepcopy__", "__reduce_ex__", "__repr__"})
 REFUSED_FIELDS = frozenset(
     {"grad_fn", "_grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks", "_cdata", "_base"}
 )
@@ -47,6 +49,8 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     if name in METADATA:
         return getattr(obj, name)
     found, _ = lookup_in_mro(FakeTensor, name)
+    if name in PARAMETERS_OWN and isinstance(obj, torch.nn.Parameter):
+        found = vars(torch.nn.Parameter)[name]
     kind = type(found)
     if name == "__class__":
         return dense_class(obj)

@@ -18,7 +18,9 @@ C = torch._C
 
 SETTERS = [
     *named(C, "_set_grad_enabled", "_set_sdp_use_flash", "_set_sdp_use_mem_efficient", "_set_sdp_use_math"),
-    *named(C, "_set_sdp_use_cudnn", "_set_sdp_priority_order"),
+    *named(
+        C, "_set_sdp_use_cudnn", "_set_sdp_priority_order", "_set_sdp_use_overrideable", "_set_default_dtype"
+    ),
     *named(
         torch,
         "set_autocast_enabled",

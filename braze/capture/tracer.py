@@ -16,11 +16,14 @@ from braze.capture import (
     functions,
     generators,
     iteration,
+    library,
+    numpy_rules,
     outcome,
     raised,
     reads,
     rules,
     tensors,
+    torch_objects,
     torch_rules,
     whole,
 )
@@ -53,14 +56,23 @@ from braze.graph import fakes
 from braze.options import Options
 from braze.support import trace
 from braze.support.collector import collector_paused
-from braze.support.errors import Origin
+from braze.support.errors import Origin, Unsupported
 
 #: frames inlined into each other at most, and instructions in one trace
 MAX_DEPTH = 160
 MAX_STEPS = 20_000_000
 
 #: rows of calls.RULES that importing this module has entered
-RULES = (rules.RULES, torch_rules.SETTERS, functions.apply, control_flow.cond, whole.checkpoint)
+RULES = (
+    rules.RULES,
+    torch_rules.SETTERS,
+    functions.apply,
+    control_flow.cond,
+    whole.checkpoint,
+    library.dispatch,
+    numpy_rules.called,
+    torch_objects.apply,
+)
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
 
@@ -473,6 +485,10 @@ def trace_frame(
             try:
                 return _trace(t, localsplus)
             except Retry as retry:
+                if stop == 1:  # not even the arguments can be handed on
+                    raise Unsupported(
+                        "BZ1014", reason.reason if reason is not None else "an argument"
+                    ) from None
                 stop = retry.stop_at if stop < 0 else min(stop - 1, retry.stop_at)
                 stop = max(stop, 1)
                 reason = t.break_at or reason

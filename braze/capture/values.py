@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 
@@ -46,6 +47,7 @@ IDENTITIES = frozenset(
     {
         types.FunctionType,
         types.BuiltinFunctionType,
+        type(re.compile("").match),
         types.ModuleType,
         types.CodeType,
         types.MethodDescriptorType,
@@ -71,6 +73,9 @@ IDENTITIES = frozenset(
         typing.TypeVar,
     }
 )
+#: methods in C that are told which class defines them have a type of their own
+DEFINED_METHOD = type(re.compile("").match)
+BUILTIN_METHODS = frozenset({types.BuiltinFunctionType, DEFINED_METHOD, types.MethodWrapperType})
 LISTS = (list, collections.deque)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 IMMUTABLE_CONTAINERS = (tuple, frozenset)
@@ -81,7 +86,9 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 def _is_identity_type(cls: type) -> bool:
     """Whether instances of ``cls`` are known by identity."""
-    return cls in IDENTITIES or issubclass(cls, type | types.ModuleType | Enum) or cls.__module__ == "typing"
+    if cls in IDENTITIES or issubclass(cls, type | types.ModuleType | Enum | np.dtype):
+        return True
+    return cls.__module__ in ("typing", "torch.torch_version")
 
 
 is_identity_type: Callable[[type], bool] = functools.cache(_is_identity_type)
@@ -93,7 +100,7 @@ PYBIND = "pybind11_builtins"
 
 def is_bound_builtin(value: Any) -> bool:
     """Whether this is a method in C bound to an instance, as ``[].append`` is: a new object at each look-up."""
-    if type(value) not in (types.BuiltinFunctionType, types.MethodWrapperType):
+    if type(value) not in BUILTIN_METHODS:
         return False
     owner = value.__self__
     return (

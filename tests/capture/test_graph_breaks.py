@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 import time
 from contextlib import redirect_stdout
 
@@ -32,7 +33,7 @@ def reason(fn, *args):
 
 def printing(x):
     y = x + 1
-    print("hello")
+    print("hello", file=sys.stdout)
     return y * 2
 
 
@@ -83,7 +84,7 @@ def disabled(x):
 
 def inner(x):
     y = x + 1
-    print(end="")
+    print(end="", file=sys.stdout)
     return y * 2
 
 
@@ -95,32 +96,32 @@ def inlined(x):
 def in_try(x):
     try:
         y = x + 1
-        print(end="")
+        print(end="", file=sys.stdout)
         raise ValueError
     except ValueError:
-        print(end="")
+        print(end="", file=sys.stdout)
         return y * 2
     finally:
-        print(end="")
+        print(end="", file=sys.stdout)
 
 
 def in_with(x):
     with torch.no_grad():
         y = x + 1
-        print(end="")
+        print(end="", file=sys.stdout)
         return y * 2, torch.is_grad_enabled()
 
 
 def in_loop(x):
     out = []
     for i, part in enumerate([x, x + 1]):
-        print(end="")
+        print(end="", file=sys.stdout)
         out.append(part * i)
     return out
 
 
 def in_comprehension(x):
-    return [print(end="") or x * i for i in range(2)]
+    return [print(end="", file=sys.stdout) or x * i for i in range(2)]
 
 
 def in_callback(x):
@@ -130,7 +131,7 @@ def in_callback(x):
 def generator_with_print(x):
     def parts():
         for i in range(2):
-            print(end="")
+            print(end="", file=sys.stdout)
             yield x * i
 
     return list(parts())
@@ -155,7 +156,7 @@ def with_closure(x):
         total = total + v
 
     add(1)
-    print(end="")
+    print(end="", file=sys.stdout)
     add(2)
     return total
 
@@ -235,7 +236,7 @@ def test_the_outside_is_unchanged_by_a_broken_trace():
 
     def f(x, log):
         log.append(1)
-        print(end="")
+        print(end="", file=sys.stdout)
         return x + len(log)
 
     run = Run(f)

@@ -1,0 +1,128 @@
+"""The standard library while tracing: functions that are run for real on plain data, messages, the import system."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze import native
+from braze.capture import calls
+from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.opcodes.stack import contents
+from braze.capture.records import Step
+from braze.capture.rules import NUMBER_OF, rule
+from braze.capture.values import MISSING, NULL, UnknownText, is_constant
+
+if TYPE_CHECKING:
+    from braze.capture.tracer import Tracer
+
+
+def is_plain_data(value: Any, depth: int = 8) -> bool:
+    """Whether a value is constants in lists, tuples and dicts, and nothing else."""
+    if is_constant(value):
+        return True
+    if depth and type(value) in (list, tuple, set):
+        return all(is_plain_data(v, depth - 1) for v in value)
+    if depth and type(value) is dict:
+        return all(is_constant(k) and is_plain_data(v, depth - 1) for k, v in dict.items(value))
+    return False
+
+
+def on_plain_data(*functions: Any) -> None:
+    """Functions in Python that compute a result from plain data: run for real on such, else interpreted."""
+
+    def run(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        t.fill_arguments((*args, *kwargs.values()))
+        if all(map(is_plain_data, (*args, *kwargs.values()))):
+            return native.unhooked(function, *args, **kwargs)
+        return calls.interpret(t, function, args, kwargs, tail)
+
+    for function in functions:
+        rule(function)(functools.partial(run, function))
+
+
+on_plain_data(json.dumps, json.loads, importlib.util.find_spec)
+
+
+# -- modules
+
+
+@rule(importlib.import_module)
+def import_module(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A module that is there; the first import of one has effects."""
+    name = args[0]
+    if len(args) > 1 or kwargs or name.startswith(".") or name not in sys.modules:
+        graph_break("BZ1007", f"the module {name} is imported for the first time", "import it before")
+    return sys.modules[name]
+
+
+@rule(__import__)
+def import_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``__import__("a.b")`` gives ``a``."""
+    name = args[0]
+    if len(args) > 1 or kwargs or name not in sys.modules:
+        graph_break("BZ1007", f"the module {name} is imported by __import__", "import it before")
+    return sys.modules[name.partition(".")[0]]
+
+
+# -- what Python tells of the frame
+
+
+@rule(locals)
+def locals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A copy of the variables of the frame."""
+    f = t.frames[-1]
+    if getattr(f.function, "__braze_resumed__", None) is not None:
+        graph_break("BZ1006", "locals() after a graph break in the same function")
+    found: dict[str, Any] = {}
+    free = len(f.locals) - len(f.code.co_freevars)
+    for index, (name, value) in enumerate(zip(f.decoded.slots, f.locals, strict=False)):
+        if value is NULL or name.startswith("."):
+            continue
+        if index >= free or (type(value) is types.CellType and name in f.code.co_cellvars):
+            value = contents(t, f, index)
+            if value is MISSING:
+                continue
+        found[name] = value
+    return found
+
+
+# -- messages: given after the graph has run
+
+
+@rule(print)
+def print_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Text that is known now is printed when the graph has run; any other breaks the graph."""
+    if not all(type(v) in (str, bool, type(None)) for v in kwargs.values()):
+        graph_break("BZ1007", "print() writes to a stream", HINT_MOVE)
+    texts = []
+    for value in args:
+        if isinstance(value, torch.Tensor) or type(value) is UnknownText:
+            graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
+        texts.append(t.call(str, (value,), None))
+    if not t.replay(print, texts, kwargs):
+        graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
+
+
+# -- singledispatch
+
+DISPATCH = functools.singledispatch(lambda value: None).dispatch.__code__  # type: ignore[attr-defined]
+
+
+def dispatch(t: Tracer, fn: types.FunctionType, args: Any) -> Any:
+    """Which implementation ``functools.singledispatch`` takes for a class; what is registered is guarded."""
+    index = fn.__code__.co_freevars.index("registry")
+    assert fn.__closure__ is not None
+    registry = t.read(t.tree.constant(fn), Step.CLOSURE, index, fn.__closure__[index].cell_contents)
+    t.fill(registry)
+    return native.unhooked(fn, NUMBER_OF.get(args[0], args[0]))
+
+
+calls.BY_CODE[DISPATCH] = dispatch
