@@ -6,6 +6,7 @@ What such a function uses from outside - tensors of the graph around it, paramet
 from __future__ import annotations
 
 import contextlib
+import operator
 import types
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,24 @@ class Inner(Recorder):
         self.outer = outer
         self.own: list[Any] = []
         self.lifted: list[Any] = []
+        #: whether ``x[i]`` with a tensor for a number looks the row up, rather than read the number
+        self.by_index: bool = getattr(outer, "by_index", False)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is operator.getitem and self.by_index:
+            key = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if all(isinstance(x, torch.Tensor) or type(x) is int for x in key):
+                if any(isinstance(x, torch.Tensor) and not x.dim() for x in key):
+                    return self._looked_up(args[0], key)
+        return super().call(func, args, kwargs)
+
+    def _looked_up(self, table: Any, key: tuple[Any, ...]) -> Any:
+        options = {"dtype": torch.int64, "device": table.device}
+        places = [
+            x if isinstance(x, torch.Tensor) else super(Inner, self).call(torch.tensor, (x,), options)
+            for x in key
+        ]
+        return super().call(torch.ops.aten.index.Tensor, (table, places), {})
 
     def knows(self, value: Any) -> bool:
         return id(value) in self.nodes or self.outer.knows(value)

@@ -14,6 +14,7 @@ from braze.capture import transforms
 from braze.capture.breaks import graph_break
 from braze.capture.foreign import MODULES, whole
 from braze.capture.rules import rule
+from braze.graph import torch_compat
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -45,6 +46,40 @@ def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         whole(MODULES["torch.utils.checkpoint"])
     own = {k: v for k, v in kwargs.items() if k not in (*CHECKPOINT_SETTINGS, "preserve_rng_state")}
     return t.call(args[0], tuple(args[1:]), own or None, tail)
+
+
+# -- function modes
+
+
+class OpenMode:
+    """A function mode entered in the trace. It cannot be rebuilt: a break inside moves before its start."""
+
+    lives_in_trace = True
+
+
+#: PyTorch's mode in which ``x[i]`` looks rows up by tensors: for functions under ``vmap`` that index tables
+BY_INDEX = "TransformGetItemToIndex"
+
+
+@rule(torch_compat.push_mode)
+def push_mode(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The one mode that is known is a setting of the recorder; any other may do anything to every call."""
+    mode = args[0]
+    if type(mode).__name__ != BY_INDEX or t.tree.node_of(mode) is not None:
+        graph_break("BZ1019", f"the function mode {type(mode).__name__} is entered")
+    mode.opened = t.claim(OpenMode())
+    t.recorder.by_index = True  # type: ignore[attr-defined]
+    t.open_modes = [*getattr(t, "open_modes", ()), mode]  # type: ignore[attr-defined]
+
+
+@rule(torch_compat.pop_mode)
+def pop_mode(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The end of what ``push_mode`` began."""
+    open_modes = getattr(t, "open_modes", [])
+    if not open_modes:
+        graph_break("BZ1019", "a function mode is left that was entered outside")
+    open_modes.pop().opened = None
+    t.recorder.by_index = bool(open_modes)  # type: ignore[attr-defined]
 
 
 # -- marks of the profiler

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.overrides
 from torch._higher_order_ops.map import map as torch_map  # noqa: F401  (for capture)
 from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for capture)
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
@@ -151,6 +152,10 @@ def disabling_wrapper() -> Any:
 def transforming() -> bool:
     """Whether a transform of torch.func is running: tensors may be wrappers of its own."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+#: how function modes are entered and left
+push_mode, pop_mode = torch.overrides._push_mode, torch.overrides._pop_mode
 
 
 class functorch:

@@ -255,3 +255,43 @@ def test_what_torch_refuses_is_left_to_it(program):
     with pytest.raises(type(wanted.value)) as seen:
         braze.compile(program, backend="eager")(X)
     assert str(seen.value) == str(wanted.value)
+
+
+def test_rows_are_looked_up_by_tensors_under_the_mode_for_it():
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    table = torch.arange(12.0).reshape(3, 4)
+
+    def f(x, i):
+        with TransformGetItemToIndex():
+            found = vmap(vmap(lambda a, b: table[a, b] + table[a, 1], in_dims=(None, 0)), in_dims=(0, None))
+            y = found(i, i + 1)
+        return y * x.sum()
+
+    i = torch.tensor([0, 1, 2])
+    compiled = braze.compile(f, backend="eager", fullgraph=True)
+    for x in INPUTS:
+        torch.testing.assert_close(compiled(x, i), f(x, i))
+
+    def with_break(x, i):
+        with TransformGetItemToIndex():
+            y = vmap(lambda a: table[a])(i)
+            braze.graph_break()
+            z = vmap(lambda a: table[a] + 1)(i)
+        return y + z * x.sum()
+
+    torch.testing.assert_close(braze.compile(with_break, backend="eager")(X, i), with_break(X, i))
+
+
+def test_other_function_modes_are_not_entered():
+    class Doubling(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {})) * 2
+
+    def f(x):
+        with Doubling():
+            return torch.sin(x)
+
+    assert torch.equal(braze.compile(f, backend="eager")(X), f(X))
+    with pytest.raises(BrazeError, match="BZ1019: .*Doubling"):
+        braze.compile(f, backend="eager", fullgraph=True)(X)

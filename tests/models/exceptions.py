@@ -14,5 +14,4 @@ EXCEPTIONS: dict[str, str] = {
     "jetmoe": "the number of tokens of each expert is read with .tolist()",
     "switch": "each expert gets the tokens that a mask selects: sizes that only the data decides",
     "superpoint": "keypoints are what nonzero() finds",
-    "gemma3-vision": "the mask of pictures is made by vmap",
 }
