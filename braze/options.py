@@ -48,6 +48,9 @@ class Options:
     threads: int = option(
         0, "threads of a CPU kernel; 0: as many as torch uses when it is built", in_key=True
     )
+    fallback_random: bool = option(
+        False, "dropout and other draws give eager's very numbers for a seed, by calls of ATen", in_key=True
+    )
     max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
     cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
     capture_scalar_outputs: bool = option(

@@ -25,6 +25,7 @@ FAMILIES = (
     "normalization",
     "normalization_gradients",
     "pooling",
+    "random",
     "reductions",
     "shapes",
     "softmax",
@@ -51,11 +52,15 @@ def decompose(*ops: OpOverload) -> Callable[[F], F]:
 
 
 def table(
-    user: Mapping[OpOverload, Callable[..., Any]] | None = None,
+    user: Mapping[OpOverload, Callable[..., Any]] | None = None, *, eager_random: bool = False
 ) -> Mapping[OpOverload, Callable[..., Any]]:
-    """What the pipeline hands to the aot stage: the user's, else ours, else PyTorch's for a few operators."""
+    """What the pipeline hands to the aot stage: the user's, else ours, else PyTorch's for a few operators.
+
+    ``eager_random``: operators that draw random numbers stay whole, so that the numbers are eager's.
+    """
     _load()
-    return MappingProxyType({**_last_resort(), **_OURS, **(user or {})})
+    own = {op: rule for op, rule in _OURS.items() if op not in _draws()} if eager_random else _OURS
+    return MappingProxyType({**_last_resort(), **own, **(user or {})})
 
 
 def ours() -> Mapping[OpOverload, Callable[..., Any]]:
@@ -73,6 +78,12 @@ def _last_resort() -> Mapping[OpOverload, Callable[..., Any]]:
     from braze.decomp.last_resort import LAST_RESORT
 
     return LAST_RESORT
+
+
+def _draws() -> frozenset[OpOverload]:
+    from braze.decomp.random import DRAWS
+
+    return DRAWS
 
 
 def _place(function: Callable[..., Any]) -> str:

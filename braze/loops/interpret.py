@@ -33,6 +33,7 @@ from braze.loops.ir import (
     StoreMode,
     TemplateCall,
 )
+from braze.runtime import philox
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol
 
@@ -322,6 +323,9 @@ class _Evaluator:
             self.masks.append(inner)  # keeps id(inner) unique while the memo lives
             return np.where(taken, self.value(node.args[1], inner), self.value(node.args[2], mask))
         args = [self.value(a, mask) for a in node.args]
+        if node.op is Op.RANDOM:
+            draw = philox.uniform if node.attr == "uniform" else philox.normal
+            return draw(int(args[0].flat[0]), args[1])
         if node.op is Op.CHECK_INDEX:
             return self.check(node, args[0], mask)
         return apply(node, args)

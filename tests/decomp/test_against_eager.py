@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from braze.decomp.random import DRAWS
 from braze.decomp.registry import ours
 from tests.decomp.gradients import ELSEWHERE, GRADIENTS
 from tests.decomp.samples import INF, NAN, bools, ints, numbers, plain, unit
@@ -190,8 +191,8 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
 
 CASES |= GRADIENTS
 
-#: entered, but their results are memory without contents
-NO_VALUES = {aten.new_empty.default}
+#: entered, but their results are memory without contents, or random
+NO_VALUES = {aten.new_empty.default} | DRAWS
 
 
 def written(op: Any, args: list[Any]) -> list[torch.Tensor]:

@@ -116,7 +116,7 @@ def differences(fn: Callable[..., Any], calls: list[Call], *, values: bool = Tru
     given = copy.deepcopy(calls)
     eager = attempt(run, given)
     exact = attempt(run, as_double(calls)) if values else None
-    compiled = braze.compile(run, options={"verify": 2})
+    compiled = braze.compile(run, options={"verify": 2, "fallback_random": True})
     for time in ("first", "second"):
         mine = copy.deepcopy(calls)
         ours = attempt(compiled, mine)
@@ -300,7 +300,7 @@ def check_errors(name: str, most: int) -> list[str]:
         run = program(op.op)
         chosen = [((s.input, *s.args), dict(s.kwargs))]
         eager = attempt(run, copy.deepcopy(chosen))
-        ours = attempt(braze.compile(run, options={"verify": 2}), copy.deepcopy(chosen))
+        ours = attempt(braze.compile(run, options={"verify": 2, "fallback_random": True}), copy.deepcopy(chosen))
         if type(eager) is not type(ours):
             found.append(f"bad sample {k}: {said(ours)} where eager {said(eager)}")
     return found

@@ -395,6 +395,45 @@ static inline bz_philox_t bz_philox_s(uint64_t seed, uint64_t offset) {
 static inline float bz_uniform_s(int64_t seed, int64_t offset) {
   return (float)(bz_philox_s(seed, offset).v[0] >> 8) * 0x1p-24f;
 }
+//@ bz_words
+typedef uint32_t bz_u32x@W@ __attribute__((vector_size(@W@ * 4)));
+typedef uint64_t bz_u64h@W@ __attribute__((vector_size(@W@ * 4)));
+/* the even lanes times m, in full */
+static inline bz_u64h@W@ bz_times_wordsx@W@(bz_u64h@W@ x, uint32_t m) {
+#if @W@ == 16 && defined(__AVX512F__) && !defined(__clang__)
+  return (bz_u64h@W@)__builtin_ia32_pmuludq512_mask((i32x16)x, (i32x16)((bz_u64h@W@){} + m), (long long __attribute__((vector_size(64)))){}, -1);
+#elif @W@ == 8 && defined(__AVX2__) && !defined(__clang__)
+  return (bz_u64h@W@)__builtin_ia32_pmuludq256((i32x8)x, (i32x8)((bz_u64h@W@){} + m));
+#else
+  return (x & 0xffffffffu) * m;
+#endif
+}
+/* as bz_philox_s, the first word of each lane */
+static __attribute__((noinline)) f32x@W@ bz_wordsx@W@(uint64_t seed, bz_u32x@W@ c0, bz_u32x@W@ c1) {
+  bz_u32x@W@ c2 = {}, c3 = {};
+  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+  const bz_u64h@W@ low = (bz_u64h@W@){} + 0xffffffffu;
+  for (int i = 0; i < 10; ++i) {
+    const bz_u64h@W@ x = (bz_u64h@W@)c0, y = (bz_u64h@W@)c2;
+    const bz_u64h@W@ a = bz_times_wordsx@W@(x, 0xD2511F53u), A = bz_times_wordsx@W@(x >> 32, 0xD2511F53u);
+    const bz_u64h@W@ b = bz_times_wordsx@W@(y, 0xCD9E8D57u), B = bz_times_wordsx@W@(y >> 32, 0xCD9E8D57u);
+    c0 = (bz_u32x@W@)((b >> 32) | (B & ~low)) ^ c1 ^ k0;
+    c1 = (bz_u32x@W@)((b & low) | (B << 32));
+    c2 = (bz_u32x@W@)((a >> 32) | (A & ~low)) ^ c3 ^ k1;
+    c3 = (bz_u32x@W@)((a & low) | (A << 32));
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return __builtin_convertvector((i32x@W@)(c0 >> 8), f32x@W@) * 0x1p-24f;
+}
+//@ bz_uniforms_i32
+static inline f32x@W@ bz_uniforms_i32x@W@(int64_t seed, i32x@W@ offset) {
+  return bz_wordsx@W@((uint64_t)seed, (bz_u32x@W@)offset, (bz_u32x@W@){});
+}
+//@ bz_uniforms_i64
+static inline f32x@W@ bz_uniforms_i64x@W@(int64_t seed, i64x@W@ offset) {
+  return bz_wordsx@W@((uint64_t)seed, __builtin_convertvector(offset, bz_u32x@W@), __builtin_convertvector(offset >> 32, bz_u32x@W@));
+}
 //@ bz_normal_s
 static inline float bz_normal_s(int64_t seed, int64_t offset) {
   const bz_philox_t c = bz_philox_s(seed, offset);

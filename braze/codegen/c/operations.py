@@ -24,6 +24,9 @@ def expression(body: Body, node: Node, args: list[Value], varying: bool) -> tupl
         return rep, _bitcast(body, args[0], node.args[0].dtype, node.dtype, varying)
     if op is Op.WHERE:
         return rep, _where(body, args, rep, varying)
+    if op is Op.RANDOM and node.attr == "uniform" and varying and not args[0].varying:
+        t = f"{args[1].rep}x{body.lanes}"
+        return "f32", f"bz_uniforms_{t}({args[0].text}, {args[1].text})"
     if op is Op.RANDOM:
         both = "i64" if any(a.rep == "i64" for a in args) else "i32"
         t = f"{both}x{body.lanes}" if varying else "s"

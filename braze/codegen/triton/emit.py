@@ -104,6 +104,9 @@ class Emitter:
                 return self.assign(f"{inner.name}.to({TYPES[node.dtype]}, bitcast=True)", inner.deps, scope)
         args = [self.value(a, scope, guard) for a in node.args]
         operand = node.args[-1].dtype
+        if node.op is Op.RANDOM:
+            draw = "tl.rand" if node.attr == "uniform" else "tl.randn"
+            return self.assign(f"{draw}({args[0].name}, {args[1].name})", args[0].deps | args[1].deps, scope)
         template = row(node.op, operand)
         if template is None:
             raise Unsupported("BZ5010", f"Triton has no {node.op.value} on {operand.label}")

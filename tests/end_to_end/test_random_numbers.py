@@ -1,0 +1,115 @@
+"""Dropout in compiled code: drawn anew at each call, the same for the same seed, the same in the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import braze
+from braze.runtime import philox
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def seeded(fn: Callable[..., Any], *args: Any, seed: int = 3) -> Any:
+    torch.manual_seed(seed)
+    return fn(*args)
+
+
+DRAWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout": lambda x: F.dropout(x, 0.3) + 1,
+    "dropout1d": lambda x: F.dropout1d(x, 0.3),
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.3, training=True),
+    "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, 0.3, training=True),
+    "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.3)) * x,
+    "bernoulli_in_place": lambda x: torch.empty_like(x).bernoulli_(0.3) * x,
+    "native_dropout": lambda x: torch.native_dropout(x, 0.3, True)[0],
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_the_same_seed_gives_the_same_numbers_and_calls_differ(name: str) -> None:
+    x = torch.randn(4, 64, 33)
+    compiled = braze.compile(DRAWING[name])
+    first = seeded(compiled, x)
+    second = compiled(x)
+    assert torch.equal(seeded(compiled, x), first)
+    assert not torch.equal(first, second)
+    assert not torch.equal(seeded(compiled, x, seed=4), first)
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_fallback_random_gives_eagers_numbers(name: str) -> None:
+    x = torch.randn(4, 64, 33)
+    compiled = braze.compile(DRAWING[name], options={"fallback_random": True})
+    torch.testing.assert_close(seeded(compiled, x), seeded(DRAWING[name], x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_as_many_are_dropped_as_asked_for(p: float, dtype: torch.dtype) -> None:
+    x = torch.ones(200, 1001, dtype=dtype)
+    y = seeded(braze.compile(lambda x: F.dropout(x, p)), x)
+    assert y.dtype is dtype
+    assert abs((y == 0).double().mean().item() - p) < 0.005
+    torch.testing.assert_close(y[y != 0].unique(), torch.tensor([1 / (1 - p)], dtype=dtype))
+    kept = (y != 0).double()
+    assert (kept.mean(0) - (1 - p)).abs().max() < 0.2, "no column is dropped as a whole"
+    assert (kept.mean(1) - (1 - p)).abs().max() < 0.08, "no row is dropped as a whole"
+
+
+def test_the_gradient_is_dropped_where_the_value_was() -> None:
+    x = torch.randn(64, 100, requires_grad=True)
+    compiled = braze.compile(lambda x: F.dropout(F.dropout(torch.sin(x), 0.4) * 2, 0.2))
+    y = compiled(x)
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad == 0, y == 0)
+    kept = y != 0
+    torch.testing.assert_close(x.grad[kept], (x.cos() * 2 / 0.6 / 0.8)[kept])
+
+
+def test_layers_that_drop_draw_apart() -> None:
+    x = torch.ones(50, 100)
+    a, b = braze.compile(lambda x: (F.dropout(x, 0.5), F.dropout(x, 0.5)))(x)
+    assert 0.4 < (a == b).double().mean() < 0.6
+
+
+def test_in_eval_nothing_is_drawn() -> None:
+    layer = torch.nn.Dropout(0.5).eval()
+    x = torch.randn(9)
+    state = torch.get_rng_state()
+    assert torch.equal(braze.compile(layer)(x), x)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_generator_of_the_users_own_gives_its_numbers() -> None:
+    def draw(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.bernoulli(x, generator=generator)
+
+    x = torch.full((40, 40), 0.4)
+    ours = braze.compile(draw)(x, torch.Generator().manual_seed(5))
+    assert torch.equal(ours, draw(x, torch.Generator().manual_seed(5)))
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 17), (5, 1, 40), ()])
+def test_kernels_give_the_numbers_of_the_reference(shape: tuple[int, ...]) -> None:
+    seed = torch.tensor(-(2**62) + 12345)
+    ours = braze.compile(lambda s: philox.UNIFORM(s, shape) * 1)(seed)
+    assert torch.equal(ours, philox.UNIFORM(seed, shape))
+
+
+def test_the_numbers_are_those_of_philox() -> None:
+    """The known answers of Salmon et al.'s library for counters and keys of zeros and of ones."""
+    assert philox.philox(0, np.zeros(1))[0].tolist() == [0x6627E8D5]
+    assert philox.philox(0, np.zeros(1))[1].tolist() == [0xE169C58D]
