@@ -45,12 +45,10 @@ class Inner(Recorder):
         return super().call(func, args, kwargs)
 
     def _looked_up(self, table: Any, key: tuple[Any, ...]) -> Any:
-        options = {"dtype": torch.int64, "device": table.device}
-        places = [
-            x if isinstance(x, torch.Tensor) else super(Inner, self).call(torch.tensor, (x,), options)
-            for x in key
-        ]
-        return super().call(torch.ops.aten.index.Tensor, (table, places), {})
+        like = next(x for x in key if isinstance(x, torch.Tensor))
+        call = super().call
+        places = [x if isinstance(x, torch.Tensor) else call(torch.full_like, (like, x), {}) for x in key]
+        return call(torch.ops.aten.index.Tensor, (table, places), {})
 
     def knows(self, value: Any) -> bool:
         return id(value) in self.nodes or self.outer.knows(value)

@@ -286,7 +286,8 @@ def test_rows_are_looked_up_by_tensors_under_the_mode_for_it():
 def test_other_function_modes_are_not_entered():
     class Doubling(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            return func(*args, **(kwargs or {})) * 2
+            out = func(*args, **(kwargs or {}))
+            return out * 2 if func is torch.sin else out
 
     def f(x):
         with Doubling():
