@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from braze.graph import metadata, torch_compat
-from braze.graph.memo import MISS, Memo
+from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
 
@@ -34,6 +34,8 @@ class _Dispatch(FakeTensorMode):
     """A FakeTensorMode that asks the memo first."""
 
     owner: FakeMode
+    #: what memos remember of calls with symbolic sizes, by memo
+    symbolic_memos: dict[int, dict[Any, Any]]
     #: how many operators that write have come by
     writes = 0
 
@@ -49,7 +51,9 @@ class _Dispatch(FakeTensorMode):
         found = _operators.recall(self, key, args, kwargs)
         if found is not MISS:
             return found
-        if metadata.is_composite(func):
+        if type(key) is OfTrace:
+            result = metadata.MISS  # kernels of the meta device would turn symbols into numbers
+        elif metadata.is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)
         elif self.shape_env is not None and holds_unbacked(args):
@@ -58,7 +62,7 @@ class _Dispatch(FakeTensorMode):
             result = metadata.result_of(self, func, args, kwargs)
         if result is metadata.MISS or result is NotImplemented:
             result = self.run(func, types, args, kwargs)
-        _operators.store(key, args, kwargs, result, mutates=func._schema.is_mutable)
+        _operators.store(self, key, args, kwargs, result, mutates=func._schema.is_mutable)
         return result
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -79,6 +83,8 @@ class FakeMode:
         env = torch_compat.symbolic_environment(scalars, shapes) if dynamic else None
         self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
         self.dispatch.owner = self
+        self.dispatch.symbolic_memos = {}
+        self.dispatch.cache_enabled = False  # PyTorch's memo: ours is asked before
         self.env = env
         #: name in expressions -> its hint
         self.symbols: dict[str, SymbolSpec] = {}
@@ -95,6 +101,7 @@ class FakeMode:
     def release(self) -> None:
         """Let go of the real tensors: fakes, which live as long as what is compiled from them, keep this mode."""
         self._storages.clear()
+        self.dispatch.symbolic_memos.clear()
 
     def __enter__(self) -> FakeMode:
         self.dispatch.__enter__()
@@ -228,7 +235,7 @@ class FakeMode:
             return []
         from braze.graph.shape_guards import relations  # imports SymPy
 
-        return relations(self.env, self.ints, self.floats)
+        return relations(self.env, self.ints, self.floats, bound=self.symbols)
 
     # -- running -----------------------------------------------------------------------------
 
@@ -246,9 +253,8 @@ class FakeMode:
             return found
         before = self.dispatch.writes
         result = self._call(func, args, kwargs)
-        _functions.store(
-            key, args, kwargs, result, mutates=self.dispatch.writes != before or _has_effect(func, result)
-        )
+        effect = self.dispatch.writes != before or _has_effect(func, result)
+        _functions.store(self.dispatch, key, args, kwargs, result, mutates=effect)
         return result
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

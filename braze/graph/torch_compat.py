@@ -207,25 +207,20 @@ def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device
     return fake  # type: ignore[return-value]
 
 
-class _Wrapper(torch.Tensor):
-    """A class that may be made with sizes and a storage's size as told."""
+META = torch.device("meta")
 
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise NotImplementedError(str(func))
+
+class _Wrapper(torch.Tensor):
+    """A class that may be made with sizes and a storage's size as told: any with this method may."""
+
+    __torch_dispatch__ = FakeTensor.__torch_dispatch__  # type: ignore[assignment]
 
 
 def told(shape: Any, strides: Any, offset: Any, dtype: torch.dtype, nbytes: Any) -> torch.Tensor:
     """A tensor on the meta device with a new storage of so many bytes; nothing is derived or checked."""
     return torch.Tensor._make_wrapper_subclass(
-        _Wrapper,
-        shape,
-        strides=strides,
-        storage_offset=offset,
-        dtype=dtype,
-        device="meta",
-        storage_size=nbytes,
-    )  # type: ignore[attr-defined, no-any-return]
+        _Wrapper, shape, strides=strides, storage_offset=offset, dtype=dtype, device=META, storage_size=nbytes
+    )
 
 
 def strided_view(fake: torch.Tensor, shape: Any, strides: Any, offset: Any) -> torch.Tensor:
@@ -392,6 +387,19 @@ def is_unbacked(value: Any) -> bool:
 def is_unbacked_symbol(symbol: Any) -> bool:
     """Whether a symbol of a ShapeEnv stands for what only the data tell: by PyTorch's naming of symbols."""
     return str(symbol).startswith(("u", "zuf"))
+
+
+def some_value(size: torch.SymInt) -> int:
+    """A number that a size may be, as good as any: what only the data tell is taken to be as great as it can, within reason."""
+    env, expr = size.node.shape_env, size.node.expr
+    known = hints(env)
+    values = {}
+    for symbol in expr.free_symbols:
+        bounds = env.var_to_range.get(symbol)
+        upper = bounds.upper if bounds is not None else None
+        top = int(upper) if upper is not None and upper.is_Integer else 8191
+        values[symbol] = known[symbol] if symbol in known else max(min(top, 8191), 0)
+    return int(expr.xreplace(values))
 
 
 def fresh_symbols(env: Any) -> set[Any]:

@@ -175,7 +175,7 @@ def test_the_memo_keeps_below_its_limit():
     mode = fakes.new_mode()
     x = mode.fake(torch.randn(2))
     key = memo.key(mode.dispatch, torch.exp, (x,), {}, ())
-    memo.store(key, (x,), {}, x, mutates=False)
+    memo.store(mode.dispatch, key, (x,), {}, x, mutates=False)
     assert memo.recall(mode.dispatch, key, (x,), {}) is x
 
 
