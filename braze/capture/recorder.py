@@ -44,6 +44,8 @@ DATA = frozenset(
     share_memory_ pin_memory __deepcopy__ set_ __torch_dispatch__"""
     )
 )
+#: what PyTorch takes these classes for, where it wants a dtype
+DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 #: functions that give metadata or a flag: run on the fake, never recorded
 NO_RESULT = frozenset({"set_grad_enabled"})
 
@@ -155,6 +157,8 @@ class Recorder:
         if isinstance(value, list):
             return [self.argument(v) for v in value]
         refuse_opaque(self.t, (value,))
+        if isinstance(value, type):
+            return class_argument(value)
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, np.ndarray):
@@ -212,6 +216,8 @@ class Recorder:
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """Add the call's node; results that are known objects keep their nodes."""
+        if type(func) is types.FunctionType and not str(func.__module__).startswith("torch"):
+            refuse_classes((*args, *kwargs.values()))
         op, target, args = as_target(func, args)
         fx_args = tuple([self.argument(a) for a in args])
         fx_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
@@ -254,6 +260,22 @@ class Recorder:
                     part.meta["val"] = item
                     part.meta["origin"] = node.meta["origin"]
                     self.spread(part, item)
+
+
+def class_argument(value: type) -> Any:
+    """What a class stands for as an argument of PyTorch's: the code of a graph has no word for classes."""
+    if type(value) is type(torch.FloatTensor):
+        return f"{value.__module__}.{value.__name__}"
+    if value not in DTYPES:
+        refuse_classes((value,))
+    return DTYPES[value]
+
+
+def refuse_classes(values: tuple[Any, ...]) -> None:
+    """Break where a class is an argument: to a function of the program even ``float`` is no dtype."""
+    for value in values:
+        if isinstance(value, type):
+            graph_break("BZ1013", f"the class {value.__qualname__} is an argument, which a graph cannot hold")
 
 
 class RecordingMode(TorchFunctionMode):
