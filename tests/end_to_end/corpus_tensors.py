@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+import braze
 from tests.end_to_end.conformance import attempt, case, said, scenario
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -583,6 +584,26 @@ def unary_view_and_write_after_read(x):
     before = v + 0
     y.add_(10)
     return before, v, y
+
+
+@case((X,), kernels=True, whole=True)
+def classes_of_python_are_dtypes(x):
+    mask = (x > 0).to(bool)
+    return torch.ones(2, dtype=int), x.to(float), x.sum(dtype=float), mask & torch.ones(1, dtype=bool)
+
+
+@case((X,))
+def classes_of_tensors_are_types(x):
+    return x.type(torch.DoubleTensor), x.type("torch.LongTensor")
+
+
+@scenario
+def a_class_stays_a_class_for_a_function_that_is_let_in(c):
+    @braze.allow_in_graph
+    def scaled(x, kind):
+        return x * kind(2)
+
+    yield c(lambda x: scaled(x, int) + 1)(X)
 
 
 @scenario
