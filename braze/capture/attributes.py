@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import threading
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,8 @@ def _reader_of(cls: type) -> Any:
         return super_attr
     if is_identity_type(cls):
         return native_attr
+    if issubclass(cls, threading.local):
+        return local_attr
     found, _ = lookup_in_mro(cls, "__getattribute__")
     if type(found) is types.FunctionType:
         return python_attr
@@ -99,6 +102,13 @@ def python_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
         return t.call(found, (obj, name), None)
     except AttributeError:
         return t.call(hook, (obj, name), None, tail)
+
+
+def local_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of this thread's part of a ``threading.local``."""
+    if t.tree.node_of(obj) is not None and name != "__class__":
+        graph_break("BZ1014", f"an attribute of a {type(obj).__name__}, which each thread has for itself")
+    return getattr(obj, name)
 
 
 def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
@@ -366,8 +376,6 @@ def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
         return t.read(node, Step.ATTR, name, value) if not is_library_module(fn.__module__) else value
     if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType):
         return value
-    if name == "__dict__":
-        graph_break("BZ1014", "the dict of a function is read")
     return t.read(t.tree.constant(fn), Step.ATTR, name, value)
 
 

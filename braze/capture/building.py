@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -333,6 +334,7 @@ BUILDERS: dict[type, Any] = {
         "deque", (table.add(Build("list", table.items(v))), table.id_of(v.maxlen))
     ),
     types.CellType: _cell,
+    weakref.ref: lambda table, v: Build("call", (table.add(Constant(weakref.ref)), table.id_of(v()))),
     np.ndarray: lambda table, v: _array(table, v),
     types.TracebackType: _traceback,
     types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional
 
 from braze import native
-from braze.capture import effects, foreign, generators, policy, scans, scripted
+from braze.capture import effects, foreign, generators, identities, policy, scans, scripted
 from braze.capture.attributes import class_lookup, instance_value, load_attr
 from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
@@ -150,6 +150,8 @@ def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         t.fill_arguments(kwargs.values())
     if not may_call_back(args, kwargs):
         return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    if t.identities:
+        identities.check_call(t, fn, args)
     refuse_opaque(t, args)
     with t.outside_applied(), RecordingMode(t.recorder):
         result = native.call_traced(t.called_from_c, fn, tuple(args), kwargs or {})
@@ -420,7 +422,7 @@ def follow(t: Tracer, ref: Any) -> Any:
     """A weak reference to something that the trace knows already; the reference itself is then all to guard."""
     target, node = ref(), t.tree.node_of(ref)
     if node is None:
-        return target
+        return t.canonical(target)
     if target is None or t.tree.node_of(target) is None:
         graph_break("BZ1014", "a weak reference from outside to what the trace has not met")
     node.guard(Check.IS, ref)

@@ -19,7 +19,16 @@ from braze.capture.breaks import graph_break
 from braze.capture.frame import Frame
 from braze.capture.records import Check, Step
 from braze.capture.shadows import DictShadow
-from braze.capture.values import BY_VALUE, CONSTANTS, CONTAINERS, MISSING, NULL, UnknownText, is_identity_type
+from braze.capture.values import (
+    BY_VALUE,
+    CONSTANTS,
+    CONTAINERS,
+    MISSING,
+    NULL,
+    Identity,
+    UnknownText,
+    is_identity_type,
+)
 from braze.graph.torch_compat import disable_functions
 
 if TYPE_CHECKING:
@@ -160,6 +169,7 @@ def refuse_opaque(t: Tracer, values: Iterable[Any], depth: int = 0) -> None:
 
 
 TRANSPARENT = CONSTANTS | {
+    Identity,  # see identities.check_call
     dict,
     weakref.ref,
     torch.SymInt,

@@ -47,10 +47,25 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
             named = tuple(table.id_of(v) for v in kwargs.values())
             target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
         effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
+    effects += tensor_fields(t, table)
     for function, args in t.state.effects():
         effects.append(
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
         )
+    return effects
+
+
+def tensor_fields(t: Tracer, table: RecipeTable) -> list[Effect]:
+    """Attributes put on tensors of the graph, where the tensor itself is handed on."""
+    effects: list[Effect] = []
+    waiting = list(t.tensor_fields.values())
+    while found := [row for row in waiting if id(row[0]) in table.ids]:
+        waiting = [row for row in waiting if id(row[0]) not in table.ids]
+        for tensor, fields in found:
+            effects += [
+                Effect(EffectKind.SETATTR, (table.id_of(tensor), table.id_of(v)), k)
+                for k, v in fields.items()
+            ]
     return effects
 
 

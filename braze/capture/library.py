@@ -8,6 +8,7 @@ import importlib.util
 import json
 import sys
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,3 +127,20 @@ def dispatch(t: Tracer, fn: types.FunctionType, args: Any) -> Any:
 
 
 calls.BY_CODE[DISPATCH] = dispatch
+
+
+# -- weak references
+
+
+@rule(weakref.ref)
+def weak_reference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A reference to something that the trace holds, so that it lives; one with a callback is left to Python."""
+    if (
+        len(args) != 1
+        or kwargs
+        or (t.tree.node_of(args[0]) is not None and isinstance(args[0], torch.Tensor))
+    ):
+        graph_break(
+            "BZ1014", "a weak reference with a callback, or to a tensor from outside, is made", HINT_MOVE
+        )
+    return weakref.ref(args[0])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from braze.capture.breaks import graph_break
 from braze.capture.values import CONSTANTS, MISSING
 
 if TYPE_CHECKING:
@@ -50,9 +51,8 @@ def ask(t: Tracer, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any
         found = t.call(t.attr(value, "__torch_function__"), (func, types, args, kwargs))
         if found is not NotImplemented:
             return found
-    name = getattr(func, "__name__", func)
-    raise TypeError(
-        f"no implementation found for '{name}' on types that implement __torch_function__: {list(types)}"
+    graph_break(
+        "BZ1013", f"{getattr(func, '__name__', func)} is refused by all objects that stand for tensors"
     )
 
 

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from braze import native
-from braze.capture import overloads, sizes, unbacked
+from braze.capture import identities, overloads, sizes, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
@@ -30,7 +30,7 @@ from braze.graph.torch_compat import TENSOR_BASE, disable_functions
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
-from braze.capture.values import MISSING, words
+from braze.capture.values import MISSING, Identity, words
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 BASE = TENSOR_BASE
@@ -156,6 +156,8 @@ class Recorder:
             return kind(*[self.argument(v) for v in value])
         if isinstance(value, list):
             return [self.argument(v) for v in value]
+        if kind is Identity:
+            identities.refuse("goes into the graph")
         refuse_opaque(self.t, (value,))
         if isinstance(value, type):
             return class_argument(value)

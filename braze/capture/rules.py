@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import calls, markers, operations, unbacked
+from braze.capture import calls, identities, markers, operations, overloads, unbacked
 from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.iteration import advance, iterate, length
@@ -355,9 +355,8 @@ refuse("BZ1013", "gradients are computed inside the function", torch.autograd.ba
 
 @rule(id)
 def id_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    if t.frames[-1].globals.get("__name__") == "copy":
-        return id(args[0])  # a key of the memo of deepcopy, which nobody sees
-    graph_break("BZ1004", "id() of an object", HINT_MOVE)
+    """A number that is good for comparisons and as a key; that two objects are not one is guarded."""
+    return identities.identity(t, args[0])
 
 
 @rule(type.__call__)
@@ -417,8 +416,17 @@ always(False, *named(torch._jit_internal, "is_scripting"))
 # the modes that are on while tracing are ours: a guard says that the program has none
 always(0, *named(torch._C, "_len_torch_dispatch_stack", "_len_torch_function_stack"))
 always(None, *named(torch._C, "_log_api_usage_once"))
-always(
-    False,
-    *named(torch._C, "_has_torch_function", "_has_torch_function_unary", "_has_torch_function_variadic"),
-    *named(torch.overrides, "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"),
-)
+_ASKING = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+@rule(*{*named(torch._C, *(f"_{name}" for name in _ASKING)), *named(torch.overrides, *_ASKING)})
+def has_torch_function(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Whether an argument stands for a tensor by rules of its own."""
+    return bool(overloads.overloaded(args))
+
+
+@rule(torch.overrides.handle_torch_function)
+def handle_torch_function(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A function of PyTorch's written in Python asks such arguments."""
+    function, relevant, *given = args
+    return overloads.ask(t, overloads.overloaded(relevant), function, tuple(given), kwargs)

@@ -14,7 +14,7 @@ from braze.capture.breaks import graph_break
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
 from braze.capture.sources import Node
-from braze.capture.values import MISSING, is_constant, is_identity_type
+from braze.capture.values import MISSING, Identity, is_constant, is_identity_type
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -38,6 +38,8 @@ class DictShadow:
     def get(self, t: Tracer, key: Any) -> Any:
         """The value under a key, read from outside at the first time; MISSING where there is none."""
         found = dict.get(self.view, key, MISSING)
+        if type(key) is Identity:
+            graph_break("BZ1004", "id() of an object is a key of a dict from outside")
         if found is not MISSING or self.filled:
             return found
         if key in self.deleted:

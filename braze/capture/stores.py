@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 from braze.capture.attributes import dict_get, instance_value
 from braze.capture.breaks import graph_break
 from braze.capture.shadows import instance_dict
+from braze.capture.sources import Node
 from braze.capture.values import MISSING, lookup_in_mro
 
 if TYPE_CHECKING:
@@ -65,6 +67,9 @@ def module_store(t: Tracer, module: Any, name: str, value: Any) -> bool:
 def generic_store(t: Tracer, obj: Any, name: str, value: Any) -> None:
     """``object.__setattr__``."""
     cls = type(obj)
+    if issubclass(cls, threading.local):
+        store_local(t, obj, name, value)
+        return
     found, owner = lookup_in_mro(cls, name)
     kind = type(found)
     if found is not MISSING and hasattr(kind, "__set__"):
@@ -91,6 +96,20 @@ def store_field(t: Tracer, obj: Any, name: str, found: Any, value: Any) -> None:
         return
     if type(found) is not types.MemberDescriptorType:
         graph_break("BZ1010", f"the field {name!r} of a {type(obj).__name__} from outside is assigned")
+    keep(t, node, name, value)
+
+
+def store_local(t: Tracer, obj: Any, name: str, value: Any) -> None:
+    """An attribute of this thread's part of a ``threading.local``."""
+    if t.tree.node_of(obj) is not None:
+        graph_break(
+            "BZ1010", f"an attribute of a {type(obj).__name__}, which each thread has for itself, is assigned"
+        )
+    setattr(obj, name, value)
+
+
+def keep(t: Tracer, node: Node, name: str, value: Any) -> None:
+    """A field that has no place in an instance dict: written when the graph has run."""
     if node.slots is None:
         node.slots = {}
         t.slotted.append(node)

@@ -12,6 +12,8 @@ from braze.capture.breaks import graph_break
 from braze.capture.recorder import METADATA, refuse_unfaked
 from braze.capture.records import Step
 from braze.capture.shadows import instance_dict
+from braze.capture.sources import Node
+from braze.capture.stores import keep
 from braze.capture.values import MISSING, lookup_in_mro, words
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     if name == "grad":
         if node is None:
             return None
+        if node.slots is not None and "grad" in node.slots:
+            return node.slots["grad"]
         return t.read(node, Step.ATTR, "grad", node.real.grad)
     if kind is types.GetSetDescriptorType:
         return t.recorder.call(found.__get__, (obj,), {})
@@ -77,8 +81,8 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
         value = shadow.get(t, name) if shadow is not None else MISSING
         if value is MISSING and type(node.real) is not torch.Tensor:
             value = getattr(type(node.real), name, MISSING)
-    elif name in t.tensor_fields.get(id(obj), {}):
-        value = t.tensor_fields[id(obj)][name]
+    elif id(obj) in t.tensor_fields:
+        value = t.tensor_fields[id(obj)][1].get(name, MISSING)
     if value is not MISSING:
         return value
     raise AttributeError(f"'Tensor' object has no attribute '{name}'")
@@ -115,13 +119,35 @@ def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def write_field(t: Tracer, obj: Any, name: str, value: Any) -> None:
-    """``tensor.name = value``: only attributes of the user's own."""
+    """``tensor.name = value``: attributes of the user's own, ``grad``, and ``requires_grad`` of what the graph makes."""
     if t.unfaked:
         refuse_unfaked(t, (obj,))
+    node = t.tree.node_of(obj)
+    if name == "grad" and node is not None:
+        write_grad(t, node, value)
+        return
+    if name == "requires_grad" and node is None:
+        t.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
+        return
     found, _ = lookup_in_mro(FakeTensor, name)
     if found is not MISSING:
         graph_break("BZ1010", f"Tensor.{name} is assigned")
-    node = t.tree.node_of(obj)
     if node is None:
-        graph_break("BZ1010", f"an attribute {name!r} is put on a tensor that the graph makes")
-    t.write_instance(obj, name, value)
+        t.tensor_fields.setdefault(id(obj), (obj, {}))[1][name] = value
+    else:
+        t.write_instance(obj, name, value)
+
+
+def write_grad(t: Tracer, node: Node, value: Any) -> None:
+    """``tensor.grad = value`` of an outside tensor, replayed when the graph has run."""
+    tensor = node.value
+    if value is not None:
+        fits = isinstance(value, torch.Tensor) and value is not tensor
+        if not (
+            fits
+            and value.shape == tensor.shape
+            and value.dtype is tensor.dtype
+            and value.device == tensor.device
+        ):
+            graph_break("BZ1010", "Tensor.grad is assigned a value that may not fit")
+    keep(t, node, "grad", value)

@@ -132,8 +132,10 @@ class Tracer:
         self.dirty: dict[int, DictShadow] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
+        #: what id() was asked of, by identity
+        self.identities: dict[int, Any] = {}
         #: attributes that the program put on tensors of the graph
-        self.tensor_fields: dict[int, dict[str, Any]] = {}
+        self.tensor_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: how many recording modes are on: C code is running
         self.modes_on = 0
         self.inference: list[Any] = []

@@ -27,6 +27,13 @@ class _Null:
         return False
 
 
+class Identity(int):
+    """What ``id()`` gives while tracing: a key, to be compared with others of its kind. It may not leave the trace."""
+
+    __slots__ = ()
+    lives_in_trace = True
+
+
 class UnknownText(str):
     """What an f-string makes of a tensor: text nobody knows while tracing. It may be passed on, and dropped."""
 

@@ -14,6 +14,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_breaks,
     corpus_classes,
     corpus_exceptions,
+    corpus_features,
     corpus_functions,
     corpus_generators,
     corpus_grammar,
