@@ -99,25 +99,20 @@ class SymbolNodes:
         """A new node from the operands' nodes."""
         name = type(expr).__name__
         operands = [self._of(e, like) for e in expr.args]
+        if name in FOLDED:
+            result = operands[0]
+            done = expr.args[0]
+            for operand, part in zip(operands[1:], expr.args[1:], strict=True):
+                done = expr.func(done, part)
+                result = self._call(FOLDED[name], (result, operand), done, like)
+            return result
         match name:
-            case "Add" | "Mul":
-                function = operator.add if name == "Add" else operator.mul
-                result = operands[0]
-                done = expr.args[0]
-                for operand, part in zip(operands[1:], expr.args[1:], strict=True):
-                    done = expr.func(done, part)
-                    result = self._call(function, (result, operand), done, like)
-                return result
             case "IntTrueDiv" | "FloatTrueDiv":
                 return self._call(operator.truediv, tuple(operands), expr, like)
             case "FloorDiv" | "CleanDiv":
                 return self._call(operator.floordiv, tuple(operands), expr, like)
             case "Mod" | "PythonMod":
                 return self._call(operator.mod, tuple(operands), expr, like)
-            case "Max":
-                return self._call(torch.sym_max, tuple(operands), expr, like)
-            case "Min":
-                return self._call(torch.sym_min, tuple(operands), expr, like)
             case "Pow" | "PowByNatural" | "FloatPow":
                 return self._call(operator.pow, tuple(operands), expr, like)
         if name in QUESTIONS:
@@ -148,9 +143,17 @@ QUESTIONS: dict[str, Any] = {
     "StrictLessThan": operator.lt,
     "GreaterThan": operator.ge,
     "StrictGreaterThan": operator.gt,
+    "Not": torch.sym_not,
+}
+
+#: operation on any number of operands -> the function of two
+FOLDED: dict[str, Any] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "Max": torch.sym_max,
+    "Min": torch.sym_min,
     "And": operator.and_,
     "Or": operator.or_,
-    "Not": torch.sym_not,
 }
 
 #: expression -> the function of one number that computes it

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from braze.graph import torch_compat
+
 aten = torch.ops.aten
 
 Node = torch.fx.Node
@@ -20,9 +22,12 @@ def is_view(node: Node) -> bool:
 
 def has_overlap(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may be the same memory."""
-    if any(n == 0 for n in tensor.shape):
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    if any(isinstance(n, torch.SymInt) and torch_compat.is_unbacked(n) for n in (*shape, *strides)):
+        shape, strides = tuple(map(hint, shape)), tuple(map(hint, strides))
+    if any(n == 0 for n in shape):
         return False
-    dims = [(s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1]
+    dims = [(s, n) for n, s in zip(shape, strides, strict=True) if n != 1]
     reach = 0
     for stride, size in sorted(dims, key=lambda d: hint(d[0])):
         if stride <= reach:
@@ -43,9 +48,10 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def hint(size: Any) -> int:
-    """A size as it was when tracing, about which nothing is decided."""
-    known = size.node.hint if isinstance(size, torch.SymInt) else size
-    return int(size) if known is None else int(known)
+    """A size as it was when tracing, about which nothing is decided; some size, of one that only the data tell."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return torch_compat.some_value(size) if torch_compat.is_unbacked(size) else int(size.node.hint)
 
 
 def apply_view(node: Node, parent: Node) -> Call:

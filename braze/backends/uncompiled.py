@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.fx
 
+from braze.graph.torch_compat import UNDECIDED
 from braze.support import log, trace
 from braze.support.errors import Unsupported
 
@@ -16,7 +17,15 @@ def compiled_or_as_captured(
 ) -> Callable[..., Any]:
     """What ``compile()`` makes of the graph, or the graph itself where it is refused."""
     try:
-        return compile()
+        try:
+            return compile()
+        except RuntimeError as error:
+            if type(error).__name__ != UNDECIDED:
+                raise
+            why = str(error).partition("\n")[0]
+            raise Unsupported(
+                "BZ2024", "a stage would have to know a size that only the data tell", why=why
+            ) from error
     except Unsupported as error:
         trace.count("graphs_run_as_captured")
         trace.emit("fallback", f"the graph of {name} ({error.code}: {error.what})")

@@ -12,6 +12,7 @@ from braze.capture import floats, unbacked
 from braze.capture.breaks import graph_break
 from braze.capture.calls import call_c
 from braze.capture.shadows import DictShadow
+from braze.capture.sizes import HASHED, as_key
 from braze.capture.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ def unfilled(t: Tracer, obj: Any) -> DictShadow | None:
 def contains(t: Tracer, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
+    if isinstance(container, HASHED):
+        item = as_key(item)
     if kind is dict:
         shadow = unfilled(t, container)
         if shadow is not None:
@@ -181,6 +184,7 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
     if method is not MISSING:
         return t.call(method, (obj, key), None, tail)
     if isinstance(obj, dict):
+        key = as_key(key)
         shadow = unfilled(t, obj)
         if shadow is not None:
             value = shadow.get(t, key)
@@ -203,6 +207,7 @@ def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
         t.call(method, (obj, key, value), None)
         return
     if isinstance(obj, dict):
+        key = as_key(key)
         shadow = unfilled(t, obj)
         if shadow is not None:
             shadow.put(t, key, value)
@@ -223,6 +228,7 @@ def delete_item(t: Tracer, obj: Any, key: Any) -> None:
         t.call(method, (obj, key), None)
         return
     if isinstance(obj, dict):
+        key = as_key(key)
         shadow = unfilled(t, obj)
         if shadow is not None:
             if not shadow.drop(t, key):

@@ -253,9 +253,12 @@ def extreme(function: Any, symbolic: Any) -> None:
     """``max`` and ``min``: of numbers that only the data tell, a number like them."""
 
     def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-        if len(args) > 1 and not kwargs and any(map(unbacked.is_unbacked, args)):
-            if all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args):
-                return functools.reduce(symbolic, args)
+        if len(args) == 1 and not kwargs and t.options.capture_dynamic_output_shape_ops:
+            args = (t.elements(args[0]),)
+        values = args if len(args) > 1 else args[0] if args and type(args[0]) in (list, tuple) else ()
+        if not kwargs and any(map(unbacked.is_unbacked, values)):
+            if all(type(a) in (int, torch.SymInt) for a in values):
+                return functools.reduce(symbolic, values)
         return calls.call_c(t, function, tuple(own_iterable(t, a) for a in args), kwargs)
 
     rule(function)(run)

@@ -193,13 +193,30 @@ def check(t: Tracer, torchs: Any, condition: Any, message: Any = None) -> None:
         return
     text = t.call(message, ()) if message is not None else None
     if type(condition) is torch.SymBool:
-        note_checks(t.recorder)
-        holds = torch_compat.expect_true(condition)
-        note_checks(t.recorder, text)
-        if holds:
+        if assume(t, condition, text):
             return
         condition = False
     torchs(condition, None if text is None else lambda: text)
+
+
+def assume(t: Tracer, condition: torch.SymBool, text: Any = None) -> bool:
+    """Take a condition for granted, with a check in the graph; False where it is known not to hold."""
+    note_checks(t.recorder)
+    holds = torch_compat.expect_true(condition)
+    note_checks(t.recorder, text)
+    return holds
+
+
+def asserted(t: Tracer, value: Any, wanted: bool) -> bool:
+    """Whether an ``assert`` is known to hold, or is taken to: of numbers that only the data tell."""
+    if isinstance(value, torch.Tensor):
+        if not t.options.capture_scalar_outputs or value.dtype.is_complex or value.numel() != 1:
+            return False
+        value = scalar(t.recorder, value)
+    if not is_unbacked(value):
+        return False
+    condition = value if type(value) is torch.SymBool else value != 0
+    return assume(t, condition if wanted else torch.sym_not(condition))
 
 
 def check_size(t: Tracer, number: Any, message: Any = None, *, max: Any = None) -> None:

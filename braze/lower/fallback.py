@@ -93,7 +93,9 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
 
 def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operator that has no lowering through ATen, and say so once."""
-    if g.op_name not in INTENDED and not _sized_by_data(g):
+    if g.op_name not in INTENDED and not (
+        torch.Tag.dynamic_output_shape in target.tags and _sized_by_data(g)
+    ):
         name = target_name(target)
         trace.emit("fallback", name)
         trace.count("fallbacks")
@@ -110,7 +112,7 @@ def _sized_by_data(g: ProgramBuilder) -> bool:
     """Whether the sizes of a result are for its kernel to tell."""
     values = g.val if isinstance(g.val, (tuple, list)) else (g.val,)
     sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape]
-    return any(g.symbols.found(n) not in (None, *g.known_sizes) for n in sizes)
+    return any(g.symbols.found(n) is not None for n in sizes)
 
 
 def target_name(target: Any) -> str:

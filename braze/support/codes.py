@@ -239,6 +239,12 @@ CODES: dict[str, Code] = {
         "The backward reads an input of the graph in a way that the cut of the joint graph did not foresee.",
         "The graph runs in eager PyTorch; please report the program.",
     ),
+    "BZ2024": Code(
+        "a stage asks a size that only the data tell",
+        "Kernels for the graph would depend on a number or size that capture_scalar_outputs or "
+        "capture_dynamic_output_shape_ops let be a symbol.",
+        "The graph runs eagerly, as captured, with the results unchanged. torch._check(condition) tells what holds of it.",
+    ),
     "BZ2023": Code(
         "gradient of a gradient",
         "backward(create_graph=True) or autograd.grad(create_graph=True) went through a compiled graph, whose backward "
@@ -327,7 +333,8 @@ CODES: dict[str, Code] = {
     ),
     "BZ2022": Code(
         "control flow on data in a compiled graph",
-        "A graph that ends up in kernels holds a torch.cond, a while_loop, a scan or a map that the stages cannot carry.",
+        "A graph that ends up in kernels holds a torch.cond, a while_loop, a scan, a map or a checkpointed region that writes to outside "
+        "tensors, which the stages cannot carry.",
         "The graph runs eagerly, as captured, with the results unchanged.",
     ),
     "BZ2020": Code(

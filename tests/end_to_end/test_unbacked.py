@@ -195,3 +195,50 @@ def test_a_number_read_again_after_a_write_is_another() -> None:
         return x + first, k.item() - first, k.item()
 
     assert captures(fn, NUMBERS, fullgraph=True) == 1
+
+
+ASSERTS = """
+def fn(x, k):
+    n = k.item()
+    assert n <= x.size(0), f"{n} is too long"
+    assert not n < 0
+    assert (k >= 0).all()
+    return x * n
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_assert_becomes_a_check(backend: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(ASSERTS, scope)  # pytest rewrites the asserts of this file
+    fn = scope["fn"]
+    assert captures(fn, NUMBERS, backend, fullgraph=True) == 1
+    compiled = braze.compile(fn, backend=backend, options=OPTIONS, fullgraph=True)
+    compiled(*NUMBERS[0])
+    for wrong, message in ((5, "^5 is too long"), (-1, "^$")):
+        with pytest.raises(AssertionError, match=message):
+            compiled(X, torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_longest_of_several(backend: str) -> None:
+    def fn(x: Any, m: Any) -> Any:
+        parts = [row[chosen] for row, chosen in zip(x, m, strict=True)]
+        longest = max(part.shape[0] for part in parts)
+        out = x.new_zeros(len(parts), longest)
+        for i, part in enumerate(parts):
+            out[i, : part.shape[0]] = part
+        return out, min(part.shape[0] for part in parts)
+
+    assert captures(fn, MASKS, backend, fullgraph=True) == 1
+
+
+def test_a_symbolic_number_as_a_key_is_guarded() -> None:
+    table = {3: 1.0, 4: 2.0}
+
+    def fn(x: Any, n: int) -> Any:
+        return x * table.get(n, 0.0), n in table, {n: 1}[n], {n, 3} == {3}, {x.shape: n}[x.shape]
+
+    compiled = braze.compile(fn, backend="eager", dynamic=True, fullgraph=True)
+    for n in (3, 4, 5, 3):
+        same(compiled(torch.ones(n), n), fn(torch.ones(n), n))

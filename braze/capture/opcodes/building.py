@@ -9,6 +9,7 @@ import torch
 
 from braze.capture.breaks import graph_break
 from braze.capture.opcodes.table import opcode
+from braze.capture.sizes import as_key
 from braze.capture.values import NULL, UnknownText
 
 
@@ -33,13 +34,13 @@ def build_list(t: Any, f: Any, arg: int) -> None:
 
 @opcode("BUILD_SET")
 def build_set(t: Any, f: Any, arg: int) -> None:
-    f.stack.append(set(popn(f, arg)))
+    f.stack.append(set(map(as_key, popn(f, arg))))
 
 
 @opcode("BUILD_MAP")
 def build_map(t: Any, f: Any, arg: int) -> None:
     items = popn(f, 2 * arg)
-    f.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+    f.stack.append(dict(zip(map(as_key, items[::2]), items[1::2], strict=True)))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -69,13 +70,13 @@ def list_append(t: Any, f: Any, arg: int) -> None:
 @opcode("SET_ADD")
 def set_add(t: Any, f: Any, arg: int) -> None:
     value = f.stack.pop()
-    f.stack[-arg].add(value)
+    f.stack[-arg].add(as_key(value))
 
 
 @opcode("MAP_ADD")
 def map_add(t: Any, f: Any, arg: int) -> None:
     key, value = popn(f, 2)
-    f.stack[-arg][key] = value
+    f.stack[-arg][as_key(key)] = value
 
 
 @opcode("LIST_EXTEND")

@@ -6,6 +6,9 @@ import operator
 import sys
 from typing import Any
 
+import torch
+
+from braze.capture import unbacked
 from braze.capture.opcodes.table import opcode
 from braze.capture.operations import binary, compare, contains, delete_item, get_item, set_item, text, unary
 from braze.capture.values import words
@@ -56,7 +59,11 @@ def unary_invert(t: Any, f: Any, arg: int) -> None:
 
 @opcode("UNARY_NOT")
 def unary_not(t: Any, f: Any, arg: int) -> None:
-    f.stack[-1] = not t.truth(f.stack[-1])
+    value = f.stack[-1]
+    if type(value) is torch.SymBool and unbacked.is_unbacked(value):
+        f.stack[-1] = torch.sym_not(value)
+    else:
+        f.stack[-1] = not t.truth(value)
 
 
 @opcode("COMPARE_OP")
@@ -66,7 +73,7 @@ def compare_op(t: Any, f: Any, arg: int) -> None:
     a = stack.pop()
     function = COMPARISONS[arg >> COMPARE_SHIFT]
     result = function(a, b) if type(a) in PLAIN and type(b) in PLAIN else compare(t, function, a, b, True)
-    if COMPARE_SHIFT == 5 and arg & 16:
+    if COMPARE_SHIFT == 5 and arg & 16 and not unbacked.is_unbacked(result):
         result = t.truth(result)
     stack.append(result)
 
