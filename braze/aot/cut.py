@@ -81,20 +81,37 @@ class Halves:
             if n in self.gradients or any(u in self.behind and u in needed for u in n.users)
         }
         self.needed = needed
+        self.forced = self._forced()
+
+    def _forced(self) -> set[Node]:
+        """Values inside checkpointed regions, which the backward makes again whatever they cost."""
+        gone = set(self.written)  # inputs that hold something else by then, and views of them
+        forced: set[Node] = set()
+        for node in self.graph.nodes:
+            if is_view(node) and node.args[0] in gone:
+                gone.add(node)
+            region = node.meta.get("checkpoint")
+            if region is None or node in self.behind or node in self.results or is_random(node):
+                continue
+            users = [u for u in node.users if u in self.forward]
+            if all(u.meta.get("checkpoint") == region for u in users):
+                if not any(n in gone for n in node.all_input_nodes):
+                    forced.add(node)
+        return forced
 
     def can_be_saved(self, node: Node) -> bool:
         """Views and tuples cannot: their base or their parts can. The backward gets sizes apart."""
         return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymFloat)) and not (
-            is_view(node) or node.op == "get_attr" or node in self.written
+            is_view(node) or node.op == "get_attr" or node in self.written or node in self.forced
         )
 
     def is_made_again(self, node: Node) -> bool:
         """Whether the backward may compute what the forward computed."""
-        if node.op == "get_attr" or node not in self.forward:
+        if node.op == "get_attr" or node not in self.forward or node in self.forced:
             return True
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             return node.op == "call_function" and node.target is not operator.getitem
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
+        if is_random(node):
             return False
         return is_view(node) or node.target in CHEAP or is_elementwise(node.target)
 
@@ -109,6 +126,14 @@ class Halves:
             elif user in self.behind and user.op == "call_function" and not _fuses(user):
                 return True
         return False
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node, or the node that it is a part of, draws random numbers."""
+    target = node.target
+    if target is operator.getitem and isinstance(node.args[0], Node):
+        return is_random(node.args[0])
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def is_elementwise(op: torch._ops.OpOverload) -> bool:

@@ -81,13 +81,7 @@ def trace(
             if node.op == "placeholder":
                 env[node] = recorder.input(node, next(inputs))
         recorder.use_symbols()
-        outputs: list[Any] = []
-        for node in gm.graph.nodes:
-            recorder.origin = node.meta.get("origin")
-            if node.op == "output":
-                outputs = _flat_outputs(_values(node.args[0], env), recorder.origin)
-            elif node.op != "placeholder":
-                env[node] = _run(node, gm, env, recorder)
+        outputs = _flat_outputs(run_graph(gm, env, recorder), recorder.origin)
         pairs = [(recorder.argument(value), value) for value in outputs]
         extras = after_forward(recorder, pairs) if after_forward is not None else []
     recorder.graph.output(tuple(node for node, _ in pairs))
@@ -118,6 +112,8 @@ class Recorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.constants: dict[str, Any] = {}
         self.origin: Origin | None = None
+        #: the checkpointed region that is traced: its nodes have the number in ``meta["checkpoint"]``
+        self.region: int | None = None
         self.symbols = SymbolNodes(self.graph)
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -276,6 +272,8 @@ class Recorder(TorchDispatchMode):
     def _bind(self, node: torch.fx.Node, result: Any) -> None:
         """Let later uses of ``result`` refer to ``node``."""
         node.meta["val"] = result
+        if self.region is not None:
+            node.meta["checkpoint"] = self.region
         if isinstance(result, torch.Tensor):
             result.__dict__.setdefault("_node", node)
         elif isinstance(result, (tuple, list)):
@@ -376,6 +374,17 @@ class Recorder(TorchDispatchMode):
 # -- running the captured graph ------------------------------------------------------------------
 
 
+def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder: Recorder) -> Any:
+    """What a captured graph gives, whose placeholders have their values in ``env``."""
+    for node in gm.graph.nodes:
+        recorder.origin = node.meta.get("origin")
+        if node.op == "output":
+            return _values(node.args[0], env)
+        if node.op != "placeholder":
+            env[node] = _run(node, gm, env, recorder)
+    return ()
+
+
 def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], recorder: Recorder) -> Any:
     """The value of one captured node."""
     try:
@@ -388,7 +397,7 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
         if isinstance(node.meta.get("val"), torch.SymFloat) and node.op == "call_function":
             return recorder.number(node, args)
         if node.target in OPERATORS:
-            return control_flow.run(node, args, recorder)
+            return control_flow.run(node, args, recorder, run_graph)
         if node.target is unbacked.CHECK:
             return unbacked.check(recorder.symbols, recorder.graph, node, env)
         value = _called(node, gm, args, kwargs, recorder)

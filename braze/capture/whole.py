@@ -1,18 +1,15 @@
-"""What PyTorch does with functions handed to it - transforms, checkpoints - runs whole, outside the graph.
-
-Marks of the profiler are left out of graphs.
-"""
+"""Transforms that run whole, outside the graph; modes and marks that are entered and left."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.checkpoint
 
 from braze.capture import transforms
 from braze.capture.breaks import graph_break
-from braze.capture.foreign import MODULES, whole
+from braze.capture.checkpoints import checkpoint
+from braze.capture.foreign import whole
 from braze.capture.rules import rule
 from braze.graph import torch_compat
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 
 #: rows of calls.RULES that importing that module has entered
-CAPTURED = (transforms.vmap, transforms.grad, transforms.jvp, transforms.vjp)
+CAPTURED = (checkpoint, transforms.vmap, transforms.grad, transforms.jvp, transforms.vjp)
 
 
 def transform(what: str, *functions: Any) -> None:
@@ -34,18 +31,6 @@ def transform(what: str, *functions: Any) -> None:
 
 
 transform("a function is transformed by torch.func", torch.func.linearize, torch.func.functionalize)
-
-
-CHECKPOINT_SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")
-
-
-@rule(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    """Without gradients nothing is kept, so there is nothing to run again: the function is simply called."""
-    if torch.is_grad_enabled() or "context_fn" in kwargs:
-        whole(MODULES["torch.utils.checkpoint"])
-    own = {k: v for k, v in kwargs.items() if k not in (*CHECKPOINT_SETTINGS, "preserve_rng_state")}
-    return t.call(args[0], tuple(args[1:]), own or None, tail)
 
 
 # -- function modes

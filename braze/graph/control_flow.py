@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from braze.graph.checkpoints import checkpointed
+
 Subgraph = Callable[..., tuple[Any, ...]]
 
 
@@ -94,5 +96,5 @@ def is_differentiable(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-#: what the nodes of control flow call
-OPERATORS: frozenset[Any] = frozenset({cond, while_loop, scan})
+#: what nodes over subgraphs call that each stage treats in its own way
+OPERATORS: frozenset[Any] = frozenset({cond, while_loop, scan, checkpointed})

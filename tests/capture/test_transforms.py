@@ -294,5 +294,5 @@ def test_other_function_modes_are_not_entered():
             return torch.sin(x)
 
     assert torch.equal(braze.compile(f, backend="eager")(X), f(X))
-    with pytest.raises(BrazeError, match="BZ1019: .*Doubling"):
+    with pytest.raises(BrazeError, match=r"BZ1019: .*Doubling"):
         braze.compile(f, backend="eager", fullgraph=True)(X)

@@ -1,0 +1,194 @@
+"""``torch.utils.checkpoint`` in compiled code: one graph, eager's gradients, and less memory kept."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import braze
+from braze.support.errors import BrazeError
+
+X = torch.linspace(-1, 1, 24).reshape(4, 6)
+
+
+class Block(nn.Module):
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.up, self.down, self.drop = nn.Linear(6, 24), nn.Linear(24, 6), nn.Dropout(p)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return x + self.drop(self.down(torch.relu(self.up(x)))) * scale
+
+
+class Net(nn.Module):
+    def __init__(self, call: Any, p: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Block(p) for _ in range(3))
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = self.call(block, x)
+        return x.pow(2).mean()
+
+
+def plain(block, x):
+    return block(x)
+
+
+def checkpointed(block, x):
+    return checkpoint(block, x, use_reentrant=False)
+
+
+def reentrant(block, x):
+    return checkpoint(block, x, use_reentrant=True)
+
+
+def with_keywords(block, x):
+    return checkpoint(functools.partial(block, scale=0.5), x, use_reentrant=False, preserve_rng_state=False)
+
+
+def through_a_closure(block, x):
+    return checkpoint(lambda: block(x) + x, use_reentrant=False)
+
+
+def several_results(block, x):
+    a, (b, c) = checkpoint(lambda x: (block(x), [x.sin(), None]), x, use_reentrant=False)
+    return a + b if c is None else a
+
+
+def in_parts(block, x):
+    return checkpoint_sequential([block.up, block.down], 2, x, use_reentrant=False)
+
+
+def one_in_another(block, x):
+    return checkpoint(lambda x: checkpointed(block, x.sin()) * 2, x, use_reentrant=False)
+
+
+def step(run: Any, module: nn.Module, seed: int = 0) -> Any:
+    """Everything that one step of training leaves behind."""
+    module.zero_grad()
+    x = X.clone().requires_grad_()
+    torch.manual_seed(seed)
+    loss = run(x)
+    loss.backward()
+    after = torch.rand(1)
+    grads = [None if p.grad is None else p.grad.clone() for p in module.parameters()]
+    return loss.detach(), x.grad, grads, [b.clone() for b in module.buffers()], after
+
+
+def check(module: nn.Module, backend: Any, **settings: Any) -> None:
+    other = copy.deepcopy(module)
+    compiled = braze.compile(module, backend=backend, **{"fullgraph": True, **settings})
+    for seed in range(2):
+        torch.testing.assert_close(step(compiled, module, seed), step(other, other, seed))
+
+
+CALLS = [
+    checkpointed,
+    reentrant,
+    with_keywords,
+    through_a_closure,
+    several_results,
+    in_parts,
+    one_in_another,
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_step_is_that_of_eager(call):
+    check(Net(call), "eager")
+
+
+@pytest.mark.parametrize("call", [checkpointed, reentrant, one_in_another, several_results])
+def test_a_step_with_kernels_is_that_of_eager(call):
+    braze.reset()
+    check(Net(call), "braze")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_random_numbers_are_drawn_once(backend):
+    check(Net(checkpointed, p=0.5), backend)
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (checkpoint(self.norm, x, use_reentrant=False) * x).sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+def test_buffers_are_written_as_often_as_in_eager(backend):
+    check(Normed(), backend)
+
+
+def kept_bytes(call: Any) -> int:
+    """What the compiled backward keeps besides parameters."""
+    module = Net(call)
+    braze.reset()
+    loss = braze.compile(module, fullgraph=True)(X)
+    own = {p.data_ptr() for p in module.parameters()}
+    kept = [x for x in loss.grad_fn.saved_tensors if x is not None and x.data_ptr() not in own]
+    return sum(x.numel() * x.element_size() for x in kept)
+
+
+def test_less_is_kept():
+    assert kept_bytes(checkpointed) < kept_bytes(plain) / 2
+
+
+def test_without_gradients_it_is_a_call():
+    graphs = []
+
+    def backend(gm, examples):
+        graphs.append(gm)
+        return gm.forward
+
+    module = Net(checkpointed)
+    with torch.no_grad():
+        torch.testing.assert_close(braze.compile(module, backend=backend)(X), module(X))
+    assert len(graphs) == 1
+    assert not any(n.op == "get_attr" for n in graphs[0].graph.nodes)
+
+
+def test_what_the_function_writes_outside_is_left_to_eager():
+    seen = []
+
+    def f(x):
+        def body(x):
+            seen.append(1)
+            return x.sin()
+
+        return checkpoint(body, x, use_reentrant=False).sum()
+
+    x = X.clone().requires_grad_()
+    with pytest.raises(BrazeError, match="BZ1019"):
+        braze.compile(f, backend="eager", fullgraph=True)(x)
+    braze.compile(f, backend="eager")(x).backward()
+    assert len(seen) == 2
+    torch.testing.assert_close(x.grad, X.cos())
+
+
+def test_settings_that_choose_what_to_keep_are_left_to_eager():
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    chosen = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+
+    def f(x, w):
+        return checkpoint(lambda x: (x @ w).sin(), x, use_reentrant=False, context_fn=chosen).sum()
+
+    found = []
+    for run in (braze.compile(f, backend="eager"), f):
+        x, w = X.clone().requires_grad_(), torch.ones(6, 2, requires_grad=True)
+        run(x, w).backward()
+        found.append((x.grad, w.grad))
+    torch.testing.assert_close(found[0], found[1])
