@@ -21,6 +21,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
+from braze.capture.again import can_run_again, draws, put_back, random_state
 from braze.capture.bytecode import first_offset
 from braze.capture.recipes import Namespace, Rebuilder, SourceText
 from braze.capture.records import (
@@ -90,7 +91,19 @@ def build_residual(
     """
     arguments = ["inputs", *(f"l{i}" for i in range(arity))]
     names = Namespace(
-        reserved=[*arguments, "out", "graph", "residual", "then", "more", "error", "item", "value", "step"]
+        reserved=[
+            *arguments,
+            "out",
+            "graph",
+            "residual",
+            "then",
+            "more",
+            "error",
+            "item",
+            "value",
+            "step",
+            "state",
+        ]
     )
     lines = _Writer(capture, graph, function, names, resumes).write()
     text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
@@ -176,14 +189,20 @@ class _Writer:
     def _or_again(self, line: str) -> list[str]:
         """Run the graph; what the data make it raise is raised by Python, in the user's own lines and handlers."""
         graph = self.capture.graph
-        if graph is None or any(writes(node) for node in graph.graph.nodes):
+        if graph is None or not can_run_again(graph.graph):
             return [line]
         run, args = self._call_as_it_is()
         again = self.names.name_of(run_again, "run_again")
+        before, after = [], []
+        if draws(graph.graph):
+            before = [f"state = {self.names.name_of(random_state, 'random_state')}()"]
+            after = [f"    {self.names.name_of(put_back, 'put_back')}(state)"]
         return [
+            *before,
             "try:",
             f"    {line}",
             "except Exception as error:",
+            *after,
             f"    return {again}(error, {run}, {args})",
         ]
 
@@ -399,37 +418,6 @@ def fixed_function(capture: Capture, frame: FrameState, function: Any) -> Any:
             if guard.source is recipe.source and guard.check is Check.IS:
                 return guard.expected
     return None
-
-
-def writes(node: Any) -> bool:
-    """Whether a node of the graph may have changed something before the graph failed."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.op not in ("call_method", "call_function") or name.startswith("__"):
-        return name == "__setitem__"
-    return name.endswith("_") or "out" in node.kwargs or name in WRITING
-
-
-#: functions of ``operator`` and the like that write their first operand
-WRITING = frozenset(
-    [
-        "setitem",
-        "delitem",
-        "setattr",
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "imod",
-        "ipow",
-        "imatmul",
-        "iand",
-        "ior",
-        "ixor",
-        "ilshift",
-        "irshift",
-    ]
-)
 
 
 def _roots(capture: Capture) -> list[int]:

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tests.end_to_end.conformance import case, scenario
+from tests.end_to_end.conformance import case, said, scenario
 
 X = torch.arange(6.0).reshape(2, 3)
 whole = functools.partial(case, whole=True)
@@ -559,3 +559,38 @@ def containers_that_cannot_change(x):
     names = collections.namedtuple("names", "a b")(1, x)
     space = types.SimpleNamespace(a=2, b=[1])
     return names.a + names.b, space.a * x, types.MappingProxyType({"k": 3})["k"]
+
+
+# -- graphs that the data make fail
+
+
+@scenario
+def data_errors_after_random_numbers(c):
+    torch.manual_seed(0)
+    table = nn.Embedding(4, 3)
+
+    @c
+    def f(x, index):
+        x = F.dropout(x, 0.5, True) + torch.rand(3)
+        try:
+            x = x + table(index)
+        except IndexError:
+            x = x * 100
+        return x + torch.rand(3)
+
+    for index in (torch.tensor([1, 2]), torch.tensor([1, 9]), torch.tensor([3, 0])):
+        yield f(X, index), float(torch.rand(()))
+
+
+@scenario
+def data_errors_after_statistics(c):
+    torch.manual_seed(0)
+    norm, table = nn.BatchNorm1d(3), nn.Embedding(4, 3)
+
+    @c
+    def f(x, index):
+        return norm(x) + table(index)
+
+    for index in (torch.tensor([1, 2]), torch.tensor([1, 9]), torch.tensor([3, 0])):
+        yield said(lambda index=index: f(X, index))
+        yield norm

@@ -1,0 +1,111 @@
+"""Which graphs Python can run again for their own error: those that have changed nothing when they fail.
+
+Random numbers that were drawn are put back; a graph that may have written into a tensor is not run again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.capture.values import words
+
+#: functions of ``operator`` and the like that write their first operand
+WRITING = frozenset(
+    words(
+        """setitem delitem setattr iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift
+    irshift"""
+    )
+)
+#: parts of the names of functions that may draw random numbers, some depending on their arguments
+RANDOM = tuple(
+    words(
+        """rand dropout normal bernoulli multinomial poisson binomial rrelu gumbel attention lstm gru rnn fractional
+    dirichlet gamma uniform exponential geometric cauchy"""
+    )
+)
+#: functions that keep statistics in their second and third arguments, and the argument that says so, by place
+STATISTICS = {"batch_norm": ("training", 5), "instance_norm": ("use_input_stats", 5)}
+
+
+def can_run_again(graph: torch.fx.Graph) -> bool:
+    """Whether a graph that fails has changed nothing but the state of random numbers."""
+    return not any(writes(node) for node in graph.nodes)
+
+
+def draws(graph: torch.fx.Graph) -> bool:
+    """Whether a graph may draw random numbers."""
+    return any(part in name_of(node) or is_opaque(node) for node in graph.nodes for part in RANDOM)
+
+
+def name_of(node: torch.fx.Node) -> str:
+    """The name of what a node calls."""
+    if node.op not in ("call_method", "call_function"):
+        return ""
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
+
+
+def is_opaque(node: torch.fx.Node) -> bool:
+    """Whether a node calls a function of the user's."""
+    target: Any = node.target
+    return (
+        node.op == "call_function"
+        and isinstance(target, types.FunctionType)
+        and not (target.__module__ or "").startswith(("torch", "_operator", "math"))
+    )
+
+
+def writes(node: torch.fx.Node) -> bool:
+    """Whether a node of the graph may have changed something before the graph failed."""
+    name = name_of(node)
+    if node.op == "call_function" and (overloads := overloads_of(node.target)):
+        return any(overload._schema.is_mutable for overload in overloads)
+    if not name:
+        return False
+    if name.startswith("__"):
+        return name == "__setitem__"
+    if name.endswith("_") or "out" in node.kwargs or name in WRITING or is_opaque(node):
+        return True
+    if node.kwargs.get("inplace") or node.kwargs.get("max_norm") is not None:
+        return True
+    if name in STATISTICS:
+        word, index = STATISTICS[name]
+        keeps = node.kwargs.get(word, node.args[index] if len(node.args) > index else False)
+        return keeps is not False and (len(node.args) > 1 or "running_mean" in node.kwargs)
+    place = place_of_inplace(node.target) if node.op == "call_function" else None
+    return place is not None and len(node.args) > place and node.args[place] is not False
+
+
+def overloads_of(target: Any) -> list[torch._ops.OpOverload]:
+    """The operators that a call of a library's operator may mean."""
+    target = getattr(target, "_opoverload", target)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return [getattr(target, name) for name in target.overloads()]
+    return [target] if isinstance(target, torch._ops.OpOverload) else []
+
+
+@functools.cache
+def place_of_inplace(target: Any) -> int | None:
+    """Where a function takes its argument ``inplace``."""
+    if not isinstance(target, types.FunctionType):
+        return None
+    names = list(inspect.signature(target).parameters)
+    return names.index("inplace") if "inplace" in names else None
+
+
+def random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The state of the generators that a graph draws from."""
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return torch.get_rng_state(), cuda
+
+
+def put_back(state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    """Set the generators back to a state."""
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])
