@@ -205,7 +205,10 @@ def test_random_changes_are_seen():
         recorder.record(recorder.node(-1, "local", 0), root)
         inputs = rng.sample(range(len(recorder.nodes)), min(4, len(recorder.nodes)))
         program = GuardProgram(recorder.nodes, recorder.checks, inputs)
-        assert agree(program, root)
+        sometimes = GuardProgram(
+            recorder.nodes, recorder.checks, inputs
+        )  # shares what dictionaries are asked of
+        assert agree(program, root) and agree(sometimes, root)
         for _ in range(60):
             undo = change_class(rng) if rng.random() < 0.15 else change(rng, rng.choice(recorder.places))
             for _ in range(rng.randrange(1, 3)):
@@ -213,9 +216,13 @@ def test_random_changes_are_seen():
                     matched += 1
                 else:
                     missed += 1
+                if rng.random() < 0.3:
+                    agree(sometimes, root)
             undo()
             assert agree(program, root) or recorder.checks
             matched += agree(program, root)
+            if rng.random() < 0.5:
+                agree(sometimes, root)
             sealed += program.sealed()[0]
     assert sealed > 1000 or not native_available
     assert matched > 1000 and missed > 1000, (matched, missed)

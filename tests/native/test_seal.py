@@ -223,6 +223,44 @@ def test_values_that_must_differ():
     assert program.match(function, (root, a, b)) is None
 
 
+def test_programs_that_rest_on_the_same_dictionaries():
+    first, second = GuardProgram(TREE, CHECKS, [5]), GuardProgram(TREE, CHECKS, [1])
+    root = tree()
+    walk_often(first, root)
+    walk_often(second, root)
+    for value in (2, 1, 2, 1, 2, 1):
+        root.child.table["a"] = value
+        for program in (first, second, first):
+            assert (program.match(function, (root,)) is None) == (value == 2)
+        if value == 1:
+            first.patience = 0
+            walk_often(first, root)
+    root.child.table["a"] = 2  # the second one has not walked since
+    assert second.match(function, (root,)) is None
+    assert first.match(function, (root,)) is None
+
+
+def test_a_dictionary_that_others_change_is_no_matter():
+    program, root = GuardProgram(TREE, CHECKS, [5]), tree()
+    others = [GuardProgram(TREE, CHECKS, [5]) for _ in range(100)]
+    roots = [tree() for _ in others]
+    walk_often(program, root)
+    for other, its_root in zip(others, roots, strict=True):
+        walk_often(other, its_root)
+    for number in range(50):
+        for its_root in roots:
+            its_root.number = number
+            its_root.child.table["a"] = number
+        assert program.match(function, (root,)) == (5,)
+        assert sealed(program)
+    for other, its_root in zip(others, roots, strict=True):
+        assert other.match(function, (its_root,)) is None
+    del roots, its_root
+    assert program.match(function, (root,)) == (5,) and sealed(program)
+    root.child.table["a"] = 2
+    assert program.match(function, (root,)) is None
+
+
 def test_the_same_object_on_two_paths():
     nodes = [(-1, "local", 0), (0, "dict", "a"), (0, "dict", "b"), (-1, "local", 1)]
     program = GuardProgram(nodes, [(1, "alias", 2), (3, "alias", 1)], [])

@@ -19,6 +19,15 @@ typedef struct {
 } Dim;
 enum { DIM_EXACT, DIM_SYMBOL, DIM_ANY };
 
+/* What decides a tensor's metadata, as words of its implementation (image.c). */
+enum { IMAGE_WORDS = 16 };
+typedef struct {
+    uint64_t word[IMAGE_WORDS], mask[IMAGE_WORDS]; /* word is masked */
+    unsigned char lanes[2];                        /* the mask as bits */
+    PyTypeObject *type;                            /* borrowed, only ever compared */
+    int requires_grad;                             /* -1: either */
+} Image;
+
 typedef struct {
     PyObject *python;   /* strong: what was given */
     PyTypeObject *type; /* strong; NULL: go through Python */
@@ -30,6 +39,7 @@ typedef struct {
     uint64_t keys;
     Dim *dims;      /* ndim sizes, then ndim strides */
     int64_t *plain; /* the same as numbers, for comparison in one go */
+    Image *image;   /* of the last tensor for which this held, where that is exact; or NULL */
 } TensorSpec;
 
 typedef struct {
@@ -41,7 +51,12 @@ typedef struct {
 bool symbol_bind(Symbols *symbols, int64_t index, int64_t value);
 int tensor_spec_parse(TensorSpec *spec, PyObject *expected, int nsymbols);
 void tensor_spec_clear(TensorSpec *spec);
-bool tensor_holds(const TensorSpec *spec, PyObject *value, Symbols *symbols);
+bool tensor_holds(TensorSpec *spec, PyObject *value, Symbols *symbols);
+
+/* Whether the metadata are those of the image. False also means: ask in the ordinary way. */
+bool image_holds(const Image *image, PyObject *tensor);
+/* `image` (may be NULL: made) is now of this tensor; NULL if words alone cannot tell. Frees what it replaces. */
+Image *image_again(Image *image, PyObject *tensor, int requires_grad);
 
 enum { STATE_GRAD, STATE_INFERENCE, STATE_AUTOCAST, STATE_DTYPE, STATE_DEVICE, STATE_MODES, STATE_DETERMINISTIC };
 typedef struct {

@@ -52,6 +52,71 @@ dict_observe(PyObject *dict)
 
 #endif
 
+uint64_t dict_change_count;
+
+#if PY_VERSION_HEX >= 0x030C0000
+
+enum { CHANGED = 64 };
+static PyObject *changed[CHANGED]; /* still watched, since 3.12 undoes what a watcher does about that; alive */
+static int nchanged;
+static int watcher = -1;
+
+static int
+note_change(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
+{
+    dict_change_count++;
+    for (int i = 0; i < nchanged; i++) {
+        if (changed[i] == dict) {
+            if (event == PyDict_EVENT_DEALLOCATED) {
+                changed[i] = changed[--nchanged];
+            }
+            return 0;
+        }
+    }
+    if (event != PyDict_EVENT_DEALLOCATED && nchanged < CHANGED) {
+        changed[nchanged++] = dict;
+    }
+    return 0;
+}
+
+bool
+dict_watch(PyObject *dict)
+{
+    static bool asked = false;
+    if (!asked) {
+        asked = true;
+        watcher = PyDict_AddWatcher(note_change);
+    }
+    bool done = watcher >= 0 && PyDict_Watch(watcher, dict) == 0;
+    PyErr_Clear();
+    return done;
+}
+
+void
+dict_forget_changed(void)
+{
+    while (nchanged > 0) {
+        if (PyDict_Unwatch(watcher, changed[--nchanged]) < 0) {
+            PyErr_Clear();
+        }
+    }
+}
+
+#else
+
+bool
+dict_watch(PyObject *dict)
+{
+    return false;
+}
+
+void
+dict_forget_changed(void)
+{
+}
+
+#endif
+
 PyObject *
 instance_dict(PyObject *object)
 {

@@ -45,6 +45,13 @@ dict_stamp_word(PyObject *dict)
 }
 #pragma GCC diagnostic pop
 
+/* From 3.12 on CPython tells a watcher before it changes a dictionary. dict_changes() counts the changes (the
+ * end of a dictionary is one) of those that are watched; it is meaningless where dict_watch says false. A
+ * dictionary that was changed is watched no longer from the next dict_forget_changed() on. */
+bool dict_watch(PyObject *dict);
+void dict_forget_changed(void);
+extern uint64_t dict_change_count;
+
 /* Make the stamp of a dictionary dependable from now on; false if it cannot be made so. */
 bool dict_observe(PyObject *dict);
 

@@ -205,18 +205,11 @@ walk_holds(Walk *walk)
             return false;
         }
     }
+    for (int i = 0; i < p->ninput; i++) {
+        walk->inputs[i] = Py_NewRef(p->values[p->input[i]]);
+    }
     seal_after_walk(p);
     return true;
-}
-
-static PyObject *
-gather_inputs(GuardProgram *p)
-{
-    PyObject *inputs = PyTuple_New(p->ninput);
-    for (int i = 0; inputs != NULL && i < p->ninput; i++) {
-        PyTuple_SET_ITEM(inputs, i, Py_NewRef(p->values[p->input[i]]));
-    }
-    return inputs;
 }
 
 static PyObject *
@@ -282,9 +275,18 @@ program_match(GuardProgram *p, PyFunctionObject *function, PyObject *const *loca
     if (p->busy) {
         return match_plainly(p, function, locals, nlocals);
     }
-    Walk walk = {p, function, locals, nlocals};
+    PyObject *inputs = p->spare != NULL ? p->spare : PyTuple_New(p->ninput); /* before: it may run finalizers */
+    p->spare = NULL;
+    if (inputs == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    Walk walk = {p, function, locals, nlocals, &PyTuple_GET_ITEM(inputs, 0)};
     p->busy = true;
-    PyObject *inputs = walk_holds(&walk) ? gather_inputs(p) : NULL;
+    if (!walk_holds(&walk)) {
+        p->spare = inputs;
+        inputs = NULL;
+    }
     p->busy = false;
     while (p->ntemp > 0) { /* may run finalizers: nothing borrowed is looked at from here on */
         Py_DECREF(p->temps[--p->ntemp]);
@@ -349,6 +351,7 @@ static int
 program_clear(GuardProgram *p)
 {
     p->ready = false; /* the arrays borrow from these */
+    Py_CLEAR(p->spare);
     Py_CLEAR(p->nodes);
     Py_CLEAR(p->checks);
     Py_CLEAR(p->inputs);
@@ -416,11 +419,11 @@ program_explain(GuardProgram *p, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static double
-nanoseconds(void)
+nanoseconds_since(const struct timespec *start)
 {
     struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - start->tv_sec) * 1e9 + (double)(now.tv_nsec - start->tv_nsec);
 }
 
 enum { BATCHES = 10 };
@@ -443,11 +446,12 @@ program_cost(GuardProgram *p, PyObject *const *args, Py_ssize_t nargs)
     Py_ssize_t batch = rounds < BATCHES ? 1 : rounds / BATCHES;
     double best = 0;
     for (Py_ssize_t done = 0; done < rounds; done += batch) {
-        double start = nanoseconds();
+        struct timespec start;
+        clock_gettime(CLOCK_MONOTONIC, &start);
         for (Py_ssize_t i = 0; i < batch; i++) {
             Py_XDECREF(program_match(p, function, &PyTuple_GET_ITEM(locals, 0), PyTuple_GET_SIZE(locals)));
         }
-        double spent = (nanoseconds() - start) / (double)batch;
+        double spent = nanoseconds_since(&start) / (double)batch;
         best = done == 0 || spent < best ? spent : best;
     }
     Py_DECREF(locals);

@@ -95,27 +95,20 @@ typedef struct {
     bool fleeting;           /* when last read, it did not depend on the dictionary alone */
 } Member;
 
-/* -- image.c: what decides a tensor's metadata, as words of its implementation --------------------- */
-enum { IMAGE_WORDS = 16 };
-typedef struct {
-    uint64_t mask[IMAGE_WORDS], word[IMAGE_WORDS]; /* word is masked */
-    PyTypeObject *type;                            /* borrowed, only ever compared */
-    int requires_grad;                             /* -1: either */
-} Image;
-
+/* -- image.c --------------------------------------------------------------------------------------- */
 /* One tensor as it was seen; addresses, borrowed. */
 typedef struct {
     PyObject *object;
     const char *impl, *kept; /* its implementation; what autograd keeps of it, or NULL */
-    const Image *image;
+    unsigned int image;
+    int place; /* among the inputs; -1: none */
 } Seen;
 
 /* Remember a tensor for which the ordinary check has just held; false if words alone cannot tell. */
 bool image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad);
-/* Whether the metadata are those of the image. False also means: ask in the ordinary way. */
-bool image_holds(const Image *image, PyObject *tensor);
-/* The first that is not as it was seen; `end` if all are. */
-const Seen *seen_first_change(const Seen *seen, const Seen *end);
+enum { SEEN_BEHIND = 8 }; /* how many more there must be room for behind `end` */
+/* The first that is not as it was seen; `end` if all are. Those before it are put into their places, held. */
+const Seen *seen_first_change(const Seen *seen, const Seen *end, const Image *images, PyObject **places);
 extern PyMethodDef image_methods[];
 
 /* -- seal.c: what a whole walk rested on, as one flat list ------------------------------------------ */
@@ -127,7 +120,7 @@ typedef struct {
 
 /* A stretch of words, then a block that is read in the ordinary way (-1: none), then checks. */
 typedef struct {
-    int nword, block, nrest;
+    int nword, nbrief, block, nrest;
 } Leg;
 
 typedef struct {
@@ -146,9 +139,12 @@ typedef struct {
 typedef struct {
     bool whole;                /* may be relied on */
     int hits, patience, waits; /* walks since it was made; ordinary walks to see before it is made again */
-    int nword, nleg, nclass, nseen, ndistinct;
+    bool watched;     /* so are all dictionaries of it */
+    uint64_t changes; /* of watched dictionaries when it was last found whole */
+    int nword, nbrief, nleg, nclass, nseen, ndistinct;
     Word *word;
-    int *cause; /* by word: the block it belongs to; -1: what the caller passed */
+    Word *brief; /* the words without the stamps of dictionaries */
+    int *cause, *brief_cause; /* by word: the block it belongs to, or -1 */
     Leg *leg;
     SealedClass *classes;
     Seen *seen;
@@ -156,6 +152,7 @@ typedef struct {
     Image *image;
     int nimage;
     int *rest; /* checks that it does not decide, by leg */
+    int *others, nother; /* inputs that are no tensors it has seen */
     SealedDistinct *distinct;
 } Seal;
 
@@ -181,6 +178,7 @@ struct GuardProgram {
     Distinct *distinct;
     Relation *relation; /* by place in range */
     Symbols symbols;
+    PyObject *spare; /* a tuple for the inputs of the next walk, or NULL */
     char *restless; /* by check: a tensor that broke the seal more than once */
     Seal seal;
 };
@@ -190,6 +188,7 @@ typedef struct {
     PyFunctionObject *function;
     PyObject *const *locals;
     Py_ssize_t nlocals;
+    PyObject **inputs; /* places for what the walk finds; held, where they are filled */
 } Walk;
 
 /* Read a node; NULL (no exception set) if that cannot be done. `cacheable`: the value depends only on

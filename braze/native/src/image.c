@@ -14,7 +14,7 @@ static struct {
     Py_ssize_t window;                                      /* where images begin */
 } layout;
 
-enum { INLINE = 5 };
+enum { INLINE = 5, AHEAD = SEEN_BEHIND };
 
 static inline uint64_t
 word_at(const char *address)
@@ -28,6 +28,7 @@ show(Image *image, const char *impl, Py_ssize_t offset, Py_ssize_t words)
     for (Py_ssize_t i = 0; i < words; i++) {
         Py_ssize_t place = (offset - layout.window) / 8 + i;
         image->mask[place] = ~(uint64_t)0;
+        image->lanes[place / 8] |= (unsigned char)(1u << place % 8);
         image->word[place] = word_at(impl + offset + 8 * i);
     }
 }
@@ -80,12 +81,6 @@ window_holds(const Image *image, const char *window)
     return (differ[0] | differ[1] | differ[2] | differ[3]) == 0;
 }
 
-static inline __attribute__((always_inline)) bool
-requires_grad_holds(const Image *image, const char *kept)
-{
-    return image->requires_grad < 0 || told_by_flag(kept, image->requires_grad);
-}
-
 bool
 image_holds(const Image *image, PyObject *tensor)
 {
@@ -94,47 +89,94 @@ image_holds(const Image *image, PyObject *tensor)
     }
     const char *impl = *(char *const *)((char *)tensor + layout.handle);
     return window_holds(image, impl + layout.window)
-           && requires_grad_holds(image, *(char *const *)(impl + layout.autograd));
+           && (image->requires_grad < 0 || told_by_flag(*(char *const *)(impl + layout.autograd), image->requires_grad));
+}
+
+Image *
+image_again(Image *image, PyObject *tensor, int requires_grad)
+{
+    Seen seen;
+    if (image == NULL && (image = PyMem_Malloc(sizeof(Image))) == NULL) {
+        return NULL;
+    }
+    if (!image_take(image, &seen, tensor, requires_grad)) {
+        PyMem_Free(image);
+        return NULL;
+    }
+    return image;
+}
+
+/* Whether autograd's part still says what it said; where there was none there is none. */
+static inline __attribute__((always_inline)) bool
+kept_holds(const Image *image, const char *kept)
+{
+    return kept == NULL || image->requires_grad < 0
+           || (kept[layout.requires_grad] == image->requires_grad
+               && (image->requires_grad || word_at(kept + layout.grad_fn) == 0));
 }
 
 /* Each address is read from only after the word that keeps it alive was found unchanged. */
-static inline __attribute__((always_inline)) const Seen *
-first_change(const Seen *seen, const Seen *end)
-{
-    enum { AHEAD = 8 };
-    const Py_ssize_t handle = layout.handle, autograd = layout.autograd, window = layout.window;
-    for (; seen < end; seen++) {
-        const Image *image = seen->image;
-        if (seen + AHEAD < end) {
-            __builtin_prefetch(seen[AHEAD].impl + window);
-            __builtin_prefetch(seen[AHEAD].impl + window + 64);
-        }
-        if (Py_TYPE(seen->object) != image->type || *(char *const *)((char *)seen->object + handle) != seen->impl
-            || *(char *const *)(seen->impl + autograd) != seen->kept || !window_holds(image, seen->impl + window)
-            || !requires_grad_holds(image, seen->kept)) {
-            return seen;
-        }
-    }
+#define FIRST_CHANGE(seen, end, images, places, window_holds)                                                         \
+    const Py_ssize_t handle = layout.handle, autograd = layout.autograd, window = layout.window;                      \
+    for (; seen < end; seen++) {                                                                                       \
+        const Image *image = &images[seen->image];                                                                     \
+        __builtin_prefetch(seen[AHEAD].object);                                                                        \
+        __builtin_prefetch(seen[AHEAD].impl + window);                                                                 \
+        __builtin_prefetch(seen[AHEAD].impl + window + 64);                                                            \
+        if (Py_TYPE(seen->object) != image->type || *(char *const *)((char *)seen->object + handle) != seen->impl      \
+            || *(char *const *)(seen->impl + autograd) != seen->kept || !window_holds(image, seen->impl + window)      \
+            || !kept_holds(image, seen->kept)) {                                                                       \
+            return seen;                                                                                               \
+        }                                                                                                              \
+        if (seen->place >= 0) {                                                                                        \
+            places[seen->place] = Py_NewRef(seen->object);                                                             \
+        }                                                                                                              \
+    }                                                                                                                  \
     return end;
-}
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static const Seen *
-first_change_avx2(const Seen *seen, const Seen *end)
+#include <immintrin.h>
+
+__attribute__((target("avx512f"))) static inline bool
+window_holds_wide(const Image *image, const char *window)
 {
-    return first_change(seen, end);
+    return (_mm512_mask_cmpneq_epi64_mask(image->lanes[0], _mm512_loadu_si512(window), _mm512_loadu_si512(image->word))
+            | _mm512_mask_cmpneq_epi64_mask(image->lanes[1], _mm512_loadu_si512(window + 64),
+                                            _mm512_loadu_si512(image->word + 8)))
+           == 0;
+}
+
+__attribute__((target("avx512f"))) static const Seen *
+first_change_avx512(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
+{
+    FIRST_CHANGE(seen, end, images, places, window_holds_wide)
+}
+
+__attribute__((target("avx2"))) static const Seen *
+first_change_avx2(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
+{
+    FIRST_CHANGE(seen, end, images, places, window_holds)
 }
 #endif
+
+static const Seen *
+first_change_plain(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
+{
+    FIRST_CHANGE(seen, end, images, places, window_holds)
+}
 
 const Seen *
-seen_first_change(const Seen *seen, const Seen *end)
+seen_first_change(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
 {
 #if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) {
+        return first_change_avx512(seen, end, images, places);
+    }
     if (__builtin_cpu_supports("avx2")) {
-        return first_change_avx2(seen, end);
+        return first_change_avx2(seen, end, images, places);
     }
 #endif
-    return first_change(seen, end);
+    return first_change_plain(seen, end, images, places);
 }
 
 /* -- for calibration ------------------------------------------------------------------------------- */

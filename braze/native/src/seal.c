@@ -24,7 +24,8 @@ seal_free(GuardProgram *p)
         PyMem_Free(seal->distinct[i].others);
     }
     void *parts[] = {seal->word, seal->cause,    seal->leg,   seal->classes, seal->seen,
-                     seal->rest, seal->check_of, seal->image, seal->distinct};
+                     seal->rest, seal->check_of, seal->image, seal->distinct, seal->others,
+                     seal->brief, seal->brief_cause};
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         PyMem_Free(parts[i]);
     }
@@ -36,8 +37,16 @@ seal_free(GuardProgram *p)
 static void
 add_word(Seal *seal, const void *at, uint64_t word, int cause)
 {
+    seal->cause[seal->nword] = seal->brief_cause[seal->nbrief] = cause;
+    seal->word[seal->nword++] = seal->brief[seal->nbrief++] = (Word){at, word};
+}
+
+static void
+add_stamp(Seal *seal, PyObject *dict, int cause)
+{
+    seal->watched = seal->watched && dict_watch(dict);
     seal->cause[seal->nword] = cause;
-    seal->word[seal->nword++] = (Word){at, word};
+    seal->word[seal->nword++] = (Word){dict_stamp_word(dict), *dict_stamp_word(dict)};
 }
 
 static void
@@ -93,7 +102,7 @@ seal_block(GuardProgram *p, int index, bool anchored)
     else if (block->type->tp_flags & Py_TPFLAGS_HEAPTYPE) { /* else no other class can be given to it */
         add_word(seal, &(*owner)->ob_type, (uint64_t)(uintptr_t)block->type, index);
     }
-    add_word(seal, dict_stamp_word(block->dict), *dict_stamp_word(block->dict), index);
+    add_stamp(seal, block->dict, index);
 }
 
 /* Blocks in their order. */
@@ -101,7 +110,7 @@ static void
 seal_blocks(GuardProgram *p, Plan *plan)
 {
     Seal *seal = &p->seal;
-    int first = 0;
+    int first = 0, first_brief = 0;
     for (int b = 0; b < p->nblock; b++) {
         if (p->block[b].owner >= 0) {
             plan->leads_on[p->block[b].owner] = 1;
@@ -119,24 +128,25 @@ seal_blocks(GuardProgram *p, Plan *plan)
             seal_block(p, b, !plan->sealed[block->owner]);
         }
         else {
-            seal->leg[seal->nleg++] = (Leg){.nword = seal->nword - first, .block = b};
+            seal->leg[seal->nleg++] = (Leg){seal->nword - first, seal->nbrief - first_brief, b};
             first = seal->nword;
+            first_brief = seal->nbrief;
         }
     }
-    seal->leg[seal->nleg++] = (Leg){.nword = seal->nword - first, .block = -1};
+    seal->leg[seal->nleg++] = (Leg){seal->nword - first, seal->nbrief - first_brief, -1};
 }
 
-static const Image *
+static unsigned int
 shared_image(Seal *seal, const Image *image)
 {
     int oldest = seal->nimage > IMAGES_TO_TRY ? seal->nimage - IMAGES_TO_TRY : 0;
     for (int i = seal->nimage - 1; i >= oldest; i--) {
         if (memcmp(&seal->image[i], image, sizeof(*image)) == 0) {
-            return &seal->image[i];
+            return (unsigned int)i;
         }
     }
     seal->image[seal->nimage] = *image;
-    return &seal->image[seal->nimage++];
+    return (unsigned int)seal->nimage++;
 }
 
 static bool
@@ -151,6 +161,7 @@ seal_tensor(GuardProgram *p, int check)
         return false;
     }
     seen.image = shared_image(seal, &image);
+    seen.place = -1;
     seal->check_of[seal->nseen] = check;
     seal->seen[seal->nseen++] = seen;
     return true;
@@ -221,6 +232,7 @@ seal_check(GuardProgram *p, int index, const char *sealed)
     case CHECK_TYPE: /* the last leg is still open */
         add_word(&p->seal, &p->values[check->node]->ob_type, (uint64_t)(uintptr_t)check->expected, -1);
         p->seal.leg[p->seal.nleg - 1].nword++;
+        p->seal.leg[p->seal.nleg - 1].nbrief++;
         return true;
     default:
         return false;
@@ -233,16 +245,19 @@ allocate(GuardProgram *p)
     Seal *seal = &p->seal;
     int words = WORDS_OF_BLOCK * p->nblock + p->nalways;
     seal->word = PyMem_Calloc(words + 1, sizeof(Word));
+    seal->brief = PyMem_Calloc(words + 1, sizeof(Word));
     seal->cause = PyMem_Calloc(words + 1 + p->nalways, sizeof(int));
+    seal->brief_cause = PyMem_Calloc(words + 1, sizeof(int));
     seal->leg = PyMem_Calloc(p->nblock + 1, sizeof(Leg));
     seal->classes = PyMem_Calloc(p->nblock + 1, sizeof(SealedClass));
-    seal->seen = PyMem_Calloc(p->ntensor + 1, sizeof(Seen));
+    seal->seen = PyMem_Calloc(p->ntensor + SEEN_BEHIND, sizeof(Seen));
     seal->check_of = PyMem_Calloc(p->ntensor + 1, sizeof(int));
     seal->image = PyMem_Calloc(p->ntensor + 1, sizeof(Image));
     seal->rest = PyMem_Calloc(p->nalways + 1, sizeof(int));
+    seal->others = PyMem_Calloc(p->ninput + 1, sizeof(int));
     seal->distinct = PyMem_Calloc(p->ndistinct + 1, sizeof(SealedDistinct));
-    return seal->word && seal->cause && seal->leg && seal->classes && seal->seen && seal->check_of && seal->image
-           && seal->rest && seal->distinct;
+    return seal->word && seal->brief && seal->cause && seal->brief_cause && seal->leg && seal->classes && seal->seen
+           && seal->check_of && seal->image && seal->rest && seal->distinct && seal->others;
 }
 
 /* The checks that the seal does not decide, each with the leg that reads its node: what concerns arguments,
@@ -278,6 +293,28 @@ seal_checks(GuardProgram *p, const Plan *plan)
     }
 }
 
+/* Which inputs are taken over as their tensors are compared; `room` is by node. */
+static void
+seal_inputs(GuardProgram *p, int *room)
+{
+    Seal *seal = &p->seal;
+    for (int i = 0; i < p->nnode; i++) {
+        room[i] = -1;
+    }
+    for (int i = 0; i < seal->nseen; i++) {
+        room[p->check[seal->check_of[i]].node] = i;
+    }
+    for (int i = 0; i < p->ninput; i++) {
+        int seen = room[p->input[i]];
+        if (seen >= 0 && seal->seen[seen].place < 0) {
+            seal->seen[seen].place = i;
+        }
+        else {
+            seal->others[seal->nother++] = i;
+        }
+    }
+}
+
 /* An ordinary walk has just held: make the seal, if it is time. Fails silently for want of memory. */
 void
 seal_after_walk(GuardProgram *p)
@@ -295,8 +332,12 @@ seal_after_walk(GuardProgram *p)
     }
     Plan plan = {PyMem_Calloc(p->nnode + 1, 1), PyMem_Calloc(p->nnode + 1, 1), PyMem_Calloc(p->nnode + 1, sizeof(int))};
     if (plan.sealed != NULL && plan.leads_on != NULL && plan.leg != NULL && allocate(p)) {
+        dict_forget_changed(); /* before this seal asks for them to be watched */
+        seal->watched = true;
         seal_blocks(p, &plan);
+        seal->changes = dict_change_count;
         seal_checks(p, &plan);
+        seal_inputs(p, plan.leg);
         seal->whole = true;
     }
     PyMem_Free(plan.sealed);
@@ -319,6 +360,20 @@ seal_break(GuardProgram *p)
 static inline const Word *
 first_other_word(const Word *word, const Word *end)
 {
+    for (; end - word >= 4; word += 4) {
+        if (word[0].at[0] != word[0].word) {
+            return word;
+        }
+        if (word[1].at[0] != word[1].word) {
+            return word + 1;
+        }
+        if (word[2].at[0] != word[2].word) {
+            return word + 2;
+        }
+        if (word[3].at[0] != word[3].word) {
+            return word + 3;
+        }
+    }
     while (word < end && *word->at == word->word) {
         word++;
     }
@@ -326,16 +381,16 @@ first_other_word(const Word *word, const Word *end)
 }
 
 static SealState
-legs_hold(Walk *walk)
+legs_hold(Walk *walk, bool brief)
 {
     GuardProgram *p = walk->program;
-    const Word *word = p->seal.word;
+    const Word *word = brief ? p->seal.brief : p->seal.word;
     const int *rest = p->seal.rest;
     for (const Leg *leg = p->seal.leg, *last = leg + p->seal.nleg; leg < last; leg++) {
-        const Word *end = word + leg->nword;
+        const Word *end = word + (brief ? leg->nbrief : leg->nword);
         word = first_other_word(word, end);
         if (word < end) {
-            int cause = p->seal.cause[word - p->seal.word];
+            int cause = brief ? p->seal.brief_cause[word - p->seal.brief] : p->seal.cause[word - p->seal.word];
             if (cause >= 0) {
                 p->block[cause].breaks++;
             }
@@ -351,6 +406,23 @@ legs_hold(Walk *walk)
         }
     }
     return SEAL_HOLDS;
+}
+
+/* With all dictionaries watched and none changed, the rest of the words will do. */
+static SealState
+words_hold(Walk *walk)
+{
+    Seal *seal = &walk->program->seal;
+    uint64_t changes = dict_change_count;
+    bool brief = seal->watched && seal->changes == changes;
+    if (!brief) {
+        dict_forget_changed();
+    }
+    SealState state = legs_hold(walk, brief);
+    if (state == SEAL_HOLDS) {
+        seal->changes = changes;
+    }
+    return state;
 }
 
 static bool
@@ -391,7 +463,7 @@ all_hold(Walk *walk)
             return SEAL_BROKEN;
         }
     }
-    SealState state = legs_hold(walk);
+    SealState state = words_hold(walk);
     if (state != SEAL_HOLDS) {
         return state;
     }
@@ -400,10 +472,19 @@ all_hold(Walk *walk)
             return SEAL_FAILS;
         }
     }
-    const Seen *end = seal->seen + seal->nseen, *changed = seen_first_change(seal->seen, end);
+    const Seen *end = seal->seen + seal->nseen, *changed = seen_first_change(seal->seen, end, seal->image, walk->inputs);
     if (changed < end) {
+        for (const Seen *seen = seal->seen; seen < changed; seen++) {
+            if (seen->place >= 0) { /* not the last reference: it was found where it is kept */
+                Py_CLEAR(walk->inputs[seen->place]);
+            }
+        }
         p->restless[seal->check_of[changed - seal->seen]]++;
         return SEAL_BROKEN;
+    }
+    for (int i = 0; i < seal->nother; i++) {
+        int place = seal->others[i];
+        walk->inputs[place] = Py_NewRef(p->values[p->input[place]]);
     }
     return SEAL_HOLDS;
 }

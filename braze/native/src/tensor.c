@@ -167,6 +167,8 @@ tensor_spec_clear(TensorSpec *spec)
     Py_CLEAR(spec->python);
     PyMem_Free(spec->dims);
     PyMem_Free(spec->plain);
+    PyMem_Free(spec->image);
+    spec->image = NULL;
     spec->dims = NULL;
     spec->plain = NULL;
 }
@@ -211,12 +213,9 @@ holds_through_python(const TensorSpec *spec, PyObject *value, Symbols *symbols)
     return holds;
 }
 
-bool
-tensor_holds(const TensorSpec *spec, PyObject *value, Symbols *symbols)
+static bool
+holds_by_calls(const TensorSpec *spec, PyObject *value, Symbols *symbols)
 {
-    if (spec->type == NULL) {
-        return holds_through_python(spec, value, symbols);
-    }
     if (Py_TYPE(value) != spec->type) {
         return false;
     }
@@ -252,6 +251,24 @@ tensor_holds(const TensorSpec *spec, PyObject *value, Symbols *symbols)
     return torch.get_device_type(handle, &device) == 0 && device == spec->device_type
            && (spec->device_index < 0
                || (torch.get_device_index(handle, &device) == 0 && device == spec->device_index));
+}
+
+bool
+tensor_holds(TensorSpec *spec, PyObject *value, Symbols *symbols)
+{
+    if (spec->type == NULL) {
+        return holds_through_python(spec, value, symbols);
+    }
+    if (spec->image != NULL && image_holds(spec->image, value)) {
+        return true;
+    }
+    if (!holds_by_calls(spec, value, symbols)) {
+        return false;
+    }
+    if (spec->exact) {
+        spec->image = image_again(spec->image, value, spec->requires_grad);
+    }
+    return true;
 }
 
 /* -- the state of the process and the thread --------------------------------------------------------- */
