@@ -27,6 +27,8 @@ class Case:
     minds_compilers: bool = False
     #: what a compiler is given is computed in another order: allowed difference
     rounding: float = 0.0
+    #: numbers and sizes that only the data tell are symbols of the graph: without that it breaks
+    decided_by_data: bool = False
 
     def make(self) -> nn.Module:
         """The model with random weights, the same ones each time."""

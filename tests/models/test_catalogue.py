@@ -12,7 +12,7 @@ from tests.models.exceptions import EXCEPTIONS
 TRANSFORMERS = (*language.CASES, *vision.CASES, *mixed.CASES)
 CASES = (*TRANSFORMERS, *pictures_timm.CASES)
 KERNELS = (
-    "bert-classify deberta-v2 modernbert gpt2 llama-labels gemma2 falcon falcon_h1 mamba2 lfm2 t5 bart"
+    "bert-classify deberta-v2 modernbert xlm xmod jetmoe gpt2 llama-labels gemma2 falcon falcon_h1 mamba2 lfm2 t5 bart"
     " vit swinv2 convnextv2 mobilenet_v2 wav2vec2 whisper clip patchtst"
     " resnet18 mobilenetv3_small_050 levit_128s regnety_002 poolformer_s12"
 ).split()

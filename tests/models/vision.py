@@ -61,5 +61,5 @@ CASES = (
     Case("vivit", "VivitForVideoClassification", dict(_VIT, num_frames=4, tubelet_size=[2, 8, 8]), video()),
     Case("timesformer", "TimesformerForVideoClassification", dict(_VIT, num_frames=4), video()),
     Case("sam-vision", "SamVisionModel", dict(_VIT, output_channels=16, window_size=2, global_attn_indexes=[1]), picture()),
-    Case("superpoint", "SuperPointForKeypointDetection", dict(encoder_hidden_sizes=[8, 8, 8, 8], decoder_hidden_size=16, keypoint_decoder_dim=65, descriptor_decoder_dim=16), picture()),
+    Case("superpoint", "SuperPointForKeypointDetection", dict(encoder_hidden_sizes=[8, 8, 8, 8], decoder_hidden_size=16, keypoint_decoder_dim=65, descriptor_decoder_dim=16), picture(), decided_by_data=True),
 )  # fmt: skip
