@@ -77,9 +77,10 @@ def nll_loss_backward(
         each = aten.mul.Tensor(each, _weights(weight, safe))
     zero = aten.full.default([], 0.0, dtype=each.dtype, device=x.device)
     each = aten.where.self(kept, aten.neg.default(each), zero)
-    classes = aten.arange.start_step(0, x.shape[dim], 1, dtype=torch.int64, device=x.device)
+    # narrow numbers compare as many at a time as the gradient has
+    classes = aten.arange.start_step(0, x.shape[dim], 1, dtype=torch.int32, device=x.device)
     classes = aten.view.default(classes, [x.shape[dim], *[1] * (x.dim() - dim - 1)])
-    hit = aten.eq.Tensor(aten.unsqueeze.default(cast(safe, torch.int64), dim), classes)
+    hit = aten.eq.Tensor(aten.unsqueeze.default(cast(safe, torch.int32), dim), classes)
     return cast(aten.where.self(hit, aten.unsqueeze.default(each, dim), zero), x.dtype)
 
 

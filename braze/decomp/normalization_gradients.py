@@ -29,6 +29,11 @@ def _of_rows(grad: Tensor, y: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
     return aten.mul.Tensor(aten.sub.Tensor(level, tilt), rstd)
 
 
+def _normalized(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
+    """The normalized values; computed again for each use, as kernels apart would else hand them on in memory."""
+    return aten.mul.Tensor(aten.sub.Tensor(x, mean), rstd)
+
+
 def _with_rank(statistic: Tensor, rank: int) -> Tensor:
     """A statistic of rows as wide numbers with as many dims as the rows have."""
     wide = widened(statistic)
@@ -51,14 +56,14 @@ def native_layer_norm_backward(
         return NotImplemented
     lead = x.dim() - len(shape)
     dims, rows = list(range(lead, x.dim())), list(range(lead))
-    dy, scale = widened(grad), _with_rank(rstd, x.dim())
-    y = aten.mul.Tensor(aten.sub.Tensor(widened(x), _with_rank(mean, x.dim())), scale)
+    dy, wide = widened(grad), widened(x)
+    centre, scale = _with_rank(mean, x.dim()), _with_rank(rstd, x.dim())
     dx = dw = db = None
     if mask[0]:
         weighted = dy if weight is None else aten.mul.Tensor(dy, widened(weight))
-        dx = cast(_of_rows(weighted, y, scale, dims), x.dtype)
+        dx = cast(_of_rows(weighted, _normalized(wide, centre, scale), scale, dims), x.dtype)
     if mask[1] and weight is not None:
-        dw = cast(_sum(aten.mul.Tensor(dy, y), rows), weight.dtype)
+        dw = cast(_sum(aten.mul.Tensor(dy, _normalized(wide, centre, scale)), rows), weight.dtype)
     if mask[2] and bias is not None:
         db = cast(_sum(dy, rows), bias.dtype)
     return dx, dw, db
@@ -79,14 +84,15 @@ def fused_rms_norm_backward(
     lead = x.dim() - len(shape)
     dims, rows = list(range(lead, x.dim())), list(range(lead))
     dy, scale = widened(grad), _with_rank(rstd, x.dim())
-    y = aten.mul.Tensor(widened(x), scale)
+    wide = widened(x)
     dx = dw = None
     if mask[0]:
         weighted = dy if weight is None else aten.mul.Tensor(dy, widened(weight))
+        y = aten.mul.Tensor(wide, scale)
         tilt = aten.mul.Tensor(y, _mean(aten.mul.Tensor(weighted, y), dims))
         dx = cast(aten.mul.Tensor(aten.sub.Tensor(weighted, tilt), scale), x.dtype)
     if mask[1] and weight is not None:
-        dw = cast(_sum(aten.mul.Tensor(dy, y), rows), weight.dtype)
+        dw = cast(_sum(aten.mul.Tensor(dy, aten.mul.Tensor(wide, scale)), rows), weight.dtype)
     return dx, dw
 
 
@@ -109,7 +115,6 @@ def native_group_norm_backward(
     split = [n, groups, channels // groups, spread]
     dy, values = (aten.reshape.default(widened(t), split) for t in (grad, x))
     centre, scale = (aten.view.default(widened(t), [n, groups, 1, 1]) for t in (mean, rstd))
-    y = aten.mul.Tensor(aten.sub.Tensor(values, centre), scale)
     dx = dw = db = None
     if mask[0]:
         weighted = dy
@@ -117,13 +122,21 @@ def native_group_norm_backward(
             weighted = aten.mul.Tensor(
                 dy, aten.view.default(widened(weight), [groups, channels // groups, 1])
             )
-        dx = cast(aten.view.default(_of_rows(weighted, y, scale, [2, 3]), list(x.shape)), x.dtype)
+        dx = cast(
+            aten.view.default(
+                _of_rows(weighted, _normalized(values, centre, scale), scale, [2, 3]), list(x.shape)
+            ),
+            x.dtype,
+        )
     if mask[1]:
         kept = x.dtype if weight is None else weight.dtype
-        dw = cast(aten.view.default(_sum(aten.mul.Tensor(dy, y), [0, 3]), [channels]), kept)
+        # along memory first, then the few sums of each sample
+        product = _sum(aten.mul.Tensor(dy, aten.sub.Tensor(values, centre)), [3], True)
+        dw = _sum(aten.mul.Tensor(product, scale), [0, 3])
+        dw = cast(aten.view.default(dw, [channels]), kept)
     if mask[2]:
         kept = x.dtype if weight is None else weight.dtype
-        db = cast(aten.view.default(_sum(dy, [0, 3]), [channels]), kept)
+        db = cast(aten.view.default(_sum(_sum(dy, [3]), [0]), [channels]), kept)
     return dx, dw, db
 
 
@@ -155,10 +168,10 @@ def native_batch_norm_backward(
     per_channel = [1, x.shape[1], *[1] * (x.dim() - 2)]
     dims = [0, *range(2, x.dim())]
     dy = widened(grad)
-    centred = aten.sub.Tensor(widened(x), aten.view.default(mean, per_channel))
+    wide, centre = widened(x), aten.view.default(mean, per_channel)
     needs_sums = train and mask[0]
     total = _sum(dy, dims) if mask[2] or needs_sums else None
-    dot = _sum(aten.mul.Tensor(dy, centred), dims) if mask[1] or needs_sums else None
+    dot = _sum(aten.mul.Tensor(dy, aten.sub.Tensor(wide, centre)), dims) if mask[1] or needs_sums else None
     kept = x.dtype if weight is None else weight.dtype
     dx = dw = db = None
     if mask[0]:
@@ -168,7 +181,8 @@ def native_batch_norm_backward(
             tilt = aten.div.Scalar(aten.mul.Tensor(dot, aten.mul.Tensor(invstd, invstd)), count)
             level = aten.div.Scalar(total, count)
             tilt, level = (aten.view.default(t, per_channel) for t in (tilt, level))
-            dy = aten.sub.Tensor(aten.sub.Tensor(dy, level), aten.mul.Tensor(centred, tilt))
+            tilted = aten.mul.Tensor(aten.sub.Tensor(wide, centre), tilt)
+            dy = aten.sub.Tensor(aten.sub.Tensor(dy, level), tilted)
         dx = cast(aten.mul.Tensor(dy, aten.view.default(scale, per_channel)), x.dtype)
     if mask[1] and dot is not None:
         dw = cast(aten.mul.Tensor(dot, invstd), kept)

@@ -281,7 +281,7 @@ def _same_layout(sizes: Sequence[Expr], have: Sequence[Expr], want: Sequence[Exp
 
 
 def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
-    """For every node that an output or an effect depends on: how many such nodes read it."""
+    """For every node that an output or an effect depends on: how many such nodes read it, but for a few elements."""
     readers: dict[torch.fx.Node, int] = {}
     for node in reversed(graph.nodes):
         if (
@@ -291,8 +291,16 @@ def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
         ):
             readers.setdefault(node, 0)
             for read in node.all_input_nodes:
-                readers[read] = readers.get(read, 0) + 1
+                readers[read] = readers.get(read, 0) + (not _picks_few(node, read))
     return readers
+
+
+def _picks_few(node: torch.fx.Node, read: torch.fx.Node) -> bool:
+    """Whether a node gathers so few elements of another that it may as well compute those anew."""
+    if node.target is not torch.ops.aten.gather.default or node.args[0] is not read:
+        return False
+    taken, whole = node.meta["val"].numel(), read.meta["val"].numel()
+    return type(taken) is int and type(whole) is int and 16 * taken <= whole
 
 
 def _has_effect(target: Any) -> bool:
