@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import overhead, report, run
+from benchmarks import optimizer, overhead, report, run
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
@@ -21,8 +21,12 @@ MODELS = (
 def main() -> int:
     """Measure, print a table, keep the numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suite", choices=("models", "overhead", "compile_time"))
-    parser.add_argument("--impls", default=",".join(IMPLS), help="of eager, torch, braze (default: all)")
+    parser.add_argument("suite", choices=("models", "overhead", "compile_time", "optimizer"))
+    parser.add_argument(
+        "--impls",
+        default=",".join(IMPLS),
+        help="of eager, torch, braze; for optimizer of loop, foreach, fused, torch, braze (default: all)",
+    )
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)} (default: all)")
     parser.add_argument(
         "--rounds", type=int, default=0, help="interleaved rounds (default: 7; compile_time: 1)"
@@ -30,9 +34,14 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="about how long each model runs per implementation"
     )
+    parser.add_argument(
+        "--phase", choices=("inference", "training"), default="inference",
+        help="models: a call under no_grad, or forward and backward (default: inference)",
+    )  # fmt: skip
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
-    impls = _chosen(parser, arguments.impls, IMPLS)
+    known = optimizer.IMPLS if arguments.suite == "optimizer" else IMPLS
+    impls = known if arguments.impls == ",".join(IMPLS) else _chosen(parser, arguments.impls, known)
     models = _chosen(parser, arguments.models, MODELS)
     # a file or a log takes a wide table
     console = Console(width=None if sys.stdout.isatty() else 170)
@@ -42,8 +51,11 @@ def main() -> int:
         progress.print(f"[dim]{what}", highlight=False)
 
     if arguments.suite == "models":
-        rows = run.run_models(impls, models, arguments.rounds or 7, arguments.seconds, say)
+        rows = run.run_models(impls, models, arguments.rounds or 7, arguments.seconds, say, arguments.phase)
         table = report.models_table(rows, impls)
+    elif arguments.suite == "optimizer":
+        rows = optimizer.run_optimizer(impls, arguments.rounds or 15, say)
+        table = optimizer.optimizer_table(rows, impls)
     elif arguments.suite == "overhead":
         rows = run.run_overhead(impls, tuple(overhead.CASES), arguments.rounds or 15, say)
         table = report.overhead_table(rows, impls, overhead.CASES, overhead.BARE)

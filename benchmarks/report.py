@@ -57,7 +57,7 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
             table.add_column(f"{impl}\ngraphs, breaks", justify="right")
             table.add_column(f"{impl}\ncompile s", justify="right")
     speeds: dict[str, list[float]] = {impl: [] for impl in impls}
-    for model, here in _grouped(rows, "model"):
+    for model, here in grouped(rows, "model"):
         eager = here.get("eager", {})
         cells = []
         for impl in impls:
@@ -97,7 +97,7 @@ def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str], 
     walked = [impl for impl in impls if any("walk_us" in row for row in rows if row["impl"] == impl)]
     for impl in walked:
         table.add_column(f"{impl}: guard walk", justify="right")
-    for case, here in _grouped(rows, "case"):
+    for case, here in grouped(rows, "case"):
         eager = here.get("eager", {}).get("microseconds")
         cells = []
         for impl in impls:
@@ -128,7 +128,7 @@ def compile_time_table(rows: list[Row], impls: Sequence[str]) -> Table:
     for title in kinds.values():
         table.add_column(title, justify="right", no_wrap=True)
     ratios: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for model, here in _grouped(rows, "model"):
+    for model, here in grouped(rows, "model"):
         cells = []
         for kind in kinds:
             taken = [f"{here[impl][kind]:.2f}" if kind in here.get(impl, {}) else "failed" for impl in shown]
@@ -170,7 +170,8 @@ def _error(row: Row) -> str:
     return f"{row['error'] / row['eager_error']:.2f}" if row["eager_error"] else f"{row['error']:.1e}"
 
 
-def _grouped(rows: list[Row], key: str) -> Iterable[tuple[str, dict[str, Row]]]:
+def grouped(rows: list[Row], key: str) -> Iterable[tuple[str, dict[str, Row]]]:
+    """Rows by a key's value, in order, each as implementation -> row."""
     groups: dict[str, dict[str, Row]] = {}
     for row in rows:
         groups.setdefault(row[key], {})[row["impl"]] = row

@@ -125,7 +125,12 @@ def attempt(row: Row, work: Callable[[], Answer]) -> Answer | None:
 
 
 def run_models(
-    impls: Sequence[str], models: Sequence[str], rounds: int, seconds: float, say: Callable[[str], None]
+    impls: Sequence[str],
+    models: Sequence[str],
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+    phase: str = "inference",
 ) -> list[Row]:
     """Steady state, first call, correctness and graph counts of each model."""
     team = Team(impls)
@@ -138,7 +143,11 @@ def run_models(
                 row = here[impl] = {"model": model, "impl": impl}
                 rows.append(row)
                 child = team.child(impl)
-                for do, arguments in (("load", {"model": model}), ("compile", {}), ("check", {})):
+                for do, arguments in (
+                    ("load", {"model": model, "phase": phase}),
+                    ("compile", {}),
+                    ("check", {}),
+                ):
                     answer = attempt(row, lambda: child.ask(do, **arguments))
                     if answer is None:
                         break

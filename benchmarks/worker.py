@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import overhead, zoo
+from benchmarks import optimizer, overhead, zoo
 
 
 class Worker:
@@ -31,16 +31,32 @@ class Worker:
         self.model: nn.Module | None = None
         self.inputs: dict[str, Any] = {}
         self.call: Callable[..., Any] | None = None
+        self.training = False
 
-    def load(self, model: str) -> dict[str, Any]:
-        """Build a model and call it once in eager mode, so that nothing later pays for lazy set-up."""
+    def load(self, model: str, phase: str = "inference") -> dict[str, Any]:
+        """Build a model and call it once in eager mode, so that nothing later pays for lazy set-up.
+
+        In phase "training" it is in train mode, with all dropout at 0, so that results can be compared.
+        """
         self.model = self.call = None
         gc.collect()
         reset(self.impl)
         self.model, self.inputs = zoo.CASES[model].make()
-        with torch.no_grad():
-            self.model(**self.inputs)
+        self.training = phase == "training"
+        if self.training:
+            zoo.without_dropout(self.model.train())
+        self.run(self.model)
         return {"parameters": sum(p.numel() for p in self.model.parameters())}
+
+    def run(self, call: Callable[..., Any]) -> None:
+        """One inference, or one forward and backward from empty gradients."""
+        assert self.model is not None
+        if not self.training:
+            with torch.no_grad():
+                call(**self.inputs)
+            return
+        self.model.zero_grad(set_to_none=True)
+        loss_of(call(**self.inputs)).backward()
 
     def compile(self, backend: str | None = None) -> dict[str, Any]:
         """Compile; seconds of the first call less those of a later one, number of graphs and of breaks."""
@@ -49,8 +65,7 @@ class Worker:
         with counts:
             start = time.perf_counter()
             self.call = compiled(self.impl, self.model, backend)
-            with torch.no_grad():
-                self.call(**self.inputs)
+            self.run(self.call)
             seconds = time.perf_counter() - start
         later = statistics.median(self.time(5)["seconds"])
         return {
@@ -61,28 +76,39 @@ class Worker:
         }
 
     def check(self) -> dict[str, Any]:
-        """Error against a float64 run of the same model: ours, and eager's."""
+        """Error against a float64 run of the same model: ours, and eager's; of outputs, or of loss and gradients."""
         assert self.model is not None and self.call is not None
-        with torch.no_grad():
-            exact = list(tensors(copy.deepcopy(self.model).double()(**as_double(self.inputs))))
-            ours = list(tensors(self.call(**self.inputs)))
-            eager = list(tensors(self.model_call()))
+        double = copy.deepcopy(self.model).double()
+        exact = self.results(double, double, as_double(self.inputs))
+        ours = self.results(self.call, self.model, self.inputs)
+        eager = self.results(self.model, self.model, self.inputs)
         return {"error": error(ours, exact), "eager_error": error(eager, exact), "outputs": len(ours)}
 
-    def model_call(self) -> Any:
-        """An eager call of the model."""
-        assert self.model is not None
-        return self.model(**self.inputs)
+    def results(
+        self, call: Callable[..., Any], model: nn.Module, inputs: dict[str, Any]
+    ) -> list[torch.Tensor]:
+        """The floating-point outputs of a call; in training the loss, then the gradient of each parameter."""
+        if not self.training:
+            with torch.no_grad():
+                return list(tensors(call(**inputs)))
+        state = copy.deepcopy(model.state_dict())
+        model.zero_grad(set_to_none=True)
+        loss = loss_of(call(**inputs))
+        loss.backward()
+        model.load_state_dict(state)
+        found = [loss.detach()]
+        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        model.zero_grad(set_to_none=True)
+        return found
 
     def time(self, calls: int) -> dict[str, Any]:
         """Seconds of each of some calls."""
         assert self.call is not None
         spent = []
-        with torch.no_grad():
-            for _ in range(calls):
-                start = time.perf_counter()
-                self.call(**self.inputs)
-                spent.append(time.perf_counter() - start)
+        for _ in range(calls):
+            start = time.perf_counter()
+            self.run(self.call)
+            spent.append(time.perf_counter() - start)
         return {"seconds": spent}
 
     def reset(self) -> dict[str, Any]:
@@ -95,6 +121,11 @@ class Worker:
         """Prepare a small function; the answer is what one warm call takes, and what its guard walk takes."""
         self.loop, walk = overhead.prepare(self.impl, case)
         return {"seconds": self.loop(200), "walk": walk}
+
+    def optimizer(self, case: str) -> dict[str, Any]:
+        """Prepare an optimizer; the answer is what its first step took, and what the bytes moved take at least."""
+        self.loop, first, floor = optimizer.prepare(self.impl, case)
+        return {"first_seconds": first, "floor_seconds": floor}
 
     def loops(self, calls: int) -> dict[str, Any]:
         """Seconds per call of the prepared small function."""
@@ -170,6 +201,13 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors(item)
 
 
+def loss_of(outputs: Any) -> torch.Tensor:
+    """One number of the first floating-point output: logits, or hidden states."""
+    first = next(tensors(outputs if not hasattr(outputs, "to_tuple") else outputs.to_tuple()))
+    weights = torch.linspace(-1, 1, first.shape[-1], dtype=first.dtype, device=first.device)
+    return (first * weights).tanh().square().mean()
+
+
 def as_double(inputs: dict[str, Any]) -> dict[str, Any]:
     """Inputs with floating-point tensors in float64."""
     return {
@@ -183,11 +221,13 @@ def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     if len(found) != len(exact):
         return float("inf")
     worst = 0.0
-    for a, b in zip(found, exact):
+    scales = [float(b.square().mean().sqrt()) for b in exact]
+    # a gradient that is zero by symmetry (a bias of keys) is as exact as the others are large
+    least = 1e-6 * max(scales, default=0.0) + 1e-30
+    for a, b, scale in zip(found, exact, scales):
         if a.shape != b.shape:
             return float("inf")
-        scale = b.square().mean().sqrt().clamp_min(1e-30)
-        worst = max(worst, float((a.double() - b).square().mean().sqrt() / scale))
+        worst = max(worst, float((a.double() - b).square().mean().sqrt()) / max(scale, least))
     return worst
 
 

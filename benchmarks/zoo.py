@@ -34,6 +34,16 @@ class Case:
         return model.eval(), inputs
 
 
+def without_dropout(model: nn.Module) -> None:
+    """Every probability of dropping something at 0: layers, and the numbers that attention reads by name."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and ("drop" in name or name == "p"):
+                setattr(module, name, 0.0)
+
+
 def _from_config(model: str, config: str, **fields: Any) -> nn.Module:
     transformers = importlib.import_module("transformers")
     return getattr(transformers, model)(getattr(transformers, config)(**fields))

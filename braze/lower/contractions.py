@@ -12,7 +12,7 @@ from braze.lower.pointwise_core import broadcast_index
 from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
 from braze.lower.views import permute_value, reshape_value
-from braze.symbolic.expr import ONE, ZERO, axis_symbol, known_le, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, axis_symbol, known_le, linear
 
 
 @lowering(aten.linear.default)
@@ -46,18 +46,21 @@ def mm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
 def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
     """The template's call, or None where it does not apply.
 
-    Applies when 1. the option is on and all is float32 on the CPU, 2. ``b`` is a matrix in a CONSTANT buffer
-    with known sizes, 3. the rows of ``a`` lie, or can be laid, at one stride.
+    Applies when 1. the option is on and all is float32 on the CPU, 2. ``b`` is a matrix of known sizes, in a
+    CONSTANT buffer or worth packing in each call, 3. the rows of ``a`` lie, or can be laid, at one stride.
     """
     if not g.ctx.options.gemm_template or g.ctx.target.kind != "cpu":
         return None
     values = [v for v in (a, b, bias) if v is not None]
     if any(v.dtype is not DType.F32 or v.device != "cpu" for v in values):
         return None
-    view = b.view
-    if view is None or g.buffers[view.buffer].kind is not BufferKind.CONSTANT or b.rank != 2:
+    if b.rank != 2:
         return None
     k, n = b.sizes
+    constant = b.view is not None and g.buffers[b.view.buffer].kind is BufferKind.CONSTANT
+    if not constant and not _worth_packing(numel(a.sizes[:-1]), k, n):
+        return None
+    view = b.view if b.view is not None and constant else g.realize(b)
     if (
         k.value is None
         or n.value is None
@@ -87,7 +90,7 @@ def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
             (left, view),
             axes,
             (store,),
-            True,
+            constant,
             "cpu",
             (g.op_name,),
             g.origin,
@@ -96,9 +99,22 @@ def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
     return reshape_value(g, g.lazy(buffer), out_sizes)
 
 
+#: fewer rows than this do not pay for packing the other matrix; one of more bytes than this is ATen's
+FEW_ROWS, MANY_BYTES = 64, 64 << 20
+
+
+def _worth_packing(rows: Expr, k: Expr, n: Expr) -> bool:
+    """Whether a product of a matrix that changes with each call should be the template's."""
+    if k.value is None or n.value is None or k.value * n.value * 4 > MANY_BYTES:
+        return False
+    return n.value >= 16 and k.value >= 16 and (rows.value is None or rows.value >= FEW_ROWS)
+
+
 def _as_rows(g: ProgramBuilder, a: Lazy) -> BufferView:
-    """The matrix with contiguous rows; copied only if its rows are not."""
+    """The matrix with contiguous rows, or columns; copied only if neither is."""
     view = g.realize(a)
+    if view.strides[0] is ONE and known_le(view.sizes[0], view.strides[1]):
+        return view
     if view.strides[1] is ONE and (view.sizes[0] is ONE or known_le(view.sizes[1], view.strides[0])):
         return view
     if view.sizes[1] is ONE and view.strides[0] is ONE:

@@ -22,13 +22,26 @@ from tests.codegen.c_bench import Bench, axis, call, const, load, op, result
 F = DType.F32
 
 
-def gemm(bench, m: int | Expr, n: int, k: int, *, transposed=True, epilogue="bias", row=None, constant=True):
+def gemm(
+    bench,
+    m: int | Expr,
+    n: int,
+    k: int,
+    *,
+    transposed=True,
+    epilogue="bias",
+    row=None,
+    constant=True,
+    by=None,
+):
     """The kernel of C[m, n] = A[m, k] @ B[k, n], then the epilogue."""
     i, j = axis("m", m), axis("n", n)
     kinds = {"w": BufferKind.CONSTANT if constant else BufferKind.INPUT}
     names = ("a", "w", "bias", "c", "res")
     buffers = {x: Buffer(x, F, (ONE,), (ONE,), "cpu", kinds.get(x, BufferKind.INPUT)) for x in names}
     a = BufferView("a", (as_expr(m), as_expr(k)), (as_expr(row or k), ONE), as_expr(3 if row else 0), F)
+    if by is not None:
+        a = BufferView("a", (as_expr(m), as_expr(k)), (ONE, as_expr(by)), as_expr(3), F)
     strides = (ONE, as_expr(k)) if transposed else (as_expr(n), ONE)
     b = BufferView("w", (as_expr(k), as_expr(n)), strides, ZERO, F)
     value, at = result(0, F), i.symbol * n + j.symbol
@@ -58,19 +71,21 @@ def multiply(bench, text, tensors, sizes=None):
     call(library, text, every, sizes or {})
 
 
-def check(bench, m, n, k, *, epilogue="bias", transposed=True, row=None, symbolic=False, constant=True):
+def check(
+    bench, m, n, k, *, epilogue="bias", transposed=True, row=None, symbolic=False, constant=True, by=None
+):
     text = gemm(
         bench, Symbol("s0", 0) if symbolic else m, n, k,
-        epilogue=epilogue, transposed=transposed, row=row, constant=constant,
+        epilogue=epilogue, transposed=transposed, row=row, constant=constant, by=by,
     )  # fmt: skip
-    a, w = torch.randn(3 + m * (row or k)), torch.randn(n, k)
+    a, w = torch.randn(3 + (k * by if by else m * (row or k))), torch.randn(n, k)
     bias, res = torch.randn(n), torch.randn(m, n)
     c = torch.full((m * n + 1,), 7.0)
     stored = w.flatten() if transposed else w.t().contiguous().flatten()
     multiply(
         bench, text, {"a": a, "w": stored, "bias": bias, "res": res, "c": c}, {"s0": m} if symbolic else {}
     )
-    left = a.as_strided((m, k), (row or k, 1), 3 if row else 0).double()
+    left = a.as_strided((m, k), (1, by) if by else (row or k, 1), 3 if row or by else 0).double()
     exact = left @ w.double().t()
     if epilogue != "none":
         exact = exact + bias.double()
@@ -117,6 +132,15 @@ def test_rows_apart_and_offset(native_bench):
 def test_weight_that_is_not_constant(bench):
     """Without a kept copy the kernel packs for itself."""
     check(bench, 30, 50, 20, constant=False)
+
+
+@pytest.mark.parametrize("shape", [(1, 50, 20), (30, 50, 20), (23, 100, 300), (131, 33, 1025)])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_columns_of_the_left_matrix_lie_together(bench, shape, symbolic):
+    """The gradient of a weight is the product of a transposed matrix, which is read as it lies."""
+    m, n, k = shape
+    check(bench, m, n, k, by=m, constant=False, symbolic=symbolic)
+    check(bench, m, n, k, by=m + 5, constant=True, symbolic=symbolic, epilogue="residual")
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

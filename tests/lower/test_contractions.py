@@ -38,8 +38,20 @@ def test_addmm_and_mm_with_a_parameter() -> None:
 
 
 def test_rows_without_contiguous_elements_are_laid_out() -> None:
-    program = check(torch.mm, torch.randn(8, 5).t(), torch.randn(8, 6), constants=[1])
+    program = check(torch.mm, torch.randn(5, 16)[:, ::2], torch.randn(8, 6), constants=[1])
     assert len(program.steps) == 2
+
+
+def test_a_transposed_matrix_is_read_as_it_lies() -> None:
+    program = check(torch.mm, torch.randn(8, 5).t(), torch.randn(8, 6), constants=[1])
+    assert len(program.steps) == 1
+
+
+def test_large_products_of_two_inputs_pack_in_each_call() -> None:
+    """As the gradients of linear layers are: dY.t() @ X, dY @ W."""
+    (call,) = templates(check(torch.mm, torch.randn(24, 70).t(), torch.randn(24, 20)))
+    assert not call.constant_b
+    assert not templates(lowered(torch.mm, [torch.randn(8, 24), torch.randn(24, 20)]))
 
 
 def test_rows_with_a_stride_are_taken_as_they_are() -> None:

@@ -1,7 +1,7 @@
 """The packed GEMM template: C = A @ B with the epilogue done on each tile of results.
 
 B lies in panels of ``columns`` columns, each stored row by row ([K][columns]), so that the inner loop reads
-it in order. A is read where it is. A micro-kernel keeps ``rows`` x ``columns`` results in registers; they go
+it in order. B is packed once where it is a constant, else in each call. A is read where it is. A micro-kernel keeps ``rows`` x ``columns`` results in registers; they go
 through a small tile in the first-level cache to the epilogue, which the vector emitter writes as it
 writes any loop. A task is one block of rows times one panel; threads take tasks as they get free.
 """
@@ -19,7 +19,7 @@ from braze.loops.ir import Buffer, DType, Node, Op, Store, TemplateCall
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
 from braze.support.record import record
-from braze.symbolic.expr import Expr, Symbol
+from braze.symbolic.expr import ONE, Expr, Symbol
 from braze.target import Target
 
 #: rows of K in one pass, so that a panel's part stays in the second-level cache
@@ -71,6 +71,8 @@ class _Gemm:
         self.m_axis, self.n_axis = call.axes
         self.k, self.n = _static(self.b.sizes[0]), _static(self.b.sizes[1])
         self.m = self.m_axis.extent
+        #: a matrix whose columns lie in one piece each, as the transpose of one that a forward has made
+        self.by_columns = self.a.strides[1] is not ONE and self.a.strides[0] is ONE
         self.tile = tiling(self.n, ctx.target)
         self.panels = -(-self.n // self.tile.columns)
         self.m_block = self._rows_of_a_task()
@@ -155,7 +157,7 @@ class _Gemm:
         columns, rows = tile.columns, tile.rows
         single = k <= _K_BLOCK
         held = rows if single else self.m_block
-        row = to_c(self.a.strides[0])
+        row, column = (to_c(e) for e in self.a.strides)
         out = [
             f"static void {self.name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"
         ]
@@ -182,7 +184,7 @@ class _Gemm:
                 f"      for (int64_t m = m0; m < m1; m += {rows}) {{",
                 f"        const int64_t count = m1 - m < {rows} ? m1 - m : {rows};",
                 *self._multiply(
-                    f"a + m*({row}) + k0",
+                    f"a + m*({row}) + k0*({column})",
                     f"bp + k0*{columns}",
                     "kn",
                     f"tile + (m - m0)*{columns}",
@@ -211,13 +213,14 @@ class _Gemm:
     def _multiply(self, a: str, b: str, k: str, c: str, again: str, indent: str) -> list[str]:
         """Calls of the micro-kernels: the full one, and what is left of the rows."""
         t = self.tile
-        lda = to_c(self.a.strides[0])
+        lda = to_c(self.a.strides[1 if self.by_columns else 0])
+        row = to_c(self.a.strides[0])
 
         def micro(rows: int) -> str:
-            return f"bz_gemm{rows}c{t.vectors}_f32x{t.lanes}"
+            return f"bz_gemm{rows}{'t' if self.by_columns else 'c'}{t.vectors}_f32x{t.lanes}"
 
         def call(rows: int, at: str = "") -> str:
-            moved = (f"{a} + {at}*({lda})", f"{c} + {at}*{t.columns}") if at else (a, c)
+            moved = (f"{a} + {at}*({row})", f"{c} + {at}*{t.columns}") if at else (a, c)
             return f"{micro(rows)}({k}, {moved[0]}, {lda}, {b}, {moved[1]}, {again});"
 
         known = self.m.value
@@ -289,10 +292,10 @@ class _Gemm:
             *out,
             f"  void *own[{count}];",
             f"  for (int i = 0; i < {count - 1}; ++i) own[i] = b[i];",
-            f"  own[{at}] = malloc({self.packed_bytes()});",
+            f"  own[{at}] = bz_borrow({self.packed_bytes()});",
             f"  {pack}(b[{at}], own[{at}], s);",
             "  " + run.format("own"),
-            f"  free(own[{at}]);",
+            f"  bz_return(own[{at}]);",
             "}",
         ]
 

@@ -6,14 +6,23 @@ from __future__ import annotations
 _CHAIN = 192
 
 
-def micro_kernel(rows: int, vectors: int, w: int) -> str:
-    """C of ``c[rows][vectors*w] (+)= a[rows][k] @ b[k][vectors*w]``, results in registers over k."""
+def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool = False) -> str:
+    """C of ``c[rows][vectors*w] (+)= a[rows][k] @ b[k][vectors*w]``, results in registers over k.
+
+    ``lda`` is from row to row of a, or, if a lies ``by_columns``, from column to column.
+    """
+    if by_columns:
+        pointers = [f"  const float *const a{r} = a + {r};" for r in range(rows)]
+        element, kind = "a{}[i*lda]", "t"
+    else:
+        pointers = [f"  const float *const a{r} = a + {r}*lda;" for r in range(rows)]
+        element, kind = "a{}[i]", "c"
     t, cells = f"f32x{w}", [(r, v) for r in range(rows) for v in range(vectors)]
     at = {(r, v): f"*({t}u *)(c + {(r * vectors + v) * w})" for r, v in cells}
     lines = [
-        f"static __attribute__((noinline)) void bz_gemm{rows}c{vectors}_{t}(",
+        f"static __attribute__((noinline)) void bz_gemm{rows}{kind}{vectors}_{t}(",
         "    int64_t k, const float *a, int64_t lda, const float *b, float *c, int again) {",
-        *(f"  const float *const a{r} = a + {r}*lda;" for r in range(rows)),
+        *pointers,
         "  for (int64_t i = 0; i < k; again = 1) {",
         f"    const int64_t stop = i + {_CHAIN * 4 // 3} < k ? i + {_CHAIN} : k;",
         f"    {t} " + ", ".join(f"s{r}_{v} = {{}}" for r, v in cells) + ";",
@@ -21,7 +30,7 @@ def micro_kernel(rows: int, vectors: int, w: int) -> str:
         *(f"      const {t} b{v} = *(const {t}u *)(b + {v * w});" for v in range(vectors)),
     ]
     for r in range(rows):
-        lines.append(f"      const {t} x{r} = bz_splat_{t}(a{r}[i]);")
+        lines.append(f"      const {t} x{r} = bz_splat_{t}({element.format(r)});")
         lines += [f"      s{r}_{v} = bz_fma_{t}(x{r}, b{v}, s{r}_{v});" for v in range(vectors)]
     lines += ["    }", "    if (again) {"]
     lines += [f"      {at[cell]} += s{cell[0]}_{cell[1]};" for cell in cells]

@@ -45,6 +45,7 @@ extern void (*bz_team)(void (*)(void *), void *, unsigned, unsigned);
 extern int (*bz_thread)(void);
 extern int (*bz_threads)(void);
 void *malloc(unsigned long);
+void *aligned_alloc(unsigned long, unsigned long);
 void free(void *);
 typedef void bz_body(void **, const int64_t *, int64_t, int64_t, int64_t);
 typedef struct { bz_body *body; void **b; const int64_t *s; int64_t tasks, threads; } bz_job;
@@ -83,6 +84,18 @@ static inline void bz_run_free(bz_body *body, void **b, const int64_t *s, int64_
 #else
 #define BZ_MIX(a, b, index, ...) __builtin_shuffle(a, b, (index){__VA_ARGS__})
 #endif
+/* scratch memory that the next call finds again: fresh pages cost more than what is done in them */
+static int64_t *bz_kept;
+static inline void *bz_borrow(int64_t bytes) {
+  int64_t *p = __atomic_exchange_n(&bz_kept, (int64_t *)0, __ATOMIC_ACQ_REL);
+  if (p && *p < bytes) { free(p); p = 0; }
+  if (!p) { p = (int64_t *)aligned_alloc(64, ((unsigned long)bytes + 127) / 64 * 64); *p = bytes; }
+  return p + 8;
+}
+static inline void bz_return(void *q) {
+  int64_t *const p = __atomic_exchange_n(&bz_kept, (int64_t *)q - 8, __ATOMIC_ACQ_REL);
+  if (p) free(p);
+}
 static inline int64_t bz_fdiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 static inline int64_t bz_mod(int64_t a, int64_t b) { const int64_t r = a % b; return r < 0 ? r + b : r; }
 """
@@ -211,9 +224,9 @@ def _section(name: str, lanes: int) -> str | None:
             f"static inline {t} bz_{kind}_{t}({t} v) {{\n#ifdef __clang__\n  return __builtin_shufflevector(v, v, {order});"
             f"\n#else\n  return __builtin_shuffle(v, ({i}){{{order}}});\n#endif\n}}"
         )
-    shape = re.fullmatch(r"gemm(\d+)c(\d+)", kind)
+    shape = re.fullmatch(r"gemm(\d+)([ct])(\d+)", kind)
     if shape is not None:
-        return micro_kernel(int(shape[1]), int(shape[2]), w)
+        return micro_kernel(int(shape[1]), int(shape[3]), w, shape[2] == "t")
     if kind == "mask":
         wide = REP_BYTES[what] == 8
         body = f"__builtin_convertvector(m, i32x{w})" if wide else "m"
