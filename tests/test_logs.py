@@ -48,6 +48,20 @@ def test_names_turn_subjects_on_up_and_off():
     assert log.logger("kernels").level == logging.CRITICAL
 
 
+def test_a_module_is_heard_whatever_the_subject():
+    heard = run(BRAZE_LOGS="braze.capture.site").stderr
+    assert "[braze.guards]" in heard and "[braze.graph_breaks]" in heard
+    assert "[braze.bytecode]" not in heard  # logged in capture.residual
+    assert "[braze.bytecode]" in run(BRAZE_LOGS="braze.capture").stderr
+    both = run(BRAZE_LOGS="bytecode,braze.capture,-braze.capture.site").stderr
+    assert "[braze.bytecode]" in both and "[braze.guards]" not in both
+
+
+def test_an_unknown_module_is_refused():
+    with pytest.raises(UserError):
+        log.configure("+braze.capture.nothing")
+
+
 def test_all_means_every_subject():
     log.configure("+all,-memory")
     assert {n for n in log.SUBJECTS if log.logger(n).level == logging.DEBUG} == set(log.SUBJECTS) - {"memory"}

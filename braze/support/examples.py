@@ -133,6 +133,27 @@ f(torch.ones(3))
 """,
         counterpart="GB0059 Failed to trace builtin operator",
     ),
+    "BZ1008": Example(
+        """\
+names = ", ".join(f"v{i}" for i in range(256))
+exec(f'''
+def outer({names}):
+    def f():
+        braze.graph_break()
+        return [{names}]
+    return f
+''')
+f = braze.compile(outer(*[torch.ones(3)] * 256))
+f()
+""",
+        """\
+def f(values):
+    braze.graph_break()
+    return values
+
+braze.compile(f)([torch.ones(3)] * 256)
+""",
+    ),
     "BZ1009": Example(
         """\
 @braze.compile
@@ -228,6 +249,36 @@ def f(x):
     return (x != 0) * 2      # a mask has a fixed shape
 """,
         "GB0036 Dynamic shape operator",
+    ),
+    "BZ1014": Example(
+        """\
+@braze.compile
+def f(x):
+    return (row * 2 for row in x)
+
+for row in f(torch.ones(3, 2)):
+    row
+""",
+        """\
+@braze.compile
+def f(x):
+    return [row * 2 for row in x]
+""",
+        "GB0092 Reconstruction failure",
+    ),
+    "BZ1015": Example(
+        """\
+@braze.compile(dynamic=True)
+def f(x, n):
+    return x.new_zeros(n & 6)
+
+f(torch.ones(3), 5)
+""",
+        """\
+@braze.compile(dynamic=False)
+def f(x, n):
+    return x.new_zeros(n & 6)
+""",
     ),
     "BZ1016": Example(
         """\

@@ -1,7 +1,8 @@
 """Logging by subject: ``BRAZE_LOGS="guards,+graph_breaks,-kernels"``.
 
 A bare name turns a subject on at INFO, ``+name`` at DEBUG, ``-name`` off; ``all`` means every
-subject; ``help`` prints the names. Warnings that matter to a user are given once per cause.
+subject; ``help`` prints the names. A module's name (``+braze.capture.site``, or a package's) means whatever is
+logged from there. Warnings that matter to a user are given once per cause.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import sys
 import threading
 from difflib import get_close_matches
+from pathlib import Path
 
 from braze.support.errors import UserError
 
@@ -34,6 +36,12 @@ SUBJECTS = {
     "perf": "seconds by stage",
 }
 
+#: where braze's modules are, and their names' first part
+_HOME, _PACKAGE = Path(__file__).resolve().parents[1], "braze"
+#: modules (or packages) named in BRAZE_LOGS -> level
+_modules: dict[str, int] = {}
+#: levels of the subjects as they were asked for, where modules are named too
+_levels: dict[str, int] = {}
 _seen: set[object] = set()
 _lock = threading.Lock()
 
@@ -77,15 +85,53 @@ def configure(spec: str | None = None) -> None:
             continue
         sign, name = (word[0], word[1:]) if word[0] in "+-" else ("", word)
         level = {"+": logging.DEBUG, "-": logging.CRITICAL, "": logging.INFO}[sign]
-        for subject in SUBJECTS if name == "all" else (name,):
+        if is_module(name):
+            _modules[name] = level
+            continue
+        for subject in SUBJECTS if name in ("all", _PACKAGE) else (name,):
             if subject not in SUBJECTS:
                 near = get_close_matches(subject, SUBJECTS, 1)
                 hint = f"did you mean {near[0]!r}?" if near else "BRAZE_LOGS=help lists the names"
                 raise UserError("BZ0004", f"unknown log subject {subject!r} in BRAZE_LOGS", hints=[hint])
             logging.getLogger(f"braze.{subject}").setLevel(level)
+            _levels.pop(subject, None)
+    if _modules:
+        listen_to_modules(root)
+
+
+def is_module(name: str) -> bool:
+    """Whether a word names a module or package of braze."""
+    first, _, rest = name.partition(".")
+    place = _HOME.joinpath(*rest.split("."))
+    return first == _PACKAGE and bool(rest) and (place.is_dir() or place.with_suffix(".py").is_file())
+
+
+def listen_to_modules(root: logging.Logger) -> None:
+    """Let every subject through to the handlers, and there only what was asked for."""
+    lowest = min(_modules.values())
+    for subject in SUBJECTS:
+        found = logger(subject)
+        _levels.setdefault(subject, found.getEffectiveLevel())
+        found.setLevel(min(lowest, _levels[subject]))
+    for handler in root.handlers:
+        if is_wanted not in handler.filters:
+            handler.addFilter(is_wanted)
+
+
+def is_wanted(record: logging.LogRecord) -> bool:
+    """Whether a message's subject is on, or the module that it comes from; the longest name decides."""
+    place = Path(record.pathname)
+    if place.is_relative_to(_HOME):
+        module = ".".join((_PACKAGE, *place.relative_to(_HOME).with_suffix("").parts))
+        for end in range(module.count(".") + 1, 1, -1):
+            level = _modules.get(".".join(module.split(".")[:end]))
+            if level is not None:
+                return record.levelno >= level
+    return record.levelno >= _levels.get(record.name.partition(".")[2], logging.WARNING)
 
 
 def subjects_help() -> str:
     """The table that ``BRAZE_LOGS=help`` prints."""
     width = max(map(len, SUBJECTS))
-    return "\n".join(["BRAZE_LOGS subjects:"] + [f"  {n:<{width}}  {t}" for n, t in SUBJECTS.items()])
+    rows = [f"  {n:<{width}}  {t}" for n, t in SUBJECTS.items()]
+    return "\n".join(["BRAZE_LOGS subjects (or modules, as braze.capture.site):", *rows])
