@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from braze import native
-from braze.optim import build
+from braze.optim.engine import CpuEngine, GpuEngine
 from braze.optim.rules import BYTES, Kind
 
 _HEAD = 2
@@ -28,21 +28,26 @@ class Bucket:
         self.params = params
         self.states = states
         self.counts = counts
-        rows, self.width = len(params), _HEAD + kind.columns + 1
-        self.table = np.zeros((rows, self.width), dtype=np.int64)
+        rows = len(params)
+        self.table = np.zeros((rows, _HEAD + kind.columns + 1), dtype=np.int64)
         self.steps = np.zeros((rows, _HEAD + 1), dtype=np.int64)
-        self.scratch = np.zeros((rows, 2))
-        self.numbers = np.zeros(8)
+        device = params[0].device
+        step = states[0].get("step") if counts else None
+        wide = isinstance(step, torch.Tensor) and step.dtype == torch.float64
+        counted = step.device if isinstance(step, torch.Tensor) else torch.device("cpu")
         with torch.inference_mode(False):
-            self.like = torch.empty(0, dtype=params[0].dtype, device=params[0].device)
-            wide = counts and getattr(states[0].get("step"), "dtype", None) == torch.float64
-            self.steps_like = torch.empty(0, dtype=torch.float64 if wide else torch.float32, device="cpu")
-        self.wide = int(wide)
+            self.like = torch.empty(0, dtype=params[0].dtype, device=device)
+            self.steps_like = torch.empty(0, dtype=torch.float64 if wide else torch.float32, device=counted)
         self.spans: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
-        self.launch = build.cpu_step(kind)
-        self.addresses = tuple(
-            array.ctypes.data for array in (self.table, self.steps, self.scratch, self.numbers)
-        )
+        self.fresh: list[int] = []
+        self.on_host = device.type == "cpu"
+        self.engine: CpuEngine | GpuEngine
+        if self.on_host:
+            self.engine = CpuEngine(kind, self.table, self.steps, wide)
+        else:
+            self.engine = GpuEngine(
+                kind, self.table, self.steps, wide, device, counted.type if counts else ""
+            )
 
     def prepare(self, grads: list[torch.Tensor]) -> bool:
         """Read all addresses; False, with nothing changed, if there is a row that the kernel cannot step.
@@ -55,12 +60,18 @@ class Bucket:
             return False
         self.table[:, -1] = 0
         self.table[fresh, -1] = 1
+        self.fresh = fresh
         return True
 
-    def step(self, numbers: tuple[float, ...]) -> None:
-        """Take the step that was prepared; the tensors are to be kept alive."""
-        self.numbers[: len(numbers)] = numbers
-        self.launch(*self.addresses, len(self.params), self.width, self.wide)
+    def skip(self) -> None:
+        """Leave the step that was prepared undone."""
+        self.drop_buffers(self.fresh)
+
+    def step(
+        self, numbers: tuple[float, ...], found: torch.Tensor | None = None, scale: torch.Tensor | None = None
+    ) -> None:
+        """Take the step that was prepared; the tensors are to be kept alive. See GpuEngine for ``found`` and ``scale``."""
+        self.engine.step(numbers, found, scale)
         # autograd is to see that the parameters changed
         torch.autograd.graph.increment_version(self.params)
 
@@ -69,8 +80,10 @@ class Bucket:
         if self.kind.states != ("momentum_buffer",):
             return []
         fresh = [i for i, state in enumerate(self.states) if state.get("momentum_buffer") is None]
+        # a GPU may skip the step without our knowing
+        make = torch.empty_like if self.on_host else torch.zeros_like
         for i in fresh:
-            self.states[i]["momentum_buffer"] = torch.empty_like(self.params[i])
+            self.states[i]["momentum_buffer"] = make(self.params[i])
         return fresh
 
     def drop_buffers(self, rows: list[int]) -> None:
@@ -100,7 +113,7 @@ class Bucket:
         return wrong
 
     def irregular_steps(self, all_rows: bool) -> list[int]:
-        """Rows whose count of steps is no lone number on the CPU."""
+        """Rows whose count of steps is no lone number where the others are."""
         wrong: list[int] = []
         if not self.counts:
             return wrong

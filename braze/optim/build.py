@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from braze import native
 from braze.optim.c_clip import clip_source
-from braze.optim.c_kernels import step_source
+from braze.optim.c_kernels import advance_source, step_source
 from braze.optim.rules import Kind
-from braze.runtime import build, cache
+from braze.optim.triton_kernels import step_source as triton_source
+from braze.runtime import build, cache, triton_load
 from braze.support import trace
 from braze.target import cpu_target
 
 _lock = threading.Lock()
-_made: dict[object, Callable[..., None]] = {}
+_made: dict[object, Any] = {}
 
 
 def cpu_step(kind: Kind) -> Callable[..., None]:
@@ -40,7 +43,28 @@ def cpu_clip(function: str, dtype: str) -> Callable[..., None]:
     return _once((function, dtype), make)
 
 
-def _once(key: object, make: Callable[[], Callable[..., None]]) -> Callable[..., None]:
+def cpu_advance() -> Callable[..., None]:
+    """``advance(steps, scratch, numbers, rows, wide)``: counts a step for each row; see c_kernels.ADVANCE."""
+
+    def make() -> Callable[..., None]:
+        return native.Launcher(_symbol("advance", advance_source(), "advance"), 3, 2)
+
+    return _once("advance", make)
+
+
+def gpu_module(kind: Kind) -> ModuleType:
+    """The module of Triton kernels for a kind."""
+
+    def make() -> ModuleType:
+        source = triton_source(kind)
+        trace.dump(f"optimizer_{kind.algorithm}_{kind.dtype}", "py", source)
+        path = cache.DiskCache().file(cache.key("triton", source=source), source.encode, "py")
+        return triton_load.load_module(path)
+
+    return _once(("gpu", kind), make)
+
+
+def _once(key: object, make: Callable[[], Any]) -> Any:
     with _lock:
         if key not in _made:
             _made[key] = make()

@@ -201,6 +201,15 @@ void step(void **b, const int64_t *s) {{
 }}"""
 
 
+def advance_source() -> str:
+    """The translation unit with ``advance(b, s)``: ``b`` = steps' table, scratch, numbers, ``s`` = rows, wide."""
+    entry = """\
+void advance(void **b, const int64_t *s) {
+  bz_advance((const int64_t *)b[0], (double *)b[1], (const double *)b[2], s[0], (int)s[1]);
+}"""
+    return assemble([ADVANCE, entry])
+
+
 def span_name(mode: int, new: bool) -> str:
     return f"bz_span{mode}{'n' if new else ''}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -34,9 +36,13 @@ class Stepper:
         if not (self.state is state and same_objects(list(state.values()), self.known)):
             self.plans.clear()
         self.plans += [None] * (len(groups) - len(self.plans))
-        unscale = Unscale.of(optimizer)
+        unscale = Unscale(optimizer)
         for i, group in enumerate(groups):
             plan = self.plans[i]
+            if plan is not None and plan.on_gpu and torch.cuda.is_current_stream_capturing():
+                # its step sends numbers to the device; PyTorch's own answer here is an error that tells what to do
+                eager([group])
+                continue
             grads = [p.grad for p in group["params"]]
             if plan is None or not plan.fits(group, grads):
                 plan = self.plans[i] = Plan(self.algorithm, state, group, grads)
@@ -50,14 +56,14 @@ class Stepper:
 class Unscale:
     """What a GradScaler asks of an optimizer that was made with ``fused=True``: skip, and divide by the scale first."""
 
-    def __init__(self, skip: bool, scale: torch.Tensor | None) -> None:
-        self.skip = skip
-        self.scale = scale
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.found: torch.Tensor | None = getattr(optimizer, "found_inf", None)
+        self.scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)
 
-    @staticmethod
-    def of(optimizer: torch.optim.Optimizer) -> Unscale:
-        found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
-        return Unscale(found is not None and bool(found.item()), scale)
+    @functools.cached_property
+    def skip(self) -> bool:
+        """Whether the step is to be skipped. Waits for the device that the answer is on."""
+        return self.found is not None and bool(self.found.item())
 
     def divide(self, grads: list[torch.Tensor], given: list[torch.Tensor]) -> None:
         """Divide gradients, and the copies that the kernel is given instead of some."""
@@ -91,6 +97,7 @@ class Plan:
                 places.setdefault((p.dtype, p.device), []).append(i)
         for (dtype, _), at in places.items():
             self.deal(state, group, grads, dtype, at)
+        self.on_gpu = any(not bucket.on_host for bucket, _ in self.buckets)
         odd = set(map(id, self.odd))
         # in the order of the group, as PyTorch goes through them
         self.odd = [p for p in self.params if id(p) in odd]
@@ -143,19 +150,20 @@ class Plan:
     def run(self, group: Group, grads: list[Any], unscale: Unscale, eager: EagerStep) -> bool:
         """Take the step; False, with no parameter stepped, if the plan no longer holds."""
         ready = [[grads[i] for i in at] for _, at in self.buckets]
-        if not unscale.skip and not all(
-            bucket.prepare(given) for (bucket, _), given in zip(self.buckets, ready, strict=True)
-        ):
+        if not all(bucket.prepare(given) for (bucket, _), given in zip(self.buckets, ready, strict=True)):
             return False
         if self.odd:
             eager([{**group, "params": self.odd}])
-        if unscale.skip:
-            return True
         numbers = self.algorithm.numbers(group)
         for (bucket, at), given in zip(self.buckets, ready, strict=True):
-            if unscale.scale is not None:
-                unscale.divide([grads[i] for i in at], given)
-            bucket.step(numbers)
+            if not bucket.on_host:
+                bucket.step(numbers, unscale.found, unscale.scale)
+            elif unscale.skip:
+                bucket.skip()
+            else:
+                if unscale.scale is not None:
+                    unscale.divide([grads[i] for i in at], given)
+                bucket.step(numbers)
         return True
 
 
@@ -183,11 +191,18 @@ def oddity(p: torch.Tensor, grad: torch.Tensor) -> str:
         return f"it is a {type(p).__name__}"
     if p.dtype not in LABELS:
         return f"there is no kernel for {p.dtype}"
-    if p.device.type != "cpu":
+    if p.device.type not in ("cpu", "cuda"):
         return f"there is no kernel for {p.device.type}"
+    if p.device.type == "cuda" and not has_triton():
+        return "Triton is not installed"
     if grad.layout != torch.strided:
         return "its gradient is sparse"
     return ""
+
+
+@functools.cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def same_objects(a: list[Any], b: list[Any]) -> bool:
