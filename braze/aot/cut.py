@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 import torch
 
 from braze.aot.views import hint, is_view
+from braze.graph.passes import is_impure
 from braze.support.errors import InternalError
 
 aten = torch.ops.aten
@@ -68,11 +69,13 @@ class Halves:
         self.written = frozenset(written)
         self.tangents = frozenset(tangents)
         self.forward = ancestors(self.results)
-        needed = ancestors(self.gradients)
         self.behind: set[Node] = set(tangents)
         for node in graph.nodes:
             if node.op == "call_function" and any(n in self.behind for n in node.all_input_nodes):
                 self.behind.add(node)
+        #: what the backward must run though no gradient is made of it, such as checks
+        self.effects = [n for n in graph.nodes if n in self.behind and n not in tangents and is_impure(n)]
+        needed = ancestors([*self.gradients, *self.effects])
         #: in order: all that the backward might read or make again
         self.choices = [n for n in graph.nodes if n in needed and n not in self.behind]
         self.read = {

@@ -39,16 +39,17 @@ def split(
     values = list(output.args[0])
     placeholders = [n for n in joint.nodes if n.op == "placeholder" and n not in tangents]
     _keep_read_inputs(output, results, written, tangents, mode)
-    halves = Halves(joint, values[:results], list(output.args[0])[results:], tangents, written)
+    wanted = list(output.args[0])[results:]
+    halves = Halves(joint, values[:results], wanted, tangents, written)
     kept = choice(halves)
     saved = [n for n in joint.nodes if n in kept]
     builder = _Backward(module, saved, tangents)
-    graph = builder.build(list(output.args[0])[results:], mode)
+    graph = builder.build(wanted, halves.effects, mode)
     sources, extra = _sources(saved, placeholders, values[:results], builder.symbols)
     output.args = (tuple(values[:results] + extra),)
-    drop_unread(joint)
-    for node in tangents:
+    for node in [n for n in reversed(joint.nodes) if n in halves.behind]:
         joint.erase_node(node)
+    drop_unread(joint)
     joint.lint()
     backward = torch.fx.GraphModule(module, graph)
     inputs = tuple(_spec(n.meta["val"], mode) for n in graph.nodes if n.op == "placeholder")
@@ -100,8 +101,8 @@ class _Backward:
         #: names of the sizes that come in besides
         self.symbols: list[str] = []
 
-    def build(self, gradients: list[Node], mode: FakeMode) -> torch.fx.Graph:
-        needed = self._needed(gradients)
+    def build(self, gradients: list[Node], effects: list[Node], mode: FakeMode) -> torch.fx.Graph:
+        needed = self._needed([*gradients, *effects])
         for node in self.saved:
             self._placeholder(node)
         sizes = SymbolNodes(self.graph)
@@ -136,7 +137,7 @@ class _Backward:
             found.add(node)
             if node not in ends:
                 if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor):
-                    raise Unsupported("BZ2022", f"a backward that reads the input {node.name} unsaved")
+                    raise Unsupported("BZ2025", f"a backward that reads the input {node.name} unsaved")
                 todo.extend(node.all_input_nodes)
         return found
 

@@ -234,7 +234,7 @@ CODES: dict[str, Code] = {
         "needs was changed in place, say.",
         "The graph runs in eager PyTorch, which raises the error where it always does. Mend what the message names.",
     ),
-    "BZ2022": Code(
+    "BZ2025": Code(
         "input of the backward that is not saved",
         "The backward reads an input of the graph in a way that the cut of the joint graph did not foresee.",
         "The graph runs in eager PyTorch; please report the program.",

@@ -113,19 +113,6 @@ def data_write(x):
     return y + 1
 
 
-def custom_function(x):
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 10
-
-    return Doubled.apply(x) + 1
-
-
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -214,6 +201,14 @@ def autocast(x, w):
         return (x @ w).relu()
 
 
+def complex_views(x):
+    return torch.view_as_complex(x), torch.view_as_complex(x * 2) * 2, torch.view_as_real(x[:, 0] + 1j)
+
+
+def checks_in_the_backward(a, b):
+    return torch.linalg.solve(a, b), torch.linalg.eig(a)[0].real
+
+
 def loop(x):
     for _ in range(5):
         x = x + x.sin() * 0.5
@@ -257,6 +252,8 @@ PROGRAMS = [
     (masked, [t(4, 5)]),
     (half_precision, [t(4, 5), t(5, 6)]),
     (autocast, [t(4, 5), t(5, 6)]),
+    (complex_views, [t(4, 2)]),
+    (checks_in_the_backward, [t(4, 4), t(4, 2)]),
     (loop, [t(4, 5)]),
 ]  # fmt: skip
 

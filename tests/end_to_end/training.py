@@ -27,6 +27,7 @@ def loss_of(outputs: Any) -> torch.Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for k, out in enumerate(flat(outputs)):
         if out.requires_grad:
+            out = torch.view_as_real(out) if out.is_complex() else out
             weights = torch.linspace(0.5, 1.5, max(1, out.numel()), dtype=torch.float64)[: out.numel()]
             total = total + (k + 1) * (out.double() * weights.reshape(out.shape)).sum()
     return total
@@ -51,7 +52,7 @@ class Ran:
             loss.backward()
         self.contents = [t.detach().clone() for t in used if isinstance(t, torch.Tensor)]
         self.gradients = [
-            None if t.grad is None else t.grad for t in self.inputs if isinstance(t, torch.Tensor)
+            t.grad for t in self.inputs if isinstance(t, torch.Tensor) and t.is_leaf
         ]
 
 
