@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import braze
-from tests.models import language, mixed, pictures_timm, vision
+from tests.models import language, mixed, newer, pictures_timm, vision
 from tests.models.checks import check_capture, check_kernels
 from tests.models.exceptions import EXCEPTIONS
 
-TRANSFORMERS = (*language.CASES, *vision.CASES, *mixed.CASES)
+TRANSFORMERS = (*language.CASES, *newer.CASES, *vision.CASES, *mixed.CASES)
 CASES = (*TRANSFORMERS, *pictures_timm.CASES)
 KERNELS = (
     "bert-classify deberta-v2 modernbert xlm xmod jetmoe gpt2 llama-labels gemma2 falcon falcon_h1 mamba2 lfm2 t5 bart"
