@@ -7,7 +7,6 @@ import dataclasses
 import enum
 import functools
 from collections import OrderedDict, namedtuple
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -395,118 +394,6 @@ def objects_and_inheritance(c):
     Base.table["k"] = 2
     yield f(d, X)
     Base.table["k"] = 1
-
-
-@scenario
-def methods_are_replaced(c):
-    b = Base(2.0)
-    f = c(lambda x: b(x))
-    yield f(X)
-    b.forward = lambda x: x - 100
-    yield f(X)
-    del b.forward
-    yield f(X)
-    old = Base.forward
-    Base.forward = lambda self, x: x + 7
-    yield f(X)
-    Base.forward = old
-    yield f(X)
-    b.__class__ = Child
-    yield f(X)
-
-
-@scenario
-def class_methods(c):
-    Child.count = 5
-
-    @c
-    def f(x):
-        made = Child.make(2)
-        return made(x), made, Child.count, Base.helper(x)
-
-    yield f(X), Child.count
-    yield f(X), Child.count
-
-
-@scenario
-def properties_written_and_deleted(c):
-    b = Base(2.0)
-
-    @c
-    def f(x, o):
-        o.double = o.double + 6
-        return x * o.w
-
-    yield f(X, b), b
-    yield f(X, b), b
-
-    @c
-    def g(x, o):
-        del o.double
-        return x, hasattr(o, "w"), hasattr(o, "double")
-
-    yield g(X, b), b
-    yield attempt(g, X, b), b
-
-
-@scenario
-def data_descriptors(c):
-    d = Described()
-
-    @c
-    def f(x, d, v):
-        d.level = v
-        d.level += 3
-        return x * d.level, Described.level is Described.__dict__["level"]
-
-    yield f(X, d, 2), d
-    yield f(X, d, 50), d
-
-
-@scenario
-def slots(c):
-    s = Slotted(1)
-
-    @c
-    def f(x, s):
-        had = hasattr(s, "b")
-        s.b = x + s.a
-        s.a += 1
-        return had, s.b, said(lambda: setattr(s, "zz", 1))
-
-    yield f(X, s), s.a, s.b
-    yield f(X, s), s.a, s.b
-    t = Slotted(1)
-    yield f(X, t), t.a
-
-
-@scenario
-def getattr_fallback(c):
-    o = Fallback()
-    f = c(lambda x, o: (x * o.x_abc + o.known, getattr(o, "q", 5), hasattr(o, "x_"), said(lambda: o.bad)))
-    yield f(X, o)
-    o.x_abc = 10
-    yield f(X, o)
-    del o.x_abc
-    yield f(X, o)
-
-
-@scenario
-def attributes_by_name(c):
-    o = SimpleNamespace(a=1, b=X)
-
-    @c
-    def f(x, o, name):
-        v = getattr(o, name, "absent")
-        setattr(o, name, x)
-        if hasattr(o, "a"):
-            delattr(o, "a")
-        return v, sorted(vars(o)), "b" in o.__dict__
-
-    yield f(Y, o, "a"), o
-    yield f(Y, o, "b"), o
-    yield f(Y, o, "c"), o
-    yield attempt(c(lambda: delattr(o, "zz"))), o
 
 
 @scenario

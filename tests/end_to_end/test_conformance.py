@@ -11,16 +11,19 @@ import pytest
 import braze
 from braze.support.errors import CaptureError
 from tests.end_to_end import (  # noqa: F401
+    corpus_attributes,
     corpus_breaks,
     corpus_classes,
     corpus_exceptions,
     corpus_features,
     corpus_functions,
     corpus_generators,
+    corpus_globals,
     corpus_grammar,
     corpus_identity,
     corpus_language,
     corpus_library,
+    corpus_modes,
     corpus_modules,
     corpus_objects,
     corpus_records,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import braze
-from tests.end_to_end import corpus_module_kinds
+from tests.end_to_end import corpus_module_kinds, corpus_tensor_kinds
 from tests.end_to_end.conformance import observe, scenarios_of
 
 
-@pytest.mark.parametrize("name", scenarios_of(corpus_module_kinds))
+@pytest.mark.parametrize("name", [*scenarios_of(corpus_module_kinds), *scenarios_of(corpus_tensor_kinds)])
 def test_kinds(name: str) -> None:
     braze.reset()
     expected = observe(name, lambda fn: fn)

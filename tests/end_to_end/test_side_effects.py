@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import braze
-from tests.end_to_end import corpus_side_effects
+from tests.end_to_end import corpus_side_effects, corpus_torch_effects
 from tests.end_to_end.conformance import observe, scenarios_of
 
 
-@pytest.mark.parametrize("name", scenarios_of(corpus_side_effects))
+@pytest.mark.parametrize("name", [*scenarios_of(corpus_side_effects), *scenarios_of(corpus_torch_effects)])
 def test_side_effects(name: str) -> None:
     braze.reset()
     expected = observe(name, lambda fn: fn)
