@@ -30,8 +30,12 @@ def _of_rows(grad: Tensor, y: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
 
 
 def _normalized(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    """The normalized values; computed again for each use, as kernels apart would else hand them on in memory."""
     return aten.mul.Tensor(aten.sub.Tensor(x, mean), rstd)
+
+
+def _centred_again(x: Tensor, mean: Tensor) -> Tensor:
+    """x - mean in other words: two kernels that need it each compute it, rather than one leaves it in memory."""
+    return aten.add.Tensor(x, aten.neg.default(mean))
 
 
 def _with_rank(statistic: Tensor, rank: int) -> Tensor:
@@ -63,7 +67,8 @@ def native_layer_norm_backward(
         weighted = dy if weight is None else aten.mul.Tensor(dy, widened(weight))
         dx = cast(_of_rows(weighted, _normalized(wide, centre, scale), scale, dims), x.dtype)
     if mask[1] and weight is not None:
-        dw = cast(_sum(aten.mul.Tensor(dy, _normalized(wide, centre, scale)), rows), weight.dtype)
+        product = aten.mul.Tensor(aten.mul.Tensor(dy, scale), _centred_again(wide, centre))
+        dw = cast(_sum(product, rows), weight.dtype)
     if mask[2] and bias is not None:
         db = cast(_sum(dy, rows), bias.dtype)
     return dx, dw, db
@@ -92,7 +97,7 @@ def fused_rms_norm_backward(
         tilt = aten.mul.Tensor(y, _mean(aten.mul.Tensor(weighted, y), dims))
         dx = cast(aten.mul.Tensor(aten.sub.Tensor(weighted, tilt), scale), x.dtype)
     if mask[1] and weight is not None:
-        dw = cast(_sum(aten.mul.Tensor(dy, aten.mul.Tensor(wide, scale)), rows), weight.dtype)
+        dw = cast(_sum(aten.mul.Tensor(aten.mul.Tensor(dy, scale), wide), rows), weight.dtype)
     return dx, dw
 
 
@@ -131,7 +136,7 @@ def native_group_norm_backward(
     if mask[1]:
         kept = x.dtype if weight is None else weight.dtype
         # along memory first, then the few sums of each sample
-        product = _sum(aten.mul.Tensor(dy, aten.sub.Tensor(values, centre)), [3], True)
+        product = _sum(aten.mul.Tensor(dy, _centred_again(values, centre)), [3], True)
         dw = _sum(aten.mul.Tensor(product, scale), [0, 3])
         dw = cast(aten.view.default(dw, [channels]), kept)
     if mask[2]:
@@ -181,7 +186,7 @@ def native_batch_norm_backward(
             tilt = aten.div.Scalar(aten.mul.Tensor(dot, aten.mul.Tensor(invstd, invstd)), count)
             level = aten.div.Scalar(total, count)
             tilt, level = (aten.view.default(t, per_channel) for t in (tilt, level))
-            tilted = aten.mul.Tensor(aten.sub.Tensor(wide, centre), tilt)
+            tilted = aten.mul.Tensor(_centred_again(wide, centre), tilt)
             dy = aten.sub.Tensor(aten.sub.Tensor(dy, level), tilted)
         dx = cast(aten.mul.Tensor(dy, aten.view.default(scale, per_channel)), x.dtype)
     if mask[1] and dot is not None:
