@@ -56,6 +56,7 @@ hook_available = core.hook_available
 data_ptr = core.data_ptr
 tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
+versions = core.versions
 bind_torch = calibrate.bind_torch if native_available else core.bind_torch
 
 __all__ = [
@@ -83,4 +84,5 @@ __all__ = [
     "unhooked",
     "uninstall",
     "untraced_code",
+    "versions",
 ]

@@ -155,6 +155,7 @@ def calibrate() -> Facts | None:
 def _configure_images(core: Any, offset: int, keys: int) -> None:
     """Let C compare the words that decide a tensor's metadata, if it is known where they stand."""
     core._configure_layout()
+    core._configure_counter()
     found = layout.find(keys, lambda tensor: core._raw_meta(tensor)[:2])
     if found is None:
         return
@@ -162,6 +163,10 @@ def _configure_images(core: Any, offset: int, keys: int) -> None:
     core._configure_layout(offset, *places, found.requires_grad, found.grad_fn)
     if not layout.agrees(core._same_image):
         core._configure_layout()
+        return
+    counter = layout.find_counter()
+    if counter is not None:
+        core._configure_counter(counter.pointer, counter.number)
 
 
 def _word(address: int) -> int:

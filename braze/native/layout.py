@@ -7,6 +7,7 @@ Each place is found by what it does: it holds the number in every sample, or it 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,6 +32,53 @@ class Layout:
     autograd: int
     requires_grad: int
     grad_fn: int
+
+
+@record
+class Counter:
+    """Where a tensor's version is: the offset of a pointer in its implementation, of the number where that points."""
+
+    pointer: int
+    number: int
+
+
+def find_counter() -> Counter | None:
+    """Where the number stands that in-place operations raise; its pointer is null for inference tensors."""
+    t, usable_size = torch_state.torch(), _usable_size()
+    if usable_size is None:
+        return None
+    with t.inference_mode():
+        without = t.empty(3)
+    with t.inference_mode(False), t.no_grad():
+        counted = [t.zeros(size) for size in (2, 3, 4)]
+        for times, tensor in zip((5, 7, 1), counted, strict=True):
+            for _ in range(times):
+                tensor.add_(1)
+        views = [tensor.detach() for tensor in counted]  # share the counter, but little else
+        pointers = [
+            o
+            for o in _WORDS
+            if not _word(without._cdata + o)
+            and all(
+                _word(a._cdata + o) == _word(b._cdata + o) > 4096 for a, b in zip(counted, views, strict=True)
+            )
+        ]
+        pointer = _only(pointers)
+        if pointer is None:
+            return None
+        blocks = [
+            ctypes.string_at(a, min(usable_size(a), 64)) for a in (_word(c._cdata + pointer) for c in counted)
+        ]
+        versions = [c._version for c in counted]
+        number = _only(
+            o
+            for o in range(8, min(map(len, blocks)) - 3, 4)
+            if all(
+                int.from_bytes(b[o : o + 4], sys.byteorder) == v
+                for b, v in zip(blocks, versions, strict=True)
+            )
+        )
+        return None if number is None else Counter(pointer, number)
 
 
 def find(keys: int, number_of: Callable[[Any], tuple[int, int]]) -> Layout | None:

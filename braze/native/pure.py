@@ -225,6 +225,9 @@ def tensor_meta(tensor: Any) -> tuple[Any, ...]:
     return torch_state.metadata(tensor)
 
 
+versions = torch_state.versions
+
+
 def bind_torch() -> dict[str, bool]:
     """Nothing to find: everything is read through Python."""
     return {}

@@ -6,6 +6,7 @@ says neither, and both are what the C walker is checked against.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -142,3 +143,8 @@ def metadata(tensor: Any) -> tuple[Any, ...]:
             tensor.requires_grad,
             keys(tensor),
         )
+
+
+def versions(tensors: tuple[Any, ...]) -> bytes:
+    """The version counters of tensors, four bytes each; RuntimeError for one made in inference mode."""
+    return array.array("I", [tensor._version for tensor in tensors]).tobytes()

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from braze import native
+
 #: f(tensors, address of their sums, (write?, number, bytes of each...)) -> how many sums differ
 Sampler = Callable[[Sequence[torch.Tensor], int, Sequence[int]], int]
 #: f(tensors, which of them changed) -> what is kept
@@ -30,26 +32,28 @@ class Watch:
         self._lock = threading.Lock()
         # one tuple, replaced as a whole: a call on another thread sees a result that belongs to its sums
         sums = torch.zeros(max(len(self._sizes), 1), dtype=torch.int64)
-        self._state: tuple[Any, list[int] | None, int, torch.Tensor] = (None, None, sums.data_ptr(), sums)
+        self._state: tuple[Any, bytes | None, int, torch.Tensor] = (None, None, sums.data_ptr(), sums)
+        native.bind_torch()
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         made, versions, sums, _ = self._state
         try:
-            now = [t._version for t in tensors]
+            now = native.versions(tensors if type(tensors) is tuple else tuple(tensors))
         except RuntimeError:  # an inference tensor: "do not track version counter"
             return self._remake(tensors, [True] * len(tensors))
         if now != versions or self._sampler(tensors, sums, self._look):
             return self._refresh(tensors, now)
         return made
 
-    def _refresh(self, tensors: Sequence[torch.Tensor], now: list[int]) -> Any:
+    def _refresh(self, tensors: Sequence[torch.Tensor], now: bytes) -> Any:
         with self._lock, torch.inference_mode(False), torch.no_grad():
             _, versions, _, old = self._state
             sums = old.clone()
             changed = []
             for k, tensor in enumerate(tensors):
                 moved = self._sampler((tensor,), sums.data_ptr() + 8 * k, (1, 1, self._sizes[k]))
-                changed.append(versions is None or versions[k] != now[k] or bool(moved))
+                mine = slice(4 * k, 4 * k + 4)
+                changed.append(versions is None or versions[mine] != now[mine] or bool(moved))
             made = self._remake(tensors, changed)
             self._state = made, now, sums.data_ptr(), sums
             return made

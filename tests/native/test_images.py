@@ -195,3 +195,17 @@ def test_a_wrong_layout_is_refused(monkeypatch, field, other):
         monkeypatch.undo()
         calibrate.calibrate()
     assert core._same_image(torch.empty(2), torch.empty(2), 0)
+
+
+def test_what_fails_is_asked_first_and_nothing_is_lost():
+    """Several arguments, each of which is the one that does not fit at some time."""
+    good = [torch.empty(n) for n in range(1, 9)]
+    nodes = [(-1, "local", i) for i in range(8)]
+    program = GuardProgram(nodes, [(i, "tensor", tensor_meta(t)) for i, t in enumerate(good)], list(range(8)))
+    for _ in range(4):
+        assert program.match(function, good) is not None
+    for wrong in (5, 2, 7, 7, 0, 3, 1, 6, 4):
+        args = [torch.empty(n + 10 * (i == wrong)) for i, n in enumerate(range(1, 9))]
+        assert program.match(function, args) is None
+        found = program.match(function, good)
+        assert all(a is b for a, b in zip(found, good, strict=True))

@@ -93,6 +93,9 @@ typedef struct {
 } TensorLayout;
 bool tensor_layout(PyObject *value, TensorLayout *layout);
 
+/* Whether this is a tensor, and tensors can be read here. */
+bool is_tensor(PyObject *value);
+
 extern PyMethodDef tensor_methods[];
 
 /* -- table.c ------------------------------------------------------------------------------------ */

@@ -179,6 +179,45 @@ seen_first_change(const Seen *seen, const Seen *end, const Image *images, PyObje
     return first_change_plain(seen, end, images, places);
 }
 
+/* -- version counters ------------------------------------------------------------------------------ */
+
+static struct {
+    bool known;
+    Py_ssize_t pointer, number;
+} counter;
+
+/* Four bytes a tensor; through Python where it is not known where they stand, or one has none. */
+static PyObject *
+versions(PyObject *module, PyObject *tensors)
+{
+    if (!PyTuple_Check(tensors)) {
+        PyErr_Format(PyExc_TypeError, "versions takes a tuple of tensors, not %.100s", Py_TYPE(tensors)->tp_name);
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(tensors), i = counter.known ? 0 : -1;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(uint32_t));
+    if (found == NULL) {
+        return NULL;
+    }
+    for (; i >= 0 && i < count; i++) {
+        PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
+        const char *impl = is_tensor(tensor) ? *(char *const *)((char *)tensor + layout.handle) : NULL;
+        const char *place = impl != NULL ? *(char *const *)(impl + counter.pointer) : NULL;
+        if (place == NULL) {
+            break;
+        }
+        memcpy(PyBytes_AS_STRING(found) + i * (Py_ssize_t)sizeof(uint32_t), place + counter.number, sizeof(uint32_t));
+    }
+    if (i == count) {
+        return found;
+    }
+    Py_DECREF(found);
+    PyObject *plainly = package_function("braze.native.torch_state", "versions");
+    PyObject *answer = plainly != NULL ? PyObject_CallOneArg(plainly, tensors) : NULL;
+    Py_XDECREF(plainly);
+    return answer;
+}
+
 /* -- for calibration ------------------------------------------------------------------------------- */
 
 static bool
@@ -207,6 +246,19 @@ configure_layout(PyObject *module, PyObject *args)
     return PyBool_FromLong(layout.known);
 }
 
+static PyObject *
+configure_counter(PyObject *module, PyObject *args)
+{
+    counter.known = false;
+    if (PyTuple_GET_SIZE(args) > 0) {
+        if (!PyArg_ParseTuple(args, "nn:_configure_counter", &counter.pointer, &counter.number)) {
+            return NULL;
+        }
+        counter.known = layout.handle > 0;
+    }
+    return PyBool_FromLong(counter.known);
+}
+
 /* Whether an image of one tensor is also one of another; None where no image can be taken. */
 static PyObject *
 same_image(PyObject *module, PyObject *args)
@@ -227,6 +279,9 @@ same_image(PyObject *module, PyObject *args)
 PyMethodDef image_methods[] = {
     {"_configure_layout", configure_layout, METH_VARARGS,
      "Offsets of the tensor in its object, then as in layout.Layout; whether images can be taken so."},
+    {"_configure_counter", configure_counter, METH_VARARGS, "Offsets as in layout.Counter."},
+    {"versions", versions, METH_O,
+     "versions(tensors)\n--\n\nThe version counters of a tuple of tensors, four bytes each; RuntimeError where one has none."},
     {"_same_image", same_image, METH_VARARGS, "Whether the metadata of two tensors look the same from their words."},
     {NULL},
 };

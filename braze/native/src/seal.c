@@ -385,7 +385,7 @@ legs_hold(Walk *walk, bool brief)
 {
     GuardProgram *p = walk->program;
     const Word *word = brief ? p->seal.brief : p->seal.word;
-    const int *rest = p->seal.rest;
+    int *rest = p->seal.rest;
     for (const Leg *leg = p->seal.leg, *last = leg + p->seal.nleg; leg < last; leg++) {
         const Word *end = word + (brief ? leg->nbrief : leg->nword);
         word = first_other_word(word, end);
@@ -399,8 +399,12 @@ legs_hold(Walk *walk, bool brief)
         if (leg->block >= 0 && !block_holds(walk, &p->block[leg->block])) {
             return SEAL_FAILS;
         }
+        int *first = rest;
         for (const int *stop = rest + leg->nrest; rest < stop; rest++) {
-            if (!check_holds(walk, &p->check[*rest])) {
+            if (!check_holds(walk, &p->check[*rest])) { /* is the first to be made next time */
+                int failed = *rest;
+                memmove(first + 1, first, (rest - first) * sizeof(int));
+                *first = failed;
                 return SEAL_FAILS;
             }
         }

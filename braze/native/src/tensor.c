@@ -392,6 +392,12 @@ buffer_address(PyObject *value, void **address)
 }
 
 bool
+is_tensor(PyObject *value)
+{
+    return tensor_type != NULL && (Py_IS_TYPE(value, tensor_type) || PyType_IsSubtype(Py_TYPE(value), tensor_type));
+}
+
+bool
 tensor_facts(PyObject *value, TensorFacts *facts)
 {
     if (tensor_type == NULL || keys_offset < 0 || !PyObject_TypeCheck(value, tensor_type)) {

@@ -1,0 +1,60 @@
+"""Version counters are read natively, as PyTorch tells them."""
+
+import pytest
+import torch
+
+from braze import native
+from braze.native import calibrate, layout, torch_state
+
+
+def counted(*times):
+    made = []
+    for count in times:
+        tensor = torch.zeros(2)
+        for _ in range(count):
+            tensor.add_(1)
+        made.append(tensor)
+    return tuple(made)
+
+
+def test_versions_are_those_that_python_reads():
+    native.bind_torch()
+    tensors = (*counted(0, 1, 300, 70000), torch.nn.Parameter(torch.zeros(3)), torch.zeros(2, device="meta"))
+    tensors = (*tensors, tensors[2].detach(), tensors[2].view(2, 1))
+    assert native.versions(tensors) == torch_state.versions(tensors)
+    assert [int.from_bytes(native.versions((t,)), "little") for t in tensors] == [t._version for t in tensors]
+    assert native.versions(()) == b""
+
+
+def test_an_operation_in_place_is_a_new_version():
+    (tensor,) = counted(3)
+    before = native.versions((tensor,))
+    tensor.detach().mul_(2)
+    assert native.versions((tensor,)) != before
+
+
+def test_tensors_of_inference_mode_have_none():
+    with torch.inference_mode():
+        tensor = torch.zeros(2)
+    with pytest.raises(RuntimeError):
+        native.versions((torch.zeros(2), tensor))
+
+
+def test_other_objects_are_refused():
+    with pytest.raises((TypeError, AttributeError)):
+        native.versions((3,))
+
+
+@pytest.mark.skipif(not native.native_available, reason="needs the C extension")
+def test_without_known_places_python_reads_them(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "find_counter", lambda: None)
+        calibrate.calibrate()
+        tensors = counted(1, 2)
+        assert native.versions(tensors) == torch_state.versions(tensors)
+    calibrate.calibrate()
+
+
+@pytest.mark.skipif(not native.native_available, reason="needs the C extension")
+def test_the_places_are_found_on_the_versions_we_know():
+    assert layout.find_counter() is not None
