@@ -84,6 +84,33 @@ def test_the_walk_of_a_tree_and_of_a_function_is_measured():
     braze.reset()
 
 
+def test_an_optimizer_is_measured_beside_its_floor(monkeypatch):
+    from benchmarks import optimizer
+
+    monkeypatch.setitem(optimizer.CASES, "few", (3, 100))
+    for impl in ("loop", "foreach", "fused", "braze"):
+        loop, first, floor = optimizer.prepare(impl, "few")
+        assert 0 < loop(2) < 1
+        assert first > 0
+        assert floor > 0
+
+
+def test_the_optimizers_table_has_ratios_and_gaps():
+    from benchmarks import optimizer
+
+    rows = [
+        {"case": "c", "impl": "fused", "milliseconds": 4.0, "rounds_ms": [4.0, 40.0], "first_seconds": 0.1,
+         "floor_seconds": 0.001},
+        {"case": "c", "impl": "braze", "milliseconds": 2.0, "rounds_ms": [2.0, 20.0], "first_seconds": 0.2,
+         "floor_seconds": 0.001},
+        {"case": "c", "impl": "torch", "failed": "torch: no"},
+    ]  # fmt: skip
+    text = shown(optimizer.optimizer_table(rows, ("loop", "fused", "torch", "braze")))
+    assert "4.00 (2.00x; 0.10 s)" in text
+    assert "failed" in text
+    assert "1.00 " in text.splitlines()[-2]
+
+
 def test_results_say_what_they_were_measured_with(tmp_path):
     path = report.write("models", [], ["models", "--models", "vit"], str(tmp_path / "out.json"))
     kept = json.loads(path.read_text())
