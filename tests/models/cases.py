@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
+
+from tests.models.exceptions import SINCE
 
 Inputs = Callable[[int], dict[str, Any]]
 LENGTH = 11
@@ -30,6 +32,13 @@ class Case:
     #: numbers and sizes that only the data tell are symbols of the graph: without that it breaks
     decided_by_data: bool = False
 
+    def missing(self) -> str:
+        """Why the installed version cannot be tested with this model, if so."""
+        if not hasattr(transformers, self.model):
+            return f"transformers {transformers.__version__} has no {self.model}"
+        first, why = SINCE.get(self.name, ("0", ""))
+        return why if release(transformers.__version__) < release(first) else ""
+
     def make(self) -> nn.Module:
         """The model with random weights, the same ones each time."""
         torch.manual_seed(0)
@@ -37,6 +46,11 @@ class Case:
         config = model_class.config_class(**self.fields)
         config._attn_implementation = "sdpa" if model_class._supports_sdpa else "eager"
         return model_class(config).eval()
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without what follows them."""
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 #: what most configurations call their sizes; those that a class does not know are left alone by it

@@ -10,3 +10,10 @@ EXCEPTIONS: dict[str, str] = {
     "led": "an if asks whether any token attends globally, which only the data tell",
     "switch": "a loop runs over the experts that got tokens: how many, only the data tell",
 }
+
+#: model -> the first version of transformers in which it can be one graph, and why not before
+SINCE: dict[str, tuple[str, str]] = {
+    "funnel": ("5.23", "numbers for arange were read out of tensors before 5.23"),
+    "aria-text": ("5.23", "until 5.23 experts get slices whose ends only the data tell"),
+    "autoformer": ("5.23", "until 5.23 its own code fails when it is told that a compiler runs it"),
+}

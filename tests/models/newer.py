@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.cases import DECODER, EXPERTS, SIZES, Case, cached, labelled, masked, tokens
+from tests.models.cases import DECODER, EXPERTS, SIZES, Case, cached, labelled, tokens
 
 _MIXED = dict(
     EXPERTS, num_experts=4, num_local_experts=4, n_routed_experts=4, num_experts_per_tok=2, moe_topk=2, n_group=1,

@@ -50,6 +50,11 @@ class TimmCase:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def missing(self) -> str:
+        timm = importlib.import_module("timm")
+        known = self.name in timm.list_models(self.name)
+        return "" if known else f"timm {timm.__version__} has no {self.name}"
+
     def make(self) -> nn.Module:
         torch.manual_seed(0)
         timm = importlib.import_module("timm")
