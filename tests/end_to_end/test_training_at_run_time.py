@@ -1,0 +1,322 @@
+"""Compiled graphs inside PyTorch's autograd: its errors, hooks, accumulation, and state that changes between steps."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+from tests.helpers import logged
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+def both(act: Callable[[Callable[..., torch.Tensor], nn.Module], object]) -> tuple[object, object]:
+    """What ``act(call, model)`` gives with an eager model and with a compiled one of the same weights."""
+    eager, model = small(), small()
+    model.load_state_dict(eager.state_dict())
+    return act(eager, eager), act(braze.compile(model), model)
+
+
+def raised(act: Callable[..., object]) -> Callable[..., tuple[type, str]]:
+    """The type and message of what ``act`` raises."""
+
+    def run(call: Callable[..., torch.Tensor], model: nn.Module) -> tuple[type, str]:
+        with pytest.raises(Exception) as info:
+            act(call, model)
+        return info.type, str(info.value).split("\n")[0][:60]
+
+    return run
+
+
+X = torch.linspace(-1, 1, 24).reshape(4, 6)
+
+
+@raised
+def second_backward(call, model):
+    loss = call(X).sum()
+    loss.backward()
+    loss.backward()
+
+
+@raised
+def parameter_changed_before_backward(call, model):
+    loss = call(X).sum()
+    with torch.no_grad():
+        model[3].weight.add_(1)
+    loss.backward()
+
+
+@raised
+def backward_without_grad(call, model):
+    with torch.no_grad():
+        loss = call(X).sum()
+    loss.backward()
+
+
+@raised
+def backward_of_many(call, model):
+    call(X).backward()
+
+
+@raised
+def tangent_of_other_shape(call, model):
+    call(X).backward(torch.ones(2, 2))
+
+
+@raised
+def modules_without_gradients(call, model):
+    model.requires_grad_(False)
+    call(X).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [second_backward, parameter_changed_before_backward, backward_without_grad, backward_of_many,
+     tangent_of_other_shape, modules_without_gradients],
+)  # fmt: skip
+def test_errors_are_eagers(act):
+    eager, ours = both(act)
+    assert ours == eager
+
+
+def grads(model: nn.Module) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def same(pair: tuple[object, object]) -> None:
+    eager, ours = pair
+    torch.testing.assert_close(ours, eager)
+
+
+def test_retained_graphs_run_twice():
+    def act(call, model):
+        loss = call(X).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return grads(model)
+
+    same(both(act))
+
+
+def test_gradients_accumulate_and_are_not_shared():
+    def act(call, model):
+        call(X).sum().backward()
+        first = grads(model)
+        call(X * 2).square().sum().backward()
+        return first, grads(model)
+
+    same(both(act))
+
+
+def test_hooks_run():
+    def act(call, model):
+        seen = []
+        model[0].weight.register_hook(lambda g: g * 2)
+        model[3].bias.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+        out = call(X)
+        out.register_hook(lambda g: seen.append(g.clone()))
+        out.square().sum().backward()
+        return grads(model), seen
+
+    same(both(act))
+
+
+@pytest.mark.parametrize("layout", ["expanded", "transposed", "undefined", "strided"])
+def test_tangents_of_other_layouts(layout):
+    def act(call, model):
+        x = X.clone().requires_grad_()
+        out = call(x)
+        if layout == "expanded":
+            out.sum().backward()
+        elif layout == "transposed":
+            out.backward(torch.arange(12.0).reshape(3, 4).t())
+        elif layout == "strided":
+            out.backward(torch.arange(24.0).reshape(4, 6)[:, ::2])
+        else:
+            torch.autograd.backward([out.sum(), x.sum()])
+        return grads(model), x.grad
+
+    same(both(act))
+
+
+def test_an_output_without_a_tangent():
+    def two(x, w):
+        return x * w, (x + w).exp()
+
+    x, w = torch.randn(4), torch.randn(4, requires_grad=True)
+    first, _ = braze.compile(two)(x, w)
+    first.sum().backward()
+    torch.testing.assert_close(w.grad, x)
+
+
+def test_nan_gradients_pass_and_anomaly_mode_names_them():
+    w = torch.zeros(3, requires_grad=True)
+    braze.compile(lambda w: (w / w).sum())(w).backward()
+    assert w.grad.isnan().all()
+    with pytest.raises(RuntimeError, match="nan values"), torch.autograd.detect_anomaly(check_nan=True):
+        braze.compile(lambda w: (w / w).sum())(w).backward()
+
+
+def test_parameters_frozen_and_thawed_between_steps():
+    def act(call, model):
+        found = []
+        for frozen in (False, True, False):
+            model[0].requires_grad_(not frozen)
+            model.zero_grad()
+            call(X).square().sum().backward()
+            found.append([p.grad is None for p in model.parameters()])
+            found.append(grads(model))
+        return found
+
+    same(both(act))
+
+
+def test_second_derivatives_are_refused_with_a_way_out():
+    x = torch.randn(3, requires_grad=True)
+    loss = braze.compile(lambda x: (x**3).sum())(x)
+    with pytest.raises(RuntimeError, match="BZ2023") as info:
+        torch.autograd.grad(loss, x, create_graph=True)
+    assert "braze.disable" in str(info.value)
+
+
+def test_training_and_inference_are_variants_of_one_function():
+    model = small()
+    compiled = braze.compile(model)
+    with torch.no_grad():
+        plain = compiled(X)
+    out = compiled(X)
+    assert out.requires_grad and not plain.requires_grad
+    torch.testing.assert_close(out.detach(), plain)
+
+
+def test_many_batch_sizes_train_without_a_compile_each():
+    model = small()
+    compiled = braze.compile(model, dynamic=True)
+    with logged() as messages:
+        for rows in (2, 3, 5, 7, 11):
+            model.zero_grad()
+            x = torch.randn(rows, 6)
+            compiled(x).square().sum().backward()
+            ours = grads(model)
+            model.zero_grad()
+            model(x).square().sum().backward()
+            torch.testing.assert_close(ours, grads(model))
+    assert not messages
+    assert braze.explain(model)(torch.randn(4, 6)) is not None
+
+
+def test_optimizers_and_schedulers_are_untouched():
+    def act(call, model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        losses = []
+        for _ in range(6):
+            optimizer.zero_grad(set_to_none=True)
+            loss = call(X).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.detach())
+        return losses, [p.detach() for p in model.parameters()]
+
+    same(both(act))
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_autocast(where):
+    def act(call, model):
+        with torch.autocast("cpu", dtype=torch.bfloat16) if where == "outside" else contextlib.nullcontext():
+            out = call(X)
+        out.float().square().sum().backward()
+        return [out.dtype, *(g.dtype for g in grads(model))]
+
+    def inside(model):
+        def run(x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return model(x)
+
+        return run
+
+    eager, model = small(), small()
+    if where == "outside":
+        assert act(eager, eager) == act(braze.compile(model), model)
+    else:
+        assert act(inside(eager), eager) == act(braze.compile(inside(model)), model)
+
+
+def test_gradients_of_scaled_losses():
+    def act(call, model):
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler.scale(call(X).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return [p.detach() for p in model.parameters()]
+
+    same(both(act))
+
+
+def test_batch_norm_keeps_its_statistics():
+    found = []
+    for compile in (False, True):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU())
+        call = braze.compile(model) if compile else model
+        for _ in range(3):
+            call(X).sum().backward()
+        found.append(([b.clone() for b in model.buffers()], grads(model)))
+    same((found[0], found[1]))
+
+
+def test_threads_train_at_once():
+    model = small()
+    compiled = braze.compile(model)
+    model(X).sum().backward()
+    expected = grads(model)
+    failures: list[BaseException] = []
+
+    def work():
+        try:
+            for _ in range(5):
+                found = torch.autograd.grad(compiled(X).sum(), list(model.parameters()))
+                torch.testing.assert_close(list(found), expected)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_graph_break_in_training():
+    def act(call, model):
+        def step(x):
+            h = model[1](model[0](x))
+            braze.graph_break()
+            return model[3](model[2](h * 2)).square().sum()
+
+        run = step if call is model else braze.compile(step)
+        run(X).backward()
+        return grads(model)
+
+    same(both(act))
