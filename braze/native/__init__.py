@@ -43,6 +43,7 @@ Launcher = core.Launcher
 Segment = core.Segment
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
+eager_forced = core.eager_forced
 set_frame_callback = core.set_frame_callback
 skip_code = core.skip_code
 untraced_code = core.untraced_code
@@ -71,6 +72,7 @@ __all__ = [
     "bind_torch",
     "call_traced",
     "data_ptr",
+    "eager_forced",
     "force_eager",
     "forget_code",
     "hook_available",

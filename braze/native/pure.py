@@ -28,6 +28,11 @@ def force_eager(wanted: bool) -> None:
     _forced_eager = wanted
 
 
+def eager_forced() -> bool:
+    """What :func:`force_eager` was last given."""
+    return _forced_eager
+
+
 class _Default:
     """The answer of a handler that asks for a frame to be evaluated normally."""
 

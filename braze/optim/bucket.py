@@ -54,23 +54,24 @@ class Bucket:
 
         Gradients laid out unlike their parameter are replaced in the list by copies that are not.
         """
-        fresh = self.make_buffers(grads)
+        self.fresh = fresh = self.make_buffers(grads)
         if self.irregular(grads) or self.overlapping():
-            self.drop_buffers(fresh)
+            self.skip()
             return False
         self.table[:, -1] = 0
         self.table[fresh, -1] = 1
-        self.fresh = fresh
         return True
 
     def skip(self) -> None:
         """Leave the step that was prepared undone."""
         self.drop_buffers(self.fresh)
+        self.fresh = []
 
     def step(
         self, numbers: tuple[float, ...], found: torch.Tensor | None = None, scale: torch.Tensor | None = None
     ) -> None:
         """Take the step that was prepared; the tensors are to be kept alive. See GpuEngine for ``found`` and ``scale``."""
+        self.fresh = []
         self.engine.step(numbers, found, scale)
         # autograd is to see that the parameters changed
         torch.autograd.graph.increment_version(self.params)

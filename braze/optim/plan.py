@@ -14,8 +14,9 @@ from braze.optim.bucket import Bucket
 from braze.optim.rules import LABELS, Algorithm
 from braze.support import trace
 from braze.support.errors import Unsupported
-from braze.support.log import warn_once
+from braze.support.log import logger, warn_once
 
+log = logger("kernels")
 Group = dict[str, Any]
 #: steps the given param groups of an optimizer as PyTorch does
 EagerStep = Callable[[list[Group]], None]
@@ -34,8 +35,8 @@ class Stepper:
         """Step every group. Plans are dropped when a state has been replaced or added."""
         state, groups = optimizer.state, optimizer.param_groups
         if not (self.state is state and same_objects(list(state.values()), self.known)):
-            self.plans.clear()
-        self.plans += [None] * (len(groups) - len(self.plans))
+            self.plans, self.known = [], []
+        self.plans = [*self.plans[: len(groups)], *[None] * (len(groups) - len(self.plans))]
         unscale = Unscale(optimizer)
         for i, group in enumerate(groups):
             plan = self.plans[i]
@@ -97,6 +98,10 @@ class Plan:
                 places.setdefault((p.dtype, p.device), []).append(i)
         for (dtype, _), at in places.items():
             self.deal(state, group, grads, dtype, at)
+        log.info(
+            "%s: %d parameters in %d kernels, %d stepped by PyTorch",
+            algorithm.name, sum(len(at) for _, at in self.buckets), len(self.buckets), len(self.odd),
+        )  # fmt: skip
         self.on_gpu = any(not bucket.on_host for bucket, _ in self.buckets)
         odd = set(map(id, self.odd))
         # in the order of the group, as PyTorch goes through them
@@ -150,10 +155,15 @@ class Plan:
     def run(self, group: Group, grads: list[Any], unscale: Unscale, eager: EagerStep) -> bool:
         """Take the step; False, with no parameter stepped, if the plan no longer holds."""
         ready = [[grads[i] for i in at] for _, at in self.buckets]
-        if not all(bucket.prepare(given) for (bucket, _), given in zip(self.buckets, ready, strict=True)):
-            return False
-        if self.odd:
-            eager([{**group, "params": self.odd}])
+        try:
+            if not all(bucket.prepare(given) for (bucket, _), given in zip(self.buckets, ready, strict=True)):
+                self.skip()
+                return False
+            if self.odd:
+                eager([{**group, "params": self.odd}])
+        except BaseException:
+            self.skip()
+            raise
         numbers = self.algorithm.numbers(group)
         for (bucket, at), given in zip(self.buckets, ready, strict=True):
             if not bucket.on_host:
@@ -165,6 +175,11 @@ class Plan:
                     unscale.divide([grads[i] for i in at], given)
                 bucket.step(numbers)
         return True
+
+    def skip(self) -> None:
+        """Leave undone what was prepared."""
+        for bucket, _ in self.buckets:
+            bucket.skip()
 
 
 def structure(algorithm: Algorithm, group: Group) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from braze import native
 from braze.optim import hooks
 from braze.optim.plan import Group, Stepper
 from braze.optim.rules import ALGORITHMS, Algorithm
@@ -63,7 +64,7 @@ def algorithm_of(cls: type) -> Algorithm | None:
 
 
 @cache
-def compiled_class(cls: type) -> Any:
+def compiled_class(cls: Any) -> Any:
     """The subclass of ``cls`` whose step is compiled."""
     algorithm = algorithm_of(cls)
     assert algorithm is not None
@@ -75,9 +76,6 @@ def compiled_class(cls: type) -> Any:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        stepper = vars(self).get(_STEPPER)
-        if stepper is None:
-            stepper = vars(self)[_STEPPER] = Stepper(algorithm)
 
         def eager(groups: list[Group]) -> None:
             held = self.param_groups
@@ -87,13 +85,24 @@ def compiled_class(cls: type) -> Any:
             finally:
                 self.param_groups = held
 
+        if native.eager_forced():
+            eager(self.param_groups)
+            return loss
+        stepper = vars(self).get(_STEPPER)
+        if stepper is None:
+            stepper = vars(self)[_STEPPER] = Stepper(algorithm)
         with torch.no_grad():
             stepper.step(self, eager)
         return loss
 
     def reduce(self: Any, protocol: Any) -> Any:
         # the made class cannot be found by name: the original can
-        return _new, (cls,), *object.__reduce_ex__(self, protocol)[2:]
+        return _new, (cls,), *cls.__reduce_ex__(self, protocol)[2:]
+
+    def set_state(self: Any, state: dict[str, Any]) -> None:
+        # old state, which a loaded one replaces, is not to be kept alive
+        vars(self).pop(_STEPPER, None)
+        cls.__setstate__(self, state)
 
     members = {
         "__slots__": (),
@@ -103,6 +112,7 @@ def compiled_class(cls: type) -> Any:
         "__compiled__": cls,
         "step": hooks.hooked(step),
         "__reduce_ex__": reduce,
+        "__setstate__": set_state,
     }
     return types.new_class(cls.__name__, (cls, CompiledOptimizer), {}, lambda body: body.update(members))
 

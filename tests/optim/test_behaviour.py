@@ -398,3 +398,82 @@ def test_says_once_what_it_leaves_to_pytorch():
         pair.step(3)
     pair.check()
     assert len([line for line in said if "BZ0031" in line]) == 1
+
+
+def test_the_stance_force_eager():
+    """PyTorch's own step, state and all, for as long as it is asked for."""
+    pair = Pair()
+    with braze.set_stance("force_eager"):
+        pair.step(2)
+        assert counted()[0] == 0
+    pair.step(2)
+    assert counted()[0] == 1
+    pair.check()
+
+
+def test_old_state_is_given_up_when_another_is_loaded(pair):
+    """Not both are held at a time."""
+    pair.step(2)
+    optimizer = pair.optimizers[1]
+    tensors = [t for state in optimizer.state.values() for t in state.values()]
+    held = [weakref.ref(t) for t in tensors]
+    stored = copy.deepcopy(optimizer.state_dict())
+    del tensors
+    optimizer.load_state_dict(stored)
+    assert not any(h() is not None for h in held)
+
+
+def test_a_step_that_fails_half_way_leaves_nothing_undone():
+    """An error from PyTorch's part of a group leaves no buffer without values behind."""
+    odd, plain = nn.Parameter(torch.zeros(2, 4)[:, :2]), nn.Parameter(torch.zeros(3))
+    optimizer = braze.compile_optimizer(torch.optim.SGD([odd, plain], lr=1.0, momentum=0.9))
+    odd.grad, plain.grad = torch.ones(2, 2), torch.ones(3)
+    optimizer.state[odd]["momentum_buffer"] = torch.ones(7)
+    with pytest.raises(RuntimeError, match="size"):
+        optimizer.step()
+    assert "momentum_buffer" not in optimizer.state[plain]
+    optimizer.state[odd].clear()
+    optimizer.step()
+    assert plain.tolist() == [-1.0, -1.0, -1.0]
+    assert odd.tolist() == [[-1.0, -1.0]] * 2
+
+
+def test_groups_taken_away(pair):
+    """A group that is removed is let go of."""
+    extra = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    for o, p in zip(pair.optimizers, extra):
+        o.add_param_group({"params": [p]})
+    pair.step()
+    for o in pair.optimizers:
+        o.param_groups.pop()
+    pair.step(2)
+    assert len(vars(pair.optimizers[1])["_braze_stepper"].plans) == 1
+    pair.check()
+
+
+def test_a_compiled_model_sees_the_new_weights():
+    """Packed weights and values computed from parameters follow the step."""
+    net = model()
+    compiled = braze.compile(net)
+    optimizer = braze.compile_optimizer(torch.optim.SGD(net.parameters(), lr=0.5))
+    x = torch.randn(4, 6)
+    for _ in range(3):
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), net(x))
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        optimizer.step()
+
+
+def test_optimizers_of_two_threads():
+    """Each thread trains a model of its own."""
+    import threading
+
+    pairs = [Pair() for _ in range(3)]
+    threads = [threading.Thread(target=p.step, args=(5,)) for p in pairs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for p in pairs:
+        p.check()

@@ -559,7 +559,14 @@ force_eager(PyObject *module, PyObject *wanted)
     Py_RETURN_NONE;
 }
 
+static PyObject *
+eager_forced(PyObject *module, PyObject *nothing)
+{
+    return PyBool_FromLong(forced_eager);
+}
+
 PyMethodDef entry_functions[] = {
+    {"eager_forced", eager_forced, METH_NOARGS, "eager_forced()\n--\n\nWhat force_eager was last given."},
     {"force_eager", force_eager, METH_O,
      "force_eager(wanted)\n--\n\nWhether every entry of the process runs its function as it is."},
     {NULL},
