@@ -1,0 +1,52 @@
+"""Scatters: eager's results, the target unchanged, and no copy besides the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from tests.lower.conftest import lowered
+
+INDEX = torch.tensor([2, 0, 2, 1])
+
+CALLS: dict[str, Any] = {
+    "index_put": lambda x, v, i: torch.index_put(x * 2, [i], v, accumulate=True),
+    "index_put_columns": lambda x, v, i: torch.ops.aten.index_put(x * 2, [None, i], v[:, 0], False),
+    "index_add": lambda x, v, i: (x * 2).index_add(0, i, v, alpha=0.5),
+    "index_copy": lambda x, v, i: x.index_copy(0, i[1:], v[1:]),
+    "scatter": lambda x, v, i: x.scatter(0, i[:, None].expand(4, 5), v),
+    "scatter_value": lambda x, v, i: torch.zeros_like(x).scatter(1, i[:, None], 1.5),
+    "scatter_add": lambda x, v, i: torch.zeros_like(x).scatter_add(0, i[:, None].expand(4, 5), v),
+    "scatter_reduce": lambda x, v, i: x.scatter_reduce(0, i[:, None].expand(4, 5), v, "amax"),
+    "put": lambda x, v, i: x.put(i, v[0, :4], accumulate=True),
+    "masked_scatter": lambda x, v, i: x.masked_scatter(x > 0, v),
+    "twice": lambda x, v, i: torch.index_put(torch.index_put(x, [i], v, True), [i + 1], v, True) + x,
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_what_eager_gives(name: str, turned: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 4).t() if turned else torch.randn(4, 5)
+    v = torch.randn(4, 5)
+    given, fn = x.clone(), CALLS[name]
+    braze.reset()
+    compiled = braze.compile(fn, options={"verify": 2})
+    with torch.no_grad():
+        for _ in range(2):
+            ours, eager = compiled(x, v, INDEX), fn(x, v, INDEX)
+            torch.testing.assert_close(ours, eager, rtol=1e-6, atol=1e-6)
+            assert ours.stride() == eager.stride()
+            assert torch.equal(x, given)
+
+
+def test_the_result_is_the_only_copy() -> None:
+    fn = CALLS["scatter_add"]
+    program = lowered(fn, [torch.randn(4, 5), torch.randn(4, 5), INDEX])
+    targets = [step.target for step in program.steps if hasattr(step, "target")]
+    assert targets == ["aten.scatter_add_.default"]
+    assert sum(1 for b in program.buffers if b.name.startswith("buf")) == 1
