@@ -72,8 +72,8 @@ def test_index_out_of_range_raises() -> None:
 def test_writes_at_computed_places_are_atens() -> None:
     x, i, s = torch.randn(3, 5), torch.tensor([[0, 4], [2, 2], [1, 0]]), torch.randn(3, 2)
     check(lambda v, k, w: v.scatter(1, k, w), x, i, s, allow=["aten.scatter_.src"])
-    check(lambda v, k, w: v.scatter_add(1, k, w), x, i, s, allow=["aten.scatter_add.default"])
-    check(lambda v, k, w: v.index_put((k[:, 0],), w[:, :1]), x, i, s, allow=["aten.index_put.default"])
+    check(lambda v, k, w: v.scatter_add(1, k, w), x, i, s, allow=["aten.scatter_add_.default"])
+    check(lambda v, k, w: v.index_put((k[:, 0],), w[:, :1]), x, i, s, allow=["aten.index_put_.default"])
 
 
 def test_slice_and_select_scatter() -> None:
