@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from braze import optim
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
 from braze.capture.markers import allow_in_graph, disable, graph_break, is_compiling
@@ -20,7 +21,7 @@ from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
-from braze.optim import clip_grad_norm_, clip_grad_value_, compile_optimizer
+from braze.optim import compile_optimizer
 from braze.settings import Settings
 from braze.support import log, trace
 from braze.support.errors import RecompileError, UserError
@@ -48,6 +49,10 @@ __all__ = [
     "reset",
     "set_stance",
 ]
+
+# they read addresses: in a compiled function they run whole, outside the graph
+clip_grad_norm_ = disable(optim.clip_grad_norm_)
+clip_grad_value_ = disable(optim.clip_grad_value_)
 
 log.configure()
 read_environment()

@@ -82,3 +82,28 @@ def test_the_break_is_told():
     assert "BZ1022" in str(told)
     assert "compile_optimizer" in str(told)
     torch.testing.assert_close(p.detach(), torch.full((3,), 0.9))
+
+
+@pytest.mark.parametrize("clip", [braze.clip_grad_norm_, nn.utils.clip_grad_norm_])
+def test_clipping_in_a_compiled_function(clip):
+    """Ours runs whole; PyTorch's is captured or breaks. Both are right."""
+
+    def run(compiled):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            norm = clip(model.parameters(), 0.1)
+            optimizer.step()
+            return norm
+
+        if compiled:
+            braze.compile_optimizer(optimizer)
+            step = braze.compile(step)
+        norms = [step(torch.ones(4, 6)) for _ in range(4)]
+        return norms, list(model.parameters())
+
+    torch.testing.assert_close(run(True), run(False), rtol=1e-5, atol=1e-6)
