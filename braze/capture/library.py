@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
 import types
@@ -17,7 +18,7 @@ from braze import native
 from braze.capture import calls
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.opcodes.stack import contents
-from braze.capture.records import Step
+from braze.capture.records import Check, Step
 from braze.capture.rules import NUMBER_OF, rule
 from braze.capture.values import MISSING, NULL, UnknownText, is_constant
 
@@ -50,6 +51,41 @@ def on_plain_data(*functions: Any) -> None:
 
 
 on_plain_data(json.dumps, json.loads, importlib.util.find_spec)
+
+
+# -- signatures
+
+
+def _bind(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Which parameter takes which argument. A signature never changes: what is guarded is which one it is."""
+    node = t.tree.node_of(args[0])
+    if node is not None:
+        node.guard(Check.IS, node.real)
+    return calls.call_native(t, function, args, kwargs)
+
+
+for _function in (inspect.Signature.bind, inspect.Signature.bind_partial):
+    rule(_function)(functools.partial(_bind, _function))
+
+
+def _of_bound(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A method of arguments that were bound while tracing; where a default may change it is read as all else is."""
+    bound = args[0]
+    parameters = bound.signature.parameters.values()
+    if t.tree.node_of(bound) is not None or not all(
+        p.default is p.empty or is_plain_data(p.default) for p in parameters
+    ):
+        return calls.interpret(t, function, args, kwargs, tail)
+    return calls.call_native(t, function, args, kwargs)
+
+
+_OF_BOUND = (
+    inspect.BoundArguments.apply_defaults,
+    inspect.BoundArguments.args.fget,
+    inspect.BoundArguments.kwargs.fget,
+)
+for _function in _OF_BOUND:
+    rule(_function)(functools.partial(_of_bound, _function))
 
 
 # -- modules

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import inspect
 import io
 import itertools
 import json
@@ -574,3 +575,38 @@ def opaque_objects_from_outside(c):
     yield h(X)
     m, p.a = MappingProxyType({"a": 2}), 5
     yield h(X)
+
+
+def _bound_first(fn):
+    signature = inspect.signature(fn)
+
+    @functools.wraps(fn)
+    def wrapper(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return fn(*bound.args, **bound.kwargs) * bound.arguments["scale"]
+
+    return wrapper
+
+
+@case((X,), (X, X), (X, X, X), whole=True)
+@_bound_first
+def arguments_are_bound_by_a_kept_signature(x, y=None, *more, scale=2, **rest):
+    return x * scale + (1 if y is None else y) + sum(more)
+
+
+@scenario
+def a_signature_that_is_replaced(c):
+    class Holder:
+        signature = inspect.signature(lambda x, by=2: None)
+
+        def __call__(self, x):
+            bound = self.signature.bind_partial(x)
+            bound.apply_defaults()
+            return x * bound.arguments["by"]
+
+    holder = Holder()
+    f = c(lambda x: holder(x))
+    yield f(X)
+    Holder.signature = inspect.signature(lambda x, by=3: None)
+    yield f(X), attempt(c(lambda x: Holder.signature.bind(x, 1, 2)), X)
