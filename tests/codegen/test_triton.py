@@ -291,3 +291,25 @@ def test_models_compile_to_sm_90_without_a_gpu():
     printed = offline("tests.codegen.triton_models")
     assert "layer triton_per_fused" in printed and "block triton_poi_fused" in printed
     assert "two_sizes launches 2" in printed, "a kernel of another extent is another launch"
+
+
+def test_random_numbers_follow_the_seed(tmp_path):
+    """Uniform numbers of a seed in memory and the element's place: spread over [0, 1), other ones for another seed."""
+    n = 500
+    i = axis_symbol("i", n)
+    number = Node(
+        Op.RANDOM, F32, (read("seed", ZERO, DType.I64), Node(Op.INDEX, DType.I64, (), i)), "uniform"
+    )
+    nest = LoopNest("n", (Axis(i, as_expr(n)),), (), (), (Store("out", i, number),), "cuda:0", ("uniform",))
+    group = Group("triton_poi_random", GroupKind.POINTWISE, (nest,), nest.axes, device="cuda:0")
+    buffers = [buffer("seed", (), DType.I64), buffer("out", (n,), kind=BufferKind.OUTPUT)]
+    found = []
+    for seed in (3, 3, -(2**62) + 5):
+        tensors = {"seed": torch.tensor(seed), "out": torch.empty(n)}
+        found.append(run(group, buffers, tensors, tmp_path)["out"])
+    first, again, other = found
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    for numbers in found:
+        assert 0 <= numbers.min() and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.05
+        assert numbers.unique().numel() > n - 5

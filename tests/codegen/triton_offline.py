@@ -61,7 +61,20 @@ def reduction(kind, group_kind):
         buffer("x", (64, 3000)), buffer("out", (64,), result)]  # fmt: skip
 
 
+def dropout():
+    """A random number of a seed in memory, and what it drops."""
+    i = axis_symbol("i", 1000)
+    seed = read("seed", ZERO, DType.I64)
+    number = Node(Op.RANDOM, F32, (seed, Node(Op.INDEX, DType.I64, (), i)), "uniform")
+    value = Node(Op.MUL, F32, (read("x", i), number))
+    axes = (Axis(i, as_expr(1000)),)
+    nest = LoopNest("n", axes, (), (), (Store("out", i, value),), "cuda:0", ("dropout",))
+    buffers = [buffer("x", (1000,)), buffer("seed", (), DType.I64), buffer("out", (1000,))]
+    return Group("triton_poi_fused_dropout_0", GroupKind.POINTWISE, (nest,), axes, device="cuda:0"), buffers
+
+
 def cases():
+    yield dropout()
     yield every_op(F32, FLOATS)
     yield every_op(DType.I32, {op: t for op, t in INTEGERS.items() if op not in TESTS})
     names = [("x", (5, 41)), ("top", (5,)), ("e", (5, 41)), ("total", (5,)), ("out", (5, 41))]
