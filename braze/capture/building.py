@@ -93,6 +93,8 @@ class RecipeTable:
         if is_bound_builtin(value) and not t.is_fixed(value):
             owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
             return Build("call", (self.add(Constant(getattr)), owner, name))
+        if t.made_classes and t.is_ours(value if isinstance(value, type) else kind):
+            raise Unrebuildable(value if isinstance(value, type) else kind)
         if is_identity_type(kind) or is_constant(value) or isinstance(value, np.generic):
             return Constant(value)
         if kind is UnknownText:

@@ -256,6 +256,8 @@ def call_class_method(
         return fn(*args, **(kwargs or {}))
     if owner in policy.METHODS_OF or owner in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
+    if fn.__name__ == "__init_subclass__":  # object's own, which takes note of nothing
+        return fn(*args, **(kwargs or {}))
     return last_resort(t, fn, args, kwargs)
 
 

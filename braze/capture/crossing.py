@@ -104,6 +104,10 @@ def called_from_c(t: Tracer, function: Any, localsplus: tuple[Any, ...]) -> Any:
         return native.unhooked(text_of_symbol, kind, localsplus[0])
     if is_symbolic_code(code):  # with all that it calls
         return native.unhooked(function, *localsplus[: code.co_argcount])
+    if code.co_name == "__init_subclass__":
+        t.claim(localsplus[0])
+    elif code.co_name == "__set_name__":
+        t.claim(localsplus[1])
     with t.entered_from_c():
         slots = [NULL] * len(t.decoded(code).slots)
         for index, value in enumerate(localsplus[: len(slots) - len(code.co_freevars)]):

@@ -153,6 +153,7 @@ class Frame:
         "ip",
         "kwnames",
         "locals",
+        "names",
         "result",
         "stack",
         "tail",
@@ -173,6 +174,8 @@ class Frame:
         self.entered_at = 0
         self.result: Any = None
         self.generator: Any = None
+        #: the namespace of a class body
+        self.names: Any = None
 
 
 def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None, defaults: Any) -> list[Any]:

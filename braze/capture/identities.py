@@ -49,7 +49,7 @@ def identity(t: Tracer, value: Any) -> Identity:
         graph_break("BZ1004", "id() of many objects", HINT_MOVE)
     if not isinstance(value, torch.Tensor):
         for other in t.identities.values():
-            if other is not value:
+            if other is not value and other is not None:
                 t.tree.distinct(value, other)
     t.identities[id(value)] = value
     return t.claim(Identity(id(value if node is None else node.real)))

@@ -77,6 +77,8 @@ def number(value: Any) -> Any:
         return int(value)
     if kind is torch.SymBool:
         return bool(value)
+    if kind is torch.Size:  # writes its symbols by C code of its own
+        return torch.Size(map(number, value))
     return float(value) if kind is torch.SymFloat else value
 
 

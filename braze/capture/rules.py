@@ -8,6 +8,7 @@ import logging
 import math
 import operator
 import sys
+import threading
 import types
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.iteration import advance, iterate, length
 from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
-from braze.capture.values import MISSING, lookup_in_mro
+from braze.capture.values import MISSING, Identity, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -131,15 +132,6 @@ def vars_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return load_attr(t, args[0], "__dict__")
 
 
-@rule(type)
-def type_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    if len(args) != 1:
-        graph_break("BZ1006", "a class is made while tracing")
-    if isinstance(args[0], torch.Tensor):
-        return load_attr(t, args[0], "__class__")
-    return NUMBER_OF.get(type(args[0])) or type(args[0])
-
-
 #: symbols are numbers to the program
 NUMBER_OF = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
@@ -179,8 +171,18 @@ def issubclass_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(iter)
 def iter_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 2:
-        graph_break("BZ1002", "iter() with a sentinel")
+        return until(t, *args)
     return iterate(t, args[0])
+
+
+def until(t: Tracer, function: Any, sentinel: Any) -> Any:
+    """``iter(function, sentinel)``: a generator of the trace."""
+
+    def values() -> Any:
+        while (value := function()) != sentinel:
+            yield value
+
+    return t.call(t.claim(values), ())
 
 
 @rule(next)
@@ -360,6 +362,13 @@ refuse("BZ1013", "gradients are computed inside the function", torch.autograd.ba
 def id_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """A number that is good for comparisons and as a key; that two objects are not one is guarded."""
     return identities.identity(t, args[0])
+
+
+@rule(threading.get_ident)
+def get_ident(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Which thread this is: good as a key, as ids are."""
+    t.identities[-1] = None
+    return t.claim(Identity(threading.get_ident()))
 
 
 @rule(type.__call__)

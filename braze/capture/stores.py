@@ -27,6 +27,9 @@ def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
         from_tensor = t.write_tensor_field
         from_tensor(obj, name, value)
         return
+    if isinstance(obj, type) and t.is_ours(obj):
+        type.__setattr__(obj, name, value)
+        return
     if isinstance(obj, type | types.ModuleType):
         graph_break("BZ1010", f"an attribute of the {cls.__name__} {obj.__name__!r} is assigned")
     if cls is types.FunctionType:

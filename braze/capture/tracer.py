@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from braze.capture import (
+    class_bodies,
     control_flow,
     crossing,
     functions,
@@ -72,6 +73,7 @@ RULES = (
     library.dispatch,
     numpy_rules.called,
     torch_objects.apply,
+    class_bodies.build_class,
 )
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
@@ -110,6 +112,7 @@ class Tracer:
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
         #: objects made in the trace that the final state must know of: functions, generators
         self.made: dict[int, tuple[Any, int]] = {}
+        self.made_classes = False
         self.symbolic_places: list[Node] = []
         self.handled: BaseException | None = None
         #: whether frames are being interpreted: a generator dropped later runs nothing
@@ -263,12 +266,14 @@ class Tracer:
 
     def trust_class_value(self, owner: Any, name: str, found: Any) -> None:
         """Guard what a class of the user's holds; libraries do not change."""
-        if is_library_module(owner.__module__):
+        if is_library_module(owner.__module__) or self.is_ours(owner):
             return
         self.read(self.tree.constant(owner), Step.CLASS_ATTR, name, found)
 
     def class_value(self, owner: Any, name: str, found: Any) -> Any:
         """A value that a class holds."""
+        if self.made_classes and self.is_ours(owner):
+            return found
         if is_trusted_module(owner.__module__):
             if is_identity_type(type(found)) or type(found) in reads.CONSTANTS:
                 return found
@@ -506,6 +511,8 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     finally:
         for error in t.raised.values():
             error.restore()
+        if t.made_classes:
+            class_bodies.forget_classes()
         t.mode.release()
         t.state.restore()
         sys.setrecursionlimit(limit)

@@ -104,22 +104,18 @@ f(torch.ones(3))
     "BZ1006": Example(
         """\
 @braze.compile
-def f(x):
-    class Scale:
-        by = 2
-    return x * Scale.by
+def f(x, formula):
+    return eval(formula)
 
-f(torch.ones(3))
+f(torch.ones(3), "x * 2")
 """,
         """\
-class Scale:
-    by = 2
-
 @braze.compile
-def f(x):
-    return x * Scale.by
+def f(x, formula):
+    return formula(x)
+
+f(torch.ones(3), lambda x: x * 2)
 """,
-        "GB0082 Missing bytecode handler, GB8977 Invalid call to __build_class__",
     ),
     "BZ1007": Example(
         """\

@@ -137,11 +137,8 @@ def generator_with_print(x):
     return list(parts())
 
 
-def class_made_here(x):
-    class Local:
-        value = 2
-
-    return x * Local.value
+def evaluated(x):
+    return x * eval("2")
 
 
 def nonzero(x):
@@ -178,7 +175,7 @@ CASES = {
     in_comprehension: "BZ1007",
     in_callback: "BZ1004",
     generator_with_print: "BZ1007",
-    class_made_here: "BZ1006",
+    evaluated: "BZ1006",
     nonzero: "BZ1013",
     with_closure: "BZ1007",
 }

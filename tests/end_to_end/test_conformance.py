@@ -13,6 +13,7 @@ from braze.support.errors import CaptureError
 from tests.end_to_end import (  # noqa: F401
     corpus_attributes,
     corpus_breaks,
+    corpus_class_bodies,
     corpus_classes,
     corpus_exceptions,
     corpus_features,
@@ -25,6 +26,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_library,
     corpus_modes,
     corpus_modules,
+    corpus_numpy,
     corpus_objects,
     corpus_records,
     corpus_statements,

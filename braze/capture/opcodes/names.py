@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 from typing import Any
 
+from braze import native
 from braze.capture.attributes import load_attr, super_attr
 from braze.capture.breaks import graph_break
+from braze.capture.opcodes.stack import load_deref
 from braze.capture.opcodes.table import opcode
 from braze.capture.stores import delete_attr, store_attr
-from braze.capture.values import NULL
+from braze.capture.values import MISSING, NULL
 
 
 @opcode("LOAD_GLOBAL", until=(3, 12))
@@ -27,9 +30,72 @@ def load_global_313(t: Any, f: Any, arg: int) -> None:
         f.stack.append(NULL)
 
 
+# -- in the body of a class
+
+
+def class_name(t: Any, f: Any, namespace: Any, name: str) -> Any:
+    """A name in a class body's namespace, or MISSING."""
+    if type(namespace) is dict:
+        return namespace.get(name, MISSING)
+    try:
+        return t.item(namespace, name)
+    except KeyError:
+        return MISSING
+
+
 @opcode("LOAD_NAME")
 def load_name(t: Any, f: Any, arg: int) -> None:
-    graph_break("BZ1006", "code of a class body or module")
+    name = f.code.co_names[arg]
+    value = class_name(t, f, f.names, name)
+    f.stack.append(t.globals_of(f).get(t, name) if value is MISSING else value)
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(t: Any, f: Any, arg: int) -> None:
+    name = f.code.co_names[arg]
+    value = class_name(t, f, f.stack.pop(), name)
+    f.stack.append(t.globals_of(f).get(t, name) if value is MISSING else value)
+
+
+@opcode("LOAD_CLASSDEREF")
+def load_class_deref(t: Any, f: Any, arg: int) -> None:
+    load_class_cell(t, f, arg, f.names)
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF")
+def load_from_dict_or_deref(t: Any, f: Any, arg: int) -> None:
+    load_class_cell(t, f, arg, f.stack.pop())
+
+
+def load_class_cell(t: Any, f: Any, arg: int, namespace: Any) -> None:
+    """A variable of the function around, unless the class body has one of its name."""
+    value = class_name(t, f, namespace, f.decoded.slots[arg])
+    if value is MISSING:
+        load_deref(t, f, arg)
+    else:
+        f.stack.append(value)
+
+
+@opcode("LOAD_LOCALS")
+def load_locals(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.names)
+
+
+@opcode("STORE_NAME")
+def store_name(t: Any, f: Any, arg: int) -> None:
+    # a namespace with rules of its own, as enums have, is of the standard library
+    native.unhooked(operator.setitem, f.names, f.code.co_names[arg], f.stack.pop())
+
+
+@opcode("DELETE_NAME")
+def delete_name(t: Any, f: Any, arg: int) -> None:
+    native.unhooked(operator.delitem, f.names, f.code.co_names[arg])
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(t: Any, f: Any, arg: int) -> None:
+    if "__annotations__" not in f.names:
+        native.unhooked(operator.setitem, f.names, "__annotations__", {})
 
 
 @opcode("STORE_GLOBAL")

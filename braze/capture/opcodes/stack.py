@@ -168,7 +168,7 @@ def load_closure(t: Any, f: Any, arg: int) -> None:
     f.stack.append(f.locals[arg])
 
 
-@opcode("LOAD_DEREF", "LOAD_CLASSDEREF")
+@opcode("LOAD_DEREF")
 def load_deref(t: Any, f: Any, arg: int) -> None:
     value = contents(t, f, arg)
     if value is MISSING:
