@@ -1,12 +1,13 @@
 """Settings: what each means, its default, and whether it is part of the cache key.
 
-An ``Options`` is immutable and handed to the stages inside a ``CompileContext``; nothing reads
+An ``Options`` is immutable and handed to the stages inside a ``CompileContext``; no stage reads
 settings ambiently. ``braze.compile(options={"name": value})`` and ``mode=`` make one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -15,9 +16,15 @@ from braze.support.errors import UserError
 from braze.support.record import record
 
 
-def option(default: Any, help: str, *, in_key: bool, choices: tuple[str, ...] = ()) -> Any:
-    """A field of Options: its help line, whether a change of it makes other kernels, the words it takes."""
-    return dataclasses.field(default=default, metadata={"help": help, "in_key": in_key, "choices": choices})
+def option(
+    default: Any, help: str, *, in_key: bool, choices: tuple[str, ...] = (), environment: str = ""
+) -> Any:
+    """A field of Options: its help line, whether a change of it makes other kernels, the words it takes.
+
+    ``environment``: a variable that sets it (to 1 or 0) where a call of ``braze.compile`` does not.
+    """
+    metadata = {"help": help, "in_key": in_key, "choices": choices, "environment": environment}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @record
@@ -54,12 +61,16 @@ class Options:
     max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
     cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
     capture_scalar_outputs: bool = option(
-        False, "a number read out of a tensor (.item(), int(t)) is a symbol, not a graph break", in_key=False
+        False,
+        "a number read out of a tensor (.item(), int(t)) is a symbol, not a graph break",
+        in_key=False,
+        environment="BRAZE_CAPTURE_SCALAR_OUTPUTS",
     )
     capture_dynamic_output_shape_ops: bool = option(
         False,
-        "sizes that only the data decide (nonzero, x[mask]) are symbols, not graph breaks",
+        "sizes that only the data tell (nonzero, x[mask]) are symbols, not graph breaks",
         in_key=False,
+        environment="BRAZE_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",
     )
     keep_captures: bool = option(
         False,
@@ -94,7 +105,7 @@ def make_options(
         )
     if mode is not None and mode not in MODES:
         raise UserError("BZ0002", f"unknown mode {mode!r}", hints=[near(mode, MODES)])
-    values = dict(MODES[mode or "default"])
+    values = {**_from_environment(), **MODES[mode or "default"]}
     known = {f.name: f.default for f in dataclasses.fields(Options)}
     choices = {f.name: f.metadata["choices"] for f in dataclasses.fields(Options)}
     for name, value in (options or {}).items():
@@ -109,6 +120,18 @@ def make_options(
             )
         values[name] = value
     return Options(**{**values, **named})
+
+
+def _from_environment() -> dict[str, Any]:
+    """The options that environment variables set."""
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(Options):
+        text = os.environ.get(f.metadata["environment"], "") if f.metadata["environment"] else ""
+        if text not in ("", "0", "1"):
+            raise UserError("BZ0003", f"{f.metadata['environment']} takes 0 or 1, not {text!r}")
+        if text:
+            found[f.name] = text == "1"
+    return found
 
 
 def near(name: str, known: Any) -> str:

@@ -74,6 +74,7 @@ def partition(
             mutations=mutations,
             outputs=roles,
             backward=backward,
+            made=traced.made,
         )
     if tracing.dumping():
         tracing.dump(f"{ctx.name}_aten", "py", print_graph(part.forward))

@@ -79,6 +79,7 @@ class Partition:
     are computed (bases for ALIAS_OF_OUTPUT, then each VALUE), then what only the backward reads. ``mutations`` and
     ``outputs`` say what each is; an ``outputs`` entry that is ALIAS, SAME or CONSTANT takes no place in the graph's
     tuple. Each node's ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
+    ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt.
     """
 
     forward: torch.fx.GraphModule
@@ -88,3 +89,4 @@ class Partition:
     mutations: tuple[OutputRole, ...]
     outputs: tuple[OutputRole, ...]
     backward: Backward | None = None
+    made: tuple[str, ...] = ()

@@ -56,6 +56,7 @@ class SymbolNodes:
             for dim, size in enumerate(value.shape):
                 if isinstance(size, torch.SymInt) and torch_compat.is_unbacked_symbol(size.node._expr):
                     self._sized.setdefault(size.node._expr, (node, dim))
+                    self._sized.setdefault(size.node.expr, (node, dim))
 
     def rename(self, made: Any, known: Any) -> None:
         """One such symbol is known as another from here on."""

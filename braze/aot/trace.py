@@ -54,11 +54,14 @@ class Traced:
         mode: FakeMode,
         outputs: list[tuple[Any, Any]],
         extras: Sequence[torch.fx.Node | None] = (),
+        made: tuple[str, ...] = (),
     ) -> None:
         self.module = module
         self.mode = mode
         self.outputs = outputs
         self.extras = extras
+        #: names of size symbols that are the last outputs: views among the others are rebuilt by them
+        self.made = made
 
 
 def trace(
@@ -82,11 +85,20 @@ def trace(
                 env[node] = recorder.input(node, next(inputs))
         recorder.use_symbols()
         outputs = _flat_outputs(run_graph(gm, env, recorder), recorder.origin)
-        pairs = [(recorder.argument(value), value) for value in outputs]
+        made: list[Any] = []
+        if mode.env is not None:
+            made = unbacked.sizes_of_views(
+                (n.meta["val"] for n in recorder.graph.nodes if n.op == "placeholder"), outputs
+            )
+        if made and after_forward is not None:
+            raise Unsupported(
+                "BZ2024", "views of sizes that only the data tell leave a graph that is differentiated"
+            )
+        pairs = [(recorder.argument(value), value) for value in (*outputs, *made)]
         extras = after_forward(recorder, pairs) if after_forward is not None else []
     recorder.graph.output(tuple(node for node, _ in pairs))
     module = torch.fx.GraphModule(recorder.constants, recorder.graph)
-    return Traced(module, mode, pairs, extras)
+    return Traced(module, mode, pairs, extras, tuple(str(n.node.expr) for n in made))
 
 
 class Recorder(TorchDispatchMode):

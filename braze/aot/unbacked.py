@@ -7,7 +7,7 @@ assumed and checked of it holds here too.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,3 +86,23 @@ def _copied(symbols: SymbolNodes, graph: torch.fx.Graph, part: Any, env: Mapping
         made.meta["val"] = part.meta["val"]
         return made
     return symbols.raw(env[part])
+
+
+def sizes_of_views(inputs: Iterable[Any], outputs: Sequence[Any]) -> list[torch.SymInt]:
+    """The symbols that only the data tell, by which outputs that are views are to be rebuilt: one number each."""
+    taken = {torch_compat.storage_key(v) for v in inputs if isinstance(v, torch.Tensor)}
+    shared: set[int] = set(taken)
+    for value in outputs:
+        if isinstance(value, torch.Tensor):
+            key = torch_compat.storage_key(value)
+            (shared if key in taken else taken).add(key)
+    found: dict[Any, torch.SymInt] = {}
+    for value in outputs:
+        if isinstance(value, torch.Tensor) and torch_compat.storage_key(value) in shared:
+            for extent in (*value.shape, *value.stride(), value.storage_offset()):
+                if isinstance(extent, torch.SymInt) and torch_compat.is_unbacked(extent):
+                    env = extent.node.shape_env
+                    for symbol in extent.node.expr.free_symbols:
+                        if torch_compat.is_unbacked_symbol(symbol):
+                            found.setdefault(symbol, env.create_symintnode(symbol, hint=None))
+    return list(found.values())

@@ -21,7 +21,8 @@ def wrap(partition: Partition, compiled: Boxed, *, eager: Callable[..., Any] | N
     Where the graph writes to an input that in some call shares its memory with another input, the functional
     graph would miss the write through the other: such a call runs ``eager(*inputs)`` instead.
     """
-    if not partition.mutations and all(role.kind is OutputKind.VALUE for role in partition.outputs):
+    plain = not partition.mutations and not partition.made
+    if plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager)
     call.boxed = True
@@ -51,6 +52,10 @@ class _Wrapped:
             places.append(position if role.kind is OutputKind.VALUE else -1)
             position += role.kind is OutputKind.VALUE
         self.places = tuple(places)
+        #: (name, place in the graph's tuple) of sizes that only the graph tells
+        count = len(partition.made)
+        self.made = tuple(zip(partition.made, self.places[len(self.places) - count :], strict=True))
+        self.count = len(self.places) - count
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         if self.mutated and self._shares_written_memory(inputs):
@@ -66,9 +71,11 @@ class _Wrapped:
             with torch.set_grad_enabled(differentiable):
                 inputs[i].copy_(value)
         names = self.symbols(inputs)
+        if self.made:
+            names = {**names, **{name: results[place] for name, place in self.made}}
         outputs = [
             results[place] if place >= 0 else build(inputs, results, names)
-            for place, build in zip(self.places, self.build, strict=True)
+            for place, build in zip(self.places[: self.count], self.build, strict=False)
         ]
         for i, first in self.repeated:
             outputs[i] = outputs[first]

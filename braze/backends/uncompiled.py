@@ -7,7 +7,8 @@ from typing import Any
 
 import torch.fx
 
-from braze.graph.torch_compat import UNDECIDED
+from braze.graph.fakes import mode_of
+from braze.graph.torch_compat import UNDECIDED, size_oblivious
 from braze.support import log, trace
 from braze.support.errors import Unsupported
 
@@ -16,9 +17,11 @@ def compiled_or_as_captured(
     gm: torch.fx.GraphModule, name: str, compile: Callable[[], Callable[..., Any]]
 ) -> Callable[..., Any]:
     """What ``compile()`` makes of the graph, or the graph itself where it is refused."""
+    mode = mode_of(node.meta.get("val") for node in gm.graph.nodes)
     try:
         try:
-            return compile()
+            with size_oblivious(mode.env if mode is not None else None):
+                return compile()
         except RuntimeError as error:
             if type(error).__name__ != UNDECIDED:
                 raise

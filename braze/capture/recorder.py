@@ -26,7 +26,7 @@ from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
 from braze.graph import probe
 from braze.graph.fakes import FakeMode
-from braze.graph.torch_compat import TENSOR_BASE, disable_functions
+from braze.graph.torch_compat import TENSOR_BASE, UNDECIDED, disable_functions, size_oblivious
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -67,6 +67,8 @@ class Recorder:
         #: what is assumed of such symbols and has its check in the graph, and how many there were to look at
         self.checked: set[Any] = set()
         self.checks = 0
+        #: whether the operator at hand takes such sizes for neither 0 nor 1
+        self.oblivious = False
         self.calls = 0
         #: subgraphs that the graph holds, by attribute
         self.modules: dict[str, torch.fx.GraphModule] = {}
@@ -197,6 +199,8 @@ class Recorder:
         except Exception as error:
             if unbacked.may_be_carried(self, error):
                 return self.call(func, args, kwargs)
+            if type(error).__name__ == UNDECIDED and not self.oblivious:
+                return self.call_obliviously(func, args, kwargs)
             translate(self, error, name)
             raise probe.eager_error(func, args, kwargs) or error from None
         if extents and extents != self.extents(kwargs["out"]):
@@ -210,6 +214,15 @@ class Recorder:
                 graph_break("BZ1013", f"{name} gives an object of C++ that a graph cannot hold")
             return result
         return self.note(func, args, kwargs, result)
+
+    def call_obliviously(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As :meth:`call`, for an operator that asks whether a size is 0 or 1 that only the data tell."""
+        self.oblivious = True
+        try:
+            with size_oblivious(self.mode.env):
+                return self.call(func, args, kwargs)
+        finally:
+            self.oblivious = False
 
     def extents(self, out: Any) -> list[Any]:
         """The sizes and strides of outside tensors among those that are written."""

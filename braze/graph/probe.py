@@ -45,10 +45,15 @@ LIMIT = 1 << 26
 def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether meta functions may let a call pass that eager refuses."""
     if name in WITHOUT_IDENTITY:
-        return bool(args) and isinstance(args[0], torch.Tensor) and 0 in args[0].shape
+        return bool(args) and isinstance(args[0], torch.Tensor) and _is_empty(args[0])
     if name not in PRODUCTS or torch.is_autocast_enabled("cpu"):
         return False
     return len({v.dtype for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)}) > 1
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    """Whether a size is known to be 0; nothing is asked of symbols."""
+    return any(type(n) is int and n == 0 for n in tensor.shape)
 
 
 def eager_error(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:

@@ -311,7 +311,7 @@ def _symbolic_shapes() -> Any:
     """PyTorch's module of that name, imported past its two uses of Dynamo: a base class, and names of files for logs."""
     name = "torch.fx.experimental.symbolic_shapes"
     postponed = isinstance(sys.modules.get(DYNAMO), _LazyDynamo)
-    if not postponed or name in sys.modules:
+    if not postponed:
         module = importlib.import_module(name)
     else:
         with _stand_ins():
@@ -414,6 +414,14 @@ def runtime_checks(env: Any) -> list[Any]:
     return [check.expr for checks in env.deferred_runtime_asserts.values() for check in checks]
 
 
+def make_unbacked_size(env: Any, low: int | None, high: int | None) -> torch.SymInt:
+    """A size of which nothing is known but bounds, 0 and 1 included."""
+    made = env.create_unbacked_symint()
+    env.pending_fresh_unbacked_symbols.clear()
+    env._constrain_range_for_size(made.node.expr, low or 0, high)
+    return made  # type: ignore[no-any-return]
+
+
 def make_unbacked_float(env: Any) -> torch.SymFloat:
     """A float that only the data tell."""
     made = env.create_unbacked_symfloat()
@@ -454,6 +462,36 @@ def rename_unbacked(env: Any, made: Any, known: Any) -> None:
     env._rename_unbacked_to(made, known)
 
 
+@contextlib.contextmanager
+def size_oblivious(env: Any) -> Iterator[None]:
+    """Inside, a size that only the data tell is neither 0 nor 1 where that must be known: shapes are the same for those.
+
+    For what PyTorch and the stages ask of sizes; a question of the program's own may not be answered so.
+    """
+    if env is None:
+        yield
+        return
+    evaluate = env.evaluate_expr
+
+    def evaluating(expr: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return evaluate(expr, *args, **kwargs)
+        except RuntimeError as error:
+            if type(error).__name__ != UNDECIDED:
+                raise
+            for symbol in expr.free_symbols:
+                if is_unbacked_symbol(symbol) and bool(env.var_to_range[symbol].lower >= 0):
+                    env.size_like.add(symbol)
+            words = {**dict(zip(("hint", "fx_node"), args, strict=False)), **kwargs, "size_oblivious": True}
+            return evaluate(expr, **words)
+
+    env.evaluate_expr = evaluating
+    try:
+        yield
+    finally:
+        env.evaluate_expr = evaluate
+
+
 #: what PyTorch raises where a decision needs a number that only the data tell
 UNDECIDED = "GuardOnDataDependentSymNode"
 
@@ -465,7 +503,7 @@ def give_environment(mode: FakeTensorMode, env: Any) -> None:
 
 
 def make_bounded_symbol(
-    env: Any, value: int, name: str, low: int | None, high: int | None, any_size: bool
+    env: Any, value: int, name: str, low: int | None, high: int | None, any_size: bool = False
 ) -> torch.SymInt | int:
     """A size of ``env`` between bounds; ``any_size``: 0 and 1 too."""
     from torch.utils._sympy.numbers import int_oo
@@ -502,6 +540,11 @@ def watch_specialisation(env: Any, seen: Any) -> None:
         replace(symbol, value, *args)
 
     env.evaluate_expr, env._set_replacement = evaluating, replacing
+
+
+def ranges(env: Any) -> dict[Any, Any]:
+    """symbol -> the values that it may take."""
+    return env.var_to_range  # type: ignore[no-any-return]
 
 
 def hints(env: Any) -> dict[Any, Any]:

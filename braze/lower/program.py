@@ -100,6 +100,7 @@ class GraphLowering:
             found = g.symbols.found(val.shape[dim])
             if found is not None:
                 self.sources.setdefault(found, SizeSource(found, k, dim))
+                g.known_sizes.add(found)
         kind = self.kinds[k] if k < len(self.kinds) else BufferKind.INPUT
         name = self.input_buffer(node, val, kind)
         self.inputs.append(name)

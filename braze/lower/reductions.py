@@ -8,6 +8,7 @@ from typing import Any
 from braze.loops import build
 from braze.loops.dtypes import compute_type
 from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction, Store
+from braze.lower import unbacked
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, numel
 from braze.lower.pointwise_core import merge_ops
 from braze.lower.realize import ProgramBuilder
@@ -18,6 +19,10 @@ from braze.symbolic.expr import ONE, ZERO, Expr, linear
 Reducer = Callable[[Node], tuple[Reduction, ...]]
 #: from the reductions' results to the stored value
 Finish = Callable[..., Node]
+
+
+#: reductions that pick an element: of none there is none to pick
+PICKED = frozenset({ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ARGMAX, ReduceKind.ARGMIN})
 
 
 def reduced_dims(x: Lazy, dims: Any) -> list[int]:
@@ -51,6 +56,9 @@ def reduce(
     for d, i in zip([*kept, *dims], [*outer, *inner], strict=True):
         index[d] = i
     reductions = reducer(element(x.load(index)))
+    if not keepdim and any(r.kind in PICKED for r in reductions):
+        for d in dims:
+            unbacked.require_some(g, x.sizes[d])
     results: list[Node] = []
     for r in reductions:
         dtype = DType.I64 if r.kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN) else r.dtype

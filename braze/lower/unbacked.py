@@ -84,6 +84,13 @@ def check(g: ProgramBuilder, holds: Any, message: str) -> None:
         raise Unsupported("BZ3002", f"a check of {holds}", origin=g.origin)
 
 
+def require_some(g: ProgramBuilder, size: Expr) -> None:
+    """Check that there are elements to pick one of, where only the data tell whether there are."""
+    low = size.bounds()[0]
+    if size.value is None and (low is None or low <= 0):
+        check(g, Condition("ne", (size, ZERO)), f"{g.op_name}(): expected a size of {size} other than 0")
+
+
 def require_known(g: ProgramBuilder, inputs: Collection[Symbol]) -> None:
     """Refuse a program that needs a size which no step and no input tells."""
     known = {*inputs, *g.known_sizes}

@@ -241,7 +241,7 @@ def needed_steps(steps: tuple[Step, ...], kept: set[str]) -> list[Step]:
     for step in reversed(steps):
         found = accesses(step)
         effect = isinstance(step, ExternCall) and (
-            bool(step.mutates) or not any(step.outputs) or ORDER in found.writes
+            bool(step.mutates) or not any(step.outputs) or ORDER in found.writes or bool(step.makes)
         )
         if effect or wanted & set(found.writes):
             wanted |= set(found.reads)

@@ -43,7 +43,8 @@ class Scope:
         self.count = ""
         #: a mask that guards loads (C name), else ""; loads are not hoisted out of such a scope
         self.mask = ""
-        self.guarded = False
+        #: depth of the innermost scope around it (or itself) in which a condition holds for what is loaded; 0: none
+        self.guard = 0
         #: no C block: its lines stand in the block around it
         self.flat = False
 
@@ -85,7 +86,7 @@ class Body:
         outer = self.scope
         new = Scope(outer.depth + 1, symbols or {}, outer.indent + "  ")
         new.count = count or outer.count
-        new.mask, new.guarded = outer.mask, outer.guarded
+        new.mask, new.guard = outer.mask, outer.guard
         new.lines.append(head)
         self.scopes.append(new)
         return new
@@ -266,11 +267,8 @@ class Body:
         return Value(name, rep, True, depth)
 
     def _guard_depth(self) -> int:
-        """The outermost depth to which a load may be hoisted."""
-        for scope in self.scopes:
-            if scope.guarded:
-                return scope.depth
-        return 0
+        """The outermost depth to which a load may be hoisted: not out of the innermost condition on it."""
+        return self.scope.guard
 
     def _lanes_head(self, depth: int = -1) -> str:
         """A loop over the lanes in use at a depth, with its guard."""
@@ -460,7 +458,7 @@ class Body:
         self.line(f"{rep_vector(rep, self.lanes) if varying else SCALAR[rep]} {name} = {o.text};")
         if not c.varying:
             scope = self.open(f"if ({c.text}) ")
-            scope.guarded = True
+            scope.guard = scope.depth
             v = self.convert(self.value(inner), rep)
             v = self.splat(v) if varying else v
             self.line(f"{name} = {v.text};")
@@ -468,7 +466,7 @@ class Body:
             return Value(name, rep, varying, depth)
         outer = self.scope.mask
         scope = self.open("")
-        scope.guarded = True
+        scope.guard = scope.depth
         if outer:
             both = self.name("m")
             self.line(f"const i32x{self.lanes} {both} = {outer} & {c.text};")
@@ -487,7 +485,8 @@ class Body:
         count = f" & bz_lanesx{self.lanes}({scope.count})" if scope.count else ""
         name = self.name()
         self.line(f"{rep_vector(rep, self.lanes)} {name} = {{}};")
-        self.open(f"if (bz_anyx{self.lanes}({scope.mask}{count})) ")
+        inside = self.open(f"if (bz_anyx{self.lanes}({scope.mask}{count})) ")
+        inside.guard = inside.depth
         v = self.splat(self.convert(self.value(inner), rep))
         self.line(f"{name} = {v.text};")
         self.close()
