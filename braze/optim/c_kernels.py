@@ -16,6 +16,8 @@ from braze.target import Target
 
 #: elements that a thread takes at a time, a multiple of the rounding of rows' starts
 SPAN = 16384
+#: bytes that are asked for ahead: rows are short for the processor's own guesses, and a tenth slower without
+AHEAD = 2048
 
 
 def step_source(kind: Kind, target: Target) -> str:
@@ -108,6 +110,7 @@ class _Writer:
                     for j, n in enumerate(self.names)
                 ),
                 f"  for (; i + {self.w} <= hi; i += {self.w}) {{",
+                *(f"    __builtin_prefetch({n}_ + i + {AHEAD // BYTES[self.kind.dtype]});" for n in reads),
                 *block("load", "store", ""),
                 "  }",
                 "  if (i < hi) {",
