@@ -107,7 +107,7 @@ CODES: dict[str, Code] = {
     "BZ1004": Code(
         "data of a tensor",
         "Python reads what a tensor holds: .item(), .tolist(), int(), id() and the like.",
-        "Keep the value in a tensor.",
+        "Keep the value in a tensor. Or make numbers symbols: options={'capture_scalar_outputs': True}.",
     ),
     "BZ1005": Code(
         "disabled function", "A function marked with braze.disable is called.", "Remove the mark."
@@ -150,7 +150,8 @@ CODES: dict[str, Code] = {
     "BZ1013": Code(
         "operator without metadata",
         "The shape of an operator's result depends on data, or the operator has no fake implementation.",
-        "Use an operator of fixed shape, or register a fake for your own operator.",
+        "Use an operator of fixed shape, or register a fake for your own operator."
+        " Sizes that data tell: options={'capture_dynamic_output_shape_ops': True}.",
     ),
     "BZ1014": Code(
         "state that cannot be rebuilt",

@@ -323,6 +323,28 @@ f(torch.ones(3), iter([2, 3]))
 f(torch.ones(3), [2, 3])
 """,
     ),
+    "BZ1020": Example(
+        """\
+@braze.compile(options={"capture_scalar_outputs": True})
+def f(x, count):
+    n = count.item()
+    if n > 2:
+        return x * n
+    return x
+
+f(torch.ones(3), torch.tensor(2))
+""",
+        """\
+@braze.compile(options={"capture_scalar_outputs": True})
+def f(x, count):
+    n = count.item()
+    torch._check(n <= 2)
+    return x * n
+
+f(torch.ones(3), torch.tensor(2))
+""",
+        counterpart="GB0170 Data-dependent branching",
+    ),
     "BZ1101": Example(
         """\
 @braze.compile(options={"recompile_limit": 2})
