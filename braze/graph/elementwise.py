@@ -11,13 +11,16 @@ from typing import Any
 
 import torch
 
+from braze.graph import extents
+from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
 KEEP, FLOAT, BOOL = "keep", "float", "bool"
 
 _UNARY = {
-    KEEP: "neg abs sign floor ceil round trunc frac relu gelu silu leaky_relu elu hardtanh hardsigmoid softplus mish clamp clamp_min clamp_max square bitwise_not",
+    KEEP: "neg abs sign floor ceil round trunc frac relu gelu silu leaky_relu elu hardtanh hardsigmoid softplus mish hardswish clamp clamp_min clamp_max square bitwise_not",
     FLOAT: "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan tanh sinh cosh sigmoid erf erfc",
     BOOL: "logical_not isnan isinf",
 }
@@ -28,7 +31,7 @@ _BINARY = {
 }
 #: these take floating-point numbers only
 _FLOATS_ONLY = frozenset(
-    {"gelu", "silu", "elu", "hardsigmoid", "softplus", "mish", "leaky_relu", "lerp", "addcdiv"}
+    {"gelu", "silu", "elu", "hardsigmoid", "hardswish", "softplus", "mish", "leaky_relu", "lerp", "addcdiv"}
 )
 _NOT_BOOL = frozenset(
     {
@@ -89,7 +92,7 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return NotImplemented
     if kwargs.get("approximate", "none") not in ("none", "tanh"):
         return NotImplemented
-    tensors = [a for a in operands if isinstance(a, Tensor)]
+    tensors = [a for a in operands if isinstance(a, TENSORS)]
     if not tensors:
         return NotImplemented
     dtype = _promoted(operands)
@@ -121,9 +124,10 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Any:
 
 def _promoted(operands: list[Any]) -> torch.dtype:
     """The common type; a third operand joins the first two's as a tensor would."""
-    dtype = operands[0].dtype if isinstance(operands[0], Tensor) else None
+    dtype = operands[0].dtype if isinstance(operands[0], TENSORS) else None
     if len(operands) == 1:
         return dtype  # type: ignore[return-value]
+    operands = [a.stand_in() if type(a) is Geometry else 1 if type(a) is Extent else a for a in operands]
     dtype = torch.result_type(operands[0], operands[1])
     if len(operands) == 3:
         pair = torch.result_type(operands[1], operands[2])
@@ -132,9 +136,11 @@ def _promoted(operands: list[Any]) -> torch.dtype:
     return dtype
 
 
-def allocated(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+def allocated(tensors: list[Any], dtype: torch.dtype) -> Any:
     """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks."""
     shape = tensors[0].shape if len(tensors) == 1 else broadcast([t.shape for t in tensors])
+    if type(tensors[0]) is Geometry:
+        return extents.allocated(tensors, shape, dtype)
     same = all(t.shape == shape for t in tensors)
     if same and all(t.is_contiguous() for t in tensors):
         return torch.empty(shape, dtype=dtype, device="meta")
@@ -150,8 +156,10 @@ def allocated(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, made, dtype=dtype, device="meta")
 
 
-def broadcast(shapes: list[torch.Size]) -> torch.Size:
+def broadcast(shapes: list[Any]) -> Any:
     """The common shape (torch.broadcast_shapes imports SymPy)."""
+    if any(map(is_symbolic, shapes)):
+        return extents.broadcast(shapes)
     made = [1] * max(map(len, shapes))
     for shape in shapes:
         for d in range(1, len(shape) + 1):

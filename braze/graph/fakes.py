@@ -36,6 +36,8 @@ class _Dispatch(FakeTensorMode):
     owner: FakeMode
     #: what memos remember of calls with symbolic sizes, by memo
     symbolic_memos: dict[int, dict[Any, Any]]
+    #: lower bounds of expressions over symbols
+    least: dict[Any, Any]
     #: how many operators that write have come by
     writes = 0
 
@@ -52,7 +54,9 @@ class _Dispatch(FakeTensorMode):
         if found is not MISS:
             return found
         if type(key) is OfTrace:
-            result = metadata.MISS  # kernels of the meta device would turn symbols into numbers
+            result = metadata.MISS
+            if not holds_unbacked(args):
+                result = metadata.symbolic_result_of(self, func, args, kwargs, self.least)
         elif metadata.is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -84,6 +88,7 @@ class FakeMode:
         self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
         self.dispatch.owner = self
         self.dispatch.symbolic_memos = {}
+        self.dispatch.least = {}
         self.dispatch.cache_enabled = False  # PyTorch's memo: ours is asked before
         self.env = env
         #: name in expressions -> its hint
@@ -158,11 +163,14 @@ class FakeMode:
         return self.env
 
     def bounded_symbol(
-        self, value: int, source: str, low: int | None, high: int | None, *, any_size: bool = False
+        self, value: int, source: str, low: int | None, high: int | None, *, unbacked: bool = False
     ) -> torch.SymInt | int:
-        """A size of which bounds are promised; ``any_size``: 0 and 1 are no special cases."""
+        """A size of which bounds are promised; ``unbacked``: as if only the data told, 0 and 1 are no special cases."""
         env = self.become_dynamic()
-        made = torch_compat.make_bounded_symbol(env, value, source, low, high, any_size)
+        if unbacked:
+            made: Any = torch_compat.make_unbacked_size(env, low, high)
+        else:
+            made = torch_compat.make_bounded_symbol(env, value, source, low, high)
         if isinstance(made, torch.SymInt):
             name = str(made.node.expr)
             self.symbols.setdefault(name, SymbolSpec(name, value))
@@ -316,7 +324,15 @@ class FakeMode:
     def _non_leaf(self, fake: FakeTensor) -> torch.Tensor:
         """A copy of the fake with a grad_fn, for an input that autograd has produced."""
         with self, torch.enable_grad(), torch_compat.disable_functions():
-            return fake.clone()
+            copy = fake.clone()
+            if self.env is not None or copy.stride() == fake.stride():
+                return copy
+            # a window with gaps, which a clone closes
+            reach = sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True) if n)
+            whole = torch.empty(
+                fake.storage_offset() + reach + 1, dtype=fake.dtype, device=fake.device, requires_grad=True
+            )
+            return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
 
 
 def holds_unbacked(values: Any) -> bool:
@@ -364,6 +380,23 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
             is_parameter=isinstance(tensor, torch.nn.Parameter),
             layout=tensor.layout,
         )
+
+
+def sizes_tell_strides(values: Iterable[Any]) -> bool:
+    """Whether each symbol in a stride is also in a size, so that code finds out what it is."""
+    sizes: set[Any] = set()
+    strides: set[Any] = set()
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            sizes |= _symbols(value.shape)
+            strides |= _symbols(value.stride())
+        else:
+            sizes |= _symbols((value,))
+    return strides <= sizes
+
+
+def _symbols(extents: Iterable[Any]) -> set[Any]:
+    return {s for n in extents if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
 
 
 def _plain_size(size: Any) -> int | str:

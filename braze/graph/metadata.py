@@ -15,7 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import torch_compat
 from braze.graph.elementwise import elementwise, entry_of
+from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.rules import CPU_ONLY, FACTORIES, RULES
+from braze.graph.view_rules import VIEWS
 
 aten = torch.ops.aten
 
@@ -66,18 +68,8 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         rule = functools.partial(_elementwise, func)
     if rule is None and not is_direct(func) and func is not aten._to_copy.default:
         return MISS
-    fakes: list[Any] = []
-    _collect(args, fakes)
-    _collect(kwargs.values(), fakes)
-    if not fakes:
-        return MISS
-    device = torch_compat.device_of_fake(fakes[0])
-    if any(torch_compat.device_of_fake(f) != device for f in fakes):
-        return MISS
-    if func in CPU_ONLY and device.type != "cpu":
-        return MISS
-    wanted = kwargs.get("device")
-    if wanted is not None and (device.type != "cpu" or torch.device(wanted) != device):
+    device = _common_device(func, args, kwargs)
+    if device is None:
         return MISS
     pairs: list[tuple[torch.Tensor, Any]] = []
     try:
@@ -90,6 +82,111 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if result is NotImplemented:
         return MISS
     return _as_fakes(mode, result, device, pairs)
+
+
+def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], least: dict[Any, Any]) -> Any:
+    """As ``result_of`` for symbolic sizes, by rules that hold for all sizes and ask nothing of them, or MISS.
+
+    ``least`` remembers the lower bounds of expressions.
+    """
+    target = None
+    if func._schema.is_mutable:
+        functional, target = _functional_form(func), args[0] if args else None
+        if functional is None or functional in (_FILL, _COPY) or type(target) is not FakeTensor:
+            return MISS
+        func = functional
+    rule = VIEWS.get(func) or RULES.get(func) or FACTORIES.get(func)
+    if rule is None and entry_of(func) is not None:
+        rule = functools.partial(_elementwise, func)
+    if rule is None:
+        return MISS
+    device = _common_device(func, args, kwargs)
+    if device is None or (func in FACTORIES and not _plain_factory(kwargs)):
+        return MISS
+    try:
+        made = {
+            k: _geometry(v, least) for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")
+        }
+        result = rule(*_geometry(tuple(args), least), **made)
+        if result is NotImplemented:
+            return MISS
+        if target is not None:
+            same = result.shape == _geometry(target, least).shape and torch.can_cast(
+                result.dtype, target.dtype
+            )
+            return target if same else MISS
+        with torch_compat.outside_modes():
+            return _symbolic_fakes(mode, result, device)
+    except (Undecided, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError):
+        return MISS  # the usual way asks and guards, or raises what the user should see
+
+
+def _common_device(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The one device of a call, as far as rules know it."""
+    fakes: list[Any] = []
+    _collect(args, fakes)
+    _collect(kwargs.values(), fakes)
+    if not fakes:
+        return CPU if func in FACTORIES else None
+    device = torch_compat.device_of_fake(fakes[0])
+    if any(torch_compat.device_of_fake(f) != device for f in fakes):
+        return None
+    if func in CPU_ONLY and device.type != "cpu":
+        return None
+    wanted = kwargs.get("device")
+    if wanted is not None and (device.type != "cpu" or torch.device(wanted) != device):
+        return None
+    return device
+
+
+def _plain_factory(options: dict[str, Any]) -> bool:
+    """Whether a new tensor is a dense one in the CPU's ordinary memory."""
+    wanted = options.get("device") or torch.get_default_device()
+    return (
+        torch.device(wanted) == CPU
+        and options.get("layout") in (None, torch.strided)
+        and not options.get("pin_memory")
+    )
+
+
+def _geometry(value: Any, least: dict[Any, Any]) -> Any:
+    """A call's argument as rules with symbolic sizes take it."""
+    if isinstance(value, FakeTensor):
+        made = Geometry(
+            value.dtype,
+            [extent(n, least) for n in value.shape],
+            [extent(n, least) for n in value.stride()],
+            value,
+        )
+        made.offset = extent(value.storage_offset(), least)
+        return made
+    if type(value) is torch.SymInt:
+        return extent(value, least)
+    if type(value) in (tuple, list, torch.Size):
+        return [_geometry(v, least) for v in value]
+    return value
+
+
+def _symbolic_fakes(mode: Any, value: Any, device: torch.device) -> Any:
+    """Fakes for what a rule gave."""
+    if isinstance(value, torch.Tensor):
+        return torch_compat.assemble_fake(mode, value, device, False)
+    if type(value) is Geometry:
+        shape, strides, offset = map(_sizes, (value.shape, value.strides, (value.offset,)))
+        if value.source is not None:
+            meta = torch_compat.strided_view(value.source, shape, strides, offset[0])
+        else:
+            nbytes = value.numel() * value.element_size()
+            meta = torch_compat.told(
+                shape, strides, 0, value.dtype, nbytes.size if type(nbytes) is Extent else nbytes
+            )
+        return torch_compat.assemble_fake(mode, meta, device, False)
+    made = [_symbolic_fakes(mode, v, device) for v in value]
+    return made if isinstance(value, list) else tuple(made)
+
+
+def _sizes(values: Any) -> tuple[Any, ...]:
+    return tuple([n.size if type(n) is Extent else n for n in values])
 
 
 def _written(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -135,12 +232,7 @@ def _functional_form(func: Any) -> Any:
 
 def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A new tensor on the CPU."""
-    wanted = kwargs.get("device") or torch.get_default_device()
-    if (
-        torch.device(wanted) != CPU
-        or kwargs.get("layout") not in (None, torch.strided)
-        or kwargs.get("pin_memory")
-    ):
+    if not _plain_factory(kwargs):
         return MISS
     try:
         with torch_compat.outside_modes(), torch_compat.BelowAutograd():

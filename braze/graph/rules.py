@@ -12,12 +12,15 @@ from typing import Any
 import torch
 
 from braze.graph.elementwise import allocated, broadcast, where
+from braze.graph.extents import Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-def _new(sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
+def _new(sizes: Sequence[Any], dtype: torch.dtype) -> Any:
+    if is_symbolic(sizes):
+        return Geometry(dtype, sizes, None)
     return torch.empty(list(sizes), dtype=dtype, device="meta")
 
 
@@ -76,7 +79,7 @@ def _convolution(
         (x.shape[2 + d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) - 1) // stride[d] + 1
         for d in range(rank)
     ]
-    if min(sizes) <= 0 or (bias is not None and list(bias.shape) != [weight.shape[0]]):
+    if any(n <= 0 for n in sizes) or (bias is not None and list(bias.shape) != [weight.shape[0]]):
         return NotImplemented
     made = [x.shape[0], weight.shape[0], *sizes]
     if suggests_channels_last(x) or suggests_channels_last(weight):
@@ -111,7 +114,7 @@ def _max_pool2d(
     sizes = [
         (x.shape[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1)
     ]
-    if min(sizes) <= 0 or any(2 * p > k for p, k in zip(padding, kernel)):
+    if any(n <= 0 for n in sizes) or any(2 * p > k for p, k in zip(padding, kernel)):
         return NotImplemented
     made = [*x.shape[:2], *sizes]
     return _new(made, x.dtype), _new(made, torch.int64)
@@ -132,7 +135,7 @@ def _pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
     sizes = list(x.shape)
     for k in range(len(pad) // 2):
         sizes[-1 - k] += pad[2 * k] + pad[2 * k + 1]
-    return _new(sizes, x.dtype) if min(sizes, default=1) > 0 else NotImplemented
+    return _new(sizes, x.dtype) if all(n > 0 for n in sizes) else NotImplemented
 
 
 def _batch_norm(
@@ -379,6 +382,8 @@ def _scalar(value: Any, *, dtype: Any = None, **options: Any) -> Any:
 
 def _arange(*limits: Any, dtype: Any = None, **options: Any) -> Any:
     start, end, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
+    if type(end) is Extent and (start, step) == (0, 1) and end >= 0:
+        return _new([end], dtype or torch.int64)
     if any(type(n) is not int for n in (start, end, step)) or step == 0 or (end - start) * step < 0:
         return NotImplemented
     return _new([-((start - end) // step)], dtype or torch.int64)

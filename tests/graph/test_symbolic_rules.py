@@ -1,0 +1,179 @@
+"""Rules on symbolic sizes: what they give, with numbers put in, is what eager gives at these numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from braze.graph import fakes, metadata
+from braze.graph.torch_compat import ranges
+
+aten = torch.ops.aten
+F32, I64 = torch.float32, torch.int64
+
+
+def like(*sizes, dtype=F32):
+    """A tensor to be; strings are symbols, 's-1' and 's/2' expressions over them."""
+    return ("tensor", sizes, dtype)
+
+
+B, S, H = "b", "s", "h"
+X = like(B, S, 8)
+IMAGE = like(B, 3, H, S)
+HALF = like(B, 4, "h/2", "s/2")
+CALLS = {
+    "add": (aten.add.Tensor, X, X),
+    "add a bias": (aten.add.Tensor, X, like(8)),
+    "add a mask": (aten.add.Tensor, like(B, 2, S, S), like(B, 1, 1, S)),
+    "add of halves": (aten.add.Tensor, HALF, HALF),
+    "mul by a gate": (aten.mul.Tensor, HALF, like(B, 4, 1, 1)),
+    "mul by a number": (aten.mul.Scalar, X, 2.5),
+    "mul of kinds": (aten.mul.Tensor, X, like(B, S, 8, dtype=I64)),
+    "div": (aten.div.Tensor, like(B, S, dtype=I64), like(B, 1, dtype=I64)),
+    "compare": (aten.lt.Tensor, like(S, dtype=I64), like(S, 1, dtype=I64)),
+    "gelu": (aten.gelu.default, X),
+    "hardswish": (aten.hardswish.default, HALF),
+    "hardswish in place": (aten.hardswish_.default, HALF),
+    "add in place": (aten.add_.Tensor, X, like(8)),
+    "where": (aten.where.self, like(B, 1, S, dtype=torch.bool), like(B, S, S), like(1, 1, 1)),
+    "layer norm": (aten.native_layer_norm.default, X, [8], like(8), like(8), 1e-5),
+    "batch norm": (aten.native_batch_norm.default, IMAGE, like(3), like(3), like(3), like(3), False, 0.1, 1e-5),
+    "softmax": (aten._softmax.default, X, -1, False),
+    "embedding": (aten.embedding.default, like(10, 6), like(B, S, dtype=I64)),
+    "mm": (aten.mm.default, like(S, 8), like(8, 5)),
+    "addmm": (aten.addmm.default, like(5), like(S, 8), like(8, 5)),
+    "bmm": (aten.bmm.default, like(B, S, 8), like(B, 8, S)),
+    "convolution": (
+        aten.convolution.default, IMAGE, like(5, 3, 3, 3), like(5), [2, 2], [1, 1], [1, 1], False, [0, 0], 1,
+    ),
+    "mean": (aten.mean.dim, HALF, [2, 3], True),
+    "sum": (aten.sum.dim_IntList, X, [1]),
+    "amax": (aten.amax.default, X, [-1], True),
+    "cat": (aten.cat.default, [X, like(B, S, 3)], -1),
+    "pad": (aten.constant_pad_nd.default, X, [0, 0, 1, 2]),
+    "copy": (aten.clone.default, X),
+    "cast": (aten._to_copy.default, X),
+    "zeros like": (aten.zeros_like.default, X),
+    "attention": (aten._scaled_dot_product_flash_attention_for_cpu.default, *[like(B, 2, S, 8)] * 3),
+    "pool": (aten._adaptive_avg_pool2d.default, IMAGE, [1, 1]),
+    "transpose": (aten.transpose.int, X, 1, 2),
+    "t": (aten.t.default, like(S, 8)),
+    "permute": (aten.permute.default, IMAGE, [0, 2, 3, 1]),
+    "unsqueeze": (aten.unsqueeze.default, X, 1),
+    "unsqueeze at the end": (aten.unsqueeze.default, X, -1),
+    "select": (aten.select.int, X, 1, 0),
+    "select the last": (aten.select.int, X, 1, -1),
+    "slice": (aten.slice.Tensor, X, 1, 1, 2**63 - 1),
+    "slice to a number": (aten.slice.Tensor, X, 2, 2, 6),
+    "slice off the end": (aten.slice.Tensor, X, 1, 0, -1),
+    "expand": (aten.expand.default, like(B, 1, 8), [-1, S, -1]),
+    "expand in front": (aten.expand.default, like(S), [B, S]),
+    "view": (aten.view.default, X, [B, S, 2, 4]),
+    "flatten": (aten.view.default, X, [-1, 8]),
+    "flatten the middle": (aten.view.default, IMAGE, [B, 3, -1]),
+    "unflatten": (aten._unsafe_view.default, X, [B, -1, 4]),
+    "split": (aten.split.Tensor, X, 3, 2),
+    "split by sizes": (aten.split_with_sizes.default, X, [2, 6], -1),
+    "new zeros": (aten.new_zeros.default, X, [S, 3]),
+    "full": (aten.full.default, [B, S], 1.0),
+    "arange": (aten.arange.default, S),
+}  # fmt: skip
+SIZES = [
+    {"b": 3, "s": 12, "h": 10},
+    {"b": 7, "s": 5, "h": 4},
+    {"b": 2, "s": 4, "h": 11},
+    {"b": 2, "s": 2, "h": 2},
+]
+
+
+def number(size, at):
+    if not isinstance(size, str):
+        return size
+    name, _, by = size.partition("/")
+    return (at[name] - 1) // int(by) + 1 if by else at[name]
+
+
+def real(argument, at):
+    if isinstance(argument, tuple) and argument[:1] == ("tensor",):
+        _, sizes, dtype = argument
+        shape = [number(n, at) for n in sizes]
+        return torch.zeros(shape, dtype=dtype)
+    if isinstance(argument, list):
+        return [real(a, at) for a in argument]
+    return number(argument, at)
+
+
+def symbolic(argument, mode, symbols):
+    if isinstance(argument, tuple) and argument[:1] == ("tensor",):
+        shape = [symbolic(n, mode, symbols) for n in argument[1]]
+        with mode:
+            return torch.empty(shape, dtype=argument[2])
+    if isinstance(argument, list):
+        return [symbolic(a, mode, symbols) for a in argument]
+    if not isinstance(argument, str):
+        return argument
+    name, _, by = argument.partition("/")
+    return (symbols[name] - 1) // int(by) + 1 if by else symbols[name]
+
+
+def flat(value):
+    return [t for v in value for t in flat(v)] if isinstance(value, tuple | list) else [value]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_rule_gives_what_eager_gives_at_each_size(name):
+    op, *arguments = CALLS[name]
+    mode = fakes.new_mode(dynamic=True)
+    base = mode.fake(torch.randn(3, 12, 10), symbolic_dims={0, 1, 2}, source="x")
+    symbols = dict(zip("bsh", base.shape, strict=True))
+    given = [symbolic(a, mode, symbols) for a in arguments]
+    guards = len(mode.env.guards)
+    with mode:
+        found = metadata.symbolic_result_of(mode.dispatch, op, given, {}, {})
+    assert found is not metadata.MISS
+    assert len(mode.env.guards) == guards, "a rule asks nothing"
+    for at in SIZES:
+        inputs = [real(a, at) for a in arguments]
+        expected = flat(op(*inputs))
+        values = {symbols[n].node.expr: at[n] for n in symbols}
+        known = [t for t in flat(inputs) if isinstance(t, torch.Tensor)]
+        asked = [t for t in flat(given) if isinstance(t, torch.Tensor)]
+        for ours, eager in zip(flat(found), expected, strict=True):
+            if eager.numel() == 0 and 0 in ours.shape:
+                continue  # statistics that only training keeps
+            told = [
+                tuple(n if type(n) is int else int(n.node.expr.xreplace(values)) for n in each)
+                for each in (ours.shape, ours.stride(), (ours.storage_offset(),))
+            ]
+            assert told[0] == tuple(eager.shape) and told[2] == (eager.storage_offset(),)
+            seen = [(n, step) for n, step in zip(told[0], told[1], strict=True) if n != 1]
+            assert seen == [(n, s) for n, s in zip(eager.shape, eager.stride(), strict=True) if n != 1]
+            assert ours.dtype is eager.dtype
+            shared = [a.untyped_storage()._cdata == ours.untyped_storage()._cdata for a in asked]
+            assert shared == [
+                a.untyped_storage().data_ptr() == eager.untyped_storage().data_ptr() for a in known
+            ]
+
+
+MAYBE = {
+    "a broadcast of sizes that may be equal": (aten.add.Tensor, like(B, 8), like(S, 8)),
+    "a size that may be 1, beside another": (aten.add.Tensor, like("s/2"), like(H)),
+    "a convolution that may leave nothing": (
+        aten.convolution.default, IMAGE, like(5, 3, 4, 4), None, [4, 4], [0, 0], [1, 1], False, [0, 0], 1,
+    ),
+    "a slice that may end outside": (aten.slice.Tensor, X, 1, 0, 5),
+    "an item that may be outside": (aten.select.int, X, 1, 3),
+    "a view that may not fit": (aten.view.default, like(S), [-1, 4]),
+    "products that may not fit": (aten.mm.default, like(B, S), like(H, 5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MAYBE)
+def test_what_holds_at_some_sizes_only_is_left_to_pytorch(name):
+    op, *arguments = MAYBE[name]
+    mode = fakes.new_mode(dynamic=True)
+    base = mode.fake(torch.randn(3, 12, 10), symbolic_dims={0, 1, 2}, source="x")
+    given = [symbolic(a, mode, dict(zip("bsh", base.shape, strict=True))) for a in arguments]
+    with mode:
+        assert metadata.symbolic_result_of(mode.dispatch, op, given, {}, {}) is metadata.MISS
+    assert ranges(mode.env)
