@@ -18,7 +18,9 @@ from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
+from braze.graph.fakes import sizes_tell_strides
 from braze.graph.specs import FloatSpec
+from braze.graph.subgraph_ops import entries_of
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import verify
@@ -30,7 +32,7 @@ from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
 from braze.support import trace
 from braze.support.collector import collector_paused
-from braze.support.errors import BrazeError
+from braze.support.errors import BrazeError, Unsupported
 from braze.support.log import logger, warn_once
 from braze.support.record import record
 from braze.target import cpu_target
@@ -83,6 +85,7 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     host = generate_code(plan, ctx)
     call = with_attributes(load_code(host, ctx), partition.forward, program.attributes)
     call = with_floats(call, partition, program)
+    call = with_subgraphs(call, partition, ctx)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
 
@@ -98,6 +101,35 @@ def with_attributes(call: GraphCall, module: torch.fx.GraphModule, names: tuple[
 
     with_held.boxed = True  # type: ignore[attr-defined]
     return with_held
+
+
+def with_subgraphs(call: GraphCall, partition: Partition, ctx: CompileContext) -> GraphCall:
+    """``call`` with the subgraphs of its control flow compiled too, and kept alive."""
+    entries = entries_of(partition.forward.graph)
+    if not entries:
+        return call
+    for entry in entries:
+        entry.compile(lambda gm: compile_subgraph(gm, ctx))
+
+    def with_entries(inputs: Sequence[Any]) -> Sequence[Any]:
+        return call(inputs)
+
+    with_entries.boxed = True  # type: ignore[attr-defined]
+    with_entries.entries = entries  # type: ignore[attr-defined]
+    return with_entries
+
+
+def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[..., Any] | None:
+    """A subgraph as a function of its inputs; None where a stage cannot carry it."""
+    examples = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+    if not sizes_tell_strides(examples):
+        return None
+    try:
+        call = compile_graph(gm, examples, dataclasses.replace(ctx, name=f"{ctx.name}_part"))
+    except Unsupported as error:
+        logger("aot").warning("a subgraph of %s runs eagerly, as captured.\n%s", ctx.name, error)
+        return None
+    return lambda *inputs: call(inputs)
 
 
 def with_floats(call: GraphCall, partition: Partition, program: LoopProgram) -> GraphCall:

@@ -5,17 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.fx
 
+from braze.graph import torch_compat
 from braze.graph.checkpoints import checkpointed
+from braze.graph.subgraph_ops import Entry, operators
 from braze.support.errors import Unsupported
 
 
 def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Callable[..., Any]) -> Any:
-    """A checkpointed region becomes a part of the graph. Which subgraph of the others runs, only the data tell: refused."""
+    """A checkpointed region becomes a part of the graph; of the others, whose data choose what runs, an operator does."""
     if node.target is checkpointed:
         return checkpoint(node, args, recorder, run_graph)
-    raise Unsupported("BZ2022", f"{node.target.__name__} in a compiled graph", origin=recorder.origin)  # type: ignore[union-attr]
+    entry = Entry(node.target, args, node.meta["val"])
+    operands = entry.tensors
+    if recorder.differentiable and any(x.requires_grad for x in operands):
+        raise refusal(node, "in a graph that is differentiated")
+    if any(isinstance(x, torch.SymFloat) for x in flat(args)):
+        raise refusal(node, "that takes a Python float whose value changes")
+    plain, random = operators()
+    drawn = any(draws(module) for module in entry.modules)
+    with recorder:
+        results = (random if drawn else plain)(entry.number, entry.tensors, entry.sizes)
+    for result in results:
+        result.__dict__["_node"].args[0].meta["subgraphs"] = entry  # alive as long as the graph
+    return results
+
+
+def refusal(node: torch.fx.Node, why: str) -> Unsupported:
+    """The stages cannot carry a node."""
+    name = getattr(node.target, "__name__", str(node.target))
+    return Unsupported("BZ2022", f"{name} {why}", origin=node.meta.get("origin"))
+
+
+def flat(args: Any) -> list[Any]:
+    """The leaves of nested tuples and lists."""
+    if isinstance(args, (tuple, list)):
+        return [leaf for part in args for leaf in flat(part)]
+    return [args]
+
+
+def draws(module: torch.fx.GraphModule) -> bool:
+    """Whether a subgraph draws random numbers: looked at while it runs on fakes."""
+    inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+    with torch_compat.RandomWatch() as watch:
+        module(*inputs)
+    return watch.drawn
 
 
 def checkpoint(
@@ -33,10 +69,6 @@ def checkpoint(
     finally:
         recorder.region = outer
     if recorder.differentiable and before != [x._version for x in operands if isinstance(x, torch.Tensor)]:
-        raise Unsupported(
-            "BZ2022",
-            "a checkpointed region that writes to tensors from outside",
-            why="eager writes them again when the backward runs it again",
-            origin=node.meta.get("origin"),
-        )
+        # eager writes them again when the backward runs the region again
+        raise refusal(node, "of a region that writes to tensors from outside")
     return results

@@ -172,7 +172,7 @@ def agree(what: str, first: Traced, second: Traced) -> None:
 def same_as(leaves: Sequence[Any], carried: Sequence[Any], what: str) -> None:
     """Break where the next values of a loop are not like the present ones."""
     for place, (a, b) in enumerate(zip(leaves, carried, strict=True)):
-        if not isinstance(a, torch.Tensor) or facts(a)[:3] != facts(b)[:3]:
+        if not isinstance(a, torch.Tensor) or facts(a) != facts(b):
             now = told(a) if isinstance(a, torch.Tensor) else type(a).__name__
             graph_break("BZ1021", f"{what} gives {now} for value {place}, which is {told(b)}")
 
@@ -212,10 +212,12 @@ def bare(x: torch.Tensor) -> torch.Tensor:
 
 
 def moved(t: Tracer, x: Any, dim: int, reverse: bool) -> Any:
-    """``x`` with the dimension of a scan in front, in the order of the scan."""
+    """``x`` with the dimension of a scan in front, in the order of the scan; rows lie together."""
     if dim:
         x = t.recorder.call(torch.movedim, (x, dim, 0), {})
-    return t.recorder.call(torch.flip, (x, [0]), {}) if reverse else x
+    if reverse:
+        x = t.recorder.call(torch.flip, (x, [0]), {})
+    return t.recorder.call(torch.Tensor.contiguous, (x,), {}) if dim else x
 
 
 def moved_back(t: Tracer, x: Any, dim: int, reverse: bool) -> Any:
