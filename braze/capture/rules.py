@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import functools
 import logging
 import math
 import operator
@@ -260,7 +259,7 @@ def extreme(function: Any, symbolic: Any) -> None:
         values = args if len(args) > 1 else args[0] if args and type(args[0]) in (list, tuple) else ()
         if not kwargs and any(map(unbacked.is_unbacked, values)):
             if all(type(a) in (int, torch.SymInt) for a in values):
-                return functools.reduce(symbolic, values)
+                return unbacked.extreme(t, values, symbolic)
         return calls.call_c(t, function, tuple(own_iterable(t, a) for a in args), kwargs)
 
     rule(function)(run)

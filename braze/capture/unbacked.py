@@ -8,6 +8,7 @@ A decision by one cannot be taken while tracing: the graph ends there.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -205,6 +206,18 @@ def assume(t: Tracer, condition: torch.SymBool, text: Any = None) -> bool:
     holds = torch_compat.expect_true(condition)
     note_checks(t.recorder, text)
     return holds
+
+
+def extreme(t: Tracer, values: Any, symbolic: Any) -> Any:
+    """The greatest or least of numbers of which some are known by the data only; that it bounds each needs no check."""
+    found = functools.reduce(symbolic, values)
+    note_checks(t.recorder)
+    for value in values:
+        true = value <= found if symbolic is torch.sym_max else found <= value
+        if type(true) is torch.SymBool and is_unbacked(true):
+            torch_compat.expect_true(true)
+    t.recorder.checked.update(torch_compat.runtime_checks(t.mode.env))
+    return found
 
 
 def asserted(t: Tracer, value: Any, wanted: bool) -> bool:
