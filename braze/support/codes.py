@@ -180,8 +180,9 @@ CODES: dict[str, Code] = {
     ),
     "BZ1019": Code(
         "function run whole",
-        "A transform of torch.func, a control-flow operator or a checkpoint runs a function that it is handed.",
-        "Leave the break, or compile the function that is handed over.",
+        "A function handed to torch.cond, while_loop, scan, vmap, grad, checkpoint or the like does what cannot be captured there: it "
+        "writes to what it did not make, reads what a tensor holds, or PyTorch itself refuses it; or linearize and functionalize are called.",
+        "Let the function compute from its arguments and give results; else leave the break, or compile the function itself.",
     ),
     "BZ1020": Code(
         "decision by what only the data tell",

@@ -323,6 +323,28 @@ f(torch.ones(3), iter([2, 3]))
 f(torch.ones(3), [2, 3])
 """,
     ),
+    "BZ1019": Example(
+        """\
+from torch.utils.checkpoint import checkpoint
+
+shapes = []
+
+def part(x):
+    shapes.append(x.shape)
+    return x.sin()
+
+@braze.compile
+def f(x):
+    return checkpoint(part, x, use_reentrant=False) * 2
+
+f(torch.ones(3, requires_grad=True))
+""",
+        """\
+def part(x):
+    return x.sin()
+""",
+        "HigherOrderOperator: Mutating a variable not in the current scope (SideEffects)",
+    ),
     "BZ1020": Example(
         """\
 @braze.compile(options={"capture_scalar_outputs": True})
@@ -344,6 +366,21 @@ def f(x, count):
 f(torch.ones(3), torch.tensor(2))
 """,
         counterpart="GB0170 Data-dependent branching",
+    ),
+    "BZ1021": Example(
+        """\
+@braze.compile(fullgraph=True)
+def f(x):
+    return torch.cond(x.sum() > 0, lambda x: x.sum(), lambda x: x.sin(), (x,))
+
+f(torch.ones(3))
+""",
+        """\
+@braze.compile(fullgraph=True)
+def f(x):
+    return torch.cond(x.sum() > 0, lambda x: x.sum().expand(3) + 0, lambda x: x.sin(), (x,))
+""",
+        "unmatched metadata of the branches of torch.cond",
     ),
     "BZ1101": Example(
         """\
