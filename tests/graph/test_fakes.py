@@ -53,6 +53,14 @@ def test_an_input_with_a_grad_fn_gets_one():
     assert fake.requires_grad and not fake.is_leaf
 
 
+@pytest.mark.parametrize("cut", [slice(0, 2), slice(3, 3), slice(1, 4, 2)])
+def test_a_result_of_autograd_with_gaps_keeps_its_strides(cut):
+    real = torch.randn(5, 5, 5, requires_grad=True)[:, cut]
+    fake = fakes.new_mode().fake(real)
+    assert fake.stride() == real.stride() and fake.storage_offset() == real.storage_offset()
+    assert fake.requires_grad and not fake.is_leaf
+
+
 def test_subclasses_and_foreign_fakes_are_refused():
     class Mine(torch.Tensor):
         pass

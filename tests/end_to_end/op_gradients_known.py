@@ -1,0 +1,17 @@
+"""Where gradients of compiled operators differ from eager's, and why. An entry that starts to pass fails its test until it is removed.
+
+An operator whose graph runs as captured has eager's gradients, with a warning, and is listed too.
+"""
+
+from __future__ import annotations
+
+_CONJUGATED = "runs as captured: its gradient is a lazily conjugated tensor (BZ2003)"
+
+#: operator -> reason
+KNOWN: dict[str, str] = {
+    "fft.ifft": _CONJUGATED,
+    "fft.ihfft": _CONJUGATED,
+    "fft.ihfftn": _CONJUGATED,
+    "index_fill": "runs as captured: the gradient of a value at doubled places asks the data (aten._unique, BZ2021)",
+    "nn.functional.fractional_max_pool3d": "runs as captured: PyTorch's fakes have no kernel for its gradient (BZ2021)",
+}

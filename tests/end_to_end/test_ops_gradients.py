@@ -1,0 +1,53 @@
+"""Gradients of every differentiable operator of PyTorch's OpInfo table, in double precision: compiled is eager.
+
+Two samples of each, in one graph. All samples take most of an hour: ``BRAZE_SWEEP=1 pytest tests/end_to_end/test_ops_gradients.py -m slow``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import braze
+from tests.end_to_end import op_gradients
+from tests.end_to_end.op_gradients_known import KNOWN
+
+SWEEP = bool(os.environ.get("BRAZE_SWEEP"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels are built, not found."""
+    folder: Path = tmp_path_factory.mktemp("kernels")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRAZE_CACHE_DIR", str(folder))
+        yield
+    braze.reset()
+
+
+def cases() -> list[object]:
+    """Every operator; a known failure must fail."""
+    made = []
+    for name in op_gradients.names():
+        marks = [pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else []
+        made.append(pytest.param(name, id=name, marks=marks))
+    return made
+
+
+def test_every_known_failure_is_an_operator() -> None:
+    assert set(KNOWN) <= set(op_gradients.names())
+
+
+@pytest.mark.parametrize("name", cases())
+def test_two_samples(name: str) -> None:
+    assert not op_gradients.check(name, most=2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SWEEP, reason="takes most of an hour: BRAZE_SWEEP=1")
+@pytest.mark.parametrize("name", cases())
+def test_all_samples(name: str) -> None:
+    assert not op_gradients.check(name, most=1000)
