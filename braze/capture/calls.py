@@ -94,6 +94,8 @@ def call_function(
         if fn.__qualname__ == "associative_scan":
             return scans.associative_scan(t, *args, **(kwargs or {}))
         foreign.whole(foreign.MODULES[fn.__module__])
+    if fn.__module__ == "random":
+        foreign.chance(fn)
     if fn.__module__ == foreign.BOOKS and fn.__qualname__ == foreign.BOOKKEEPING:
         return None
     if fn.__dict__:

@@ -95,12 +95,17 @@ def run_whole(target: Any) -> bool:
     ):
         return True
     module = getattr(target, "__module__", None)
-    if module in MODULES or module in ("torch.func", "torch._functorch.apis"):
+    if module in MODULES or module in ("torch.func", "torch._functorch.apis", "random"):
         return True
     if is_unfinished(target):
         return True
     own = getattr(target, "__dict__", None) or {}
     return bool(own.get(BENEATH)) or COMPILED_THERE in own
+
+
+def chance(fn: types.FunctionType) -> NoReturn:
+    """Break before a function of ``random``, of whose steps none may be taken while tracing."""
+    graph_break("BZ1017", f"random.{fn.__name__} draws a random number outside torch", HINT_MOVE)
 
 
 def whole(what: str) -> NoReturn:
