@@ -63,7 +63,7 @@ class Marked:
         if rule.name and rule.name in self.shared:
             return self.shared[rule.name]
         size = mode.bounded_symbol(
-            real.shape[d], f"{node.source}.size({d})", rule.low, rule.high, any_size=mark.kind == "unbacked"
+            real.shape[d], f"{node.source}.size({d})", rule.low, rule.high, unbacked=mark.kind == "unbacked"
         )
         if not self.watching:
             torch_compat.watch_specialisation(mode.env, self._seen)

@@ -48,7 +48,10 @@ def mark_static(tensor: torch.Tensor, dim: int | Sequence[int] | None = None) ->
 def mark_unbacked(
     tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
 ) -> None:
-    """As :func:`mark_dynamic`, but 0 and 1 may share a variant with other sizes, and a size that is fixed is no error."""
+    """Size ``dim`` is treated as one that only the data tell: one graph serves every size, 0 and 1 included.
+
+    Nothing may be decided by it: an ``if`` on it breaks the graph. What operators need of it is checked when the graph runs.
+    """
     _mark(tensor, dim, Mark("unbacked", SizeRule("", min, max), strict=False))
 
 

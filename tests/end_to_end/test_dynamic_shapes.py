@@ -196,8 +196,7 @@ def test_unbacked_sizes_are_never_an_error() -> None:
     calls = matrices(4, 1, 0, 9, 5)
     for (x,) in calls:
         braze.mark_unbacked(x, 0)
-    # those that broadcast differently have variants of their own
-    assert captures(lambda x: x * 2, calls, backend="eager") <= 3
+    assert captures(lambda x: x * 2, calls, backend="eager") == 1
     assert captures(lambda x: x.view(5, -1), [calls[-1]], backend="eager") == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 
 import braze
 from braze.support import trace
-from braze.support.errors import CaptureError
+from braze.support.errors import CaptureError, UserError
 
 OPTIONS = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
 BACKENDS = ["eager", "braze"]
@@ -141,10 +142,62 @@ def written(x: Any, m: Any) -> Any:
     return y, y[~m]
 
 
+def joined(x: Any, m: Any) -> Any:
+    """Parts of an empty result are never read, not even at addresses before it."""
+    y = x[m[:, 0]]
+    return torch.cat([y, x[:2], y * 2]), torch.stack([y, y + 1], 1), F.pad(y, (1, 0, 2, 1))
+
+
+def normalized(x: Any, m: Any) -> Any:
+    y = x[m[:, 0]]
+    return (
+        F.layer_norm(y, (5,)),
+        y.softmax(-1),
+        y.log_softmax(0),
+        y.std(1),
+        F.cross_entropy(y, y[:, 0].long() * 0),
+    )
+
+
+def sized_only(x: Any, m: Any) -> Any:
+    n = x[m].shape[0]
+    return torch.arange(n) * 2, x.new_ones(n, 2), torch.ones(n, n).tril(), n
+
+
+def left_to_pytorch(x: Any, m: Any) -> Any:
+    y = x[m[:, 0]]
+    return (
+        y.roll(1, 0),
+        y.logsumexp(1),
+        F.batch_norm(y, torch.zeros(5), torch.ones(5)),
+        y.sort(0),
+        y.cumsum(0),
+    )
+
+
+def parts(x: Any, m: Any) -> Any:
+    y = x[m[:, 0]] + 1
+    return y.split(2, 1), y.unbind(1), y[1:], y[::2]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "fn",
-    [selected, positions, each_position, rows, kinds, repeated, reshaped, written],
+    [
+        joined,
+        normalized,
+        sized_only,
+        left_to_pytorch,
+        parts,
+        selected,
+        positions,
+        each_position,
+        rows,
+        kinds,
+        repeated,
+        reshaped,
+        written,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_sizes_that_only_the_data_tell(fn: Callable[..., Any], backend: str) -> None:
@@ -242,3 +295,73 @@ def test_a_symbolic_number_as_a_key_is_guarded() -> None:
     compiled = braze.compile(fn, backend="eager", dynamic=True, fullgraph=True)
     for n in (3, 4, 5, 3):
         same(compiled(torch.ones(n), n), fn(torch.ones(n), n))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_views_of_such_sizes_are_rebuilt(backend: str) -> None:
+    def of_an_input(x: Any, k: Any) -> Any:
+        n = k.item()
+        torch._check(n >= 0)
+        torch._check(n <= x.size(0))
+        return x[:n], x[n:], n
+
+    def of_each_other(x: Any, m: Any) -> Any:
+        y = x[m[:, 0]]
+        return *y.unbind(1), *y.split(2, 1), y[:, 1:]
+
+    with trace.collect() as events:
+        assert captures(of_an_input, NUMBERS, backend, fullgraph=True) == 1
+        assert captures(of_each_other, MASKS, backend, fullgraph=True) == 1
+        got = braze.compile(of_each_other, backend=backend, options=OPTIONS)(*MASKS[0])
+        assert got[0].untyped_storage().data_ptr() == got[-1].untyped_storage().data_ptr()
+    assert not [what for kind, what in events if kind == "fallback" and "graph" in str(what)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_greatest_of_none_is_the_error_of_eager(backend: str) -> None:
+    for fn in (lambda x, m: x[m].max(), lambda x, m: x[m[:, 0]].amax(0), lambda x, m: x[m].argmin()):
+        compiled = braze.compile(fn, backend=backend, options=OPTIONS, fullgraph=True)
+        for x, m in MASKS:
+            try:
+                wanted = fn(x, m)
+            except (RuntimeError, IndexError) as error:
+                with pytest.raises(type(error), match=re.escape(str(error))):
+                    compiled(x, m)
+            else:
+                same(compiled(x, m), wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_marked_size_serves_every_size(backend: str) -> None:
+    def fn(x: Any) -> Any:
+        y = torch.cat([x, x[:1] * 0 + 1 if x.dim() > 5 else x]).softmax(1)
+        return y.sum(0), F.linear(x, torch.ones(3, 5)), x.shape[0] * 2, x.reshape(-1)
+
+    calls = [(torch.linspace(-1, 1, 5 * n).reshape(n, 5),) for n in (4, 1, 0, 7)]
+    for (x,) in calls:
+        braze.mark_unbacked(x, 0)
+    assert captures(fn, calls, backend, fullgraph=True) == 1
+
+
+def test_a_decision_by_a_marked_size_breaks_and_a_need_is_checked() -> None:
+    x = torch.rand(4, 3)
+    braze.mark_unbacked(x, 0)
+    with pytest.raises(CaptureError, match="BZ1020"):
+        braze.compile(lambda x: x + 1 if x.shape[0] > 3 else x, backend="eager", fullgraph=True)(x)
+    compiled = braze.compile(lambda x: x.view(2, -1) + 1, backend="eager", fullgraph=True)
+    same(compiled(x), x.view(2, -1) + 1)
+    odd = torch.rand(5, 3)
+    with pytest.raises(RuntimeError, match="invalid for input of size 15"):
+        compiled(odd)
+
+
+def test_the_environment_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRAZE_CAPTURE_SCALAR_OUTPUTS", "1")
+    x, k = NUMBERS[0]
+    same(braze.compile(as_int, backend="eager", fullgraph=True)(x, k), as_int(x, k))
+    off = braze.compile(as_int, backend="eager", fullgraph=True, options={"capture_scalar_outputs": False})
+    with pytest.raises(CaptureError):
+        off(x, k)
+    monkeypatch.setenv("BRAZE_CAPTURE_SCALAR_OUTPUTS", "yes")
+    with pytest.raises(UserError, match="takes 0 or 1"):
+        braze.compile(as_int, backend="eager")
