@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import sys
 import threading
 from pathlib import Path
@@ -131,6 +132,8 @@ def calibrate() -> Facts | None:
     core, torch = _core(), torch_state.torch()
     suffix = ".dylib" if sys.platform == "darwin" else ".so"
     symbols = core._load_torch(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu{suffix}"))
+    core._configure_layout()
+    core._configure_counter()
     samples = torch_state.samples()
     offset = _handle_offset(samples)
     states = frozenset(name for name, wanted in STATE_SYMBOLS.items() if all(symbols[s] for s in wanted))
@@ -154,13 +157,10 @@ def calibrate() -> Facts | None:
 
 def _configure_images(core: Any, offset: int, keys: int) -> None:
     """Let C compare the words that decide a tensor's metadata, if it is known where they stand."""
-    core._configure_layout()
-    core._configure_counter()
     found = layout.find(keys, lambda tensor: core._raw_meta(tensor)[:2])
     if found is None:
         return
-    places = (found.ndim, found.sizes, found.strides, found.dtype, found.keys, found.autograd)
-    core._configure_layout(offset, *places, found.requires_grad, found.grad_fn)
+    core._configure_layout(offset, *dataclasses.astuple(found))
     if not layout.agrees(core._same_image):
         core._configure_layout()
         return

@@ -22,12 +22,13 @@ INLINE = 5
 
 @record
 class Layout:
-    """Offsets in bytes: in a tensor's implementation, the last two in what autograd keeps beside it."""
+    """Offsets in bytes (but for `padding`): in a tensor's implementation, the last two in what autograd keeps."""
 
     ndim: int
     sizes: int
     strides: int
     dtype: int  # the word of the element type, the device and the flags that say how sizes are to be read
+    padding: int  # the bits of that word that nobody sets
     keys: int
     autograd: int
     requires_grad: int
@@ -99,7 +100,9 @@ def find(keys: int, number_of: Callable[[Any], tuple[int, int]]) -> Layout | Non
         flag, function = _requires_grad_byte(autograd, usable_size), _grad_fn_word(autograd, usable_size)
         if flag is None or function is None:
             return None
-        return Layout(ndim, sizes, strides, dtype, keys, autograd, flag, function)  # type: ignore[arg-type]
+        assert dtype is not None
+        padding = _padding(dtype, usable_size)
+        return Layout(ndim, sizes, strides, dtype, padding, keys, autograd, flag, function)  # type: ignore[arg-type]
 
 
 def _samples() -> list[Any]:
@@ -139,6 +142,23 @@ def _dtype_word(samples: list[Any], number_of: Callable[[Any], tuple[int, int]])
     word = place & ~7
     devices = [o for o in range(word, word + 7) if all(r[o] == device for r, _, device in raw)]
     return word if len(devices) == 1 else None
+
+
+def _padding(offset: int, usable_size: Callable[[int], int]) -> int:
+    """The bits of a word that are what they happened to be in the memory that an implementation was made in."""
+    t, libc = torch_state.torch(), ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
+    size = usable_size(t.empty(3)._cdata)
+    always, never = ~0, 0
+    for value in (0xFF, 0, 0xFF, 0):
+        blocks = [libc.malloc(size) for _ in range(8)]
+        for block in blocks:
+            ctypes.memset(block, value, size)
+            libc.free(block)
+        word = _word(t.empty(3)._cdata + offset)
+        always, never = (always & word, never) if value else (always, never | word)
+    return always & ~never & (2**64 - 1)
 
 
 def _autograd_word() -> int | None:
@@ -203,7 +223,7 @@ def _grad_fn_word(autograd: int, usable_size: Callable[[int], int]) -> int | Non
 
 
 def agrees(same_image: Callable[[Any, Any, int], bool | None]) -> bool:
-    """Whether images tell tensors apart that differ in one respect, and find equal what is equal."""
+    """Whether images tell tensors apart that differ in one respect, and a tensor's own holds of it."""
     t = torch_state.torch()
     with t.inference_mode(False), t.enable_grad():
         samples = _samples() + _nearly_equal()
@@ -213,10 +233,7 @@ def agrees(same_image: Callable[[Any, Any, int], bool | None]) -> bool:
                 same = same_image(first, second, int(first.requires_grad))
                 if same is None and first.dim() <= INLINE and first.grad_fn is None:
                     return False
-                expected = (
-                    row == other and second.grad_fn is None
-                )  # a history is asked for in the ordinary way
-                if same is not None and same != expected:
+                if (same and row != other) or (first is second and same is False):
                     return False
     return True
 

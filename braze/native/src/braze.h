@@ -23,7 +23,6 @@ enum { DIM_EXACT, DIM_SYMBOL, DIM_ANY };
 enum { IMAGE_WORDS = 16 };
 typedef struct {
     uint64_t word[IMAGE_WORDS], mask[IMAGE_WORDS]; /* word is masked */
-    unsigned char lanes[2];                        /* the mask as bits */
     PyTypeObject *type;                            /* borrowed, only ever compared */
     int requires_grad;                             /* -1: either */
 } Image;

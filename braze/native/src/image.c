@@ -12,6 +12,7 @@ static struct {
     Py_ssize_t ndim, sizes, strides, dtype, keys, autograd; /* in the implementation */
     Py_ssize_t requires_grad, grad_fn;                      /* in what autograd keeps */
     Py_ssize_t window;                                      /* where images begin */
+    unsigned long long padding;                             /* the bits of the word `dtype` that nobody sets */
 } layout;
 
 enum { INLINE = 5, AHEAD = SEEN_BEHIND };
@@ -28,7 +29,6 @@ show(Image *image, const char *impl, Py_ssize_t offset, Py_ssize_t words)
     for (Py_ssize_t i = 0; i < words; i++) {
         Py_ssize_t place = (offset - layout.window) / 8 + i;
         image->mask[place] = ~(uint64_t)0;
-        image->lanes[place / 8] |= (unsigned char)(1u << place % 8);
         image->word[place] = word_at(impl + offset + 8 * i);
     }
 }
@@ -66,6 +66,8 @@ image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad)
     show(image, impl, layout.sizes, (Py_ssize_t)ndim);
     show(image, impl, layout.strides, (Py_ssize_t)ndim);
     show(image, impl, layout.dtype, 1);
+    image->mask[(layout.dtype - layout.window) / 8] &= ~layout.padding;
+    image->word[(layout.dtype - layout.window) / 8] &= ~layout.padding;
     show(image, impl, layout.keys, 1);
     return true;
 }
@@ -140,9 +142,10 @@ kept_holds(const Image *image, const char *kept)
 __attribute__((target("avx512f"))) static inline bool
 window_holds_wide(const Image *image, const char *window)
 {
-    return (_mm512_mask_cmpneq_epi64_mask(image->lanes[0], _mm512_loadu_si512(window), _mm512_loadu_si512(image->word))
-            | _mm512_mask_cmpneq_epi64_mask(image->lanes[1], _mm512_loadu_si512(window + 64),
-                                            _mm512_loadu_si512(image->word + 8)))
+    __m512i first = _mm512_xor_si512(_mm512_loadu_si512(window), _mm512_loadu_si512(image->word));
+    __m512i second = _mm512_xor_si512(_mm512_loadu_si512(window + 64), _mm512_loadu_si512(image->word + 8));
+    return (_mm512_test_epi64_mask(first, _mm512_loadu_si512(image->mask))
+            | _mm512_test_epi64_mask(second, _mm512_loadu_si512(image->mask + 8)))
            == 0;
 }
 
@@ -234,9 +237,9 @@ configure_layout(PyObject *module, PyObject *args)
     if (PyTuple_GET_SIZE(args) == 0) {
         Py_RETURN_FALSE;
     }
-    if (!PyArg_ParseTuple(args, "nnnnnnnnn:_configure_layout", &layout.handle, &layout.ndim, &layout.sizes,
-                          &layout.strides, &layout.dtype, &layout.keys, &layout.autograd, &layout.requires_grad,
-                          &layout.grad_fn)) {
+    if (!PyArg_ParseTuple(args, "nnnnnKnnnn:_configure_layout", &layout.handle, &layout.ndim, &layout.sizes,
+                          &layout.strides, &layout.dtype, &layout.padding, &layout.keys, &layout.autograd,
+                          &layout.requires_grad, &layout.grad_fn)) {
         return NULL;
     }
     layout.window = layout.keys + 8 - 8 * IMAGE_WORDS;
