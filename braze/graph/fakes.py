@@ -267,7 +267,11 @@ class FakeMode:
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call itself; where C++ would make numbers of symbolic sizes, by way of Python's composites."""
-        if self.env is None or not torch_compat.COMPOSITES_FIX_SIZES:
+        by_python = self.env is not None and (
+            torch_compat.COMPOSITES_FIX_SIZES
+            or ((self.scalars or self.shapes) and holds_unbacked((*args, *kwargs.values())))
+        )
+        if not by_python:
             return func(*args, **kwargs)
         with torch_compat.python_dispatcher():
             return func(*args, **kwargs)
