@@ -81,11 +81,11 @@ def _of_bound(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> A
 
 _OF_BOUND = (
     inspect.BoundArguments.apply_defaults,
-    inspect.BoundArguments.args.fget,
-    inspect.BoundArguments.kwargs.fget,
+    vars(inspect.BoundArguments)["args"].fget,
+    vars(inspect.BoundArguments)["kwargs"].fget,
 )
-for _function in _OF_BOUND:
-    rule(_function)(functools.partial(_of_bound, _function))
+for _method in _OF_BOUND:
+    rule(_method)(functools.partial(_of_bound, _method))
 
 
 # -- modules
