@@ -21,7 +21,7 @@ MODELS = (
 def main() -> int:
     """Measure, print a table, keep the numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suite", choices=("models", "overhead", "compile_time", "optimizer"))
+    parser.add_argument("suite", choices=("models", "overhead", "compile_time", "memory", "optimizer"))
     parser.add_argument(
         "--impls",
         default=",".join(IMPLS),
@@ -59,6 +59,9 @@ def main() -> int:
     elif arguments.suite == "overhead":
         rows = run.run_overhead(impls, tuple(overhead.CASES), arguments.rounds or 15, say)
         table = report.overhead_table(rows, impls, overhead.CASES, overhead.BARE)
+    elif arguments.suite == "memory":
+        rows = run.run_memory(impls, models, say)
+        table = report.memory_table(rows, impls)
     else:
         rows = run.run_compile_time(impls, models, arguments.rounds or 1, say)
         table = report.compile_time_table(rows, impls)

@@ -85,6 +85,29 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
     return table
 
 
+def memory_table(rows: list[Row], impls: Sequence[str]) -> Table:
+    """Peak megabytes of a training step, and the share of eager's."""
+    table = Table(
+        title="Peak memory of forward and backward, MB (share of eager's), parameters not counted",
+        title_justify="left",
+    )
+    table.add_column("model")
+    for impl in impls:
+        table.add_column(impl, justify="right")
+    for model, here in grouped(rows, "model"):
+        eager = here.get("eager", {}).get("peak_bytes")
+        cells = []
+        for impl in impls:
+            peak = here.get(impl, {}).get("peak_bytes")
+            if peak is None:
+                cells.append("failed")
+                continue
+            share = f" ({peak / eager:.2f})" if eager and impl != "eager" else ""
+            cells.append(f"{peak / 1e6:.1f}{share}")
+        table.add_row(model, *cells)
+    return table
+
+
 def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str], bare: Sequence[str]) -> Table:
     """Microseconds per call, and what each adds to eager; in a ``bare`` case all of a call is overhead.
 

@@ -161,6 +161,31 @@ def run_models(
     return rows
 
 
+def run_memory(impls: Sequence[str], models: Sequence[str], say: Callable[[str], None]) -> list[Row]:
+    """Peak memory of a training step of each model."""
+    team = Team(impls)
+    rows: list[Row] = []
+    try:
+        for model in models:
+            for impl in impls:
+                say(f"{model}: {impl}")
+                row: Row = {"model": model, "impl": impl}
+                rows.append(row)
+                child = team.child(impl)
+                for do, arguments in (
+                    ("load", {"model": model, "phase": "training"}),
+                    ("compile", {}),
+                    ("peak", {}),
+                ):
+                    answer = attempt(row, lambda: child.ask(do, **arguments))
+                    if answer is None:
+                        break
+                    row.update({k: v for k, v in answer.items() if k.endswith("bytes")})
+    finally:
+        team.stop()
+    return rows
+
+
 def interleave(
     team: Team,
     impls: Sequence[str],

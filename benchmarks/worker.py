@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import optimizer, overhead, zoo
+from benchmarks import memory, optimizer, overhead, zoo
 
 
 class Worker:
@@ -110,6 +110,15 @@ class Worker:
             self.run(self.call)
             spent.append(time.perf_counter() - start)
         return {"seconds": spent}
+
+    def peak(self) -> dict[str, Any]:
+        """Peak bytes of one step from empty gradients, and of the parameters beside them."""
+        assert self.model is not None and self.call is not None
+        call, model = self.call, self.model
+        self.run(call)
+        model.zero_grad(set_to_none=True)
+        bytes = memory.peak_bytes(lambda: self.run(call))
+        return {"peak_bytes": bytes, "parameter_bytes": sum(p.nbytes for p in model.parameters())}
 
     def reset(self) -> dict[str, Any]:
         """Forget what was compiled."""

@@ -9,8 +9,12 @@ from braze.target import Target
 
 @record
 class CompileContext:
-    """Options and target of one compile; ``name`` labels its dumps (the user's function)."""
+    """Options and target of one compile; ``name`` labels its dumps (the user's function).
+
+    ``consumes``: the inputs belong to the call, which lets go of each after its last use, as a backward does.
+    """
 
     options: Options
     target: Target
     name: str = "graph"
+    consumes: bool = False

@@ -79,9 +79,19 @@ class _Plan:
                     found.append(inputs[each.index])
                 case SavedFrom.OUTPUT:
                     found.append(results[each.index])
+                    if each.name:
+                        names = {**names, each.name: results[each.index]}
                 case SavedFrom.SYMBOL:
                     found.append(names[each.name])
         return found, names
+
+    def unpacked(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+        """What was saved, in order."""
+        values: list[Any] = [None] * len(self.saved)
+        for places, found in ((self.tensors, tensors), (self.numbers, numbers)):
+            for i, value in zip(places, found, strict=True):
+                values[i] = value
+        return values
 
 
 def _function(plan: _Plan) -> Any:
@@ -109,11 +119,9 @@ def _function(plan: _Plan) -> Any:
                         "call the model inside braze.disable, or uncompiled, where you need second derivatives"
                     ],
                 )
-            values: list[Any] = [None] * len(plan.saved)
-            for i, tensor in zip(plan.tensors, ctx.saved_tensors, strict=True):
-                values[i] = tensor
-            for i, number in zip(plan.numbers, ctx.numbers, strict=True):
-                values[i] = number
+            values = plan.unpacked(ctx.saved_tensors, ctx.numbers)
+            # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
+            ctx.maybe_clear_saved_tensors()
             for position, layout in zip(plan.tangents, plan.layouts, strict=True):
                 values.append(layout(tangents[position], ctx.sizes))
             found = plan.backward()(values)

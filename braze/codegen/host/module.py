@@ -16,6 +16,9 @@ from braze.schedule.records import Group, Schedule
 from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Symbol
 
+#: bytes for which it pays to leave compiled code, which costs about a microsecond
+MUCH = 256 << 10
+
 
 @record
 class CUnits:
@@ -28,7 +31,7 @@ class CUnits:
 def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContext, c: CUnits) -> HostModule:
     """The host module of a schedule with one kernel text per loop or template group (by name)."""
     writers = [_Host(s.fixed, kernels, "fixed_")] if s.fixed is not None else []
-    writers.append(_Host(s, kernels, ""))
+    writers.append(_Host(s, kernels, "", ctx.consumes))
     functions = [line for writer in writers for line in ("", "", *writer.function())]
     source = "\n".join(
         [f'"""Host module of {ctx.name}: written by braze."""', "", "import torch", *functions, ""]
@@ -50,9 +53,12 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
 class _Host:
     """Collects the parts of one function while walking the groups."""
 
-    def __init__(self, s: Schedule, kernels: Sequence[KernelText], prefix: str) -> None:
+    def __init__(
+        self, s: Schedule, kernels: Sequence[KernelText], prefix: str, consumes: bool = False
+    ) -> None:
         self.schedule = s
         self.prefix = prefix
+        self.consumes = consumes
         self.homes = Homes(s)
         self.views = Views(self.homes)
         self.sizes: tuple[Symbol, ...] = tuple(x.symbol for x in s.program.sizes)
@@ -111,6 +117,8 @@ class _Host:
                 identifier(buffer) if buffer else identifier(symbols[0].symbol.name) if symbols else "_"
             )
         lines = [f"{tuple_text(tuple(names))} = inputs"] if names else []
+        if self.consumes and names:
+            lines.append("inputs.clear()")
         for x in self.schedule.program.sizes:
             if x.dim >= 0:
                 buffer = identifier(self.schedule.program.inputs[x.input])
@@ -179,6 +187,8 @@ class _Host:
         for k, group in enumerate(self.schedule.groups):
             kernel = self.kernels.get(group.name)
             if kernel is not None and kernel.language == "c":
+                if self.consumes and current is not None and self._moves_much(k):
+                    current = None
                 if current is None:
                     current = Segment(f"{self.prefix}segment_{len(self.segments)}")
                     self.segments.append(current)
@@ -257,9 +267,22 @@ class _Host:
         dead = [
             identifier(n)
             for n in dict.fromkeys((*group.reads, *group.writes))
-            if self.last[n] == k and n not in self.kept and self.homes.of(n) in (Home.RESULT, Home.FRESH)
+            if self.last[n] == k and n not in self.kept and self.homes.of(n) in self._owned()
         ]
         return [f"del {', '.join(dead)}"] if dead else []
+
+    def _owned(self) -> tuple[Home, ...]:
+        """Where the tensors live that this call may let go of."""
+        return (Home.RESULT, Home.FRESH, *((Home.ARGUMENT,) if self.consumes else ()))
+
+    def _moves_much(self, k: int) -> bool:
+        """Whether between group ``k`` and the one before much memory can be let go of or is first needed."""
+        before, here = self.schedule.groups[k - 1], self.schedule.groups[k]
+        dead = [n for n in (*before.reads, *before.writes) if self.last[n] == k - 1]
+        gone = [n for n in dead if n not in self.kept and self.homes.of(n) in self._owned()]
+        fresh = [n for n in here.writes if self.homes.of(n) is Home.FRESH and n not in self.fresh]
+        sizes = [storage_bytes(self.homes.buffers[n]).value for n in {*gone, *fresh}]
+        return sum(MUCH if size is None else size for size in sizes) >= MUCH
 
     def _allocations(self, group: Group) -> list[str]:
         """Allocate what the group is the first to write and the caller will get."""
