@@ -73,7 +73,7 @@ def compile_graph(
 def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
     """The backward graph of a partition as ``call(saved and tangents) -> gradients``."""
     with collector_paused:
-        named = dataclasses.replace(ctx, name=f"{ctx.name}_backward")
+        named = dataclasses.replace(ctx, name=f"{ctx.name}_backward", consumes=True)
         return compile_partition(aot.backward_partition(partition), named)
 
 
@@ -83,21 +83,23 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     program = lower_graph(partition, ctx)
     plan = schedule_program(program, ctx)
     host = generate_code(plan, ctx)
-    call = with_attributes(load_code(host, ctx), partition.forward, program.attributes)
-    call = with_floats(call, partition, program)
+    call = with_attributes(load_code(host, ctx), partition.forward, program.attributes, ctx.consumes)
+    call = with_floats(call, partition, program, ctx.consumes)
     call = with_subgraphs(call, partition, ctx)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
 
 
-def with_attributes(call: GraphCall, module: torch.fx.GraphModule, names: tuple[str, ...]) -> GraphCall:
+def with_attributes(
+    call: GraphCall, module: torch.fx.GraphModule, names: tuple[str, ...], consumes: bool
+) -> GraphCall:
     """``call`` with the tensors that the graph itself holds given as its last inputs."""
     if not names:
         return call
     held = tuple(operator.attrgetter(name)(module) for name in names)
 
     def with_held(inputs: Sequence[Any]) -> Sequence[Any]:
-        return call((*inputs, *held))
+        return call(_taken(inputs, consumes, held))
 
     with_held.boxed = True  # type: ignore[attr-defined]
     return with_held
@@ -125,14 +127,22 @@ def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[
     if not sizes_tell_strides(examples):
         return None
     try:
-        call = compile_graph(gm, examples, dataclasses.replace(ctx, name=f"{ctx.name}_part"))
+        call = compile_graph(gm, examples, dataclasses.replace(ctx, name=f"{ctx.name}_part", consumes=False))
     except Unsupported as error:
         logger("aot").warning("a subgraph of %s runs eagerly, as captured.\n%s", ctx.name, error)
         return None
     return lambda *inputs: call(inputs)
 
 
-def with_floats(call: GraphCall, partition: Partition, program: LoopProgram) -> GraphCall:
+def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) -> list[Any]:
+    """The inputs in a list of its own, and ``more``; a call that consumes its inputs empties their list."""
+    values = [*inputs, *more]
+    if consumes:
+        inputs.clear()  # type: ignore[attr-defined]
+    return values
+
+
+def with_floats(call: GraphCall, partition: Partition, program: LoopProgram, consumes: bool) -> GraphCall:
     """``call`` with Python floats among its inputs and outputs, which the kernels see as doubles in memory."""
     given = tuple(i for i, spec in enumerate(partition.inputs) if isinstance(spec, FloatSpec))
     output = next(n for n in reversed(partition.forward.graph.nodes) if n.op == "output")
@@ -147,7 +157,7 @@ def with_floats(call: GraphCall, partition: Partition, program: LoopProgram) -> 
     places = tuple((i, devices[program.inputs[i]]) for i in given)
 
     def with_doubles(inputs: Sequence[Any]) -> Sequence[Any]:
-        values = list(inputs)
+        values = _taken(inputs, consumes)
         for i, device in places:
             values[i] = torch.tensor(values[i], dtype=torch.float64, device=device)
         results = call(values)
@@ -167,9 +177,7 @@ def partition_graph(
     """Trace to ATen, functionalize, decompose."""
     if trace.dumping():
         trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))
-    partition = aot.partition(
-        gm, example_inputs, ctx, decomp.table(eager_random=ctx.options.fallback_random)
-    )
+    partition = aot.partition(gm, example_inputs, ctx, decomp.table(eager_random=ctx.options.fallback_random))
     if trace.dumping():
         trace.dump(f"{ctx.name}_aten", "py", partition.forward.print_readable(print_output=False))
     return partition
