@@ -108,6 +108,8 @@ class RecipeTable:
         node = self.t.tree.node_of(value)
         if node is not None:
             return FromSource(node.source)
+        if id(value) in self.t.parameters:
+            raise Unrebuildable(value)
         found = self.t.recorder.nodes.get(id(value))
         if found is None:
             if not isinstance(value, FakeTensor):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture import calls, foreign
 from braze.capture.breaks import graph_break
@@ -46,6 +47,30 @@ def numbers_only(values: Any) -> bool:
 
 for _cls, _dtype in LEGACY.items():
     legacy(_cls, _dtype)
+
+
+@rule(nn.Parameter)
+def parameter(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A parameter that lives as long as the trace; one that gets out is made by the program."""
+    given = dict(zip(("data", "requires_grad"), args, strict=False), **kwargs)
+    data, wanted = given.get("data"), given.get("requires_grad", True)
+    if (
+        len(args) > 2
+        or type(data) is not FakeTensor
+        or type(wanted) is not bool
+        or set(given) - {"data", "requires_grad"}
+    ):
+        graph_break(
+            "BZ1002",
+            "an instance of Parameter is made while tracing",
+            "make it outside, or use a plain tensor",
+        )
+    made = t.recorder.call(torch.Tensor.detach, (data,), {})
+    if wanted:
+        made = t.recorder.call(torch.Tensor.requires_grad_, (made, True), {})
+    made._is_param = True
+    t.parameters.add(id(made))
+    return t.claim(made)
 
 
 # -- whole calls

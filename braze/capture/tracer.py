@@ -135,6 +135,8 @@ class Tracer:
         self.dirty: dict[int, DictShadow] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
+        #: parameters that the trace made, by identity: they are claimed
+        self.parameters: set[int] = set()
         #: what id() was asked of, by identity
         self.identities: dict[int, Any] = {}
         #: attributes that the program put on tensors of the graph

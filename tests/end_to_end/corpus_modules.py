@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.end_to_end.conformance import attempt, scenario
+from tests.end_to_end.conformance import attempt, case, scenario
 
 X = torch.arange(6.0).reshape(2, 3)
 Y = X - 2.5
@@ -371,3 +371,37 @@ def a_lazy_module(c):
     f = c(n)
     yield f(X).shape
     yield f(X).shape, type(n).__name__
+
+
+@case((X,), whole=True)
+def parameters_made_inside(x):
+    p = nn.Parameter(x.detach() * 2)
+    q = nn.Parameter(torch.ones(3), requires_grad=False)
+    return (
+        x * p + q,
+        isinstance(p, nn.Parameter),
+        p.requires_grad,
+        q.requires_grad,
+        p.is_leaf,
+        type(p).__name__,
+    )
+
+
+@scenario
+def gradients_through_parameters_made_inside(c):
+    @c
+    def f(x):
+        p = nn.Parameter(x.detach() * 2)
+        return (x * p).sum()
+
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        f(x).backward()
+        yield x.grad
+
+
+@case((X,))
+def parameters_handed_out(x):
+    p = nn.Parameter(x + 1)
+    y = x * p
+    return y, p, nn.Parameter(torch.zeros(2)).sum()
