@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from braze import optim
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
 from braze.capture.markers import allow_in_graph, disable, graph_break, is_compiling
@@ -21,7 +20,6 @@ from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
-from braze.optim import compile_optimizer
 from braze.settings import Settings
 from braze.support import log, trace
 from braze.support.errors import RecompileError, UserError
@@ -29,6 +27,7 @@ from braze.symbolic.shape_rules import parse_shapes
 
 if TYPE_CHECKING:
     from braze.inspect.explain import Explanation
+    from braze.optim import clip_grad_norm_, clip_grad_value_, compile_optimizer
 
 __all__ = [
     "RecompileError",
@@ -50,9 +49,18 @@ __all__ = [
     "set_stance",
 ]
 
-# they read addresses: in a compiled function they run whole, outside the graph
-clip_grad_norm_ = disable(optim.clip_grad_norm_)
-clip_grad_value_ = disable(optim.clip_grad_value_)
+
+def __getattr__(name: str) -> Any:
+    if name not in ("clip_grad_norm_", "clip_grad_value_", "compile_optimizer"):
+        raise AttributeError(f"module 'braze.api' has no attribute {name!r}")
+    from braze import optim  # imports the code generators, for which a first capture should not wait
+
+    value = getattr(optim, name)
+    if name != "compile_optimizer":
+        value = disable(value)  # it reads addresses: in a compiled function it runs whole, outside the graph
+    globals()[name] = value
+    return value
+
 
 log.configure()
 read_environment()

@@ -296,7 +296,10 @@ def symbolic_environment(scalars: bool = False, shapes: bool = False) -> Any:
         # the handler takes itself away on its first record, but the text of that record imports Inductor
         logging.getLogger("torch.__trace").handlers.clear()
     _pooled_sizes_without_cases()
-    return _symbolic_shapes().ShapeEnv(allow_scalar_outputs=scalars, allow_dynamic_output_shape_ops=shapes)
+    env = _symbolic_shapes().ShapeEnv(allow_scalar_outputs=scalars, allow_dynamic_output_shape_ops=shapes)
+    # for its logs it asks where in PyTorch a guard arose, and imports torch.export to tell (half a second)
+    env._get_user_frame = lambda: None
+    return env
 
 
 @functools.cache
