@@ -19,13 +19,12 @@ def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Ca
     if node.target is checkpointed:
         return checkpoint(node, args, recorder, run_graph)
     entry = Entry(node.target, args, node.meta["val"])
-    operands = entry.tensors
-    if recorder.differentiable and any(x.requires_grad for x in operands):
-        raise refusal(node, "in a graph that is differentiated")
     if any(isinstance(x, torch.SymFloat) for x in flat(args)):
         raise refusal(node, "that takes a Python float whose value changes")
     plain, random = operators()
     drawn = any(draws(module) for module in entry.modules)
+    if drawn and recorder.differentiable and entry.wanted:
+        raise refusal(node, "that draws random numbers, in a graph that is differentiated")
     with recorder:
         results = (random if drawn else plain)(entry.number, entry.tensors, entry.sizes)
     for result in results:

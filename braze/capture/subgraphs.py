@@ -108,7 +108,7 @@ class Traced:
         graph, made = torch.fx.Graph(), {}
         for value in inputs:
             known = self.recorder.nodes.get(id(value))
-            node = graph.placeholder(known[1].name if known is not None else "unused")
+            node = graph.placeholder(known[1].name if known is not None else f"unused_{len(graph.nodes)}")
             node.meta["val"] = value
             if known is not None:
                 made[known[1]] = node

@@ -1,5 +1,7 @@
 """Control flow as operators of ATen graphs: ``braze::subgraphs(entry, tensors, sizes) -> Tensor[]``.
 
+Gradients come from ``braze::subgraph_gradients``, which runs what was chosen again, under autograd.
+
 An entry is what a node of a captured graph said: which operator, over which subgraphs, with which arguments; its number stands
 in the ATen graph and in the code made of it. Subgraphs run as captured until somebody compiles them.
 """
@@ -14,6 +16,8 @@ from typing import Any
 
 import torch
 import torch.fx
+
+from braze.graph.torch_compat import storage_key
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -42,6 +46,9 @@ class Entry:
         self.modules: list[torch.fx.GraphModule] = []
         self.template = self._with_holes(args)
         self.runners: list[Runner] = list(self.modules)
+        self.is_compiled = False
+        #: the tensors of which gradients may be asked
+        self.wanted = [i for i, x in enumerate(self.tensors) if x.requires_grad]
         #: fakes that the results are like
         self.results = tuple(results)
         _entries[self.number] = self
@@ -68,10 +75,58 @@ class Entry:
         with torch.no_grad():
             return list(self.target(*_filled(self.template, given)))
 
+    def pull_back(self, grads: Sequence[Any], tensors: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
+        """The gradients of the wanted tensors, given those of the results: what was chosen runs again, under autograd."""
+        values = [x.detach().requires_grad_() if i in self.wanted else x for i, x in enumerate(tensors)]
+        given = {"tensor": values, "size": sizes, "module": self.modules}
+        with torch.enable_grad():
+            results = self.target(*_filled(self.template, given))
+        pairs = [(x, grad) for x, grad in zip(results, grads, strict=True) if x.requires_grad]
+        wanted = [values[i] for i in self.wanted]
+        if not pairs:
+            return [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in wanted]
+        out, given_grads = [x for x, _ in pairs], [grad for _, grad in pairs]
+        found = torch.autograd.grad(out, wanted, given_grads, allow_unused=True, materialize_grads=True)
+        return owned(found, (*grads, *tensors))
+
     def compile(self, compiled: Callable[[torch.fx.GraphModule], Runner | None]) -> None:
-        """Let subgraphs run as what ``compiled`` makes of them; None where it makes nothing."""
+        """Let subgraphs run as what ``compiled`` makes of them, once; None where it makes nothing."""
+        if self.is_compiled:
+            return
+        self.is_compiled = True
         for i, module in enumerate(self.modules):
-            self.runners[i] = compiled(module) or module
+            self.runners[i] = compiled(without_gradients(module)) or module
+
+
+def owned(results: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Dense tensors in memory of their own: an operator's results are nobody else's."""
+    taken = {storage_key(x) for x in others}
+    made: list[torch.Tensor] = []
+    for x in results:
+        x = x.contiguous()
+        made.append(x.clone() if storage_key(x) in taken else x)
+        taken.add(storage_key(made[-1]))
+    return made
+
+
+def without_gradients(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy of a subgraph whose values, as noted, want no gradients: entries run below autograd."""
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    with torch.no_grad():
+        for node in module.graph.nodes:
+            copied = made[node] = graph.node_copy(node, made.__getitem__)
+            if "val" in copied.meta:
+                copied.meta["val"] = _detached(copied.meta["val"])
+    return torch.fx.GraphModule(module, graph)
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach() if value.requires_grad else value
+    if isinstance(value, tuple | list):
+        return type(value)([_detached(x) for x in value])
+    return value
 
 
 def _filled(template: Any, given: dict[str, Sequence[Any]]) -> Any:
@@ -90,6 +145,13 @@ def operators() -> tuple[Any, Any]:
         torch.library.define(f"braze::{name}", schema, tags=tags)
         torch.library.impl(f"braze::{name}", "CompositeExplicitAutograd")(_run)
         torch.library.register_fake(f"braze::{name}")(_fake)
+    torch.library.define(
+        "braze::subgraph_gradients",
+        "(int entry, Tensor[] grads, Tensor[] tensors, SymInt[] sizes) -> Tensor[]",
+    )
+    torch.library.impl("braze::subgraph_gradients", "CompositeExplicitAutograd")(_pull_back)
+    torch.library.register_fake("braze::subgraph_gradients")(_fake_gradients)
+    torch.library.register_autograd("braze::subgraphs", _backward, setup_context=_save)
     return torch.ops.braze.subgraphs.default, torch.ops.braze.random_subgraphs.default
 
 
@@ -104,9 +166,44 @@ def _fake(entry: int, tensors: Sequence[torch.Tensor], sizes: Sequence[Any]) -> 
     ]
 
 
+def _pull_back(
+    entry: int, grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> list[torch.Tensor]:
+    return _entries[entry].pull_back(grads, tensors, sizes)
+
+
+def _fake_gradients(
+    entry: int, grads: Any, tensors: Sequence[torch.Tensor], sizes: Any
+) -> list[torch.Tensor]:
+    return [
+        torch.empty(tensors[i].shape, dtype=tensors[i].dtype, device=tensors[i].device)
+        for i in _entries[entry].wanted
+    ]
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.entry, tensors, ctx.sizes = inputs
+    ctx.held = _entries[ctx.entry]
+    ctx.count = len(tensors)
+    ctx.kinds = [(x.shape, x.dtype, x.device) for x in output]
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, grads: Sequence[Any]) -> Any:
+    given = [
+        torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+        for grad, (shape, dtype, device) in zip(grads, ctx.kinds, strict=True)
+    ]
+    found = torch.ops.braze.subgraph_gradients(ctx.entry, given, list(ctx.saved_tensors), ctx.sizes)
+    made: list[Any] = [None] * ctx.count
+    for i, grad in zip(ctx.held.wanted, found, strict=True):
+        made[i] = grad
+    return None, made, [None] * len(ctx.sizes)
+
+
 def entries_of(graph: torch.fx.Graph) -> list[Entry]:
     """The entries that an ATen graph names."""
-    names = ("braze::subgraphs", "braze::random_subgraphs")
+    names = ("braze::subgraphs", "braze::random_subgraphs", "braze::subgraph_gradients")
     return [
         _entries[node.args[0]]  # type: ignore[index]
         for node in graph.nodes

@@ -178,7 +178,7 @@ class RandomWatch(TorchDispatchMode):
     drawn = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.drawn = self.drawn or torch.Tag.nondeterministic_seeded in func.tags
+        self.drawn = self.drawn or torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         return func(*args, **(kwargs or {}))
 
 

@@ -334,9 +334,9 @@ CODES: dict[str, Code] = {
         "Pass real tensors.",
     ),
     "BZ2022": Code(
-        "control flow on data in a compiled graph",
-        "A graph that ends up in kernels holds a torch.cond, a while_loop, a scan, a map or a checkpointed region that writes to outside "
-        "tensors, which the stages cannot carry.",
+        "control flow that the stages cannot carry",
+        "A torch.cond or a loop takes a Python float that changes, or draws random numbers and is differentiated; or a checkpointed "
+        "region that is differentiated writes to tensors from outside.",
         "The graph runs eagerly, as captured, with the results unchanged.",
     ),
     "BZ2020": Code(
