@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.records import Step
 from braze.capture.values import CONTAINERS, Identity, words
 
 if TYPE_CHECKING:
@@ -47,10 +48,8 @@ def identity(t: Tracer, value: Any) -> Identity:
     node = t.tree.node_of(value)
     if len(t.identities) >= MOST:
         graph_break("BZ1004", "id() of many objects", HINT_MOVE)
-    if not isinstance(value, torch.Tensor):
-        for other in t.identities.values():
-            if other is not value and other is not None:
-                t.tree.distinct(value, other)
+    if node is not None and node.step is not Step.CONSTANT and not isinstance(value, torch.Tensor):
+        t.tree.asked[node] = None
     t.identities[id(value)] = value
     return t.claim(Identity(id(value if node is None else node.real)))
 

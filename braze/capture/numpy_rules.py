@@ -16,7 +16,7 @@ from braze import native
 from braze.capture import calls, operations
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.rules import rule
-from braze.capture.values import MISSING, is_constant
+from braze.capture.values import MISSING, is_constant, words
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 #: elements of an array that is written into the graph, at most
 LARGEST = 4096
 IMPURE = ("numpy.random", "numpy.lib._npyio_impl", "numpy.lib.npyio")
+#: functions that touch files, or settings of numpy's
+IMPURE_FUNCTIONS = frozenset(
+    words(
+        """load save savez savez_compressed loadtxt savetxt genfromtxt fromfile fromregex array2string array_repr
+    array_str seterr setbufsize set_printoptions empty empty_like"""
+    )
+)
 #: methods of arrays that touch the outside
 IMPURE_METHODS = frozenset({"dump", "dumps", "tofile", "setflags"})
 NUMPY = (np.ndarray, np.generic, np.dtype)
@@ -33,8 +40,10 @@ KINDS = (np.ufunc, type(np.prod))
 
 def is_numpy(fn: Any) -> bool:
     """Whether this is a function of numpy that computes and does nothing else."""
-    module = getattr(fn, "__module__", None) or ("numpy" if isinstance(fn, np.ufunc) else "")
-    if module.partition(".")[0] != "numpy" or module.startswith(IMPURE):
+    if isinstance(fn, np.ufunc):
+        return vars(np).get(fn.__name__) is fn  # others may be made of Python functions
+    module = getattr(fn, "__module__", None) or ""
+    if module.partition(".")[0] != "numpy" or module.startswith(IMPURE) or fn.__name__ in IMPURE_FUNCTIONS:
         return False
     return isinstance(fn, (*KINDS, types.BuiltinFunctionType)) or fn is np.dtype or is_number(fn)
 

@@ -155,6 +155,9 @@ def guards(t: Tracer) -> list[Guard]:
     tensors = set(sources)
     pairs = {(a.source, b.source): None for a, b in t.tree.apart}
     found += [Guard(a, Check.DISTINCT, (b,)) for a, b in pairs if a not in tensors or b not in tensors]
+    asked = [n.source for n in t.tree.asked]
+    if len(asked) > 1:
+        found.append(Guard(asked[0], Check.DISTINCT, tuple(asked[1:])))
     ints = [e.name for p in t.symbolic_places for _, e in p.guards if isinstance(e, SymbolSpec)]
     for expression, names in t.mode.shape_relations(ints):
         if not set(names) <= t.mode.symbols.keys() | t.mode.floats.keys():

@@ -85,6 +85,8 @@ class Tree:
         self.inputs: list[Node] = []
         #: places that the program found to hold different objects
         self.apart: list[tuple[Node, Node]] = []
+        #: places of the objects whose id() was asked for: all different
+        self.asked: dict[Node, None] = {}
 
     def root(self, step: Step, key: Any) -> Node:
         """A node without a parent."""

@@ -69,3 +69,24 @@ def callbacks_that_write_into_their_closures(c):
     yield f(X, collector(two)), one, two
     yield f(X, counter())
     yield f(X, counter())
+
+
+@scenario
+def ids_of_many_things(c):
+    @c
+    def f(x, things):
+        seen = set()
+        for thing in things:
+            if id(thing) not in seen:
+                seen.add(id(thing))
+                x = x + thing.k
+        return x, len(seen)
+
+    def thing(k):
+        made = Thing()
+        made.k = k
+        return made
+
+    one, two, three = thing(1), thing(1), thing(1)
+    for things in ([one, two, three], [one, two, one], [one, one, one], [three, two, one]):
+        yield f(X, things)
