@@ -10,10 +10,13 @@ PINNED := -c constraints/torch.txt
 NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
-.PHONY: demo test test-models lint bench format docs clean
+.PHONY: demo demo-train test test-models lint bench format docs clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/python -m braze demo
+
+demo-train: $(STAMPS)/demo
+	$(BIN)/python -m braze demo-train
 
 test: $(STAMPS)/test
 	$(BIN)/python -m pytest tests $(ARGS)

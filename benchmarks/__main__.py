@@ -38,6 +38,12 @@ def main() -> int:
         "--phase", choices=("inference", "training"), default="inference",
         help="models: a call under no_grad, or forward and backward (default: inference)",
     )  # fmt: skip
+    parser.add_argument(
+        "--dynamic", action="store_true", help="compile_time: with dynamic=True, each size a symbol"
+    )
+    parser.add_argument(
+        "--capture-only", action="store_true", help="compile_time: capture alone, first and again"
+    )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
     known = optimizer.IMPLS if arguments.suite == "optimizer" else IMPLS
@@ -63,7 +69,9 @@ def main() -> int:
         rows = run.run_memory(impls, models, say)
         table = report.memory_table(rows, impls)
     else:
-        rows = run.run_compile_time(impls, models, arguments.rounds or 1, say)
+        rows = run.run_compile_time(
+            impls, models, arguments.rounds or 1, say, arguments.dynamic, arguments.capture_only
+        )
         table = report.compile_time_table(rows, impls)
     path = report.write(arguments.suite, rows, sys.argv[1:], arguments.out)
     console.print(table)

@@ -240,9 +240,19 @@ def run_overhead(
 
 
 def run_compile_time(
-    impls: Sequence[str], models: Sequence[str], rounds: int, say: Callable[[str], None]
+    impls: Sequence[str],
+    models: Sequence[str],
+    rounds: int,
+    say: Callable[[str], None],
+    dynamic: bool = False,
+    capture_only: bool = False,
 ) -> list[Row]:
-    """First call of each model in new processes: capture alone, everything cold, everything from a warm cache."""
+    """First call of each model in new processes: capture alone, everything cold, everything from a warm cache.
+
+    ``dynamic``: with ``dynamic=True``, where each size of an input is a symbol.
+    """
+    kinds = COMPILE_KINDS[:1] if capture_only else COMPILE_KINDS
+    words = {"dynamic": True} if dynamic else {}
     rows: list[Row] = []
     # as an installed package has its bytecode; this environment may forbid that it be written on import
     compileall.compile_dir(ROOT / "braze", quiet=1)
@@ -256,21 +266,37 @@ def run_compile_time(
             for number in range(rounds):
                 say(f"{model}: {impl}, round {number + 1} of {rounds}")
                 with caches() as folder:
-                    attempt(row, lambda: _compile_once(impl, model, folder, spent))
+                    attempt(row, lambda: _compile_once(impl, model, folder, spent, kinds, words))
             row.update({name: statistics.median(seconds) for name, seconds in spent.items()})
     return rows
 
 
-def _compile_once(impl: str, model: str, folder: Path, spent: dict[str, list[float]]) -> Answer:
-    """One new process for capture, one for a cold compile, one that finds the cache of the cold one."""
-    for name, backend in (("capture", "eager"), ("cold", None), ("warm", None)):
+#: what is measured, and its backend: a new process for capture, for a cold compile, and one that finds its cache
+COMPILE_KINDS: tuple[tuple[str, str | None], ...] = (("capture", "eager"), ("cold", None), ("warm", None))
+
+
+def _compile_once(
+    impl: str,
+    model: str,
+    folder: Path,
+    spent: dict[str, list[float]],
+    kinds: Sequence[tuple[str, str | None]],
+    words: dict[str, Any],
+) -> Answer:
+    """Each kind in a process of its own; capture also a second time in its process."""
+
+    def note(name: str, answer: Answer) -> None:
+        spent.setdefault(name, []).append(answer["seconds"])
+        spent.setdefault(f"{name}_cpu", []).append(answer["cpu_seconds"])
+
+    for name, backend in kinds:
         child = Child(impl, folder)
         try:
             child.ask("load", model=model)
-            spent.setdefault(name, []).append(child.ask("compile", backend=backend)["seconds"])
+            note(name, child.ask("compile", backend=backend, **words))
             if name == "capture":
                 child.ask("reset")
-                spent.setdefault("capture_again", []).append(child.ask("compile", backend=backend)["seconds"])
+                note("capture_again", child.ask("compile", backend=backend, **words))
         finally:
             child.stop()
     return {}

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import memory, optimizer, overhead, zoo
+from benchmarks import optimizer, overhead, zoo
+from braze.inspect.memory import peak_bytes
 
 
 class Worker:
@@ -58,18 +59,24 @@ class Worker:
         self.model.zero_grad(set_to_none=True)
         loss_of(call(**self.inputs)).backward()
 
-    def compile(self, backend: str | None = None) -> dict[str, Any]:
-        """Compile; seconds of the first call less those of a later one, number of graphs and of breaks."""
+    def compile(self, backend: str | None = None, dynamic: bool | None = None) -> dict[str, Any]:
+        """Compile; seconds of the first call less those of a later one, number of graphs and of breaks.
+
+        ``cpu_seconds`` is the same in time of the processor, which says more where others use the machine.
+        """
         assert self.model is not None
         counts = Counts(self.impl)
         with counts:
-            start = time.perf_counter()
-            self.call = compiled(self.impl, self.model, backend)
+            start, cpu_start = time.perf_counter(), time.process_time()
+            self.call = compiled(self.impl, self.model, backend, dynamic)
             self.run(self.call)
-            seconds = time.perf_counter() - start
+            seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+        cpu_start = time.process_time()
         later = statistics.median(self.time(5)["seconds"])
+        cpu_later = (time.process_time() - cpu_start) / 5
         return {
             "seconds": max(0.0, seconds - later),
+            "cpu_seconds": max(0.0, cpu_seconds - cpu_later),
             "graphs": counts.graphs,
             "breaks": counts.breaks,
             "stages": counts.stages,
@@ -117,7 +124,7 @@ class Worker:
         call, model = self.call, self.model
         self.run(call)
         model.zero_grad(set_to_none=True)
-        bytes = memory.peak_bytes(lambda: self.run(call))
+        bytes = peak_bytes(lambda: self.run(call))
         return {"peak_bytes": bytes, "parameter_bytes": sum(p.nbytes for p in model.parameters())}
 
     def reset(self) -> dict[str, Any]:
@@ -142,16 +149,19 @@ class Worker:
 
 
 def compiled(
-    impl: str, model: Callable[..., Any], backend: str | Callable[..., Any] | None = None
+    impl: str,
+    model: Callable[..., Any],
+    backend: str | Callable[..., Any] | None = None,
+    dynamic: bool | None = None,
 ) -> Callable[..., Any]:
     """What each implementation makes of a callable."""
     if impl == "eager":
         return model
     if impl == "torch":
-        return torch.compile(model, backend=backend or "inductor")
+        return torch.compile(model, backend=backend or "inductor", dynamic=dynamic)
     import braze
 
-    return braze.compile(model, backend=backend or "braze")
+    return braze.compile(model, backend=backend or "braze", dynamic=dynamic)
 
 
 def reset(impl: str) -> None:

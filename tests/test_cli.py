@@ -12,6 +12,7 @@ import torch
 
 from braze.cli import demo
 from braze.cli.main import main
+from braze.inspect.memory import peak_bytes
 from braze.support import trace
 from braze.support.errors import UserError
 
@@ -165,3 +166,22 @@ def test_the_progress_line_is_one_line_without_a_terminal(capsys):
     with demo.progress_line(), trace.stage("capture"), trace.stage("aot"):
         pass
     assert capsys.readouterr().err == "compiling ...\n"
+
+
+def test_the_training_demo_trains_alike(tmp_path, capsys):
+    assert main(["demo-train", "--steps", "4", "--png", str(tmp_path / "curves.png")]) == 0
+    said = capsys.readouterr().out
+    assert "GPT on bytes" in said and "digits" in said
+    found = [float(line.rsplit(" ", 1)[1]) for line in said.splitlines() if "relative difference" in line]
+    assert len(found) == 4
+    assert max(found) < 1e-4
+
+
+def test_peak_memory_counts_what_is_live_at_once():
+    def work():
+        a = torch.empty(1 << 20)
+        b = torch.empty(1 << 20)
+        del a
+        return b, torch.empty(1 << 19)
+
+    assert peak_bytes(work) == 8 << 20

@@ -45,6 +45,10 @@ CHEAP = frozenset(
 #: farther from its reader, a value costs more to make again: this much for each step
 STEP_COST = 0.1
 MOST_STEPS = 20
+#: operators that lie at most between a value and the one that is kept in its stead
+MOST_MADE_AGAIN = 8
+#: what is kept besides may have this part of its bytes
+SMALL = 1 / 16
 
 
 class Halves:
@@ -118,6 +122,17 @@ class Halves:
             return False
         return is_view(node) or node.target in CHEAP or is_elementwise(node.target)
 
+    def has_memory(self, node: Node) -> bool:
+        """Whether the forward has a value in memory, kept or not: it comes so, goes so, or is made or read whole."""
+        return (
+            node.op != "call_function" or not _fuses(node) or node in self.results or self._goes_whole(node)
+        )
+
+    def _goes_whole(self, node: Node) -> bool:
+        # gathers take what they read out of the kernel that makes it, or make it themselves
+        readers = [u for u in node.users if u in self.forward and u.target is not aten.gather.default]
+        return any(self._goes_whole(u) if is_view(u) else not _fuses(u) for u in readers)
+
     def is_read_whole(self, node: Node) -> bool:
         """Whether an operator of the backward that fuses with nothing reads this from memory, through views or not."""
         for user in node.users:
@@ -139,9 +154,9 @@ def is_random(node: Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
-def is_elementwise(op: torch._ops.OpOverload) -> bool:
+def is_elementwise(op: object) -> bool:
     """Whether each element of the result is made of the elements in its place."""
-    return torch.Tag.pointwise in op.tags or op is aten.where.self
+    return isinstance(op, torch._ops.OpOverload) and (torch.Tag.pointwise in op.tags or op is aten.where.self)
 
 
 def ancestors(nodes: Iterable[Node]) -> set[Node]:
@@ -215,7 +230,52 @@ def min_cut_choice(halves: Halves) -> set[Node]:
     front = set(cut.partition[0])
     if source not in front:
         front = set(cut.partition[1])
-    return {node for node in nodes if 2 * number[node] in front and 2 * number[node] + 1 not in front}
+    kept = {node for node in nodes if 2 * number[node] in front and 2 * number[node] + 1 not in front}
+    return _in_memory_already(halves, kept)
+
+
+def _in_memory_already(halves: Halves, kept: set[Node]) -> set[Node]:
+    """The kept values, with some made again from one of equal size that the forward has in memory anyway.
+
+    So a softmax's exponentials are not written beside its argument, only to be kept in its stead.
+    """
+    out: set[Node] = set()
+    for node in kept:
+        found = None if halves.has_memory(node) or halves.is_read_whole(node) else _origin(halves, node)
+        out |= found or {node}
+    return out
+
+
+def _origin(halves: Halves, node: Node) -> set[Node] | None:
+    """A value in memory and small ones from which elementwise operators make ``node``; None where it takes more."""
+    most = _bytes(node)
+    small: set[Node] = set()
+    for _ in range(MOST_MADE_AGAIN):
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not halves.is_made_again(node):
+            return None
+        if not (is_view(node) or is_elementwise(target)):
+            return None
+        large = []
+        for argument in node.all_input_nodes:
+            if not isinstance(argument.meta.get("val"), torch.Tensor) or _is_constant(argument):
+                continue
+            if _bytes(argument) > SMALL * most:
+                large.append(argument)
+            elif halves.can_be_saved(argument):
+                small.add(argument)
+            else:
+                return None
+        if len(large) != 1 or _bytes(large[0]) > most:
+            return None
+        node = large[0]
+        if halves.has_memory(node):
+            return {node, *small} if halves.can_be_saved(node) else None
+    return None
+
+
+def _is_constant(node: Node) -> bool:
+    return not node.all_input_nodes and node.target in CHEAP
 
 
 def _steps_to_readers(halves: Halves, nodes: list[Node]) -> dict[Node, int]:

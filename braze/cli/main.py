@@ -1,4 +1,4 @@
-"""``braze demo``, ``braze explain script.py``, ``braze explain BZ1012``, ``braze env``."""
+"""``braze demo``, ``braze demo-train``, ``braze explain script.py``, ``braze explain BZ1012``, ``braze env``."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--query", action="append", default=[], help="a sentence to find neighbours of")
     demo.add_argument("--rounds", type=int, default=5, help="rounds of timing, eager and compiled in turn")
     demo.set_defaults(module="braze.cli.demo")
+
+    training = commands.add_parser(
+        "demo-train", help="train a small GPT and a small vision model, eager and compiled in turn"
+    )
+    training.add_argument("--steps", type=int, default=200, help="steps of each model (default: 200)")
+    training.add_argument("--png", default="braze-training.png", help="where the loss curves are drawn")
+    training.set_defaults(module="braze.cli.demo_train")
 
     explain = commands.add_parser(
         "explain", help="run a script and tell what was compiled; or explain a code such as BZ1012"

@@ -1,4 +1,4 @@
-"""Peak memory of one training step: what PyTorch's CPU allocator hands out, counted by its profiler."""
+"""What a piece of work allocates, as PyTorch's CPU allocator tells its profiler."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable
 from torch.profiler import ProfilerActivity, profile
 
 
-def peak_bytes(step: Callable[[], object]) -> int:
-    """The most bytes that were live at once of those that ``step`` allocated."""
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most bytes of tensors that were live at once, of those that ``work`` made, on the CPU."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        step()
+        work()
+    assert found.profiler is not None
     events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]
     live = most = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
