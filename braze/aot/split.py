@@ -15,6 +15,7 @@ from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.torch_compat import is_unbacked_symbol
 from braze.support.errors import Unsupported
 
 Node = torch.fx.Node
@@ -46,6 +47,8 @@ def split(
     builder = _Backward(module, saved, tangents)
     graph = builder.build(wanted, halves.effects, mode)
     sources, extra = _sources(saved, placeholders, values[:results], builder.symbols)
+    with joint.inserting_before(output):
+        sources, extra = _with_made_sizes(sources, extra, results, halves)
     output.args = (tuple(values[:results] + extra),)
     for node in [n for n in reversed(joint.nodes) if n in halves.behind]:
         joint.erase_node(node)
@@ -135,7 +138,9 @@ class _Backward:
             if node in found:
                 continue
             found.add(node)
-            if node not in ends:
+            if node not in ends and not isinstance(
+                node.meta.get("val"), torch.SymInt
+            ):  # sizes come in besides
                 if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor):
                     raise Unsupported("BZ2025", f"a backward that reads the input {node.name} unsaved")
                 todo.extend(node.all_input_nodes)
@@ -190,6 +195,48 @@ def _sources(
             extra.append(node)
     sources += [Saved(SavedFrom.SYMBOL, name=name) for name in symbols]
     return tuple(sources), extra
+
+
+def _with_made_sizes(
+    sources: tuple[Saved, ...], extra: list[Node], results: int, halves: Halves
+) -> tuple[tuple[Saved, ...], list[Node]]:
+    """Sizes that only the data tell are told by no input: the forward returns them besides."""
+    wanted = {s.name for s in sources if s.source is SavedFrom.SYMBOL and is_unbacked_symbol(s.name)}
+    if not wanted:
+        return sources, extra
+    made = _makers(halves, wanted)
+    found = []
+    for each in sources:
+        if each.source is SavedFrom.SYMBOL and each.name in made:
+            found.append(Saved(SavedFrom.OUTPUT, results + len(extra), each.name))
+            extra = [*extra, made[each.name]]
+        else:
+            found.append(each)
+    return tuple(found), extra
+
+
+def _makers(halves: Halves, wanted: set[str]) -> dict[str, Node]:
+    """Size symbol -> a node of the forward that is it; no input of the graph tells these."""
+    made: dict[str, Node] = {}
+    sized: dict[str, tuple[Node, int]] = {}
+    for node in halves.graph.nodes:
+        value = node.meta.get("val")
+        numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for dim, number in enumerate(numbers):
+            name = str(number.node.expr) if isinstance(number, torch.SymInt) else ""
+            if name not in wanted or node in halves.behind:
+                continue
+            if node.op == "placeholder":
+                wanted = wanted - {name}
+            elif isinstance(value, torch.SymInt):
+                made.setdefault(name, node)
+            else:
+                sized.setdefault(name, (node, dim))
+    for name in sorted(wanted - made.keys()):
+        source, dim = sized[name]
+        made[name] = halves.graph.call_function(torch.ops.aten.sym_size.int, (source, dim))
+        made[name].meta["val"] = source.meta["val"].shape[dim]
+    return {name: node for name, node in made.items() if name in wanted}
 
 
 def _spec(value: Any, mode: FakeMode) -> TensorSpec | SymbolSpec | FloatSpec:

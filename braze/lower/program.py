@@ -90,6 +90,7 @@ class GraphLowering:
             e = g.symbols.expr(val) if isinstance(val, (int, torch.SymInt)) else val
             if isinstance(e, Symbol):
                 self.sources.setdefault(e, SizeSource(e, k, -1))
+                g.known_sizes.add(e)
             self.env[node] = e
             self.inputs.append("")
             return
@@ -175,7 +176,8 @@ class GraphLowering:
         g.origin = node.meta.get("origin")
         args = [self.resolve(a) for a in node.args]
         kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
-        function = LOWERINGS.get(target) if scalars.carried(target, args, kwargs) else None
+        carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
+        function = LOWERINGS.get(target) if carried else None
         result = NotImplemented if function is None else function(g, *args, **kwargs)
         if result is NotImplemented:
             result = fall_back(g, target, args, kwargs)

@@ -84,6 +84,13 @@ def check(g: ProgramBuilder, holds: Any, message: str) -> None:
         raise Unsupported("BZ3002", f"a check of {holds}", origin=g.origin)
 
 
+def makes_sizes(g: ProgramBuilder, val: Any) -> bool:
+    """Whether a result has a size that is known only once its operator has run."""
+    values = val if isinstance(val, (tuple, list)) else (val,)
+    sizes = [n for v in values if isinstance(v, torch.Tensor) for n in v.shape if isinstance(n, torch.SymInt)]
+    return any(g.symbols.found(n) not in (None, *g.known_sizes) for n in sizes)
+
+
 def require_some(g: ProgramBuilder, size: Expr) -> None:
     """Check that there are elements to pick one of, where only the data tell whether there are."""
     low = size.bounds()[0]

@@ -50,9 +50,9 @@ class Homes:
         return self.slots[name].offset if self.static else self._number[name]
 
     def is_late(self, view: BufferView) -> bool:
-        """Whether a view has a size that is known only on the way."""
-        exprs = (*view.sizes, *view.strides, view.offset) if self.made else ()
-        return any(self.made & e.symbols() for e in exprs)
+        """Whether a view has a size that is not known where views of the arena are made: a size at all, if that is static."""
+        exprs = (*view.sizes, *view.strides, view.offset) if self.made or self.static else ()
+        return any(e.symbols() if self.static else self.made & e.symbols() for e in exprs)
 
     def is_whole(self, view: BufferView) -> bool:
         """Whether a view is the buffer as it is laid out."""
