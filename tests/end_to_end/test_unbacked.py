@@ -365,3 +365,28 @@ def test_the_environment_sets_the_options(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("BRAZE_CAPTURE_SCALAR_OUTPUTS", "yes")
     with pytest.raises(UserError, match="takes 0 or 1"):
         braze.compile(as_int, backend="eager")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_such_sizes(backend: str) -> None:
+    def selects(x: Any, w: Any, m: Any) -> Any:
+        y = x[m[:, 0]]
+        return F.layer_norm(y @ w.T, (3,)).softmax(-1).square().sum() * m.sum().item()
+
+    def slices(x: Any, w: Any, m: Any) -> Any:
+        return x[: m[:, 0].sum().item()].exp().sum() + (x[torch.nonzero(m)[:, 0]] @ w[0]).sum()
+
+    weight = torch.linspace(-1, 1, 15).double().reshape(3, 5)
+    for fn in (selects, slices):
+        compiled = braze.compile(fn, backend=backend, options=OPTIONS, fullgraph=True)
+        with trace.collect() as events:
+            for x, m in MASKS:
+                mine, theirs = ([t.double().requires_grad_() for t in (x.clone(), weight.clone())] for _ in range(2))
+                got, wanted = compiled(*mine, m), fn(*theirs, m)
+                torch.testing.assert_close(got, wanted)
+                got.backward()
+                wanted.backward()
+                for a, b in zip(mine, theirs, strict=True):
+                    torch.testing.assert_close(a.grad, b.grad)
+        assert sum(kind == "capture" for kind, _ in events) == 1
+        assert not [what for kind, what in events if kind == "fallback" and "graph" in str(what)]
