@@ -45,7 +45,7 @@ def split(
     kept = choice(halves)
     saved = [n for n in joint.nodes if n in kept]
     builder = _Backward(module, saved, tangents)
-    graph = builder.build(wanted, halves.effects, mode)
+    graph = builder.build(wanted, halves.effects, halves.behind, mode)
     sources, extra = _sources(saved, placeholders, values[:results], builder.symbols)
     with joint.inserting_before(output):
         sources, extra = _with_made_sizes(sources, extra, results, halves)
@@ -104,7 +104,9 @@ class _Backward:
         #: names of the sizes that come in besides
         self.symbols: list[str] = []
 
-    def build(self, gradients: list[Node], effects: list[Node], mode: FakeMode) -> torch.fx.Graph:
+    def build(
+        self, gradients: list[Node], effects: list[Node], behind: set[Node], mode: FakeMode
+    ) -> torch.fx.Graph:
         needed = self._needed([*gradients, *effects])
         for node in self.saved:
             self._placeholder(node)
@@ -114,16 +116,11 @@ class _Backward:
         for node in self.tangents:
             self._placeholder(node)
         sizes.find([n for n in self.graph.nodes if n.op == "placeholder"])
+        ends = {*gradients, *effects}
         for node in self.module.graph.nodes:
-            if node not in needed or node in self.env:
-                continue
-            value = node.meta.get("val")
-            if isinstance(value, torch.SymInt):
-                made = sizes.node(value)
-                if isinstance(made, Node):
-                    self.env[node] = made
-                continue
-            self.env[node] = self._copy(node, sizes)
+            # what is made again is made where it is first read, so that it lives no longer than it must
+            if node in needed and (node in behind or node in ends):
+                self._emit(node, sizes)
         self.graph.output(tuple(self.env[g] for g in gradients))
         drop_unread(self.graph)
         return self.graph
@@ -138,9 +135,7 @@ class _Backward:
             if node in found:
                 continue
             found.add(node)
-            if node not in ends and not isinstance(
-                node.meta.get("val"), torch.SymInt
-            ):  # sizes come in besides
+            if node not in ends and not _is_size(node):
                 if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor):
                     raise Unsupported("BZ2025", f"a backward that reads the input {node.name} unsaved")
                 todo.extend(node.all_input_nodes)
@@ -167,6 +162,20 @@ class _Backward:
             made.meta["val"] = like.node.shape_env.create_symintnode(symbol, hint=None)
             self.symbols.append(name)
 
+    def _emit(self, node: Node, sizes: SymbolNodes) -> None:
+        """Copy a node, and before it what it is made of as far as that is not there yet."""
+        todo = [node]
+        while todo:
+            here = todo[-1]
+            missing = [n for n in here.all_input_nodes if n not in self.env and not _is_size(n)]
+            if here in self.env or _is_size(here):
+                todo.pop()
+            elif missing:
+                todo += reversed(missing)
+            else:
+                self.env[here] = self._copy(here, sizes)
+                todo.pop()
+
     def _copy(self, node: Node, sizes: SymbolNodes) -> Node:
         def argument(n: Node) -> Any:
             found = self.env.get(n)
@@ -175,6 +184,11 @@ class _Backward:
             return self.env[n]
 
         return self.graph.node_copy(node, argument)
+
+
+def _is_size(node: Node) -> bool:
+    """Whether a node is a symbolic int, which is made anew from what sizes come in."""
+    return isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def _sources(
