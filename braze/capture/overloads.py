@@ -58,5 +58,8 @@ def ask(t: Tracer, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any
 
 def answer(t: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """What objects among the arguments say the function gives; MISSING where there are none."""
-    objects = overloaded((*args, *kwargs.values()) if kwargs else args)
+    values = (*args, *kwargs.values()) if kwargs else args
+    if _ORDINARY.issuperset(map(type, values)):  # of every call that is recorded: quick
+        return MISSING
+    objects = overloaded(values)
     return ask(t, objects, func, args, kwargs) if objects else MISSING

@@ -380,3 +380,37 @@ def bodies_that_break(x):
         k = 2
 
     return x * Loud.k
+
+
+@scenario
+def functions_of_autograd_inside(c):
+    @c
+    def f(x):
+        class Steep(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * 5
+
+        return Steep.apply(x)
+
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        f(x).sum().backward()
+        yield x.grad
+
+
+@case((X,))
+def modules_with_parameters_defined_inside(x):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    return Net()(x)
