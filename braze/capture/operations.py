@@ -179,6 +179,9 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
         return obj[key]
     if isinstance(obj, torch.Tensor):
         t.fill_arguments((key,))
+        key = unbacked.as_index(t, key)
+        if unbacked.selects(key):
+            return unbacked.selected(t, obj, key)
         return t.recorder.call(operator.getitem, (obj, key), {})
     if isinstance(obj, type) or hasattr(kind, "__mro_entries__"):
         return obj[key]
@@ -202,6 +205,11 @@ def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
     """``obj[key] = value``."""
     if isinstance(obj, torch.Tensor):
         t.fill_arguments((key,))
+        key = unbacked.as_index(t, key)
+        if unbacked.selects(key):
+            write = torch.Tensor.copy_ if isinstance(value, torch.Tensor) else torch.Tensor.fill_
+            t.recorder.call(write, (unbacked.selected(t, obj, key), value), {})
+            return
         t.recorder.call(operator.setitem, (obj, key, value), {})
         return
     method = python_method(obj, "__setitem__")

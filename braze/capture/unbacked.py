@@ -9,6 +9,7 @@ A decision by one cannot be taken while tracing: the graph ends there.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,50 @@ READERS: dict[str, Any] = {
 }
 #: numbers in one list, at most: each is read out on its own
 LONGEST_LIST = 256
+
+
+def as_index(t: Tracer, key: Any) -> Any:
+    """A key of a tensor, with the numbers that tensors of no dimensions in it hold, where Python would read them out."""
+    if not t.options.capture_scalar_outputs:
+        return key
+    if isinstance(key, torch.Tensor):
+        return scalar(t.recorder, key) if _is_number(key) else key
+    if type(key) is slice:
+        ends = (key.start, key.stop, key.step)
+        return slice(*(scalar(t.recorder, v) if _is_number(v) else v for v in ends))
+    if type(key) is tuple and all(type(k) in (int, slice, torch.SymInt) or _is_number(k) for k in key):
+        return tuple(as_index(t, k) for k in key)
+    return key
+
+
+def _is_number(value: Any) -> bool:
+    integral = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
+    return integral and value.dim() == 0
+
+
+def selects(key: Any) -> bool:
+    """Whether a key of a tensor names a place that only the data tell."""
+    return is_unbacked(key) or (type(key) is tuple and any(map(is_unbacked, key)))
+
+
+def selected(t: Tracer, tensor: torch.Tensor, key: Any) -> Any:
+    """``tensor[key]`` of such a key, one dimension after the other."""
+    dim = 0
+    for part in key if type(key) is tuple else (key,):
+        if type(part) is slice:
+            if part != slice(None):
+                tensor = t.recorder.call(operator.getitem, (tensor, (slice(None),) * dim + (part,)), {})
+            dim += 1
+        elif type(part) in (int, torch.SymInt):
+            tensor = t.recorder.call(torch.select, (tensor, dim, part), {})
+        else:
+            graph_break(
+                "BZ1020", "a number that only the data tell indexes a tensor beside other things", HINT_INDEX
+            )
+    return tensor
+
+
+HINT_INDEX = "index with the tensor that holds the number, or one dimension after the other"
 
 
 def is_unbacked(value: Any) -> bool:

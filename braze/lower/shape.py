@@ -15,7 +15,7 @@ from braze.lower.pointwise_core import merge_ops, usable
 from braze.lower.promote import promote
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.lower.views import expand_value, fresh, slice_value, unsqueeze_value
+from braze.lower.views import expand_value, fresh, is_inside, slice_value, unsqueeze_value
 from braze.symbolic.expr import ZERO, Expr, as_expr
 
 # -- from nothing
@@ -247,7 +247,7 @@ def select_scatter(g: ProgramBuilder, x: Lazy, src: Lazy, dim: int, at: Any) -> 
     place = g.symbols.expr(at)
     if place.value is not None and place.value < 0:
         place = place + x.sizes[dim]
-    if not usable((x, src)):
+    if not usable((x, src)) or not is_inside(place, x.sizes[dim]):
         return NotImplemented
 
     def inner(index: Index) -> Node:

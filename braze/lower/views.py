@@ -15,7 +15,7 @@ from braze.loops.ir import BufferView, Op
 from braze.lower.lazy import Index, Lazy, Strided, contiguous_strides, flatten, strided_lazy
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.symbolic.expr import ONE, ZERO, Expr, as_expr
+from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, known_le
 
 
 def view_of(
@@ -369,9 +369,16 @@ def select(g: ProgramBuilder, x: Lazy, dim: int, at: Any) -> Any:
     if i.value is not None and i.value < 0:
         i = i + x.sizes[dim]
     low = i.bounds()[0]
-    if low is None or low < 0:
+    if low is None or low < 0 or not is_inside(i, x.sizes[dim]):
         return NotImplemented
     return select_value(g, x, dim, i)
+
+
+def is_inside(i: Expr, size: Expr) -> bool:
+    """Whether an index is one of a size, as far as no guard has seen to it: what only the data tell may be anything."""
+    if not any(s.name.startswith("u") for s in i.symbols()):
+        return True
+    return known_le(0, i) and known_le(i + 1, size)
 
 
 def select_value(g: ProgramBuilder, x: Lazy, dim: int, i: Expr) -> Lazy:

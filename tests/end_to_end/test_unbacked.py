@@ -381,7 +381,9 @@ def test_gradients_of_such_sizes(backend: str) -> None:
         compiled = braze.compile(fn, backend=backend, options=OPTIONS, fullgraph=True)
         with trace.collect() as events:
             for x, m in MASKS:
-                mine, theirs = ([t.double().requires_grad_() for t in (x.clone(), weight.clone())] for _ in range(2))
+                mine, theirs = (
+                    [t.double().requires_grad_() for t in (x.clone(), weight.clone())] for _ in range(2)
+                )
                 got, wanted = compiled(*mine, m), fn(*theirs, m)
                 torch.testing.assert_close(got, wanted)
                 got.backward()
@@ -390,3 +392,29 @@ def test_gradients_of_such_sizes(backend: str) -> None:
                     torch.testing.assert_close(a.grad, b.grad)
         assert sum(kind == "capture" for kind, _ in events) == 1
         assert not [what for kind, what in events if kind == "fallback" and "graph" in str(what)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_place_that_only_the_data_tell(backend: str) -> None:
+    def reads(x: Any, k: Any) -> Any:
+        return x[k] + 1, x[:, k] * 2, x[k.item(), 1] + 1, x[k, 1:3] + 1, x[:k] + 1
+
+    def writes(x: Any, k: Any) -> Any:
+        y = x.clone()
+        y[k] = 7.0
+        y[k.item(), 2] = x[0, 0]
+        y[1:k] = 3
+        y[:, k] += 1
+        return y
+
+    places = [(X, torch.tensor(n)) for n in (2, 0, 1, -1, 9, -7)]
+    for fn in (reads, writes):
+        compiled = braze.compile(fn, backend=backend, options=OPTIONS, fullgraph=True)
+        for x, k in places:
+            try:
+                wanted = fn(x, k)
+            except IndexError:
+                with pytest.raises(IndexError):
+                    compiled(x, k)
+            else:
+                same(compiled(x, k), wanted)
