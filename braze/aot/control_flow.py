@@ -10,6 +10,7 @@ import torch.fx
 
 from braze.graph import torch_compat
 from braze.graph.checkpoints import checkpointed
+from braze.graph.control_flow import holds_control_flow
 from braze.graph.subgraph_ops import Entry, operators
 from braze.support.errors import Unsupported
 
@@ -30,6 +31,12 @@ def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Ca
     for result in results:
         result.__dict__["_node"].args[0].meta["subgraphs"] = entry  # alive as long as the graph
     return results
+
+
+def refuse_choices(node: torch.fx.Node, args: tuple[Any, ...]) -> None:
+    """PyTorch runs a transform's function on fakes, on which nothing can be chosen."""
+    if any(isinstance(x, torch.fx.GraphModule) and holds_control_flow(x) for x in args):
+        raise refusal(node, "of a function with control flow on data")
 
 
 def refusal(node: torch.fx.Node, why: str) -> Unsupported:

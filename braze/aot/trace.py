@@ -25,6 +25,7 @@ from braze.graph import torch_compat
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of, new_mode
 from braze.graph.printer import describe
+from braze.graph.transforms import TRANSFORMS
 from braze.support.errors import BrazeError, Origin, Unsupported
 from braze.support.log import warn_once
 
@@ -408,6 +409,8 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
         args, kwargs = _values(node.args, env), _values(node.kwargs, env)
         if isinstance(node.meta.get("val"), torch.SymFloat) and node.op == "call_function":
             return recorder.number(node, args)
+        if node.target in TRANSFORMS:
+            control_flow.refuse_choices(node, args)
         if node.target in OPERATORS:
             return control_flow.run(node, args, recorder, run_graph)
         if node.target is unbacked.CHECK:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from braze.graph import torch_compat
 from braze.graph.checkpoints import checkpointed
 
 Subgraph = Callable[..., tuple[Any, ...]]
@@ -19,7 +21,7 @@ Subgraph = Callable[..., tuple[Any, ...]]
 
 def cond(pred: torch.Tensor, if_true: Subgraph, if_false: Subgraph, operands: Sequence[Any]) -> Any:
     """The results of one of two subgraphs, as a tensor says."""
-    if isinstance(pred, FakeTensor):
+    if is_fake(pred):
         if_false(*operands)
         return connected(if_true(*operands), operands)
     return connected((if_true if pred else if_false)(*operands), operands)
@@ -30,7 +32,7 @@ def while_loop(
 ) -> tuple[Any, ...]:
     """The carried values after as many rounds as a tensor asks for."""
     values = tuple(carried)
-    if isinstance(values[0], FakeTensor):
+    if is_fake(values[0]):
         go_on(*values, *others)
         values = body(*values, *others)
     elif not go_on(*values, *others)[0]:
@@ -49,7 +51,7 @@ def scan(
     count = len(carried)
     values = tuple(carried)
     made: list[tuple[Any, ...]] = []
-    if isinstance(rows[0], FakeTensor):
+    if is_fake(rows[0]):
         out = step(*values, *[x.select(0, 0) for x in rows], *others)
         columns = [x.expand(rows[0].shape[0], *x.shape).contiguous() for x in out[count:]]
         return connected((*out[:count], *columns), (*carried, *rows, *others))
@@ -59,6 +61,11 @@ def scan(
         made.append(out[count:])
     columns = [torch.stack(column) for column in zip(*made, strict=True)]
     return connected((*values, *columns), (*carried, *rows, *others))
+
+
+def is_fake(x: Any) -> bool:
+    """Whether a tensor, under the wrappers of transforms that differentiate, has no data to decide by."""
+    return isinstance(torch_compat.without_wrappers(x), FakeTensor)
 
 
 class _Connected(torch.autograd.Function):
@@ -78,7 +85,7 @@ class _Connected(torch.autograd.Function):
 
 def connected(results: tuple[Any, ...], operands: Sequence[Any]) -> tuple[Any, ...]:
     """The results of a branch, with a path to each operand that wants a gradient."""
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or torch_compat.transforming():
         return results
     wanting = [x for x in operands if isinstance(x, torch.Tensor) and x.requires_grad]
     places = [i for i, x in enumerate(results) if isinstance(x, torch.Tensor) and is_differentiable(x.dtype)]
@@ -98,3 +105,16 @@ def is_differentiable(dtype: torch.dtype) -> bool:
 
 #: what nodes over subgraphs call that each stage treats in its own way
 OPERATORS: frozenset[Any] = frozenset({cond, while_loop, scan, checkpointed})
+
+
+def holds_control_flow(module: torch.fx.GraphModule) -> bool:
+    """Whether a subgraph, or one of its own, chooses by data: on fakes it would choose nothing."""
+    return any(
+        node.target in CHOOSING
+        for part in module.modules()
+        if isinstance(part, torch.fx.GraphModule)
+        for node in part.graph.nodes
+    )
+
+
+CHOOSING: frozenset[Any] = frozenset({cond, while_loop, scan})

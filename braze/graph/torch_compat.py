@@ -172,6 +172,14 @@ class functorch:
     grad_and_value_impl: Any = torch.func.vjp.__globals__["grad_and_value_impl"]
 
 
+def without_wrappers(x: Any) -> Any:
+    """What transforms that differentiate have wrapped; a batch stays one."""
+    f = torch._C._functorch
+    while isinstance(x, torch.Tensor) and f.is_gradtrackingtensor(x):
+        x = f.get_unwrapped(x)
+    return x
+
+
 class RandomWatch(TorchDispatchMode):
     """Tells whether an operator drew random numbers while it was on."""
 

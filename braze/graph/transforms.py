@@ -86,3 +86,7 @@ def _split(function: Subgraph, results: int, others: Sequence[Any]) -> Callable[
         return tuple(out[:results]), tuple(out[results:])
 
     return halves
+
+
+#: what nodes of transforms call
+TRANSFORMS: frozenset[Any] = frozenset({call, vmap, grad_and_value, jvp, vjp, jacobian})

@@ -296,3 +296,22 @@ def test_other_function_modes_are_not_entered():
     assert torch.equal(braze.compile(f, backend="eager")(X), f(X))
     with pytest.raises(BrazeError, match=r"BZ1019: .*Doubling"):
         braze.compile(f, backend="eager", fullgraph=True)(X)
+
+
+def chosen_under_vmap(x, p):
+    return vmap(lambda r: torch.cond(p, lambda r: r * 2, lambda r: r - 1, (r,)))(x)
+
+
+def chosen_under_grad(x, p):
+    return grad(lambda x: torch.cond(p, lambda x: x.sin(), lambda x: x.cos(), (x,)).sum())(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+def test_functions_under_transforms_may_choose_by_data(backend):
+    braze.reset()
+    under_vmap = braze.compile(chosen_under_vmap, backend=backend, fullgraph=True)
+    under_grad = braze.compile(chosen_under_grad, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        for p in (True, False):
+            torch.testing.assert_close(under_vmap(X, torch.tensor(p)), X * 2 if p else X - 1)
+            torch.testing.assert_close(under_grad(X, torch.tensor(p)), X.cos() if p else -X.sin())
