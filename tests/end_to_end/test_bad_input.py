@@ -194,7 +194,7 @@ def test_with_damaged_cache_entries(tmp_path: Path) -> None:
 def test_a_script_with_two_breaks_names_both_lines(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import torch, braze\n\n@braze.compile\ndef f(x):\n    x = x + 1\n    print('one')\n    x = x * 2\n"
+        "import time, torch, braze\n\n@braze.compile\ndef f(x):\n    x = x + 1\n    time.time()\n    x = x * 2\n"
         "    if x.sum() > 0:\n        return x\n    return -x\n\nf(torch.ones(3))\n"
     )
     done = subprocess.run(
