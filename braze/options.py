@@ -72,6 +72,12 @@ class Options:
         in_key=False,
         environment="BRAZE_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",
     )
+    memory_budget: float = option(
+        1.0,
+        "training: the peak memory to stay within, as a share of what costs no time (up to 1) or in bytes; "
+        "less is bought with computing again",
+        in_key=True,
+    )
     keep_captures: bool = option(
         False,
         "keep captures on disk: a later process of the same code compiles without tracing",
@@ -112,12 +118,16 @@ def make_options(
         if name not in known:
             raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(name, known)])
         wanted = bool if known[name] is None else type(known[name])
+        if wanted is float and type(value) is int:
+            value = float(value)
         if type(value) is not wanted and not (value is None and known[name] is None):
             raise UserError("BZ0003", f"option {name!r} takes {wanted.__name__}, not {value!r}")
         if choices[name] and value not in choices[name]:
             raise UserError(
                 "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(str(value), choices[name])]
             )
+        if name == "memory_budget" and not (isinstance(value, float) and value > 0):
+            raise UserError("BZ0003", f"option 'memory_budget' takes a share or bytes above 0, not {value!r}")
         values[name] = value
     return Options(**{**values, **named})
 

@@ -19,6 +19,8 @@ def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Ca
     """A checkpointed region becomes a part of the graph; of the others, whose data choose what runs, an operator does."""
     if node.target is checkpointed:
         return checkpoint(node, args, recorder, run_graph)
+    if torch_compat.any_autocast():
+        raise refusal(node, "under autocast, whose casts only the captured graph makes")
     entry = Entry(node.target, args, node.meta["val"])
     if any(isinstance(x, torch.SymFloat) for x in flat(args)):
         raise refusal(node, "that takes a Python float whose value changes")

@@ -124,14 +124,12 @@ class Halves:
 
     def has_memory(self, node: Node) -> bool:
         """Whether the forward has a value in memory, kept or not: it comes so, goes so, or is made or read whole."""
-        return (
-            node.op != "call_function" or not _fuses(node) or node in self.results or self._goes_whole(node)
-        )
+        return node.op != "call_function" or not fuses(node) or node in self.results or self._goes_whole(node)
 
     def _goes_whole(self, node: Node) -> bool:
         # gathers take what they read out of the kernel that makes it, or make it themselves
         readers = [u for u in node.users if u in self.forward and u.target is not aten.gather.default]
-        return any(self._goes_whole(u) if is_view(u) else not _fuses(u) for u in readers)
+        return any(self._goes_whole(u) if is_view(u) else not fuses(u) for u in readers)
 
     def is_read_whole(self, node: Node) -> bool:
         """Whether an operator of the backward that fuses with nothing reads this from memory, through views or not."""
@@ -141,7 +139,7 @@ class Halves:
             if is_view(user) and user not in self.behind:
                 if self.is_read_whole(user):
                     return True
-            elif user in self.behind and user.op == "call_function" and not _fuses(user):
+            elif user in self.behind and user.op == "call_function" and not fuses(user):
                 return True
         return False
 
@@ -302,7 +300,7 @@ def _bytes(node: Node) -> float:
     return float(max(1, count) * value.dtype.itemsize)
 
 
-def _fuses(node: Node) -> bool:
+def fuses(node: Node) -> bool:
     """Whether an operator becomes part of a kernel that reads its arguments as they are computed."""
     target = node.target
     if target is operator.getitem or not isinstance(target, torch._ops.OpOverload):

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.cut import Choice, min_cut_choice
+from braze.aot.budget import budget_choice
+from braze.aot.cut import Choice
 from braze.aot.functionalize import functionalize
 from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.outputs import Outputs, separate
@@ -35,11 +36,12 @@ def partition(
     example_inputs: Sequence[Any],
     ctx: CompileContext,
     decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
-    choice: Choice = min_cut_choice,
+    choice: Choice | None = None,
 ) -> Partition:
     """The Partition of a captured graph; with a backward where grad mode is on and a result needs a gradient.
 
-    ``decompositions``: operator -> function of simpler operators. ``choice`` decides what the forward saves.
+    ``decompositions``: operator -> function of simpler operators. ``choice`` decides what the forward saves
+    (None: as the option memory_budget says).
     """
     with tracing.stage("aot"):
         _refuse_unusual_tensors(gm)
@@ -64,7 +66,9 @@ def partition(
             backward = None
             if joint is not None:
                 mutations = joint.with_histories(mutations)
-                backward = _split(traced, joint, mutations, len(results), choice)
+                backward = _split(
+                    traced, joint, mutations, len(results), choice or budget_choice(ctx.options.memory_budget)
+                )
         module.recompile()
         part = Partition(
             forward=module,

@@ -253,6 +253,11 @@ CODES: dict[str, Code] = {
         "has no derivative.",
         "Leave the function that needs second derivatives uncompiled, with braze.disable.",
     ),
+    "BZ2026": Code(
+        "memory budget that cannot be kept",
+        "Even with everything made again that can be, training takes more memory than options={'memory_budget': ...} allows.",
+        "Nothing to do if the peak that the message names is small enough; else use a smaller batch.",
+    ),
     "BZ2010": Code(
         "size expression without a guard",
         "A condition on symbolic sizes uses an operation that cannot be written as a guard.",
@@ -335,7 +340,8 @@ CODES: dict[str, Code] = {
     ),
     "BZ2022": Code(
         "control flow that the stages cannot carry",
-        "A torch.cond or a loop takes a Python float that changes, or draws random numbers and is differentiated; or a checkpointed "
+        "A torch.cond or a loop takes a Python float that changes, stands under autocast, or draws random numbers and is "
+        "differentiated; or a function under vmap or grad chooses by data; or a checkpointed "
         "region that is differentiated writes to tensors from outside.",
         "The graph runs eagerly, as captured, with the results unchanged.",
     ),

@@ -1,0 +1,111 @@
+"""The memory budget: less is kept, the peak falls step by step, and gradients stay what they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+from braze.aot import partition
+from braze.aot.budget import budget_choice, peak
+from braze.aot.cut import Halves, default_choice, min_cut_choice
+from braze.inspect.memory import peak_bytes
+from braze.support.errors import UserError
+from tests.aot.recording import CONTEXT, compile_aot, record
+from tests.helpers import logged
+
+BUDGETS = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+WIDTH = 16
+
+
+def deep(x, *weights):
+    for w in weights:
+        x = torch.tanh(x @ w) + x.softmax(-1)
+    return x.square().sum()
+
+
+def inputs():
+    torch.manual_seed(0)
+    return [torch.randn(256, WIDTH), *(nn.Parameter(torch.randn(WIDTH, WIDTH) / 4) for _ in range(8))]
+
+
+def kept_and_peaks() -> list[tuple[int, float]]:
+    """Per budget, how many values of the forward are kept, and the simulated peak."""
+    found = []
+    for budget in BUDGETS:
+
+        def choose(halves: Halves, budget: float = budget) -> set[torch.fx.Node]:
+            kept = budget_choice(budget)(halves)
+            found.append((sum(n.op == "call_function" for n in kept), peak(halves, kept)))
+            return kept
+
+        gm, made, _ = record(deep, inputs(), grad=True)
+        partition(gm, made, CONTEXT, None, choose)
+    return found
+
+
+def test_less_budget_keeps_less_and_never_peaks_higher():
+    with logged():
+        found = kept_and_peaks()
+    peaks = [p for _, p in found]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[-1] < 0.65 * peaks[0]
+    assert found[-1][0] < found[0][0]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_gradients_are_the_same_under_every_budget(budget):
+    values = inputs()
+    with logged():
+        _, call = compile_aot(deep, values, grad=True, choice=budget_choice(budget))
+    (loss,) = call(values)
+    ours = torch.autograd.grad(loss, values[1:])
+    theirs = torch.autograd.grad(deep(*values), values[1:])
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_cut_keeps_less_than_eager():
+    sizes = []
+    for choice in (default_choice, min_cut_choice):
+
+        def choose(halves: Halves, choice=choice) -> set[torch.fx.Node]:
+            kept = choice(halves)
+            values = [n.meta["val"] for n in kept if n.op == "call_function"]
+            sizes.append(sum(v.numel() * v.element_size() for v in values))
+            return kept
+
+        gm, made, _ = record(deep, inputs(), grad=True)
+        partition(gm, made, CONTEXT, None, choose)
+    assert sizes[1] < sizes[0]
+
+
+def test_measured_peaks_fall_with_the_budget():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(12)))
+    x = torch.randn(4096, 64)
+    peaks = []
+    for budget in (1.0, 0.6, 0.3):
+        with logged():
+            compiled = braze.compile(model, options={"memory_budget": budget})
+            for _ in range(2):
+                model.zero_grad(set_to_none=True)
+                compiled(x).square().mean().backward()
+            model.zero_grad(set_to_none=True)
+            peaks.append(peak_bytes(lambda: compiled(x).square().mean().backward()))
+        braze.reset()
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[-1] < 0.7 * peaks[0]
+
+
+def test_a_budget_that_cannot_be_kept_says_so_once():
+    with logged() as messages:
+        compile_aot(deep, inputs(), grad=True, choice=budget_choice(1000.0))
+        compile_aot(deep, inputs(), grad=True, choice=budget_choice(1000.0))
+    assert len([m for m in messages if "BZ2026" in m]) == 1
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.0, float("nan"), "half", True])
+def test_what_is_no_budget_is_refused(value):
+    with pytest.raises(UserError, match="memory_budget"):
+        braze.compile(deep, options={"memory_budget": value})
