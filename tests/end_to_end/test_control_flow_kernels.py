@@ -145,3 +145,16 @@ def test_nothing_keeps_the_subgraphs_of_a_dropped_function():
     braze.reset()
     gc.collect()
     assert len(subgraph_ops._entries) == before
+
+
+def test_autocast_around_it_is_kept(expected):  # noqa: F811
+    module = Router()
+
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return module(x)
+
+    compiled = braze.compile(f, fullgraph=True)
+    with torch.no_grad():
+        for x in INPUTS:
+            torch.testing.assert_close(compiled(x), expected(f, x), rtol=0, atol=0)
