@@ -21,7 +21,7 @@ import torch
 import transformers
 
 import braze
-from benchmarks.worker import error, tensors
+from benchmarks.worker import error, loss_of, tensors
 from braze.support import trace
 
 ROUNDS, CALLS = 11, 10
@@ -52,22 +52,34 @@ def milliseconds(call: Callable[[], Any]) -> float:
     return start.elapsed_time(stop) / CALLS
 
 
-def measure(build: Callable[[], Any], impls: tuple[str, ...]) -> dict[str, Any]:
+def step(fn: Callable[..., Any], model: torch.nn.Module, inputs: dict[str, Any]) -> list[torch.Tensor]:
+    """Forward and backward from empty gradients: the loss and all gradients."""
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(fn(**inputs))
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+def measure(build: Callable[[], Any], impls: tuple[str, ...], training: bool = False) -> dict[str, Any]:
     """Errors, first-call seconds and median milliseconds of every implementation of one model."""
     torch.manual_seed(0)
     model, inputs = build()
     model = model.eval().cuda().bfloat16()
     inputs = {k: v.cuda().bfloat16() if v.is_floating_point() else v.cuda() for k, v in inputs.items()}
     exact_inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-    exact = list(tensors(copy.deepcopy(model).double()(**exact_inputs)))
+    double = copy.deepcopy(model).double()
+    exact = step(double, double, exact_inputs) if training else list(tensors(double(**exact_inputs)))
     calls: dict[str, Callable[[], Any]] = {}
     row: dict[str, Any] = {"model": build.__name__}
     for impl in impls:
         fn = {"eager": lambda m: m, "torch": torch.compile, "braze": braze.compile}[impl](model)
-        calls[impl] = lambda fn=fn: fn(**inputs)  # type: ignore[misc]
+        if training:
+            calls[impl] = lambda fn=fn: step(fn, model, inputs)  # type: ignore[misc]
+        else:
+            calls[impl] = lambda fn=fn: list(tensors(fn(**inputs)))  # type: ignore[misc]
         start = time.perf_counter()
         with trace.collect() as events:
-            found = list(tensors(calls[impl]()))
+            found = [t.clone() for t in calls[impl]()]
         torch.cuda.synchronize()
         row[impl] = {"first_s": time.perf_counter() - start, "error": error(found, exact)}
         if impl == "braze":
@@ -88,11 +100,13 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--impls", default="eager,torch,braze")
+    parser.add_argument("--phase", choices=("inference", "training"), default="inference")
     parser.add_argument("--out", default="benchmarks/results/gpu.json")
     arguments = parser.parse_args()
     impls = tuple(arguments.impls.split(","))
-    with torch.no_grad():
-        rows = [measure(build, impls) for build in (bert, resnet)]
+    training = arguments.phase == "training"
+    with torch.set_grad_enabled(training):
+        rows = [measure(build, impls, training) for build in (bert, resnet)]
     head = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": ["python", "-m", "benchmarks.gpu", *sys.argv[1:]],

@@ -29,7 +29,8 @@ def loss_of(outputs: Any) -> torch.Tensor:
         if out.requires_grad:
             out = torch.view_as_real(out) if out.is_complex() else out
             weights = torch.linspace(0.5, 1.5, max(1, out.numel()), dtype=torch.float64)[: out.numel()]
-            total = total + (k + 1) * (out.double() * weights.reshape(out.shape)).sum()
+            weights = weights.to(out.device).reshape(out.shape)
+            total = total + (k + 1) * (out.double() * weights).sum().cpu()
     return total
 
 
@@ -51,9 +52,7 @@ class Ran:
         if loss.requires_grad:
             loss.backward()
         self.contents = [t.detach().clone() for t in used if isinstance(t, torch.Tensor)]
-        self.gradients = [
-            t.grad for t in self.inputs if isinstance(t, torch.Tensor) and t.is_leaf
-        ]
+        self.gradients = [t.grad for t in self.inputs if isinstance(t, torch.Tensor) and t.is_leaf]
 
 
 def fresh(x: Any) -> Any:
