@@ -26,6 +26,15 @@ SIZE_FUNCTIONS = frozenset(
         operator.neg,
         torch.sym_max,
         torch.sym_min,
+        operator.eq,
+        operator.ne,
+        operator.lt,
+        operator.le,
+        operator.gt,
+        operator.ge,
+        operator.and_,
+        operator.or_,
+        torch.sym_not,
     }
 )
 

@@ -42,8 +42,9 @@ def print_program(program: LoopProgram) -> str:
     lines = [f"def {identifier(program.name)}({', '.join(_parameters(program))}):"]
     body = [f"{s.symbol} = size_of({_parameters(program)[s.input]}, {s.dim})" for s in program.sizes]
     inputs = set(program.inputs)
-    body += [_buffer(b) for b in program.buffers if b.name not in inputs]
     known = {s.symbol for s in program.sizes}
+    waiting = [b for b in program.buffers if b.name not in inputs]
+    waiting = _buffers(waiting, frozenset(program.made), body)
     body += _checks(program, set(), known)
     for step in program.steps:
         body += ["", _heading(step), *print_step(step)]
@@ -51,6 +52,8 @@ def print_program(program: LoopProgram) -> str:
             before = set(known)
             known.update(made.symbol for made in step.makes)
             body += _checks(program, before, known)
+            waiting = [b for b in waiting if b.name not in step.outputs]
+            waiting = _buffers(waiting, frozenset(program.made) - known, body)
     body += ["", f"return {_tuple(_argument(o) for o in program.outputs)}"]
     return "\n".join(lines + [f"    {line}" if line else "" for line in body]) + "\n"
 
@@ -105,6 +108,13 @@ def _checks(program: LoopProgram, before: set[Symbol], now: set[Symbol]) -> list
         if (first or not c.condition.symbols() <= before) and c.condition.symbols() <= now
     ]
     return [f"check({c.condition}, {c.message!r})" for c in ready]
+
+
+def _buffers(waiting: list[Buffer], unknown: frozenset[Symbol], body: list[str]) -> list[Buffer]:
+    """Print the buffers whose sizes are known by now; the others."""
+    late = [b for b in waiting if any(e.symbols() & unknown for e in (*b.sizes, *b.strides))]
+    body += [_buffer(b) for b in waiting if b not in late]
+    return late
 
 
 def _heading(step: Step) -> str:

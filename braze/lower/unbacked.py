@@ -56,7 +56,7 @@ def number(g: ProgramBuilder, x: Lazy, val: Any) -> Any:
         made = (MadeSize(symbol, 0, -1),)
         g.add(
             ExternCall(
-                g.name_step(("item",)), "aten._local_scalar_dense.default", (view,), (), (), device=x.device,
+                g.name_step(("item",)), "aten._local_scalar_dense.default", (view,), (), ("",), device=x.device,
                 ops=("item",), origin=g.origin, makes=made,
             )
         )  # fmt: skip
