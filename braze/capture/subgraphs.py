@@ -97,11 +97,14 @@ class Traced:
     def separate(self) -> None:
         """Copy results that are memory of an input, or of another result."""
         call = self.recorder.call
-        taken = {storage(x) for x in (*self.recorder.own, *self.recorder.lifted)}
+        inputs = (*self.recorder.own, *self.recorder.lifted)
+        taken = {storage_key(x) for x in inputs if isinstance(x, torch.Tensor)}
         for i, leaf in enumerate(self.leaves):
-            if storage(leaf) in taken:
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            if storage_key(leaf) in taken:
                 self.leaves[i] = call(torch.clone, (leaf,), {})
-            taken.add(storage(self.leaves[i]))
+            taken.add(storage_key(self.leaves[i]))
 
     def module(self, inputs: Sequence[Any]) -> torch.fx.GraphModule:
         """The closed graph, with these inputs in this order, used or not. It gives a tuple."""
@@ -128,11 +131,6 @@ def flatten(t: Tracer, value: Any) -> tuple[list[Any], Any]:
     """The leaves of a value and its structure; dicts from outside are read whole."""
     t.fill_arguments((value,))
     return pytree.tree_flatten(value)  # type: ignore[no-any-return]
-
-
-def storage(value: Any) -> Any:
-    """What two tensors over the same memory have in common."""
-    return storage_key(value) if isinstance(value, torch.Tensor) else value
 
 
 def result_of(recorder: Recorder, value: Any) -> Any:

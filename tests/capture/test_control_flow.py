@@ -342,3 +342,17 @@ def test_a_break_inside_a_branch_moves_before_the_operator():
 
     with pytest.raises(BrazeError, match=r"torch\.cond: .*BZ1004"):
         braze.compile(f, backend="eager", fullgraph=True)(X)
+
+
+def test_numbers_that_change_are_operands():
+    def f(x, n):
+        return torch.cond(pred=x.sum() > 0, true_fn=lambda x: x * n, false_fn=lambda x: x - n, operands=(x,))
+
+    kept = Kept()
+    compiled = braze.compile(f, backend=kept, fullgraph=True)
+    for n in (2, 3, 4, 5):
+        assert torch.equal(compiled(X, n), X * n)
+    assert len(kept.graphs) == 2
+    for n in (2.5, 3.5, 4.5, 5.5):
+        assert torch.equal(compiled(X - 9, n), X - 9 - n)
+    assert len(kept.graphs) <= 4
