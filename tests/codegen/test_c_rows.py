@@ -342,3 +342,27 @@ def test_shared_columns_do_not_depend_on_the_threads(tmp_path):
         found.append(out["sum"])
     torch.set_num_threads(before)
     assert all(torch.equal(found[0], other) for other in found)
+
+
+def test_a_value_of_each_column_that_lives_in_the_group_alone(bench):
+    """A mean that is stored nowhere, used by a second pass and by a step after it."""
+    points, length = 400, 70
+    i, r = axis("i0", points), axis("r0", length)
+    x = load("x", F, r.symbol * points + i.symbol)
+    mean = nest(
+        [i],
+        [Store("mean", i.symbol, op(Op.MUL, result(0, F), const(1 / length, F)))],
+        [r],
+        [fold(ReduceKind.SUM, x)],
+    )
+    off = op(Op.SUB, x, load("mean", F, i.symbol))
+    spread = nest(
+        [i], [Store("spread", i.symbol, result(0, F))], [r], [fold(ReduceKind.SUM, op(Op.MUL, off, off))]
+    )
+    both = nest(
+        [i], [Store("y", i.symbol, op(Op.ADD, load("spread", F, i.symbol), load("mean", F, i.symbol)))]
+    )
+    bench.check(
+        [mean, spread, both], {"x": 1 + torch.randn(points * length)}, {"y": torch.empty(points)}, rtol=1e-4,
+        axes=[i], row_axes=[r], internal=("mean", "spread"), dtypes={"mean": F, "spread": F},
+    )  # fmt: skip

@@ -162,7 +162,7 @@ class Rows:
                 self._loop(phase)
                 continue
             for columns in self.strip:
-                with self._among(columns):
+                with self._among(columns, in_loop=False):
                     self._stores(phase.items)
         self.strip = []
 
@@ -174,16 +174,16 @@ class Rows:
         return [columns.name for columns in self.strip]
 
     @contextlib.contextmanager
-    def _among(self, columns: Columns) -> Iterator[None]:
-        """Write for one vector of a strip, with what is known of it; what it adds is kept for later passes."""
+    def _among(self, columns: Columns, *, in_loop: bool) -> Iterator[None]:
+        """Write for one vector of a strip, with what is known of it; what statements at the points add is kept."""
         body, axis = self.body, self.frame.vector
         assert axis is not None
         depth = body.aside({axis.symbol: columns.name}).depth
         known = {k: Value(v.text, v.rep, v.varying, depth) for k, v in columns.results.items()}
         body.forward.update(known)
         yield
-        registers = self.todo.registers
-        columns.results.update({k: v for k, v in body.forward.items() if k[0] in registers})
+        if not in_loop:
+            columns.results.update({k: v for k, v in body.forward.items() if v.depth >= depth})
         body.close()
 
     def _phases(self) -> None:
@@ -294,7 +294,7 @@ class Rows:
             body.open(f"for (int64_t {j} = {start}; {j} < {stop}; ++{j}) ", {axis.symbol: j})
             each = len(made) // max(len(self.strip), 1)
             for k, columns in enumerate(self.strip):
-                with self._among(columns):
+                with self._among(columns, in_loop=True):
                     self._items(phase, made[k * each : (k + 1) * each], 0, "")
             if not self.strip:
                 self._items(phase, made, 0, "")
