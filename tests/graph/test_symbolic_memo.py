@@ -1,9 +1,11 @@
 """Calls on fakes with symbolic sizes are remembered within their trace, and a hit gives what the call would."""
 
+import contextlib
+
 import pytest
 import torch
 
-from braze.graph import fakes
+from braze.graph import fakes, torch_compat
 from braze.graph.torch_compat import storage_key
 
 CALLS = {
@@ -20,6 +22,11 @@ CALLS = {
     "flipped": lambda x, w: x.flip(1),
     "double": lambda x, w: x.transpose(0, 1).to(torch.float64),
 }
+
+
+def composites():
+    """Where C++ would make numbers of symbolic sizes, Python's composites, as ``FakeMode.call`` has it."""
+    return torch_compat.python_dispatcher() if torch_compat.COMPOSITES_FIX_SIZES else contextlib.nullcontext()
 
 
 def made(sizes=(5, 6, 8), dims=(0, 1)):
@@ -45,7 +52,7 @@ def described(value, among):
 @pytest.mark.parametrize("name", CALLS)
 def test_a_hit_is_what_the_call_gives(name):
     mode, x, w = made()
-    with mode, torch.no_grad():
+    with mode, torch.no_grad(), composites():
         first = CALLS[name](x, w)
         guards = len(mode.env.guards)
         hits = fakes._operators.hits
@@ -60,7 +67,7 @@ def test_a_hit_is_what_the_call_gives(name):
 def test_what_comes_after_a_hit_is_the_same_too():
     """A fake that a hit made is as good as one that the kernel made: reshaped, reduced, written, viewed."""
     mode, x, w = made()
-    with mode, torch.no_grad():
+    with mode, torch.no_grad(), composites():
         made_first, made_by_hit = (torch.nn.functional.linear(x, w).transpose(1, 2) for _ in range(2))
         for each in (made_first, made_by_hit):
             each.add_(1)
@@ -79,7 +86,7 @@ def test_one_trace_knows_nothing_of_another():
     """The same symbols name other sizes there, and guards are asked anew."""
     for sizes in ((5, 6, 8), (7, 3, 8)):
         mode, x, _ = made(sizes)
-        with mode, torch.no_grad():
+        with mode, torch.no_grad(), composites():
             y = torch.cat([x, x], 1)
             assert [n.node.hint for n in y.shape[:2]] == [sizes[0], 2 * sizes[1]]
             with pytest.raises(RuntimeError):
@@ -96,7 +103,7 @@ def test_sizes_that_only_data_tell_are_new_at_each_call():
 
 def test_nothing_is_kept_when_the_trace_is_done():
     mode, x, _ = made()
-    with mode, torch.no_grad():
+    with mode, torch.no_grad(), composites():
         torch.exp(x)
     assert any(mode.dispatch.symbolic_memos.values())
     mode.release()
