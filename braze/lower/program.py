@@ -17,7 +17,7 @@ from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSourc
 from braze.loops.simplify import simplify_steps
 from braze.lower import scalars, unbacked
 from braze.lower.fallback import fall_back
-from braze.lower.lazy import Lazy, dense_order, strided_lazy
+from braze.lower.lazy import Lazy, dense_order, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import LOWERINGS
 from braze.support import trace
@@ -182,7 +182,10 @@ class GraphLowering:
         if result is NotImplemented:
             result = fall_back(g, target, args, kwargs)
         depth = 1 + max((v.depth for v in _lazies((args, kwargs))), default=0)
-        self.settle(result, val, self.readers[node], depth)
+        readers = self.readers[node]
+        if isinstance(result, Lazy) and _as_well_read_anew(result, _lazies((args, kwargs))):
+            readers = min(readers, 1)
+        self.settle(result, val, readers, depth)
         return result
 
     def settle(self, result: Any, val: Any, readers: int, depth: int) -> None:
@@ -304,6 +307,23 @@ def _picks_few(node: torch.fx.Node, read: torch.fx.Node) -> bool:
         return False
     taken, whole = node.meta["val"].numel(), read.meta["val"].numel()
     return type(taken) is int and type(whole) is int and 16 * taken <= whole
+
+
+def _as_well_read_anew(x: Lazy, operands: Sequence[Lazy]) -> bool:
+    """Whether a value is a step or two away from one of its size in memory, with little else: no need to store it too."""
+    if x.view is not None or x.pending_cost > 2:
+        return False
+    count = numel(x.sizes).value
+    counts = [numel(operand.sizes).value for operand in operands]
+    if count is None or any(c is None for c in counts):
+        return False
+    large = [o for o, c in zip(operands, counts, strict=True) if c is not None and 16 * c > count]
+    return (
+        len(large) == 1
+        and large[0].view is not None
+        and numel(large[0].sizes).value == count
+        and large[0].dtype.itemsize <= x.dtype.itemsize
+    )
 
 
 def _has_effect(target: Any) -> bool:

@@ -286,3 +286,16 @@ def test_long_chains_are_cut() -> None:
 
     assert len(check(chain, torch.randn(3), exact=True).steps) == 10
     assert len(check(views, torch.randn(3, 4), exact=True).steps) == 2
+
+
+def test_a_value_one_step_from_memory_is_not_stored_for_its_readers() -> None:
+    """x - m is read by two sums of other shapes: each computes it; x - y, which reads two large values, is stored."""
+    x, m = torch.randn(8, 64), torch.randn(8, 1)
+
+    def readers(centred: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return centred.sum(0), (centred * centred).sum(1)
+
+    near = check(lambda x, m: readers(x - m), x, m)
+    assert not [b for b in near.buffers if len(b.sizes) == 2 and b.name.startswith("buf")]
+    far = check(lambda x, y: readers(x - y), x, torch.randn(8, 64))
+    assert [b for b in far.buffers if len(b.sizes) == 2 and b.name.startswith("buf")]
