@@ -307,7 +307,14 @@ def symbolic_environment(scalars: bool = False, shapes: bool = False) -> Any:
     env = _symbolic_shapes().ShapeEnv(allow_scalar_outputs=scalars, allow_dynamic_output_shape_ops=shapes)
     # for its logs it asks where in PyTorch a guard arose, and imports torch.export to tell (half a second)
     env._get_user_frame = lambda: None
+    env._make_data_dependent_error = _undecided  # whose text PyTorch makes of that frame
     return env
+
+
+def _undecided(expr: Any, *args: Any, **kwargs: Any) -> Exception:
+    """The error at a decision by what only the data tell."""
+    text = f"Could not guard on data-dependent expression {expr}"
+    return _symbolic_shapes().GuardOnDataDependentSymNode(expr, text)  # type: ignore[no-any-return]
 
 
 @functools.cache
