@@ -53,8 +53,7 @@ class _Plan:
         self.symbols = symbol_reader(partition)
         self.tangents = backward.tangents
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
-        self.tangent_names = symbol_reader(partition)
-        self.gradients = backward.gradients
+        self.owners, self.depends = backward.gradients, backward.depends
         carried = set(backward.tangents)
         self.plain = tuple(i for i in range(backward.results) if i not in carried)
         self._compile = compile_backward
@@ -93,6 +92,14 @@ class _Plan:
                 values[i] = value
         return values
 
+    def gradients_of(self, found: Sequence[Any], given: Sequence[bool]) -> tuple[Any, ...]:
+        """One gradient per input of the forward; None where no tangent of those it is made of was given, as in eager."""
+        gradients: list[Any] = [None] * self.inputs
+        for i, gradient, depends in zip(self.owners, found, self.depends, strict=True):
+            if not depends or any(given[k] for k in depends):
+                gradients[i] = gradient
+        return tuple(gradients)
+
 
 def _function(plan: _Plan) -> Any:
     """The class that autograd wants: one per compiled graph."""
@@ -104,6 +111,7 @@ def _function(plan: _Plan) -> Any:
             values, ctx.sizes = plan.values(inputs, results)
             ctx.save_for_backward(*(values[i] for i in plan.tensors))
             ctx.numbers = [values[i] for i in plan.numbers]
+            ctx.set_materialize_grads(False)
             plain = [results[i] for i in plan.plain if isinstance(results[i], torch.Tensor)]
             ctx.mark_non_differentiable(*plain)
             return tuple(results[: plan.results])
@@ -122,23 +130,24 @@ def _function(plan: _Plan) -> Any:
             values = plan.unpacked(ctx.saved_tensors, ctx.numbers)
             # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
             ctx.maybe_clear_saved_tensors()
-            for position, layout in zip(plan.tangents, plan.layouts, strict=True):
-                values.append(layout(tangents[position], ctx.sizes))
-            found = plan.backward()(values)
-            gradients: list[Any] = [None] * plan.inputs
-            for i, gradient in zip(plan.gradients, found, strict=True):
-                gradients[i] = gradient
-            return tuple(gradients)
+            given = [tangents[position] for position in plan.tangents]
+            values += [
+                layout(tangent, ctx.sizes) for tangent, layout in zip(given, plan.layouts, strict=True)
+            ]
+            return plan.gradients_of(plan.backward()(values), [tangent is not None for tangent in given])
 
     return Compiled
 
 
-def _layout(spec: Any) -> Callable[[torch.Tensor, dict[str, int]], torch.Tensor]:
-    """f(tangent, sizes) -> the tangent in the memory layout that the backward was compiled for."""
-    strides = evaluator(spec.strides)
+def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]:
+    """f(tangent, sizes) -> the tangent in the memory layout that the backward was compiled for; zeros for None."""
+    sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
 
-    def laid_out(tangent: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
+    def laid_out(tangent: torch.Tensor | None, names: dict[str, int]) -> torch.Tensor:
         wanted = strides(names)
+        if tangent is None:
+            fresh = torch.empty_strided(sizes(names), wanted, dtype=spec.dtype, device=spec.device)
+            return fresh.zero_()
         if tangent.is_conj() or tangent.is_neg():
             tangent = tangent.resolve_conj().resolve_neg()
         if tangent.stride() == wanted or _same(tangent, wanted):

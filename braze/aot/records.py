@@ -59,14 +59,15 @@ class Backward:
     """The second half of a joint graph: ``graph(*saved, *tangents)`` gives one gradient per entry of ``gradients``.
 
     ``tangents`` are items of the forward's tuple whose gradients come in, laid out as ``inputs`` says; ``gradients``
-    the forward's inputs whose gradients go out. ``results`` is how many items of the forward's tuple are the
-    user's; those after them are only saved.
+    the forward's inputs whose gradients go out, and ``depends`` the tangents that each is made of: without any of them
+    it is undefined. ``results`` is how many items of the forward's tuple are the user's; those after them are only saved.
     """
 
     graph: torch.fx.GraphModule
     saved: tuple[Saved, ...]
     tangents: tuple[int, ...]
     gradients: tuple[int, ...]
+    depends: tuple[tuple[int, ...], ...]
     inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
     results: int
 

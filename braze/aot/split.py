@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.cut import Choice, Halves
+from braze.aot.cut import Choice, Halves, ancestors
 from braze.aot.outputs import copied
 from braze.aot.records import Backward, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes
@@ -43,6 +43,7 @@ def split(
     wanted = list(output.args[0])[results:]
     halves = Halves(joint, values[:results], wanted, tangents, written)
     kept = choice(halves)
+    depends = tuple(_tangents_of(node, tangents) for node in wanted)
     saved = [n for n in joint.nodes if n in kept]
     builder = _Backward(module, saved, tangents)
     graph = builder.build(wanted, halves.effects, halves.behind, mode)
@@ -56,7 +57,13 @@ def split(
     joint.lint()
     backward = torch.fx.GraphModule(module, graph)
     inputs = tuple(_spec(n.meta["val"], mode) for n in graph.nodes if n.op == "placeholder")
-    return Backward(backward, sources, tangent_of, gradients, inputs, results)
+    return Backward(backward, sources, tangent_of, gradients, depends, inputs, results)
+
+
+def _tangents_of(gradient: Node, tangents: Sequence[Node]) -> tuple[int, ...]:
+    """Which tangents a gradient is made of, by number."""
+    found = ancestors([gradient])
+    return tuple(i for i, node in enumerate(tangents) if node in found)
 
 
 def _keep_read_inputs(

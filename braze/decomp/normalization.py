@@ -176,7 +176,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """As batch_norm; also mean and 1/std of the batch for the backward, empty outside training."""
+    """As batch_norm; also mean and 1/std of the batch for the backward, on the CPU empty outside training."""
     if x.numel() == 0 or x.dim() < 2:
         return NotImplemented
     found = _batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
@@ -187,6 +187,8 @@ def native_batch_norm(
     kept = x.dtype if weight is None or x.device.type != "cpu" else weight.dtype
     if x.device.type != "cpu":
         kept = compute_dtype(x.dtype)
+    if not training and x.device.type != "cpu":
+        return y, cast(mean, kept), cast(aten.rsqrt.default(aten.add.Scalar(var, eps)), kept)
     if not training:
         empty = aten.empty.memory_format([0], dtype=kept, device=x.device)
         return y, empty, empty

@@ -165,6 +165,31 @@ def test_an_output_without_a_tangent():
     torch.testing.assert_close(w.grad, x)
 
 
+def test_what_only_an_unused_output_needs_gets_no_gradient():
+    """As the pooler of a BERT of which only the hidden states enter the loss."""
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 2)
+
+        def forward(self, x):
+            h = self.first(x)
+            return h, self.second(h).tanh()
+
+    def act(call, model):
+        call(X)[0].sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    torch.manual_seed(0)
+    model = Two()
+    expected = act(model, model)
+    model.zero_grad()
+    found = act(braze.compile(model), model)
+    assert [g is None for g in found] == [g is None for g in expected] == [False, False, True, True]
+    torch.testing.assert_close(found[:2], expected[:2])
+
+
 def test_nan_gradients_pass_and_anomaly_mode_names_them():
     w = torch.zeros(3, requires_grad=True)
     braze.compile(lambda w: (w / w).sum())(w).backward()
