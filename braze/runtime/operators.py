@@ -6,6 +6,12 @@ from typing import Any
 
 import torch
 
+
+def _as_strided_scatter(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    """It counts from the start of the storage, which an intermediate shares with all else in the arena."""
+    return torch.ops.aten.as_strided_scatter.default(x.clone(), *args)
+
+
 #: operators whose ``torch.<name>`` takes the schema's arguments: half the cost of a call through ``torch.ops``
 _DIRECT = {
     "aten.mm.default": torch.mm,
@@ -17,6 +23,7 @@ _DIRECT = {
     "aten.baddbmm.default": torch.baddbmm,
     "aten.baddbmm.out": torch.baddbmm,
     "aten.convolution.default": torch.convolution,
+    "aten.as_strided_scatter.default": _as_strided_scatter,
 }
 
 
