@@ -122,7 +122,7 @@ MIXTURES = (
     Case("gpt_oss", "GptOssForCausalLM", dict(DECODER, num_local_experts=4, num_experts_per_tok=2, sliding_window=6), cached),
     Case("jetmoe", "JetMoeForCausalLM", dict(SIZES, num_key_value_heads=1, kv_channels=16, num_local_experts=4, num_experts_per_tok=2), cached, decided_by_data=True),
     Case("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", dict(EXPERTS, moe_num_experts=4, moe_k=2, moe_layer_start_index=1), cached),
-    Case("switch", "SwitchTransformersForConditionalGeneration", dict(SIZES, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, num_experts=4, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, decoder_start_token_id=0), translated),
+    Case("switch", "SwitchTransformersForConditionalGeneration", dict(SIZES, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, num_experts=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, decoder_start_token_id=0), translated),
 )  # fmt: skip
 
 STATE_SPACES = (
