@@ -46,7 +46,10 @@ def call_scripted(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, 
     t.fill_arguments(args)
     try:
         return t.recorder.call(scripted(fn), tuple(args), kwargs or {})
-    except (BreakSignal, RuntimeError) as error:  # what fakes cannot tell comes out as an error of TorchScript's
+    except (
+        BreakSignal,
+        RuntimeError,
+    ) as error:  # what fakes cannot tell comes out as an error of TorchScript's
         if isinstance(error, BreakSignal) and error.code not in ("BZ1003", "BZ1004", "BZ1013"):
             raise
         graph_break("BZ1002", f"the TorchScript function {fn.name} cannot run on metadata alone")

@@ -300,7 +300,9 @@ def check_errors(name: str, most: int) -> list[str]:
         run = program(op.op)
         chosen = [((s.input, *s.args), dict(s.kwargs))]
         eager = attempt(run, copy.deepcopy(chosen))
-        ours = attempt(braze.compile(run, options={"verify": 2, "fallback_random": True}), copy.deepcopy(chosen))
+        ours = attempt(
+            braze.compile(run, options={"verify": 2, "fallback_random": True}), copy.deepcopy(chosen)
+        )
         if type(eager) is not type(ours):
             found.append(f"bad sample {k}: {said(ours)} where eager {said(eager)}")
     return found
