@@ -48,13 +48,15 @@ def test_gradients_are_as_exact_as_eagers(case):
     exact = gradients(double, double, as_double(inputs))
     assert not found.breaks and len(found.graphs) == 1
     assert found.kernels
+    # a gradient that is zero by symmetry (a bias of keys) is as exact as the others are large
+    largest = max(float(c.abs().max()) for c in exact if c is not None)
     for a, b, c in zip(ours, theirs, exact, strict=True):
         assert (a is None) == (b is None) == (c is None)
         if a is None or b is None or c is None:
             continue
         assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
         error, eager = (a.double() - c).square().mean().sqrt(), (b.double() - c).square().mean().sqrt()
-        room = 16 * torch.finfo(b.dtype).eps * float(c.abs().max()) + 1e-9
+        room = torch.finfo(b.dtype).eps * (16 * float(c.abs().max()) + largest)
         assert float(error) <= 2 * float(eager) + room, (float(error), float(eager), float(c.abs().max()))
 
 
