@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
+
+import triton.language
 
 from braze import native
 from braze.optim.engine import CpuEngine, GpuEngine
