@@ -24,12 +24,13 @@ class Target:
     vector_bytes: int = 16
     cores: int = 1
     cache_bytes: int = 1 << 20
+    vendor: str = ""  # of a processor: "GenuineIntel", "AuthenticAMD"
 
 
 @cache
 def cpu_target() -> Target:
     """This machine's processor, read from /proc/cpuinfo, never probed by compiling."""
-    flags = _cpu_flags()
+    flags, vendor = frozenset(_cpu_line("flags", "Features").split()), _cpu_line("vendor_id")
     machine = platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if machine in ("aarch64", "arm64"):
@@ -38,10 +39,10 @@ def cpu_target() -> Target:
     wanted = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "amx_bf16")
     features = tuple(f for f in wanted if f in flags and (avx512 or not f.startswith(("avx512", "amx"))))
     if avx512:
-        return Target("cpu", "x86-64-avx512", features, 64, cores)
+        return Target("cpu", "x86-64-avx512", features, 64, cores, vendor=vendor)
     if {"avx2", "fma"} <= flags:
-        return Target("cpu", "x86-64-avx2", features, 32, cores)
-    return Target("cpu", "x86-64-sse2", features, 16, cores)
+        return Target("cpu", "x86-64-avx2", features, 32, cores, vendor=vendor)
+    return Target("cpu", "x86-64-sse2", features, 16, cores, vendor=vendor)
 
 
 def cuda_target(capability: tuple[int, int], cores: int) -> Target:
@@ -50,12 +51,13 @@ def cuda_target(capability: tuple[int, int], cores: int) -> Target:
     return Target("cuda", f"sm_{major}{minor}", (), 16, cores, 227 << 10 if major >= 9 else 99 << 10)
 
 
-def _cpu_flags() -> frozenset[str]:
+def _cpu_line(*names: str) -> str:
+    """What /proc/cpuinfo says under one of these names; empty where it does not."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return frozenset()
+        return ""
     for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
+        if line.startswith(names):
+            return line.partition(":")[2].strip()
+    return ""

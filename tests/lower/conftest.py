@@ -19,7 +19,7 @@ from braze.loops.ir import BufferKind, LoopProgram
 from braze.loops.verify import verify
 from braze.lower import lower_graph
 from braze.options import Options
-from braze.target import cpu_target
+from braze.target import Target, cpu_target
 
 
 class _Tracer(TorchDispatchMode):
@@ -104,12 +104,13 @@ def lowered(
     inputs: Sequence[torch.Tensor],
     constants: Sequence[int] = (),
     dynamic: Sequence[tuple[int, int]] = (),
+    target: Target | None = None,
     **options: Any,
 ) -> LoopProgram:
     """The verified loop program of ``fn`` at these inputs; ``constants`` are the parameters among them."""
     gm = trace_graph(fn, inputs, dynamic)
     kinds = [BufferKind.CONSTANT if k in constants else BufferKind.INPUT for k in range(len(inputs))]
-    program = lower_graph(gm, kinds, CompileContext(Options(**options), cpu_target(), "test"))
+    program = lower_graph(gm, kinds, CompileContext(Options(**options), target or cpu_target(), "test"))
     verify(program)
     return program
 
