@@ -22,15 +22,23 @@ def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def unhooked(cls: Any) -> Callable[..., Any]:
     """The step of a class without the hooks."""
-    step = cls.step
+    step = undisabled(cls.step)
     while getattr(step, "hooked", False):
-        step = step.__wrapped__
+        step = undisabled(step.__wrapped__)
     return step
+
+
+def undisabled(function: Any) -> Callable[..., Any]:
+    """A function without the wrappers by which torch.compile, once used, keeps it out of its graphs: one for each class."""
+    while hasattr(function, "_torchdynamo_orig_callable"):
+        function = function._torchdynamo_orig_callable
+    return function
 
 
 def steps_alike(cls: Any, known: Any) -> bool:
     """Whether a subclass of ``known`` steps as that does."""
-    return unhooked(cls) is unhooked(known) and cls._init_group is known._init_group
+    begins = undisabled(cls._init_group) is undisabled(known._init_group)
+    return begins and unhooked(cls) is unhooked(known)
 
 
 def own_step_is_plain(optimizer: torch.optim.Optimizer) -> bool:

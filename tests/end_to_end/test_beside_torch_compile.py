@@ -33,6 +33,9 @@ with torch.no_grad():
     assert torch.equal(torch.compile(model, backend="eager")(x), model(x))
     assert torch.equal(compiled(x * 2), model(x * 2))
 assert trace.snapshot()[0]["captures"] == 1
+# its wrappers, one for each class of optimizers, do not hide that AdamW steps as Adam does
+optimizer = braze.compile_optimizer(torch.optim.AdamW(model.parameters()))
+assert isinstance(optimizer, torch.optim.AdamW)
 print("one graph")
 """
 
