@@ -22,7 +22,7 @@ def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def unhooked(cls: Any) -> Callable[..., Any]:
     """The step of a class without the hooks."""
-    step = undisabled(cls.step)
+    step: Any = undisabled(cls.step)
     while getattr(step, "hooked", False):
         step = undisabled(step.__wrapped__)
     return step
