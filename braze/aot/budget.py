@@ -12,7 +12,7 @@ import math
 import torch
 
 from braze.aot.cut import CHEAP, Choice, Halves, fuses, is_elementwise, is_random, min_cut_choice
-from braze.aot.views import hint, is_view
+from braze.aot.views import elements, hint, is_view
 from braze.support.log import warn_once
 
 aten = torch.ops.aten
@@ -55,7 +55,6 @@ class _Play:
     """One half, node by node, with the bytes that are live."""
 
     def __init__(self, halves: Halves, kept: set[Node], *, backward: bool) -> None:
-        self.halves = halves
         self.ends = {*kept, *(halves.gradients if backward else halves.results)}
         self.order = _backward_order(halves, kept) if backward else _forward_order(halves)
         self.position = {node: i for i, node in enumerate(self.order)}
@@ -179,21 +178,21 @@ def _size(node: Node) -> float:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or node.op == "placeholder":
         return 0.0
-    return float(math.prod(hint(n) for n in value.shape) * value.dtype.itemsize)
+    return float(elements(value) * value.dtype.itemsize)
 
 
 def _work(node: Node) -> float:
     """About how many operations a node takes."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    elements = sum(math.prod(hint(n) for n in t.shape) for t in parts if isinstance(t, torch.Tensor))
+    made = sum(elements(t) for t in parts if isinstance(t, torch.Tensor))
     sources = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     if node.target in (aten.mm.default, aten.bmm.default):
-        return 2.0 * elements * hint(sources[0].shape[-1])
+        return 2.0 * made * hint(sources[0].shape[-1])
     if node.target is aten.addmm.default:
-        return 2.0 * elements * hint(sources[1].shape[-1])
+        return 2.0 * made * hint(sources[1].shape[-1])
     if node.target is aten.convolution.default:
-        return 2.0 * elements * math.prod(hint(n) for n in sources[1].shape[1:])
+        return 2.0 * made * math.prod(hint(n) for n in sources[1].shape[1:])
     if node.target is not None and "attention" in str(node.target):
-        return 4.0 * elements * hint(sources[1].shape[-2])
-    return 0.0 if is_view(node) else float(elements)
+        return 4.0 * made * hint(sources[1].shape[-2])
+    return 0.0 if is_view(node) else float(made)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import torch
 
-from braze.aot.views import hint, is_view
+from braze.aot.views import elements, is_view
 from braze.graph.passes import is_impure
 from braze.support.errors import InternalError
 
@@ -71,12 +71,8 @@ class Halves:
         self.gradients = list(gradients)
         #: inputs that the graph writes: their first contents are gone when the backward runs
         self.written = frozenset(written)
-        self.tangents = frozenset(tangents)
         self.forward = ancestors(self.results)
-        self.behind: set[Node] = set(tangents)
-        for node in graph.nodes:
-            if node.op == "call_function" and any(n in self.behind for n in node.all_input_nodes):
-                self.behind.add(node)
+        self.behind = reached(graph, tangents)
         #: what the backward must run though no gradient is made of it, such as checks
         self.effects = [n for n in graph.nodes if n in self.behind and n not in tangents and is_impure(n)]
         needed = ancestors([*self.gradients, *self.effects])
@@ -155,6 +151,15 @@ def is_random(node: Node) -> bool:
 def is_elementwise(op: object) -> bool:
     """Whether each element of the result is made of the elements in its place."""
     return isinstance(op, torch._ops.OpOverload) and (torch.Tag.pointwise in op.tags or op is aten.where.self)
+
+
+def reached(graph: torch.fx.Graph, tangents: Iterable[Node]) -> set[Node]:
+    """The tangents, and all that is computed from them."""
+    found = set(tangents)
+    for node in graph.nodes:
+        if node.op == "call_function" and any(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def ancestors(nodes: Iterable[Node]) -> set[Node]:
@@ -294,10 +299,7 @@ def _bytes(node: Node) -> float:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 8.0
-    count = 1
-    for size in value.shape:
-        count *= hint(size)
-    return float(max(1, count) * value.dtype.itemsize)
+    return float(max(1, elements(value)) * value.dtype.itemsize)
 
 
 def fuses(node: Node) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.cut import Choice, Halves, ancestors
+from braze.aot.cut import Choice, Halves, ancestors, reached
 from braze.aot.outputs import copied
 from braze.aot.records import Backward, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes
@@ -39,7 +39,7 @@ def split(
     output = next(n for n in reversed(joint.nodes) if n.op == "output")
     values = list(output.args[0])
     placeholders = [n for n in joint.nodes if n.op == "placeholder" and n not in tangents]
-    _keep_read_inputs(output, results, written, tangents, mode)
+    _keep_read_inputs(joint, written, tangents, mode)
     wanted = list(output.args[0])[results:]
     halves = Halves(joint, values[:results], wanted, tangents, written)
     kept = choice(halves)
@@ -67,14 +67,10 @@ def _tangents_of(gradient: Node, tangents: Sequence[Node]) -> tuple[int, ...]:
 
 
 def _keep_read_inputs(
-    output: Node, results: int, written: Sequence[Node], tangents: Sequence[Node], mode: FakeMode
+    graph: torch.fx.Graph, written: Sequence[Node], tangents: Sequence[Node], mode: FakeMode
 ) -> None:
     """Give the backward a copy of each input that it reads and that the graph writes."""
-    behind = set(tangents)
-    graph = output.graph
-    for node in graph.nodes:
-        if node.op == "call_function" and any(n in behind for n in node.all_input_nodes):
-            behind.add(node)
+    behind = reached(graph, tangents)
     for source in written:
         seen = [source]
         for node in seen:

@@ -116,8 +116,8 @@ class SymbolNodes:
                 return self._call(operator.mod, tuple(operands), expr, like)
             case "Pow" | "PowByNatural" | "FloatPow":
                 return self._call(operator.pow, tuple(operands), expr, like)
-        if name in QUESTIONS:
-            return self._call(QUESTIONS[name], tuple(operands), expr, like)
+        if name in torch_compat.SYMBOLIC_QUESTIONS:
+            return self._call(torch_compat.SYMBOLIC_QUESTIONS[name], tuple(operands), expr, like)
         unary = UNARY.get(name)
         if unary is not None:
             return self._call(unary, tuple(operands), expr, like)
@@ -135,17 +135,6 @@ class SymbolNodes:
 
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-#: condition -> the function that computes it
-QUESTIONS: dict[str, Any] = {
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
-    "LessThan": operator.le,
-    "StrictLessThan": operator.lt,
-    "GreaterThan": operator.ge,
-    "StrictGreaterThan": operator.gt,
-    "Not": torch.sym_not,
-}
 
 #: operation on any number of operands -> the function of two
 FOLDED: dict[str, Any] = {

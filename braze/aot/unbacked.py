@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.aot.symbols import FOLDED, QUESTIONS, SYMBOLIC
+from braze.aot.symbols import FOLDED, SYMBOLIC
 from braze.graph import torch_compat
 
 if TYPE_CHECKING:
@@ -24,7 +24,14 @@ CHECK = aten._assert_scalar.default
 
 #: functions of a captured condition that are copied as they stand
 COPIED = frozenset(
-    {*QUESTIONS.values(), *FOLDED.values(), operator.floordiv, operator.mod, operator.sub, operator.truediv}
+    {
+        *torch_compat.SYMBOLIC_QUESTIONS.values(),
+        *FOLDED.values(),
+        operator.floordiv,
+        operator.mod,
+        operator.sub,
+        operator.truediv,
+    }
 )
 #: what a fake remembers of its data: not to be trusted below autograd, where writes are not counted
 MEMOS = ("item_memo", "nonzero_memo", "unique_memo", "unique_consecutive_memo")

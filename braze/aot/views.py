@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
             return False
         reach *= size
     return True
+
+
+def elements(tensor: torch.Tensor) -> int:
+    """How many elements a tensor had when tracing."""
+    return math.prod(hint(size) for size in tensor.shape)
 
 
 def hint(size: Any) -> int:

@@ -37,7 +37,10 @@ class _Wrapped:
         self.eager = eager
         self.boxed = True
         self.mutated = tuple(role.input for role in partition.mutations)
-        self.mutations = tuple((role.input, role.differentiable) for role in partition.mutations)
+        written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
+        #: (input, place of its new contents), for those without and those with a history
+        self.overwritten = tuple((i, k) for i, k, differentiable in written if not differentiable)
+        self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
         self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
         self.symbols = symbol_reader(partition)
         self.build = tuple(_builder(role, partition) for role in partition.outputs)
@@ -67,9 +70,11 @@ class _Wrapped:
                 )
             return list(self.eager(*inputs))
         results = self.compiled(inputs)
-        for (i, differentiable), value in zip(self.mutations, results, strict=False):
-            with torch.set_grad_enabled(differentiable):
-                inputs[i].copy_(value)
+        for grad, mutations in ((False, self.overwritten), (True, self.derived)):
+            if mutations:
+                with torch.set_grad_enabled(grad):
+                    for i, place in mutations:
+                        inputs[i].copy_(results[place])
         names = self.symbols(inputs)
         if self.made:
             names = {**names, **{name: results[place] for name, place in self.made}}

@@ -240,10 +240,7 @@ def batch_norm_with_update(
     eps: float,
 ) -> Any:
     """As native_batch_norm in training, with a reserve that its backward does not need."""
-    made = native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
-    if made is NotImplemented:
-        return NotImplemented
-    return (*made, aten.empty.memory_format([0], dtype=torch.uint8, device=x.device))
+    return _with_reserve(native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps))
 
 
 @decompose(aten.cudnn_batch_norm.default)
@@ -258,10 +255,9 @@ def cudnn_batch_norm(
     eps: float,
 ) -> Any:
     """As native_batch_norm, with a reserve that its backward does not need."""
-    made = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    if made is NotImplemented:
-        return NotImplemented
-    return (*made, aten.empty.memory_format([0], dtype=torch.uint8, device=x.device))
+    return _with_reserve(
+        native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    )
 
 
 @decompose(aten.miopen_batch_norm.default)
@@ -277,6 +273,13 @@ def miopen_batch_norm(
 ) -> Any:
     """As native_batch_norm."""
     return native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def _with_reserve(made: Any) -> Any:
+    """The results of native_batch_norm and an empty reserve, on the same device."""
+    if made is NotImplemented:
+        return NotImplemented
+    return (*made, aten.empty.memory_format([0], dtype=torch.uint8, device=made[0].device))
 
 
 def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -577,6 +577,17 @@ def make_float_symbol(env: Any, value: float, name: str) -> torch.SymFloat:
     return env.create_symfloatnode(symbol, hint=value, source=source)
 
 
+#: the functions that ask something of symbolic numbers, by their names in expressions
+SYMBOLIC_QUESTIONS: dict[str, Any] = {
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+    "Not": torch.sym_not,
+}
+
 #: functions of symbolic floats that have no public name, by their names in expressions
 SYMBOLIC_MATH = {
     f"OpaqueUnaryFn_{name}": getattr(torch, f"_sym_{name}")
