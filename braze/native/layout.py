@@ -149,16 +149,16 @@ def _padding(offset: int, usable_size: Callable[[int], int]) -> int:
     t, libc = torch_state.torch(), ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
-    size = usable_size(t.empty(3)._cdata)
-    always, never = ~0, 0
-    for value in (0xFF, 0, 0xFF, 0):
+    first = t.empty(3)
+    size = usable_size(first._cdata)
+    varying = 0  # what equal tensors do not have in common, nobody sets
+    for value in (0xFF, 0) * 8:
         blocks = [libc.malloc(size) for _ in range(8)]
         for block in blocks:
             ctypes.memset(block, value, size)
             libc.free(block)
-        word = _word(t.empty(3)._cdata + offset)
-        always, never = (always & word, never) if value else (always, never | word)
-    return always & ~never & (2**64 - 1)
+        varying |= _word(t.empty(3)._cdata + offset) ^ _word(first._cdata + offset)
+    return varying
 
 
 def _autograd_word() -> int | None:
@@ -223,7 +223,7 @@ def _grad_fn_word(autograd: int, usable_size: Callable[[int], int]) -> int | Non
 
 
 def agrees(same_image: Callable[[Any, Any, int], bool | None]) -> bool:
-    """Whether images tell tensors apart that differ in one respect, and a tensor's own holds of it."""
+    """Whether images tell tensors apart that differ in one respect, and hold of those that differ in none."""
     t = torch_state.torch()
     with t.inference_mode(False), t.enable_grad():
         samples = _samples() + _nearly_equal()
@@ -231,9 +231,10 @@ def agrees(same_image: Callable[[Any, Any, int], bool | None]) -> bool:
         for first, row in zip(samples, told, strict=True):
             for second, other in zip(samples, told, strict=True):
                 same = same_image(first, second, int(first.requires_grad))
-                if same is None and first.dim() <= INLINE and first.grad_fn is None:
-                    return False
-                if (same and row != other) or (first is second and same is False):
+                if first.dim() > INLINE or first.grad_fn is not None:  # these are asked in the ordinary way
+                    if same:
+                        return False
+                elif same != (row == other and second.grad_fn is None):
                     return False
     return True
 
