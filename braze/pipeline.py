@@ -177,10 +177,7 @@ def partition_graph(
     """Trace to ATen, functionalize, decompose."""
     if trace.dumping():
         trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))
-    partition = aot.partition(gm, example_inputs, ctx, decomp.table(eager_random=ctx.options.fallback_random))
-    if trace.dumping():
-        trace.dump(f"{ctx.name}_aten", "py", partition.forward.print_readable(print_output=False))
-    return partition
+    return aot.partition(gm, example_inputs, ctx, decomp.table(eager_random=ctx.options.fallback_random))
 
 
 def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:

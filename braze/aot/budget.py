@@ -11,7 +11,16 @@ import math
 
 import torch
 
-from braze.aot.cut import CHEAP, Choice, Halves, fuses, is_elementwise, is_random, min_cut_choice
+from braze.aot.cut import (
+    CHEAP,
+    Choice,
+    Halves,
+    backward_order,
+    fuses,
+    is_elementwise,
+    is_random,
+    min_cut_choice,
+)
 from braze.aot.views import elements, hint, is_view
 from braze.support.log import warn_once
 
@@ -56,7 +65,7 @@ class _Play:
 
     def __init__(self, halves: Halves, kept: set[Node], *, backward: bool) -> None:
         self.ends = {*kept, *(halves.gradients if backward else halves.results)}
-        self.order = _backward_order(halves, kept) if backward else _forward_order(halves)
+        self.order = backward_nodes(halves, kept) if backward else _forward_order(halves)
         self.position = {node: i for i, node in enumerate(self.order)}
         last = self._last_uses()
         held = sum(_size(n) for n in halves.results)
@@ -99,28 +108,10 @@ def _forward_order(halves: Halves) -> list[Node]:
     return [n for n in halves.graph.nodes if n in halves.forward and n.op == "call_function"]
 
 
-def _backward_order(halves: Halves, kept: set[Node]) -> list[Node]:
-    """The backward's nodes; what is made again stands before its first reader."""
-    done: set[Node] = set()
-    order: list[Node] = []
-    for end in halves.graph.nodes:
-        if end not in halves.needed or (end not in halves.behind and end not in halves.gradients):
-            continue
-        todo = [end]
-        while todo:
-            node = todo[-1]
-            missing = [
-                n for n in node.all_input_nodes if n not in done and n not in kept and n.op == "call_function"
-            ]
-            if node in done or node in kept or node.op != "call_function":
-                todo.pop()
-            elif missing:
-                todo += missing
-            else:
-                done.add(node)
-                order.append(node)
-                todo.pop()
-    return order
+def backward_nodes(halves: Halves, kept: set[Node]) -> list[Node]:
+    """The backward's nodes, in the order of the graph that ``split`` makes."""
+    ends = [n for n in halves.needed if n in halves.behind or n in halves.gradients]
+    return backward_order(halves.graph, ends, lambda n: n in kept or n.op != "call_function")
 
 
 def _give_up_one(halves: Halves, kept: set[Node]) -> set[Node] | None:

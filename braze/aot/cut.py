@@ -174,6 +174,30 @@ def ancestors(nodes: Iterable[Node]) -> set[Node]:
     return found
 
 
+def backward_order(graph: torch.fx.Graph, ends: Iterable[Node], given: Callable[[Node], bool]) -> list[Node]:
+    """The nodes of a backward in the order in which it runs them: ``ends``, each behind what it still lacks.
+
+    ``given``: what comes in or is no computation. What is made again so stands before its first reader, and lives no longer than it must.
+    """
+    wanted = set(ends)
+    done: set[Node] = set()
+    order: list[Node] = []
+    for end in graph.nodes:
+        todo = [end] if end in wanted else []
+        while todo:
+            node = todo[-1]
+            missing = [n for n in node.all_input_nodes if n not in done and not given(n)]
+            if node in done or given(node):
+                todo.pop()
+            elif missing:
+                todo += reversed(missing)
+            else:
+                done.add(node)
+                order.append(node)
+                todo.pop()
+    return order
+
+
 def default_choice(halves: Halves) -> set[Node]:
     """Keep what the backward reads, as eager does; views by their bases."""
     kept: set[Node] = set()

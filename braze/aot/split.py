@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.cut import Choice, Halves, ancestors, reached
+from braze.aot.cut import Choice, Halves, ancestors, backward_order, reached
 from braze.aot.outputs import copied
 from braze.aot.records import Backward, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes
@@ -120,10 +120,9 @@ class _Backward:
             self._placeholder(node)
         sizes.find([n for n in self.graph.nodes if n.op == "placeholder"])
         ends = {*gradients, *effects}
-        for node in self.module.graph.nodes:
-            # what is made again is made where it is first read, so that it lives no longer than it must
-            if node in needed and (node in behind or node in ends):
-                self._emit(node, sizes)
+        wanted = [n for n in needed if n in behind or n in ends]
+        for node in backward_order(self.module.graph, wanted, lambda n: n in self.env or _is_size(n)):
+            self.env[node] = self._copy(node, sizes)
         self.graph.output(tuple(self.env[g] for g in gradients))
         drop_unread(self.graph)
         return self.graph
@@ -164,20 +163,6 @@ class _Backward:
             made = self.graph.placeholder(name)
             made.meta["val"] = like.node.shape_env.create_symintnode(symbol, hint=None)
             self.symbols.append(name)
-
-    def _emit(self, node: Node, sizes: SymbolNodes) -> None:
-        """Copy a node, and before it what it is made of as far as that is not there yet."""
-        todo = [node]
-        while todo:
-            here = todo[-1]
-            missing = [n for n in here.all_input_nodes if n not in self.env and not _is_size(n)]
-            if here in self.env or _is_size(here):
-                todo.pop()
-            elif missing:
-                todo += reversed(missing)
-            else:
-                self.env[here] = self._copy(here, sizes)
-                todo.pop()
 
     def _copy(self, node: Node, sizes: SymbolNodes) -> Node:
         def argument(n: Node) -> Any:

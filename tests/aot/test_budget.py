@@ -8,7 +8,7 @@ from torch import nn
 
 import braze
 from braze.aot import partition
-from braze.aot.budget import budget_choice, peak
+from braze.aot.budget import backward_nodes, budget_choice, peak
 from braze.aot.cut import Halves, default_choice, min_cut_choice
 from braze.inspect.memory import peak_bytes
 from braze.support.errors import UserError
@@ -109,3 +109,29 @@ def test_a_budget_that_cannot_be_kept_says_so_once():
 def test_what_is_no_budget_is_refused(value):
     with pytest.raises(UserError, match="memory_budget"):
         braze.compile(deep, options={"memory_budget": value})
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.3])
+def test_the_simulated_backward_runs_in_the_order_of_the_real_one(budget):
+    """Also where two values that are made again are arguments of one operator."""
+
+    def two_sides(x, a, b):
+        left, right = torch.tanh(x @ a), torch.sigmoid(x @ b)
+        for _ in range(3):
+            left, right = torch.tanh(left * right), torch.sigmoid(left + right)
+        return ((left @ a) * (right @ b)).sum()
+
+    torch.manual_seed(0)
+    values = [torch.randn(32, WIDTH), *(nn.Parameter(torch.randn(WIDTH, WIDTH)) for _ in range(2))]
+    simulated = []
+
+    def choose(halves: Halves) -> set[torch.fx.Node]:
+        kept = budget_choice(budget)(halves)
+        simulated.append([n.name for n in backward_nodes(halves, kept)])
+        return kept
+
+    gm, made, _ = record(two_sides, values, grad=True)
+    with logged():
+        part = partition(gm, made, CONTEXT, None, choose)
+    real = [n.name for n in part.backward.graph.graph.nodes if n.op == "call_function"]
+    assert [name for name in simulated[0] if name in set(real)] == real
