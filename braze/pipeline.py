@@ -18,6 +18,7 @@ from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
+from braze.graph import torch_compat
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
@@ -230,7 +231,24 @@ def load_code(host: HostModule, ctx: CompileContext) -> GraphCall:
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
         runtime = loader.Runtime(library, pool, triton)
-        return loader.load_host(host.name, host.source, runtime)
+        call = loader.load_host(host.name, host.source, runtime)
+        return with_modes(call) if host.calls_aten else call
+
+
+def with_modes(call: GraphCall) -> GraphCall:
+    """``call`` with grad mode off while ATen writes into planned buffers, and autocast, whose casts stand in the graph."""
+
+    def with_modes_off(inputs: Sequence[Any]) -> Sequence[Any]:
+        if torch_compat.any_autocast():
+            with torch_compat.disable_autocast(), torch.no_grad():
+                return call(inputs)
+        if not torch.is_grad_enabled():
+            return call(inputs)
+        with torch.no_grad():
+            return call(inputs)
+
+    with_modes_off.boxed = True  # type: ignore[attr-defined]
+    return with_modes_off
 
 
 def load_triton(kernel: KernelText) -> Callable[..., None]:

@@ -69,3 +69,16 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.alpha_dropout.default: dropout,
     }
 )
+
+#: norms of inputs and parameters in two types: what is in which type in the kernels PyTorch's fakes do not tell; our
+#: decompositions do
+MIXED_NORMS = frozenset(
+    {
+        aten.native_layer_norm.default,
+        aten.native_group_norm.default,
+        aten.native_group_norm_backward.default,
+        aten.native_batch_norm.default,
+        aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit.no_stats,
+    }
+)

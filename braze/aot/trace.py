@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import control_flow, unbacked
-from braze.aot.structural import STRUCTURAL
+from braze.aot.structural import MIXED_NORMS, STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.graph import torch_compat
 from braze.graph.control_flow import OPERATORS
@@ -219,7 +219,10 @@ class Recorder(TorchDispatchMode):
         for have, w in pairs:
             if have is None:  # a gradient that was not asked for
                 continue
-            if isinstance(w, torch.Tensor) and (have.dtype is not w.dtype or have.shape != w.shape):
+            if not isinstance(w, torch.Tensor):
+                continue
+            typed = have.dtype is w.dtype or func in MIXED_NORMS
+            if not typed or have.shape != w.shape:
                 warn_once(
                     ("BZ9022", func),
                     f"BZ9022: the decomposition of {func} gives {describe(have)}, not {describe(w)}: it stays whole",

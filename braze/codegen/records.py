@@ -72,3 +72,8 @@ class HostModule:
     target: str  # Target.arch
     units: tuple[str, ...] = ()
     device: str = "cpu"  # where the arena is
+
+    @property
+    def calls_aten(self) -> bool:
+        """Whether something in the graph stays an operator of PyTorch."""
+        return "runtime.operator" in self.source

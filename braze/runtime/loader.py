@@ -110,19 +110,5 @@ def load_host(name: str, source: str, runtime: Runtime) -> Callable[[Sequence[An
     space: dict[str, Any] = {}
     exec(compile(source, file, "exec"), space)
     call = space["make"](runtime)
-    if "runtime.operator" in source:
-        call = _without_grad(call)
     call.boxed = True
     return call
-
-
-def _without_grad(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Grad mode off while ATen writes into planned buffers."""
-
-    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
-        if not torch.is_grad_enabled():
-            return call(inputs)
-        with torch.no_grad():
-            return call(inputs)
-
-    return run
