@@ -16,9 +16,10 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot import unbacked
+from braze.aot.overlap import may_overlap
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, scatter_back
-from braze.aot.writes import functional_values, written_arguments
+from braze.aot.writes import functional_values, is_custom, read_beside, written_arguments
 from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode
 from braze.graph.passes import drop_unread
@@ -200,6 +201,8 @@ class _Functionalizer:
     def _rewrite(self, node: Node) -> None:
         """Replace a writing node by its functional form and new values of what it wrote."""
         targets = written_arguments(node)
+        if is_custom(node.target):
+            self._require_apart(node, targets)
         self._refresh_arguments(node)
         with self.graph.inserting_before(node):
             values, result = functional_values(node, self._insert)
@@ -211,6 +214,14 @@ class _Functionalizer:
         if node.users:
             node.replace_all_uses_with(targets[0] if result is None else result)
         self.graph.erase_node(node)
+
+    def _require_apart(self, node: Node, targets: list[Node]) -> None:
+        """What an operator writes and reads in an order of its own must not be the same memory."""
+        for target in targets:
+            storage = self._storage(target)
+            for other in read_beside(node, target):
+                if self._storage(other) is storage and may_overlap(target.meta["val"], other.meta["val"]):
+                    raise self._refuse("BZ2027", f"{node.target} on arguments that share memory")
 
     def _write(self, target: Node, value: Node) -> None:
         """Make ``value`` what ``target`` and all that overlaps it hold from now on."""

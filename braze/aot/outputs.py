@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -30,6 +31,12 @@ class Outputs:
         for node in self.placeholders:
             if isinstance(node.meta["val"], torch.Tensor):
                 self.input_storages.setdefault(torch_compat.storage_key(node.meta["val"]), node)
+        #: outputs that are views of an input -> that input, which need not be the only one over its memory
+        self.sources = {
+            id(value): self._source(node, torch_compat.storage_key(value))
+            for node, value in outputs
+            if isinstance(value, torch.Tensor) and torch_compat.storage_key(value) in self.input_storages
+        }
         #: storage -> the outputs over it, for memory that the graph makes
         self.groups: dict[int, list[int]] = {}
         known: set[int] = set()
@@ -42,6 +49,23 @@ class Outputs:
         self.bases = {key: self._base(key) for key, group in self.groups.items() if len(group) > 1}
         #: what the storages of bases look like in eager, before functionalization gives them others
         self.layouts = {key: spec_of(node.meta["val"]) for key, node in self.bases.items()}
+
+    def _source(self, node: Node, key: int) -> Node:
+        """The input that a node is a view of."""
+        while node.op != "placeholder":
+            over = (
+                n
+                for n in node.all_input_nodes
+                if node.target is operator.getitem
+                or (
+                    isinstance(n.meta["val"], torch.Tensor) and torch_compat.storage_key(n.meta["val"]) == key
+                )
+            )
+            found = next(over, None)
+            if found is None:
+                return self.input_storages[key]
+            node = found
+        return node
 
     def _base(self, key: int) -> Node:
         """The node that made a storage."""
@@ -113,7 +137,7 @@ class Outputs:
                 return OutputRole(OutputKind.VALUE, value=None)
             return OutputRole(OutputKind.CONSTANT, value=value)
         key, spec = torch_compat.storage_key(value), spec_of(value)
-        source = self.input_storages.get(key)
+        source = self.sources.get(id(value))
         if source is not None:
             same = next((n for n in self.placeholders if n.meta["val"] is value), None)
             return OutputRole(

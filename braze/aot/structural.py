@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.aot.foreach import FOREACH
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
@@ -59,6 +61,7 @@ def zero_tensor(size: Sequence[Any], **options: Any) -> Tensor:
 
 STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {
+        **FOREACH,
         aten.split.Tensor: split,
         aten.split_with_sizes.default: split_with_sizes,
         aten.unbind.int: unbind,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph.functional_ops import functional_of, written_parameters
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
@@ -35,15 +36,28 @@ def written_arguments(node: Node) -> list[Node]:
     for i, parameter in enumerate(schema.arguments):
         if parameter.alias_info is None or not parameter.alias_info.is_write:
             continue
-        if parameter.kwarg_only:
-            value = node.kwargs.get(parameter.name)
-        else:
-            value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter.name)
-        if isinstance(value, Node):
-            found.append(value)
-        elif value is not None:
-            raise _refuse(node, "it writes to a list of tensors")
+        value = _argument(node, i, parameter)
+        found += [n for n in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(n, Node)]
     return found
+
+
+def read_beside(node: Node, written: Node) -> list[Node]:
+    """The tensors that a node is given besides one that it writes; that one too, where it is given twice."""
+    given: list[Node] = []
+    torch.fx.node.map_arg((node.args, node.kwargs), given.append)
+    given.remove(written)
+    return [n for n in given if isinstance(n.meta.get("val"), torch.Tensor)]
+
+
+def _argument(node: Node, position: int, parameter: Any) -> Any:
+    if not parameter.kwarg_only and position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(parameter.name)
+
+
+def is_custom(op: Any) -> bool:
+    """Whether an operator is not PyTorch's own: nothing is known of it but its schema."""
+    return op.namespace not in ("aten", "prims", "braze")
 
 
 def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]:
@@ -51,6 +65,8 @@ def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | No
 
     Its reads must be up to date. The second part is None where a node returns just what it writes.
     """
+    if is_custom(node.target):
+        return _custom_values(node, insert)
     own = _functional_with_results(node.target)
     if own is None:
         return _written_values(node, insert), None
@@ -60,6 +76,28 @@ def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | No
     parts = [insert(operator.getitem, (result, returned + i), {}) for i in range(len(like))]
     values = [_fit(part, target, insert) for part, target in zip(parts, like, strict=True)]
     return values, result if returned > 1 else insert(operator.getitem, (result, 0), {})
+
+
+def _custom_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]:
+    """As :func:`functional_values`, for an operator of which only the schema is known."""
+    given = tuple(
+        len(value) if isinstance(value, (list, tuple)) else None if value is None else -1
+        for value in (_argument(node, i, p) for i, p in written_parameters(node.target))  # type: ignore[arg-type]
+    )
+    functional = functional_of(node.target, given)  # type: ignore[arg-type]
+    if functional is None:
+        raise _refuse(node, "it returns memory that it was given")
+    call = insert(functional.op, node.args, node.kwargs)
+    made = call.meta["val"]
+    parts = [call]
+    if not isinstance(made, torch.Tensor):
+        parts = [insert(operator.getitem, (call, i), {}) for i in range(len(made))]
+    values, own = parts[functional.results :], parts[: functional.results]
+    fitted = [
+        _fit(value, like.meta["val"], insert)
+        for value, like in zip(values, written_arguments(node), strict=True)
+    ]
+    return fitted, None if not own else own[0] if len(own) == 1 else call
 
 
 @functools.cache

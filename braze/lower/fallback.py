@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from braze.graph.functional_ops import Functional, original_of
 from braze.loops.ir import BufferView, ExternCall, MadeSize
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
@@ -91,8 +92,29 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
     return result
 
 
+def call_on_copies(g: ProgramBuilder, functional: Functional, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call a custom operator that writes, each argument that it writes being a fresh buffer."""
+    made = g.val if isinstance(g.val, (tuple, list)) else (g.val,)
+    given, named, copies = functional.with_copies(args, kwargs, lambda x: g.lazy(g.copy(x).buffer))
+    g.val, g.op_name = tuple(made[: functional.results]), functional.original.__name__.partition(".")[0]
+    own = call_extern(g, functional.original, given, named)
+    everything = (*own, *copies)
+    return everything if len(made) > 1 else everything[0]
+
+
+def _computable(a: Any) -> bool:
+    return (
+        all(map(_computable, a))
+        if isinstance(a, (list, tuple))
+        else not isinstance(a, Lazy) or a.dtype.is_computable
+    )
+
+
 def fall_back(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operator that has no lowering through ATen, and say so once."""
+    functional = original_of(target)
+    if functional is not None and _computable((*args, *kwargs.values())):
+        return call_on_copies(g, functional, args, kwargs)
     if g.op_name not in INTENDED and not (
         torch.Tag.dynamic_output_shape in target.tags and _sized_by_data(g)
     ):

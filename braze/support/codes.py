@@ -170,8 +170,9 @@ CODES: dict[str, Code] = {
     ),
     "BZ1017": Code(
         "clock or chance",
-        "Python reads the clock, draws a random number or sets a seed.",
-        "Use torch's random functions; read clocks outside.",
+        "Python reads the clock, sets a seed or draws at random something that is no plain number of the module "
+        "random's own generator (random.choice, random.shuffle, numpy.random).",
+        "Draw plain numbers (random.random, random.randint) or use torch's random functions; read clocks outside.",
     ),
     "BZ1018": Code(
         "iterator from outside",
@@ -337,6 +338,12 @@ CODES: dict[str, Code] = {
         "fake tensor of another trace",
         "An input is a fake tensor that another trace made.",
         "Pass real tensors.",
+    ),
+    "BZ2027": Code(
+        "custom operator on shared memory",
+        "A custom operator writes to an argument that shares memory with another of its arguments: what it reads there "
+        "depends on an order that only the operator knows.",
+        "Nothing is wrong: the graph runs eagerly, as captured. Give the operator arguments that do not overlap.",
     ),
     "BZ2022": Code(
         "control flow that the stages cannot carry",

@@ -1,0 +1,59 @@
+"""``torch._foreach_...``: one call per tensor, in order, as PyTorch's own loop over the lists.
+
+The order matters where one tensor is written and read as an element of two lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+_NAMES = (
+    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "ceil", "clamp_max", "clamp_min", "copy",
+    "cos", "cosh", "div", "erf", "erfc", "exp", "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10",
+    "log1p", "log2", "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid",
+    "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc", "zero",
+)  # fmt: skip
+#: the third operand of these is known by its name only
+_BY_NAME = {"addcdiv": "value", "addcmul": "value"}
+
+
+def _rule(op: OpOverload, name: str) -> Callable[..., Any]:
+    """``op`` as a loop over ``aten.<name>``."""
+    writes = op._schema.is_mutable
+    each = getattr(aten, f"{name}_" if writes else name, None)
+    lists = [str(p.type).startswith("List[") for p in op._schema.arguments]
+    late = _BY_NAME.get(name)
+
+    def loop(*args: Any, **kwargs: Any) -> Any:
+        if each is None or any(not isinstance(a, (list, tuple)) for a, many in zip(args, lists) if many):
+            return NotImplemented
+        count = max(len(a) for a, many in zip(args, lists) if many)
+        results = []
+        for i in range(count):
+            own = [a[i] if many else a for a, many in zip(args, lists)]
+            named = dict(kwargs)
+            if late is not None and len(own) > 3:
+                if isinstance(own[3], torch.Tensor):
+                    return NotImplemented
+                named[late] = own.pop()
+            elif late is not None and "scalars" in named:
+                return NotImplemented
+            results.append(each(*own, **named))
+        return None if writes else results
+
+    return loop
+
+
+FOREACH: dict[OpOverload, Callable[..., Any]] = {
+    overload: _rule(overload, name)
+    for name in _NAMES
+    for packet in (getattr(aten, f"_foreach_{name}", None), getattr(aten, f"_foreach_{name}_", None))
+    if packet is not None
+    for overload in (getattr(packet, each) for each in packet.overloads() if not each.endswith("out"))
+}

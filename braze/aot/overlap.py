@@ -1,0 +1,75 @@
+"""Whether two tensors over one storage may have an element in common.
+
+Two tensors are apart when 1. one ends before the other begins, or 2. they walk the storage in equal periods (rows of a
+matrix, say) and in each period the one ends before the other begins: different columns, every other element, halves of a
+fused projection. Anything else counts as overlapping. Counts in bytes, so that element types may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+#: (stride in bytes, size) of each dimension, outermost first
+Steps = tuple[tuple[int, int], ...]
+
+
+def may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one storage may share an element; so they do where a size is a symbol."""
+    regions = _region(a), _region(b)
+    if regions[0] is None or regions[1] is None:
+        return True
+    (at, steps, width), (other_at, other_steps, other_width) = regions[0], regions[1]
+    if not _sizes(a) or not _sizes(b):
+        return False  # no elements
+    if at > other_at:
+        at, steps, width, other_at, other_steps, other_width = (
+            other_at,
+            other_steps,
+            other_width,
+            at,
+            steps,
+            width,
+        )
+    if at + _reach(steps) + width <= other_at:
+        return False
+    periods = {stride for stride, _ in (*steps, *other_steps)}
+    return not any(
+        _apart_in(period, at, steps, width, other_at, other_steps, other_width) for period in periods
+    )
+
+
+def _sizes(tensor: torch.Tensor) -> bool:
+    return all(tensor.shape)
+
+
+def _region(tensor: torch.Tensor) -> tuple[int, Steps, int] | None:
+    """(first byte, steps, bytes of an element); None where a number is symbolic."""
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if any(type(n) is not int for n in numbers):
+        return None
+    width = tensor.dtype.itemsize
+    steps = [(s * width, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s]
+    return tensor.storage_offset() * width, tuple(sorted(steps, reverse=True)), width
+
+
+def _reach(steps: Sequence[tuple[int, int]]) -> int:
+    return sum(stride * (size - 1) for stride, size in steps)
+
+
+def _apart_in(
+    period: int, at: int, steps: Steps, width: int, other_at: int, other_steps: Steps, other_width: int
+) -> bool:
+    """Whether in each stretch of ``period`` bytes the two keep to stretches of their own."""
+    ends = []
+    for start, walk, element in ((at, steps, width), (other_at, other_steps, other_width)):
+        if any(stride % period for stride, _ in walk if stride >= period):
+            return False
+        first = start % period
+        last = first + _reach([step for step in walk if step[0] < period]) + element
+        if last > period:
+            return False
+        ends.append((first, last))
+    (first, last), (other_first, other_last) = ends
+    return last <= other_first or other_last <= first
