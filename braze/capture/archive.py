@@ -34,7 +34,18 @@ DAMAGE = (
     struct.error,
 )
 #: the fields of a Capture that are plain values
-FIELDS = ("name", "guards", "recipes", "effects", "result", "graph_break", "instructions", "specs", "inputs")
+FIELDS = (
+    "name",
+    "guards",
+    "recipes",
+    "effects",
+    "result",
+    "graph_break",
+    "instructions",
+    "specs",
+    "inputs",
+    "draws",
+)
 
 
 def dumps(capture: Capture, function: FunctionType) -> bytes:

@@ -32,6 +32,8 @@ RECORDS: dict[str, Any] = {
         records.GraphOutput,
         records.Constant,
         records.Build,
+        records.Drawn,
+        records.Draw,
         records.Effect,
         records.FrameState,
         records.GraphBreak,

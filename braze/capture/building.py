@@ -13,7 +13,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.capture import raised, sizes, unbacked
+from braze.capture import chance, raised, sizes, unbacked
 from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.replay import native_new
@@ -127,6 +127,8 @@ class RecipeTable:
 
     def symbolic(self, value: Any) -> Recipe:
         """A symbolic number, as computed by the graph; one that no graph can compute is guarded to stay the same."""
+        if self.t.draws and (drawn := chance.recipe(self, value)) is not None:
+            return drawn
         if isinstance(value, torch.SymBool) and not unbacked.is_unbacked(value):
             return Constant(bool(value))
         try:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional
 
 from braze import native
-from braze.capture import effects, foreign, generators, identities, policy, scans, scripted
+from braze.capture import chance, effects, foreign, generators, identities, policy, scans, scripted
 from braze.capture.attributes import class_lookup, instance_value, load_attr
 from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
@@ -95,7 +95,7 @@ def call_function(
             return scans.associative_scan(t, *args, **(kwargs or {}))
         foreign.whole(foreign.MODULES[fn.__module__])
     if fn.__module__ == "random":
-        foreign.chance(fn)
+        return chance.draw(t, fn.__name__, args[0] if args else None, args[1:], kwargs)
     if fn.__module__ == foreign.BOOKS and fn.__qualname__ == foreign.BOOKKEEPING:
         return None
     if fn.__dict__:

@@ -71,7 +71,7 @@ def tensor_fields(t: Tracer, table: RecipeTable) -> list[Effect]:
 
 def written(t: Tracer) -> list[Any]:
     """What the program has written outside by now, to be compared with a later answer."""
-    found: list[Any] = [len(t.replays)]
+    found: list[Any] = [len(t.replays), len(t.draws)]
     for shadow in (*t.shadows, *t.instance_dicts):
         if isinstance(shadow, DictShadow):
             new, gone = shadow.changed_keys()

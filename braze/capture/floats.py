@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.capture.breaks import graph_break
-from braze.graph import torch_compat
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -64,8 +63,7 @@ def combine_read(t: Tracer, kept: Any, function: Any, operands: tuple[Any, ...])
         graph_break(
             "BZ1020", f"{name} of a float that only the data tell may raise an exception", HINT_TENSOR
         )
-    made = torch_compat.make_unbacked_float(t.mode.env)
-    t.mode.read_floats.add(t.mode.name_of(made))
+    made = t.mode.unknown(float)
     node = t.recorder.graph.create_node("call_function", kept, tuple(map(t.recorder.argument, operands)), {})
     node.meta.update(val=made, origin=t.here())
     t.recorder.symbols[made.node._expr] = node

@@ -103,11 +103,6 @@ def run_whole(target: Any) -> bool:
     return bool(own.get(BENEATH)) or COMPILED_THERE in own
 
 
-def chance(fn: types.FunctionType) -> NoReturn:
-    """Break before a function of ``random``, of whose steps none may be taken while tracing."""
-    graph_break("BZ1017", f"random.{fn.__name__} draws a random number outside torch", HINT_MOVE)
-
-
 def whole(what: str) -> NoReturn:
     """Break before a call that is run whole."""
     graph_break("BZ1019", what, HINT_MOVE)

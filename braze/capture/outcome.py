@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from braze.capture import chance
 from braze.capture.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
@@ -81,6 +82,7 @@ def finish(
             inputs.append((node, place))
         else:
             graph.erase_node(node)
+    drawn = chance.inputs_of(t.recorder)
     module = close_graph(t, table)
     if module is None:
         inputs = [
@@ -100,9 +102,11 @@ def finish(
         result=result,
         graph_break=pending,
         instructions=t.steps,
-        examples=tuple(place.value for _, place in inputs),
+        examples=(*(place.value for _, place in inputs), *(node.meta["val"] for _, node in drawn)),
         inlined=tuple(t.inlined),
         trusted=tuple(t.trusted),
+        draws=tuple(what for what, _, _ in t.draws),
+        drawn=tuple(index for index, _ in drawn),
     )
 
 

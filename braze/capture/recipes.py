@@ -21,6 +21,7 @@ from braze.capture.records import (
     Capture,
     Check,
     Constant,
+    Drawn,
     FromSource,
     GraphOutput,
     Recipe,
@@ -189,7 +190,7 @@ class Rebuilder:
         """As :meth:`value`, but of no effect and stable: a name, a literal, an item of inputs or outputs."""
         text = self.value(index)
         recipe = self.recipes[index]
-        stable = isinstance(recipe, GraphOutput | Constant) or text in self.done.values()
+        stable = isinstance(recipe, GraphOutput | Constant | Drawn) or text in self.done.values()
         if isinstance(recipe, FromSource):
             stable = stable or recipe.source in self.sources.inputs or recipe.source.step is Step.LOCAL
         return text if stable else self._assign(index, text)
@@ -211,6 +212,8 @@ class Rebuilder:
         match recipe:
             case GraphOutput():
                 return f"out[{recipe.index}]"
+            case Drawn():
+                return f"d{recipe.index}"
             case Constant():
                 return literal(recipe.value) or self.names.name_of(recipe.value)
             case FromSource():

@@ -70,6 +70,8 @@ class Recorder:
         #: whether the operator at hand takes such sizes for neither 0 nor 1
         self.oblivious = False
         self.calls = 0
+        #: inputs that draws of Python's random give, after the others -> which draw
+        self.drawn: dict[torch.fx.Node, int] = {}
         #: subgraphs that the graph holds, by attribute
         self.modules: dict[str, torch.fx.GraphModule] = {}
 
@@ -127,6 +129,24 @@ class Recorder:
         self.placeholders.append((node, place))
         self.nodes[id(fake)] = (fake, node)
         return node
+
+    def given(self, name: str, fake: Any) -> torch.fx.Node:
+        """A graph input that residual code makes: it comes after all that are found at places."""
+        last = next(reversed(self.drawn), self.placeholders[-1][0] if self.placeholders else None)
+        at = (
+            self.graph.inserting_after(last)
+            if last is not None
+            else self.graph.inserting_before(self.first())
+        )
+        with at:
+            node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        node.meta.update(val=fake, role="user", source=name, requires_grad=False, leaf=True)
+        self.nodes[id(fake)] = (fake, node)
+        return node
+
+    def first(self) -> torch.fx.Node:
+        """The first node; the end of the graph where there is none."""
+        return next(iter(self.graph.nodes), self.graph._root)
 
     def bind(self, value: Any, node: torch.fx.Node) -> None:
         """Say which node a fake came from; the first one stays, since in-place ops return the same fake."""

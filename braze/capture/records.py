@@ -171,7 +171,23 @@ class Build:
     names: tuple[str, ...] = ()
 
 
-Recipe = FromSource | GraphOutput | Constant | Build
+@record
+class Drawn:
+    """The number that draw ``index`` of this call gave."""
+
+    index: int
+
+
+Recipe = FromSource | GraphOutput | Constant | Build | Drawn
+
+
+@record
+class Draw:
+    """A call of a function of Python's ``random``, done before the graph runs. The arguments are plain numbers."""
+
+    name: str
+    args: tuple[int | float, ...] = ()
+    kwargs: tuple[tuple[str, int | float], ...] = ()
 
 
 class EffectKind(enum.Enum):
@@ -265,3 +281,7 @@ class Capture:
     examples: tuple[Any, ...] = ()  # fake inputs, for the backend
     inlined: tuple[Any, ...] = ()  # functions that were interpreted along, for the archive
     trusted: tuple[tuple[str, str, Any], ...] = ()  # (module, global, constant) read without a guard
+    draws: tuple[Draw, ...] = ()  # done in this order, before the graph runs
+    drawn: tuple[
+        int, ...
+    ] = ()  # which of them are inputs of the graph, after ``inputs``, as tensors of no dimensions

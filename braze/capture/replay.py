@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import torch
+
 from braze.support.errors import BrazeError
 
 #: file names of generated functions start so; their frames are cut from users' tracebacks
@@ -114,6 +116,11 @@ def class_attribute(cls: type, name: str) -> Any:
         if name in base.__dict__:
             return base.__dict__[name]
     raise AttributeError(name)
+
+
+def number_as_tensor(value: float) -> torch.Tensor:
+    """A number of Python's as it enters a graph: a tensor of no dimensions that holds it exactly."""
+    return torch.tensor(value, dtype=torch.float64 if type(value) is float else torch.int64, device="cpu")
 
 
 def make_function(code: Any, owner: Any, name: str, defaults: Any, kwdefaults: Any, cells: Any) -> Any:

@@ -23,7 +23,8 @@ from typing import Any, Protocol
 
 from braze.capture.again import can_run_again, draws, put_back, random_state
 from braze.capture.bytecode import first_offset
-from braze.capture.recipes import Namespace, Rebuilder, SourceText
+from braze.capture.chance import GENERATOR
+from braze.capture.recipes import Namespace, Rebuilder, SourceText, literal
 from braze.capture.records import (
     BreakKind,
     Capture,
@@ -43,6 +44,7 @@ from braze.capture.replay import (
     caught,
     delete_attribute,
     delete_item,
+    number_as_tensor,
     run,
     run_again,
     set_attribute,
@@ -95,6 +97,8 @@ def build_residual(
             *arguments,
             "out",
             "graph",
+            "drawn",
+            *(f"d{i}" for i in range(len(capture.draws))),
             "residual",
             "then",
             "more",
@@ -150,9 +154,32 @@ class _Writer:
         self.values = Rebuilder(capture.recipes, sources, self.lines, _roots(capture))
 
     def write(self) -> list[str]:
-        """Graph, then all reads and builds, then writes, then the end: return, or break."""
+        """Draws of random numbers, graph, then all reads and builds, then writes, then the end: return, or break."""
+        return [*self._draws(), *self._after_draws()]
+
+    def _draws(self) -> list[str]:
+        lines = []
+        for index, draw in enumerate(self.capture.draws):
+            function = self.names.name_of(getattr(GENERATOR, draw.name), f"random_{draw.name}")
+            args = [literal(v) or self.names.name_of(v, "number") for v in draw.args]
+            args += [f"{k}={literal(v) or self.names.name_of(v, 'number')}" for k, v in draw.kwargs]
+            lines.append(f"d{index} = {function}({', '.join(args)})")
+        graph = self.capture.graph
+        if lines and graph is not None and can_run_again(graph.graph):
+            lines.insert(0, f"drawn = {self.names.name_of(GENERATOR.getstate, 'random_getstate')}()")
+        return lines
+
+    def _call_of_graph(self) -> str:
+        """The call of the graph with its inputs; numbers that were drawn follow, in tensors."""
+        boxed = getattr(self.graph, "boxed", False)
+        more = [f"{self.names.name_of(number_as_tensor)}(d{index})" for index in self.capture.drawn]
+        if boxed:
+            return f"graph((*inputs, {', '.join(more)}))" if more else "graph(inputs)"
+        return f"graph({', '.join(['*inputs', *more])})"
+
+    def _after_draws(self) -> list[str]:
         capture, lines = self.capture, self.lines
-        call = "graph(inputs)" if getattr(self.graph, "boxed", False) else "graph(*inputs)"
+        call = self._call_of_graph()
         if self.graph is not None and capture.graph_break is None and not capture.effects:
             uses = _outputs_used(capture)
             if uses == 1:
@@ -197,6 +224,8 @@ class _Writer:
         if draws(graph.graph):
             before = [f"state = {self.names.name_of(random_state, 'random_state')}()"]
             after = [f"    {self.names.name_of(put_back, 'put_back')}(state)"]
+        if self.capture.draws:
+            after.append(f"    {self.names.name_of(GENERATOR.setstate, 'random_setstate')}(drawn)")
         return [
             *before,
             "try:",

@@ -6,6 +6,7 @@ import copyreg
 import logging
 import math
 import operator
+import random
 import sys
 import threading
 import types
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import calls, identities, markers, operations, overloads, unbacked
+from braze.capture import calls, chance, identities, markers, operations, overloads, unbacked
 from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.iteration import advance, iterate, length
@@ -368,6 +369,19 @@ def get_ident(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """Which thread this is: good as a key, as ids are."""
     t.identities[-1] = None
     return t.claim(Identity(threading.get_ident()))
+
+
+def drawn(name: str) -> None:
+    """A function of ``random`` that is written in C."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        return chance.draw(t, name, chance.GENERATOR, args, kwargs)
+
+    rule(getattr(random, name))(run)
+
+
+for _name in ("random", "getrandbits"):
+    drawn(_name)
 
 
 @rule(type.__call__)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.capture import chance
 from braze.capture.breaks import graph_break
 from braze.graph import torch_compat
 
@@ -94,6 +95,9 @@ def of_symbol(recorder: Recorder, symbol: Any) -> Any:
         )
         node.meta.update(val=tensor.shape[dim], origin=recorder.t.here())
         return node
+    drawn = chance.node_of(recorder, symbol)
+    if drawn is not None:
+        return drawn
     graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
 
 

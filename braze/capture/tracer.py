@@ -40,7 +40,7 @@ from braze.capture.marks import Named
 from braze.capture.opcodes import decoded
 from braze.capture.operations import get_item
 from braze.capture.recorder import Recorder
-from braze.capture.records import Capture, Check, Step
+from braze.capture.records import Capture, Check, Draw, Step
 from braze.capture.shadows import DictShadow, instance_dict
 from braze.capture.sources import Node, Tree
 from braze.capture.state import TorchState
@@ -124,6 +124,8 @@ class Tracer:
         self.tracebacks: dict[int, tuple[types.TracebackType, Origin, types.TracebackType | None]] = {}
         #: calls to replay after the graph: (callable, args, kwargs)
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
+        self.draws: list[tuple[Draw, Any, Any]] = []
         #: lru_cache'd functions called in this trace: results by arguments
         self.caches: dict[Any, Any] = {}
         self.break_at: BreakSignal | None = None

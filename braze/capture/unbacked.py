@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import sizes
+from braze.capture import chance, sizes
 from braze.capture.breaks import BreakSignal, graph_break
 from braze.capture.values import MISSING
 from braze.graph import torch_compat
@@ -213,8 +213,10 @@ def said(recorder: Recorder, condition: Any) -> str:
         node = recorder.symbols.get(symbol)
         if symbol in recorder.sized:
             node = recorder.nodes[id(recorder.sized[symbol][0])][1]
+        drawn = chance.index_of(recorder.t, symbol)
         here = node.meta.get("origin") if node is not None else None
-        if torch_compat.is_unbacked_symbol(symbol) and node is not None and here is not None:
+        here = here if drawn is None else recorder.t.draws[drawn][2]
+        if torch_compat.is_unbacked_symbol(symbol) and here is not None:
             whence.append(f"{symbol} is from {here[0].origin(here[1])}")
     return text + (f" ({', '.join(whence)})" if whence else "")
 

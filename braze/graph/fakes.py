@@ -162,6 +162,19 @@ class FakeMode:
             torch_compat.give_environment(self.dispatch, self.env)
         return self.env
 
+    def unknown(self, kind: type) -> Any:
+        """An int or float that only a call of the graph tells."""
+        env = self.become_dynamic()
+        self.scalars = True
+        made = torch_compat.make_unbacked(env, kind)
+        if kind is float:
+            self.read_floats.add(self.name_of(made))
+        return made
+
+    def let_read(self) -> None:
+        """Passes over the graph may read numbers out of tensors, whatever the program was allowed."""
+        self.dispatch.allow_scalar_outputs = True
+
     def bounded_symbol(
         self, value: int, source: str, low: int | None, high: int | None, *, unbacked: bool = False
     ) -> torch.SymInt | int:

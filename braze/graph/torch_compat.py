@@ -440,11 +440,11 @@ def make_unbacked_size(env: Any, low: int | None, high: int | None) -> torch.Sym
     return made  # type: ignore[no-any-return]
 
 
-def make_unbacked_float(env: Any) -> torch.SymFloat:
-    """A float that only the data tell."""
-    made = env.create_unbacked_symfloat()
+def make_unbacked(env: Any, kind: type) -> Any:
+    """An int or a float that only the data tell."""
+    made = env.create_unbacked_symint() if kind is int else env.create_unbacked_symfloat()
     env.pending_fresh_unbacked_symbols.clear()
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def expect_true(condition: torch.SymBool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from typing import Any
 
 import torch
@@ -83,6 +84,12 @@ def transposed_in_place(x: torch.Tensor) -> torch.Tensor:
 def splits(x: torch.Tensor) -> Any:
     a, b = x.chunk(2)
     return torch.max(a, dim=0).values + b.sum(0), x[:, None, 1:], x.T
+
+
+def draws(x: torch.Tensor) -> Any:
+    number = random.uniform(2, 3)
+    random.random()
+    return x + 1, number, random.randint(0, 9)
 
 
 class Net(torch.nn.Module):

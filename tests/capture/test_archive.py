@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -220,6 +221,7 @@ CASES: list[tuple[Any, tuple[Any, ...]]] = [
     (subjects.without_gradients, (X4.clone().requires_grad_(),)),
     (subjects.transposed_in_place, (X4,)),
     (subjects.splits, (X4,)),
+    (subjects.draws, (X4,)),
     (subjects.Net.forward, (subjects.Net(), X4)),
 ]
 
@@ -338,7 +340,11 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     return Kept(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(("fn", "args"), CASES[:3] + CASES[4:], ids=lambda v: getattr(v, "__qualname__", ""))
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [c for c in CASES if c[0] not in (subjects.calls_one_that_breaks, subjects.draws)],
+    ids=lambda v: getattr(v, "__qualname__", ""),
+)
 def test_a_kept_capture_serves_without_tracing(kept: Kept, fn: Any, args: tuple[Any, ...]) -> None:
     def fresh() -> Any:
         subjects.LOG.clear()
@@ -361,6 +367,16 @@ def test_writes_are_replayed(kept: Kept) -> None:
         assert box == {"n": 4, "seen": 5}
         assert subjects.LOG == [4]
         assert torch.equal(x, X4 + 1) and torch.equal(result, (X4 + 1) * 2)
+
+
+def test_numbers_are_drawn_anew(kept: Kept) -> None:
+    random.seed(3)
+    expected = subjects.draws(X4)[1:], random.random()
+    for counted in ({"captures": 1}, {"captures_loaded": 1}):
+        random.seed(3)
+        result, counts = kept.run(subjects.draws, X4)
+        assert (result[1:], random.random()) == expected
+        assert counts == counted
 
 
 def test_each_kind_of_input_has_its_own(kept: Kept) -> None:

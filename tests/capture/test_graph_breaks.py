@@ -59,7 +59,7 @@ def clock(x):
 
 
 def chance(x):
-    random.random()
+    random.choice((1, 2))
     return x + 1
 
 

@@ -13,6 +13,7 @@ from braze.support.errors import CaptureError
 from tests.end_to_end import (  # noqa: F401
     corpus_attributes,
     corpus_breaks,
+    corpus_chance,
     corpus_class_bodies,
     corpus_classes,
     corpus_exceptions,

@@ -13,7 +13,6 @@ EXCEPTIONS: dict[str, str] = {
     "mistral3": "a loop cuts each picture to its size, which only the data tell",
     "encodec": "the width of a padding is computed in tensors",
     "wav2vec2-labels": "the loss of CTC takes lengths that only the data tell",
-    "musicgen-decoder": "each layer draws a number of Python's random, in evaluation too",
 }
 
 #: model -> the first version of transformers in which it can be one graph, and why not before
