@@ -2,21 +2,23 @@
 
 Works on storages: the nodes over one storage are views of a base (an input, or the node that made the memory). A write to a
 view becomes a new value of the view, which is scattered back into a new value of the base; whoever reads a node of that storage later
-reads it from the newest base. Graphs without writes are left as they are. Refused with ``Unsupported``: writes to inputs that
-share memory, to constants, to memory with overlapping elements, and writes whose way back to the base is unknown.
+reads it from the newest base. Graphs without writes are left as they are. Inputs that overlap are made views of a further input
+(shared.py). Refused with ``Unsupported``: writes to inputs that overlap where that is not possible, to constants, to memory
+with overlapping elements, and writes whose way back to the base is unknown.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from braze.aot import unbacked
-from braze.aot.overlap import may_overlap
+from braze.aot.overlap import is_inside, may_overlap
+from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, scatter_back
 from braze.aot.writes import functional_values, is_custom, read_beside, written_arguments
@@ -27,6 +29,9 @@ from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
 
+#: ``.data``: memory as it is, without autograd's count of its writes
+ALIAS = aten.alias.default
+
 #: views that ask something of the strides
 CONTIGUOUS_VIEWS = frozenset({aten.view.default, aten.view.dtype, aten.view_as_complex.default})
 
@@ -36,10 +41,11 @@ Node = torch.fx.Node
 class _Alias:
     """A node of the old graph that sees a storage: its way from the base, and its present value."""
 
-    __slots__ = ("current", "generation", "node", "parent")
+    __slots__ = ("current", "generation", "node", "parent", "storage")
 
-    def __init__(self, node: Node, parent: _Alias | None) -> None:
+    def __init__(self, node: Node, parent: _Alias | None, storage: _Storage | None = None) -> None:
         self.node = node
+        self.storage = storage if storage is not None else _Storage(self)
         self.parent = parent
         #: the node that now holds what ``node`` would, as of ``generation``
         self.current = node
@@ -47,12 +53,17 @@ class _Alias:
 
 
 class _Storage:
-    """One piece of memory: how often it has been written, and who sees it."""
+    """One piece of memory: how often it has been written, and who sees it.
 
-    __slots__ = ("base", "generation", "inputs")
+    Inputs that lie in one storage but apart from each other are pieces of their own.
+    """
+
+    __slots__ = ("base", "counted", "generation", "inputs")
 
     def __init__(self, base: _Alias) -> None:
         self.base = base
+        #: whether autograd counts one of the writes
+        self.counted = False
         self.generation = 0
         self.inputs: list[Node] = []
 
@@ -60,19 +71,50 @@ class _Storage:
 class Functional:
     """The result: where inputs ended with other contents, and what became of each node."""
 
-    def __init__(self, mutated: list[tuple[Node, Node]], latest: dict[Node, Node]) -> None:
-        #: (placeholder, node with its final contents)
+    def __init__(
+        self,
+        mutated: list[tuple[Node, Node, bool]],
+        latest: dict[Node, Node],
+        shared: Sequence[Shared] = (),
+        beyond: bool = False,
+    ) -> None:
+        #: (placeholder, node with its final contents, whether autograd counts the writes)
         self.mutated = mutated
         #: old output node -> node that holds its value at the end
         self.latest = latest
+        #: further inputs, behind the others, which are the memory in which some overlap
+        self.shared = shared
+        #: whether an as_strided view reaches memory outside of the input that it is a view of
+        self.beyond = beyond
 
 
-def functionalize(module: torch.fx.GraphModule, mode: FakeMode, wanted: Iterable[Node]) -> Functional:
-    """Remove all writes from the graph in place; ``wanted`` are the nodes whose values are output."""
+def functionalize(
+    module: torch.fx.GraphModule, mode: FakeMode, wanted: Iterable[Node], *, unite: bool = False
+) -> Functional:
+    """Remove all writes from the graph in place; ``wanted`` are the nodes whose values are output.
+
+    ``unite``: where inputs overlap and one is written, the graph gets a further input (``shared``).
+    """
     wanted = list(wanted)
-    if not any(_writes(node) for node in module.graph.nodes):
-        return Functional([], {node: node for node in wanted})
-    return _Functionalizer(module.graph, mode).run(wanted)
+    graph = module.graph
+    writes = [node for node in graph.nodes if _writes(node)]
+    if not writes:
+        made = Functional([], {node: _itself(node) for node in wanted})
+    else:
+        shared = unite_overlapping(graph, writes, mode) if unite else []
+        made = _Functionalizer(graph, mode, shared).run(wanted)
+    for node in list(graph.nodes):
+        if node.target is ALIAS:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    return made
+
+
+def _itself(node: Node) -> Node:
+    """The node that a chain of ``.data`` begins with."""
+    while node.target is ALIAS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _writes(node: Node) -> bool:
@@ -80,11 +122,18 @@ def _writes(node: Node) -> bool:
 
 
 class _Functionalizer:
-    def __init__(self, graph: torch.fx.Graph, mode: FakeMode) -> None:
+    def __init__(self, graph: torch.fx.Graph, mode: FakeMode, shared: Sequence[Shared] = ()) -> None:
         self.graph = graph
         self.mode = mode
         self.symbols = SymbolNodes(graph)
-        self.storages: dict[int, _Storage] = {}
+        self.shared = shared
+        #: inputs that are views of a further one by now, and those views
+        self.views = {node: view for each in shared for node, view in each.views.items()}
+        #: nodes through which something was written that autograd counts
+        self.counted: set[Node] = set()
+        self.beyond = False
+        #: storage of the trace -> its pieces
+        self.storages: dict[int, list[_Storage]] = {}
         self.aliases: dict[Node, _Alias] = {}
         self.here: Node | None = None
         #: writing node -> node with what it returned
@@ -103,26 +152,30 @@ class _Functionalizer:
             self.here = node
             if _writes(node):
                 self._rewrite(node)
-            else:
+            elif node not in self.views:
                 self._enter(node)
                 self._refresh_arguments(node)
         self.here = output
         with self.graph.inserting_before(output):
-            latest = {node: self._value(self.results.get(node, node)) for node in wanted}
+            for node, view in self.views.items():
+                self.aliases[node] = self.aliases[view]
+            latest = {node: _itself(self._value(self.results.get(node, node))) for node in wanted}
             mutated = [
-                (node, self._value(node))
-                for storage in self.storages.values()
+                (node, _itself(self._value(node)), storage.counted)
+                for pieces in self.storages.values()
+                for storage in pieces
                 if storage.generation
                 for node in storage.inputs
             ]
         order = {node: i for i, node in enumerate(self.graph.nodes)}
         mutated.sort(key=lambda pair: order[pair[0]])
-        output.args = ((*(value for _, value in mutated), *latest.values()),)
+        output.args = ((*(value for _, value, _ in mutated), *latest.values()),)
         drop_unread(self.graph)
         for node in self.graph.nodes:
             if node.op == "call_function":
                 evaluate(node, self.mode)
-        return Functional(mutated, latest)
+        shared = [each.counting(self.counted) for each in self.shared]
+        return Functional(mutated, latest, shared, self.beyond)
 
     # -- who sees what -------------------------------------------------------------------------
 
@@ -133,19 +186,46 @@ class _Functionalizer:
             self.symbols.note(node, val)
         if not isinstance(val, torch.Tensor):
             return
-        key = torch_compat.storage_key(val)
-        storage = self.storages.get(key)
-        if storage is None:
-            alias = self.aliases[node] = _Alias(node, None)
-            storage = self.storages[key] = _Storage(alias)
-        elif node.op in ("placeholder", "get_attr"):
-            self.aliases[node] = _Alias(node, None)
-        else:
-            parent = self._parent(node, key)
-            alias = self.aliases[node] = _Alias(node, parent)
-            alias.generation = storage.generation
+        pieces = self.storages.setdefault(torch_compat.storage_key(val), [])
         if node.op in ("placeholder", "get_attr"):
-            storage.inputs.append(node)
+            self._enter_input(node, pieces)
+            return
+        parent = self._parent(node, torch_compat.storage_key(val))
+        storage = parent.storage if parent is not None else pieces[0] if pieces else None
+        alias = self.aliases[node] = _Alias(node, parent, storage)
+        if storage is None:
+            pieces.append(alias.storage)
+            return
+        alias.generation = storage.generation
+        if node.target is aten.as_strided.default and storage.inputs:
+            self.beyond |= not is_inside(val, storage.inputs[0].meta["val"])
+            if any(may_overlap(val, n.meta["val"]) for p in pieces if p is not storage for n in p.inputs):
+                self._unite(pieces)
+
+    def _enter_input(self, node: Node, pieces: list[_Storage]) -> None:
+        """An input is a piece of memory of its own, or one more name for that of inputs that it overlaps."""
+        val = node.meta["val"]
+        alias = self.aliases[node] = _Alias(node, None)
+        pieces.append(alias.storage)
+        alias.storage.inputs.append(node)
+        touched = [p for p in pieces if any(may_overlap(val, n.meta["val"]) for n in p.inputs)]
+        if len(touched) > 1:
+            self._unite(touched)
+            for each in touched[1:]:
+                pieces.remove(each)
+
+    def _unite(self, pieces: list[_Storage]) -> None:
+        """One piece from here on, under several inputs."""
+        if any(piece.generation for piece in pieces):
+            raise self._refuse(
+                "BZ2005", "a view of several inputs that share memory, one of which was written"
+            )
+        into = pieces[0]
+        for piece in pieces[1:]:
+            into.inputs += piece.inputs
+        for alias in self.aliases.values():
+            if alias.storage in pieces:
+                alias.storage = into
 
     def _parent(self, node: Node, key: int) -> _Alias | None:
         """The alias that a view is a view of."""
@@ -158,10 +238,8 @@ class _Functionalizer:
         return None
 
     def _storage(self, node: Node) -> _Storage | None:
-        val = node.meta.get("val")
-        if not isinstance(val, torch.Tensor):
-            return None
-        return self.storages.get(torch_compat.storage_key(val))
+        alias = self.aliases.get(node)
+        return alias.storage if alias is not None else None
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -179,11 +257,8 @@ class _Functionalizer:
 
     def _value(self, node: Node) -> Node:
         """The node that holds what ``node``'s tensor holds by now; inserted where the cursor stands."""
-        storage = self._storage(node)
         alias = self.aliases.get(node)
-        if storage is None or alias is None:
-            return node
-        return self._current(alias, storage)
+        return self._current(alias, alias.storage) if alias is not None else node
 
     def _current(self, alias: _Alias, storage: _Storage) -> Node:
         if alias.generation == storage.generation:
@@ -226,8 +301,8 @@ class _Functionalizer:
     def _write(self, target: Node, value: Node) -> None:
         """Make ``value`` what ``target`` and all that overlaps it hold from now on."""
         alias = self._owner(target)
-        storage = self._storage(alias.node)
-        if storage is None or has_overlap(alias.node.meta["val"]):
+        storage = alias.storage
+        if has_overlap(alias.node.meta["val"]):
             raise self._refuse("BZ2012", "a write to a tensor whose elements share memory")
         if any(n.op == "get_attr" for n in storage.inputs):
             raise self._refuse("BZ2013", "a write to a tensor that the graph holds as a constant")
@@ -236,6 +311,9 @@ class _Functionalizer:
         chain = [alias]
         while chain[-1].parent is not None:
             chain.append(chain[-1].parent)
+        if not any(link.node.meta.get("unversioned") for link in chain):
+            storage.counted = True
+            self.counted.update(link.node for link in chain)
         olds = [self._current(link, storage) for link in chain[1:]]
         storage.generation += 1
         alias.current, alias.generation = value, storage.generation
@@ -270,6 +348,8 @@ class _Functionalizer:
 
     def _insert(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """A new node with its fake."""
+        if target is ALIAS:
+            return args[0]  # type: ignore[no-any-return]
         args = torch.fx.node.map_aggregate(args, self._symbolic)  # type: ignore[assignment]
         node = self.graph.call_function(target, args, kwargs)
         node.meta["origin"] = self.here.meta.get("origin") if self.here is not None else None

@@ -100,13 +100,18 @@ class Outputs:
         """The roles of the outputs and of the mutations, and the graph's output tuple, as nodes."""
         results: list[Node] = []
         mutations = []
-        for node, value in functional.mutated:
+        for each in functional.shared:
+            self.number[each.base] = len(self.placeholders)
+            self.placeholders.append(each.base)
+        for node, value, counted in functional.mutated:
             spec = spec_of(node.meta["val"])
             if tuple(value.meta["val"].shape) != tuple(node.meta["val"].shape):
                 raise Unsupported(
                     "BZ2009", "an input that changes its shape", origin=value.meta.get("origin")
                 )
-            mutations.append(OutputRole(OutputKind.MUTATION, spec=spec, input=self.number[node]))
+            mutations.append(
+                OutputRole(OutputKind.MUTATION, spec=spec, input=self.number[node], counted=counted)
+            )
             results.append(value)
         base_position: dict[int, int] = {}
         for key, node in self.bases.items():

@@ -40,6 +40,15 @@ def may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
+def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a tensor lies between the first and the last element of another; not, where a number is symbolic."""
+    regions = _region(view), _region(whole)
+    if regions[0] is None or regions[1] is None:
+        return False
+    (at, steps, width), (start, all_steps, element) = regions[0], regions[1]
+    return start <= at and at + _reach(steps) + width <= start + _reach(all_steps) + element
+
+
 def _sizes(tensor: torch.Tensor) -> bool:
     return all(tensor.shape)
 
@@ -51,7 +60,7 @@ def _region(tensor: torch.Tensor) -> tuple[int, Steps, int] | None:
         return None
     width = tensor.dtype.itemsize
     steps = [(s * width, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s]
-    return tensor.storage_offset() * width, tuple(sorted(steps, reverse=True)), width
+    return int(tensor.storage_offset()) * width, tuple(sorted(steps, reverse=True)), width
 
 
 def _reach(steps: Sequence[tuple[int, int]]) -> int:

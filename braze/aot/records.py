@@ -6,6 +6,7 @@ import enum
 
 import torch.fx
 
+from braze.graph.fakes import FakeMode
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support.record import record
 
@@ -16,6 +17,8 @@ class InputRole(enum.Enum):
         "parameter"  # a parameter, buffer or other tensor found through a module: same object on every call
     )
     SYMBOL = "symbol"  # a symbolic int
+    SAVED = "saved"  # of a backward: what its forward left for it
+    TANGENT = "tangent"  # of a joint graph or a backward: the gradient that comes in for a result
 
 
 class OutputKind(enum.Enum):
@@ -25,11 +28,16 @@ class OutputKind(enum.Enum):
     ALIAS_OF_OUTPUT = "alias_of_output"  # a view of item ``output`` of the graph's tuple, rebuilt likewise
     SAME = "same"  # the object that the user gets as output ``output``, once more
     CONSTANT = "constant"  # ``value``: None or a Python number
+    SAVED = "saved"  # of a forward: read by its backward only
+    GRADIENT = "gradient"  # of a joint graph or a backward: the gradient of input ``input``
 
 
 @record
 class OutputRole:
-    """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history."""
+    """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history.
+
+    ``counted``: autograd counts the mutation (it does not count writes through ``.data``).
+    """
 
     kind: OutputKind
     spec: TensorSpec | None = None
@@ -37,6 +45,7 @@ class OutputRole:
     output: int = -1
     value: object = None
     differentiable: bool = False
+    counted: bool = True
 
 
 class SavedFrom(enum.Enum):
@@ -73,6 +82,38 @@ class Backward:
 
 
 @record
+class JointGraph:
+    """Forward and gradients in one functional graph: the user's ``results`` items, then the gradients of ``gradients``.
+
+    ``written``: placeholders that get new contents. ``tangents``: placeholders of the gradients that come in, for the
+    items ``tangent_of`` of the results. ``gradients``: inputs by number.
+    """
+
+    module: torch.fx.GraphModule
+    results: int
+    written: tuple[torch.fx.Node, ...]
+    tangents: tuple[torch.fx.Node, ...]
+    tangent_of: tuple[int, ...]
+    gradients: tuple[int, ...]
+    mode: FakeMode
+
+
+@record
+class SharedInputs:
+    """A further input of the forward: the memory in which ``inputs`` overlap, as one dimension of ``size`` elements.
+
+    It begins ``offset`` elements into their storage; each of them ``offsets`` elements behind that.
+    ``counted``: those of which autograd counts a write.
+    """
+
+    inputs: tuple[int, ...]
+    offsets: tuple[int, ...]
+    offset: int
+    size: int
+    counted: tuple[int, ...] = ()
+
+
+@record
 class Partition:
     """ATen graphs for the forward and, where gradients are wanted, the backward.
 
@@ -80,7 +121,9 @@ class Partition:
     are computed (bases for ALIAS_OF_OUTPUT, then each VALUE), then what only the backward reads. ``mutations`` and
     ``outputs`` say what each is; an ``outputs`` entry that is ALIAS, SAME or CONSTANT takes no place in the graph's
     tuple. Each node's ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
-    ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt.
+    ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt. ``shared``: the last
+    inputs are not the user's but memory that several of theirs see. ``beyond``: the graph sees memory of an input
+    that the input itself does not reach.
     """
 
     forward: torch.fx.GraphModule
@@ -91,3 +134,5 @@ class Partition:
     outputs: tuple[OutputRole, ...]
     backward: Backward | None = None
     made: tuple[str, ...] = ()
+    shared: tuple[SharedInputs, ...] = ()
+    beyond: bool = False

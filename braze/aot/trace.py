@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braze.aot import control_flow, unbacked
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL
 from braze.aot.symbols import SymbolNodes
+from braze.aot.writes import functional_form
 from braze.graph import torch_compat
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of, new_mode
@@ -193,7 +194,7 @@ class Recorder(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         if func not in KEPT and _is_composite(func):
-            with self:
+            with self, _without_autocast(func):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -214,7 +215,7 @@ class Recorder(TorchDispatchMode):
         What is a view of an argument, where the operator's own result is not, is copied. NotImplemented where
         the result is another one than the operator's.
         """
-        want = self.mode.run(func, self._constants_faked(args), kwargs)
+        want = self._result(func, self._constants_faked(args), kwargs)
         pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
         for have, w in pairs:
             if have is None:  # a gradient that was not asked for
@@ -263,9 +264,11 @@ class Recorder(TorchDispatchMode):
             return self._rebound(args)
         if torch.Tag.inplace_view in func.tags:
             return self._inplace_view(func, args, kwargs)
+        if kwargs and func._schema.is_mutable and any(map(self._is_without_memory, kwargs.values())):
+            return self._outs_made(func, args, kwargs)
         if self.mode.env is not None:
             unbacked.forget(args)
-        result = self.mode.run(func, args, kwargs)
+        result = self._result(func, args, kwargs)
         if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
             return result  # an argument given back
         node = self.graph.create_node(
@@ -277,6 +280,13 @@ class Recorder(TorchDispatchMode):
         node.meta["origin"] = self.origin
         self._bind(node, result)
         return result
+
+    def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator gives on fakes; what autocast casts is cast by now."""
+        if not torch_compat.any_autocast():
+            return self.mode.run(func, args, kwargs)
+        with torch_compat.disable_autocast():
+            return self.mode.run(func, args, kwargs)
 
     def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
         """Arithmetic on floats as captured: its value is what the node computes, no formula."""
@@ -345,6 +355,36 @@ class Recorder(TorchDispatchMode):
         func(*args, **kwargs)
         target.__dict__["_node"] = after.__dict__["_node"]
         return target
+
+    def _is_without_memory(self, value: Any) -> bool:
+        if type(value) is not FakeTensor or not _is_empty(value):
+            return False
+        with torch_compat.outside_modes():
+            return hints([value.untyped_storage().nbytes()]) == [0]
+
+    def _outs_made(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """``out=`` of tensors that have no memory yet: they are from here on what the operator gives."""
+        functional = functional_form(func)
+        names = [p.name for p in func._schema.arguments if p.is_out]
+        outs = [kwargs[name] for name in names]
+        if functional is None or any(out.__dict__["_node"].op != "call_function" for out in outs):
+            raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
+        made = self.emit(functional, args, {k: v for k, v in kwargs.items() if k not in names})
+        result = self._result(func, args, kwargs)
+        for out, part in zip(outs, made if isinstance(made, (tuple, list)) else (made,), strict=True):
+            if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
+                raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
+            node = out.__dict__["_node"] = part.__dict__["_node"]
+            node.meta["val"] = self._alias(out)
+        return result
+
+    def without_version(self, value: Any) -> Any:
+        """``value.data``: the same memory, in which autograd counts no writes."""
+        alias = self._alias(value)
+        node = self.graph.call_function(aten.alias.default, (self.argument(value),))
+        node.meta.update(val=alias, origin=self.origin, unversioned=True)
+        alias.__dict__["_node"] = node
+        return alias
 
     def _constants_faked(self, args: Any) -> Any:
         """Arguments with fakes for real tensors, which become constants of the graph."""
@@ -435,6 +475,8 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
 def _called(
     node: torch.fx.Node, gm: torch.fx.GraphModule, args: Any, kwargs: dict[str, Any], recorder: Recorder
 ) -> Any:
+    if node.target is getattr and args[1:] == ("data",) and type(args[0]) is FakeTensor:
+        return recorder.without_version(args[0])
     with recorder:
         if node.op == "call_function":
             return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -499,10 +541,10 @@ def _is_composite(func: Any) -> bool:
 
 
 def _without_autocast(func: Any) -> Any:
-    """Parts of an operator with a kernel of its own are not cast one by one."""
-    if torch_compat.any_autocast() and not _is_composite(func):
-        return torch_compat.disable_autocast()
-    return contextlib.nullcontext()
+    """Parts of an operator with a kernel of its own, or one that autocast knows, are not cast one by one."""
+    if not torch_compat.any_autocast() or torch_compat.casts_parts(func):
+        return contextlib.nullcontext()
+    return torch_compat.disable_autocast()
 
 
 @functools.cache

@@ -139,4 +139,5 @@ _WAY_BACK: dict[Any, Callable[[Node, Node, Node], Call | None]] = {
     aten.view_as_real.default: _same(aten.view_as_complex.default),
     aten.view_as_complex.default: _same(aten.view_as_real.default),
     aten.view.dtype: _reinterpreted,
+    aten.alias.default: _same(aten.alias.default),
 }

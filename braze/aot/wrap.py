@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 
+from braze.aot.overlap import may_overlap
 from braze.aot.records import OutputKind, OutputRole, Partition
 from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.support import trace
 from braze.support.errors import Unsupported
+from braze.support.log import warn_once
 
 Boxed = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -21,7 +24,7 @@ def wrap(partition: Partition, compiled: Boxed, *, eager: Callable[..., Any] | N
     Where the graph writes to an input that in some call shares its memory with another input, the functional
     graph would miss the write through the other: such a call runs ``eager(*inputs)`` instead.
     """
-    plain = not partition.mutations and not partition.made
+    plain = not partition.mutations and not partition.made and not partition.shared
     if plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager)
@@ -38,9 +41,17 @@ class _Wrapped:
         self.boxed = True
         self.mutated = tuple(role.input for role in partition.mutations)
         written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
-        #: (input, place of its new contents), for those without and those with a history
-        self.overwritten = tuple((i, k) for i, k, differentiable in written if not differentiable)
+        uncounted = {role.input for role in partition.mutations if not role.counted}
+        #: (input, place of its new contents), for those without and those with a history; or written through .data
+        self.overwritten = tuple(
+            (i, k) for i, k, differentiable in written if not differentiable and i not in uncounted
+        )
+        self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
+        self.shared, self.beyond = partition.shared, partition.beyond
+        #: of written inputs that are the memory of several, those several
+        first = len(partition.inputs) - len(self.shared)
+        self.members = {first + k: frozenset(each.inputs) for k, each in enumerate(self.shared)}
         self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
         self.symbols = symbol_reader(partition)
         self.build = tuple(_builder(role, partition) for role in partition.outputs)
@@ -60,21 +71,22 @@ class _Wrapped:
         self.made = tuple(zip(partition.made, self.places[len(self.places) - count :], strict=True))
         self.count = len(self.places) - count
 
-    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
-        if self.mutated and self._shares_written_memory(inputs):
-            if self.eager is None:
-                raise Unsupported(
-                    "BZ2017",
-                    "inputs that share memory, of which the graph writes one",
-                    hints=["pass tensors that do not overlap"],
-                )
-            return list(self.eager(*inputs))
+    def __call__(self, given: Sequence[Any]) -> list[Any]:
+        inputs = self._with_shared(given) if self.shared else given
+        if inputs is None or (self.mutated and self._shares_written_memory(inputs)):
+            return self._as_captured(given)
         results = self.compiled(inputs)
         for grad, mutations in ((False, self.overwritten), (True, self.derived)):
             if mutations:
                 with torch.set_grad_enabled(grad):
                     for i, place in mutations:
                         inputs[i].copy_(results[place])
+        for i, place in self.unnoticed:
+            inputs[i].data.copy_(results[place])
+        for each in self.shared:
+            for i in each.counted:
+                if not inputs[i].is_inference():
+                    torch.autograd.graph.increment_version(inputs[i])
         names = self.symbols(inputs)
         if self.made:
             names = {**names, **{name: results[place] for name, place in self.made}}
@@ -86,16 +98,53 @@ class _Wrapped:
             outputs[i] = outputs[first]
         return outputs
 
+    def _as_captured(self, inputs: Sequence[Any]) -> list[Any]:
+        """A call whose inputs share memory otherwise than the graph was made for."""
+        what = "inputs that share memory, of which the graph writes one"
+        if self.eager is None:
+            raise Unsupported("BZ2017", what, hints=["pass tensors that do not overlap"])
+        trace.count("calls_run_as_captured")
+        warn_once(
+            ("BZ2017", id(self)),
+            f"BZ2017: a call runs eagerly, as captured: {what}, other than in the call that it was compiled for",
+        )
+        return list(self.eager(*inputs))
+
+    def _with_shared(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """The inputs, and the memories in which some overlap; None where they do not lie as they did."""
+        found = list(inputs)
+        for each in self.shared:
+            first = inputs[each.inputs[0]]
+            place = first.untyped_storage().data_ptr()
+            for i, offset in zip(each.inputs, each.offsets, strict=True):
+                here = inputs[i]
+                if (
+                    here.storage_offset() != each.offset + offset
+                    or here.untyped_storage().data_ptr() != place
+                ):
+                    return None
+            found.append(first.data.as_strided((each.size,), (1,), each.offset))
+        return found
+
     def _shares_written_memory(self, inputs: Sequence[Any]) -> bool:
-        """Whether a written input's storage is another input's too."""
-        seen: dict[int, int] = {}
+        """Whether a written input overlaps another input."""
+        seen: dict[int, list[int]] = {}
         for i in self.tensors:
             if inputs[i].numel():
-                pointer = inputs[i].untyped_storage().data_ptr()
-                seen[pointer] = seen.get(pointer, 0) + 1
+                seen.setdefault(inputs[i].untyped_storage().data_ptr(), []).append(i)
+        if len(seen) == len(self.tensors):
+            return False
         return any(
-            inputs[i].numel() and seen[inputs[i].untyped_storage().data_ptr()] > 1 for i in self.mutated
+            self._overlaps(i, other, inputs)
+            for i in self.mutated
+            if inputs[i].numel()
+            for other in seen[inputs[i].untyped_storage().data_ptr()]
         )
+
+    def _overlaps(self, i: int, other: int, inputs: Sequence[Any]) -> bool:
+        if i == other or other in self.members.get(i, ()):
+            return False
+        return self.beyond or may_overlap(inputs[i], inputs[other])
 
 
 def _builder(role: OutputRole, partition: Partition) -> Callable[..., Any]:

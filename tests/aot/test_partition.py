@@ -79,10 +79,28 @@ def test_two_inputs_swapped_in_place():
     assert x.tolist() == [1, 1] and y.tolist() == [0, 0]
 
 
-def test_views_of_one_memory_that_are_written_are_refused():
+def test_views_of_one_memory_that_lie_apart_are_inputs_of_their_own():
     x = torch.randn(4)
+    part, call = compile_aot(lambda a, b: a.add_(b).sum(), [x[:2], x[2:]])
+    assert part.shared == () and [role.input for role in part.mutations] == [0]
+    want = x[:2] + x[2:]
+    call([x[:2], x[2:]])
+    torch.testing.assert_close(x[:2], want)
+
+
+def test_views_that_overlap_become_views_of_one_input():
+    x = torch.arange(4.0)
+    part, call = compile_aot(lambda a, b: (a.mul_(2), b + 1)[1], [x[:3], x[1:]])
+    (shared,) = part.shared
+    assert (shared.inputs, shared.offsets, shared.offset, shared.size) == ((0, 1), (0, 1), 0, 4)
+    (found,) = call([x[:3], x[1:]])
+    assert x.tolist() == [0, 2, 4, 3] and found.tolist() == [3, 5, 4]
+
+
+def test_views_that_overlap_far_apart_are_refused():
+    x = torch.zeros(1000)
     with pytest.raises(Unsupported, match="BZ2005"):
-        compile_aot(lambda a, b: a.add_(b), [x[:2], x[2:]])
+        compile_aot(lambda a, b: a.add_(b), [x[::900], x[::900]])
 
 
 def test_inputs_that_overlap_later_run_eagerly():

@@ -1,0 +1,343 @@
+"""What a compiled function does to memory is what the function does: arguments, views, results, versions, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from tests.end_to_end.writes import hold_to_eager, numbers
+from tests.helpers import logged
+
+Tensor = torch.Tensor
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def pair() -> list[Tensor]:
+    return [numbers(4, 4), numbers(4, 4, seed=1)]
+
+
+def clone_then_source_written(x, y):
+    c = x.clone()
+    x.add_(1)
+    return c, x * 2
+
+
+def clone_of_a_view_then_written(x, y):
+    c = x[1].clone()
+    x[1].mul_(y[0])
+    return c + x[0]
+
+
+def contiguous_is_the_same_memory(x, y):
+    x.contiguous().add_(1)
+    x.t().contiguous().add_(1)
+    return x * 1
+
+
+def reshape_may_be_a_view(x, y):
+    c, d = x.reshape(16), x.t().reshape(16)
+    c.add_(1)
+    d.add_(1)
+    return c, d
+
+
+def copy_into_rows_from_a_copy(x, y):
+    b = x.flatten()
+    b[2:].copy_(b[:-2].clone())
+    return b
+
+
+def detached_writes(x, y):
+    x.detach().add_(1)
+    return x * 2
+
+
+def data_writes(x, y):
+    x.data.add_(1)
+    y.data[1:].mul_(2)
+    return x * y
+
+
+def data_and_counted_writes(x, y):
+    x.data.add_(1)
+    x[0].mul_(2)
+    return x * y
+
+
+def data_replaced(x, y):
+    z = x * 1
+    z.data = y
+    return z * 2
+
+
+def set_of_a_value(x, y):
+    z = x * 1
+    z.set_(y)
+    return z * 2
+
+
+def resized_value(x, y):
+    z = x * 1
+    z.resize_(4)
+    return z * 2
+
+
+def out_of_values(x, y):
+    o = torch.empty(4, 4, dtype=torch.float64)
+    torch.add(x, y, out=o)
+    torch.mul(o, y, out=o)
+    return o
+
+
+def out_that_gets_memory(x, y):
+    o = torch.empty(0, dtype=torch.float64)
+    torch.add(x, y, out=o)
+    v = o[1]
+    v.mul_(2)
+    return o, v
+
+
+def two_outs_that_get_memory(x, y):
+    v, i = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
+    torch.max(x, 1, out=(v, i))
+    return v, i, v + i
+
+
+def out_is_an_argument(x, y):
+    torch.add(x, y, out=x)
+    return x
+
+
+def out_is_a_view(x, y):
+    b = torch.zeros(8, 4, dtype=torch.float64)
+    torch.add(x, y, out=b[::2])
+    return b
+
+
+def strided_over_a_view(x, y):
+    b = x * 1
+    v = b.view(2, 8)
+    s = v.as_strided((3,), (2,), 1)
+    s.add_(1)
+    v[0].mul_(2)
+    return b, s
+
+
+def overlapping_strides_written(x, y):
+    b = x * 1
+    b.as_strided((3, 2), (1, 1)).copy_(torch.ones(3, 2, dtype=torch.float64))
+    return b
+
+
+def swapped(x, y):
+    k = x.clone()
+    x.copy_(y)
+    y.copy_(k)
+    return x - y
+
+
+def halves_rotated(x, y):
+    a, b = x[:2], x[2:]
+    k = a.clone()
+    a.copy_(b)
+    b.copy_(k)
+    return a * 1, b * 1
+
+
+def filled_by_foreach(x, y):
+    a, b = x * 1, y * 1
+    torch._foreach_mul_([a, b], [b, a])
+    torch._foreach_add_([a, x], 1.0)
+    return a, b
+
+
+def each_chunk(x, y):
+    for i, c in enumerate(x.chunk(3)):
+        c.mul_(i)
+    for i, c in enumerate(y.unbind(1)):
+        c.add_(i)
+    return x + y
+
+
+def split_and_mixed(x, y):
+    a, b = x.split(2)
+    a.copy_(a + b)
+    b.copy_(a - b)
+    return x
+
+
+def other_names_of_dimensions(x, y):
+    x.movedim(0, 1).diagonal().zero_()
+    x.mT[0] = 3
+    x.T[1] = 4
+    return x
+
+
+def parts_of_complex_numbers(x, y):
+    c = torch.complex(x, y)
+    c.real.add_(1)
+    c.imag.mul_(2)
+    return c
+
+
+def bits(x, y):
+    x.view(torch.int64).bitwise_xor_(1 << 63)
+    return x * 1
+
+
+def nothing_written(x, y):
+    v = x[2:2]
+    v.add_(1)
+    return x, v
+
+
+def results_that_share(x, y):
+    z = x + 1
+    v = z[0]
+    v.add_(1)
+    return z, v, z.t(), x, x[1], z
+
+
+def metadata_of_a_value(x, y):
+    z = x[:2] * 1
+    z.t_()
+    z.unsqueeze_(0).mul_(3)
+    return z
+
+
+def metadata_of_an_argument(x, y):
+    x.t_()
+    y.unsqueeze_(0)
+    return x * 2
+
+
+def memory_of_an_argument(x, y):
+    x.set_(y)
+    return x * 2
+
+
+PROGRAMS = [
+    clone_then_source_written, clone_of_a_view_then_written, contiguous_is_the_same_memory, reshape_may_be_a_view,
+    copy_into_rows_from_a_copy, detached_writes, data_writes, data_and_counted_writes, data_replaced, set_of_a_value,
+    resized_value, out_of_values, out_that_gets_memory, two_outs_that_get_memory, out_is_an_argument, out_is_a_view,
+    strided_over_a_view, overlapping_strides_written, swapped, halves_rotated, filled_by_foreach, each_chunk,
+    split_and_mixed, other_names_of_dimensions, parts_of_complex_numbers, bits, nothing_written, results_that_share,
+    metadata_of_a_value, metadata_of_an_argument, memory_of_an_argument,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_program_leaves_behind_what_it_does_in_eager(program: Callable[..., Any], backend: str) -> None:
+    compiled = braze.compile(program, backend=backend, options={"verify": 2})
+    for _ in range(2):
+        hold_to_eager(compiled, program, pair)
+
+
+# -- arguments that share memory ---------------------------------------------------------------------
+
+
+def first_written(x, y):
+    x.add_(1)
+    return y * 2
+
+
+def both_written(x, y):
+    x.add_(y.sum())
+    y.mul_(2)
+    x.sub_(y.sum())
+    return x.sum(), y * 1
+
+
+def second_returned(x, y):
+    x.mul_(3)
+    return y, y[1:], x[:1]
+
+
+SHARED: dict[str, Callable[[], Sequence[Tensor]]] = {
+    "halves": lambda: numbers(8).split(4),
+    "overlapping": lambda: (lambda b: (b[:5], b[3:]))(numbers(8)),
+    "one inside the other": lambda: (lambda b: (b, b[2:5]))(numbers(8)),
+    "the same": lambda: (lambda b: (b[:], b[:]))(numbers(8)),
+    "columns": lambda: (lambda b: (b[:, 0], b[:, 1]))(numbers(4, 2)),
+    "a column and a row": lambda: (lambda b: (b[:, 0], b[1]))(numbers(4, 4)),
+    "transposed": lambda: (lambda b: (b, b.t()))(numbers(4, 4)),
+    "every other": lambda: (lambda b: (b[::2], b[1::2]))(numbers(8)),
+    "behind an offset": lambda: (lambda b: (b[2:5], b[3:7]))(numbers(8)),
+    "versions of their own": lambda: (lambda b: (b, b.data[1:]))(numbers(8)),
+}
+
+
+@pytest.mark.parametrize("program", [first_written, both_written, second_returned], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("case", SHARED)
+def test_arguments_that_share_memory(case: str, program: Callable[..., Any]) -> None:
+    """They are compiled, and each write to one is seen through the other."""
+    compiled = braze.compile(program, fullgraph=True, options={"verify": 2})
+    with logged() as said:
+        for _ in range(2):
+            hold_to_eager(compiled, program, SHARED[case])
+    assert not [m for m in said if "as captured" in m]
+
+
+@pytest.mark.parametrize("program", [first_written, both_written, second_returned], ids=lambda p: p.__name__)
+def test_arguments_that_come_to_share_memory_and_cease_to(program: Callable[..., Any]) -> None:
+    """One function for all: who shares what is asked at each call."""
+    apart = lambda: (numbers(8)[:4], numbers(8, seed=2)[4:])
+    halves = lambda: numbers(8).split(4)
+    overlapping = lambda: (lambda b: (b[:4], b[2:6]))(numbers(8))
+    inside = lambda: (lambda b: (b[:4], b[4:]))(numbers(8).as_strided((8,), (1,)))
+    for order in (
+        (apart, halves, overlapping),
+        (overlapping, apart, halves),
+        (halves, overlapping, inside, apart),
+    ):
+        braze.reset()
+        compiled = braze.compile(program, fullgraph=True)
+        for make in (*order, *order):
+            hold_to_eager(compiled, program, make)
+
+
+def test_a_call_that_runs_as_captured_says_so() -> None:
+    compiled = braze.compile(first_written, fullgraph=True)
+    whole = numbers(8)
+    with torch.no_grad(), logged() as said:
+        compiled(whole.clone()[:4], whole.clone()[:4])
+        for _ in range(3):
+            compiled(whole[:4], whole[:4])
+    assert sum("BZ2017" in m for m in said) <= 1
+
+
+def test_a_view_of_the_second_of_two_arguments_over_one_memory() -> None:
+    """It was rebuilt from the first: with other arguments, a view of the wrong tensor."""
+
+    def views(x, y):
+        return x + 1, y[1:], y.view(-1)
+
+    compiled = braze.compile(views, fullgraph=True)
+    hold_to_eager(compiled, views, lambda: (lambda b: (b[:4], b[4:]))(numbers(8)))
+    hold_to_eager(compiled, views, lambda: (numbers(8)[:4], numbers(8, seed=1)[4:]))
+
+
+def test_strides_beyond_an_argument() -> None:
+    """What as_strided sees of the storage may be another argument's."""
+
+    def beyond(x, y):
+        y.add_(1)
+        return x.as_strided((8,), (1,), 0) * 1
+
+    compiled = braze.compile(beyond, fullgraph=True)
+    hold_to_eager(compiled, beyond, lambda: (numbers(8)[:4], numbers(8, seed=1)[4:]))
+    hold_to_eager(compiled, beyond, lambda: (lambda b: (b[:4], b[4:]))(numbers(8)))
+    braze.reset()
+    compiled = braze.compile(beyond, fullgraph=True)
+    hold_to_eager(compiled, beyond, lambda: (lambda b: (b[:4], b[4:]))(numbers(8)))
