@@ -78,6 +78,19 @@ class Options:
         "less is bought with computing again",
         in_key=True,
     )
+    partition: str = option(
+        "min_cut",
+        "training: what the forward saves: the fewest bytes that cost no time (min_cut), or what the backward reads, "
+        "as eager does (default)",
+        in_key=True,
+        choices=("min_cut", "default"),
+    )
+    chunk_losses: bool | None = option(
+        None,
+        "a linear layer and the cross entropy of its result some rows at a time, so that the logits never exist whole: "
+        "everywhere (True), nowhere (False), where they would take 64 MB or more (None)",
+        in_key=True,
+    )
     keep_captures: bool = option(
         False,
         "keep captures on disk: a later process of the same code compiles without tracing",
@@ -129,6 +142,12 @@ def make_options(
         if name == "memory_budget" and not (isinstance(value, float) and value > 0):
             raise UserError("BZ0003", f"option 'memory_budget' takes a share or bytes above 0, not {value!r}")
         values[name] = value
+    if values.get("partition") == "default" and values.get("memory_budget", 1.0) != 1.0:
+        raise UserError(
+            "BZ0003",
+            "memory_budget= needs partition='min_cut'",
+            why="partition='default' saves what eager saves, whatever it takes",
+        )
     return Options(**{**values, **named})
 
 

@@ -12,6 +12,7 @@ import torch.fx
 
 import braze
 from braze import aot, decomp
+from braze.aot.chunked_losses import chunk_losses
 from braze.aot.records import Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
@@ -178,6 +179,7 @@ def partition_graph(
     """Trace to ATen, functionalize, decompose."""
     if trace.dumping():
         trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))
+    gm = chunk_losses(gm, ctx.options.chunk_losses)
     return aot.partition(gm, example_inputs, ctx, decomp.table(eager_random=ctx.options.fallback_random))
 
 

@@ -86,6 +86,7 @@ class Explanation:
     seconds: tuple[tuple[str, float], ...]
     counters: tuple[tuple[str, int], ...]
     walks: tuple[GuardsReport, ...] = ()
+    losses: tuple[str, ...] = ()  # which are made in chunks of rows, and why others are not
     history: tuple[str, ...] = ()  # recompiles of the function explained, before this run
 
     def as_dict(self) -> dict[str, Any]:
@@ -194,6 +195,7 @@ def gather(
         seconds=tuple(sorted(by_stage.items(), key=lambda item: order.get(item[0], len(order)))),
         counters=tuple(sorted(counters.items())),
         walks=tuple(_walk(frame) for frame in frames),
+        losses=tuple(str(payload) for kind, payload in events if kind == "loss"),
     )
 
 
@@ -288,6 +290,7 @@ def _page(e: Explanation, whole: bool = False) -> Group:
     for title, lines in (
         ("Recompiles", list(e.recompiles)),
         ("Run by ATen for want of a lowering", [f"{name} ×{n}" for name, n in e.fallbacks]),
+        ("Losses of large vocabularies", list(e.losses)),
         ("Kernels", _joined(e.kernels)),
     ):
         if lines:
