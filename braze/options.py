@@ -50,6 +50,9 @@ class Options:
     fusion: bool = option(True, "fuse loops", in_key=True)
     max_fusion_steps: int = option(64, "loop nests in one kernel at most", in_key=True)
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU", in_key=True)
+    channels_last: bool = option(
+        True, "training on the CPU: convolutions get their operands in channels-last", in_key=True
+    )
     hoist: bool = option(True, "compute what depends on parameters only once, until they change", in_key=True)
     arena: bool = option(True, "keep one arena per graph between calls", in_key=True)
     threads: int = option(

@@ -1,0 +1,153 @@
+"""The convolutions of a training step get their operands in channels-last, whatever eager's layout is.
+
+oneDNN computes on channels that lie beside each other, and converts tensors in the usual order on their way in and out in each
+call; gradients of depthwise convolutions take a third of the time in channels-last. Layouts are what the fakes of nodes
+say, so this is a rewrite of fakes: a convolution's operands come to it as it wants them (written so by the kernel that makes them, else
+by a copy), and what is computed from its result follows PyTorch's own rules. What leaves the graph, and what
+operators see whose meaning hangs on strides, stays as it is.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch._ops import OpOverload
+
+from braze.aot.cut import is_elementwise, is_random
+from braze.aot.functionalize import evaluate
+from braze.aot.views import is_view
+from braze.graph.fakes import FakeMode
+from braze.graph.rules import suggests_channels_last
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+#: operator -> which of its arguments lie as the picture does, and which is the weight
+_OPERANDS: dict[object, tuple[tuple[int, ...], int]] = {
+    aten.convolution.default: ((0,), 1),
+    aten.convolution_backward.default: ((0, 1), 2),
+}
+
+#: a weight of more elements than this many for each of the operands' is turned at a higher cost than they are
+HEAVY = 4
+
+#: operators that read memory by strides: a graph that has one keeps all layouts
+_BY_STRIDES = frozenset(
+    {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
+)
+
+
+def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode) -> None:
+    """Lay a functional graph out for its convolutions."""
+    graph = module.graph
+    wanted = {n: _wanted(n) for n in graph.nodes if n.target in _OPERANDS}
+    if torch.channels_last not in wanted.values() or any(n.target in _BY_STRIDES for n in graph.nodes):
+        return
+    layouts = _Layouts(_kept(graph), mode)
+    for node in list(graph.nodes):
+        form = wanted.get(node)
+        if form is not None:
+            for i in _OPERANDS[node.target][0]:
+                node.update_arg(i, layouts.operand(node.args[i], node, form))
+        layouts.follow(node)
+    graph.lint()
+
+
+class _Layouts:
+    """Fakes that change, in the graph's order. ``kept``: nodes whose strides stay."""
+
+    def __init__(self, kept: set[Node], mode: FakeMode) -> None:
+        self.kept = kept
+        self.mode = mode
+        self.changed: set[Node] = set()
+        #: laid out for a convolution that reads them
+        self.settled: set[Node] = set()
+        self.copies: dict[tuple[Node, torch.memory_format], Node] = {}
+
+    def operand(self, operand: Node, reader: Node, form: torch.memory_format) -> Node:
+        """A convolution's operand in a layout: as it is, made so by its own kernel, or copied."""
+        val = operand.meta["val"]
+        if _is_laid_out(val, form):
+            self.settled.add(operand)
+            return operand
+        if is_elementwise(operand.target) and operand not in self.kept and operand not in self.settled:
+            self.settled.add(operand)
+            self.changed.add(operand)
+            operand.meta["val"] = torch.empty_strided(
+                val.shape, _strides_in(val, form), dtype=val.dtype, device=val.device
+            )
+            return operand
+        known = self.copies.get((operand, form))
+        if known is None:
+            with reader.graph.inserting_before(reader):
+                known = reader.graph.call_function(aten.clone.default, (operand,), {"memory_format": form})
+            known.meta.update({k: v for k, v in reader.meta.items() if k != "val"})
+            self.changed.add(known)
+            self.copies[operand, form] = evaluate(known, self.mode)
+        return known
+
+    def follow(self, node: Node) -> None:
+        """Give a node the layout that its operator makes of its arguments'."""
+        if node.op != "call_function" or node in self.kept:
+            return
+        if any(n in self.changed for n in node.all_input_nodes):
+            before = _strides(node)
+            evaluate(node, self.mode)
+            if _strides(node) != before:
+                self.changed.add(node)
+
+
+def _wanted(node: Node) -> torch.memory_format | None:
+    """The layout in which a convolution of pictures of known sizes on the CPU is quickest; None for others."""
+    operands, at = _OPERANDS[node.target]
+    weight = node.args[at].meta["val"]  # type: ignore[union-attr]
+    values = [weight, *(node.args[i].meta["val"] for i in operands)]  # type: ignore[union-attr]
+    if any(v.dim() != 4 or v.device.type != "cpu" or not v.is_floating_point() for v in values):
+        return None
+    if any(isinstance(n, torch.SymInt) for v in values for n in (*v.shape, *v.stride())):
+        return None
+    if node.args[6 if len(operands) == 1 else 7] or not weight.numel():  # transposed
+        return None
+    if len(operands) == 1:
+        values.append(node.meta["val"])
+    heavy = weight.numel() > HEAVY * sum(v.numel() for v in values[1:])
+    return torch.contiguous_format if heavy else torch.channels_last
+
+
+def _kept(graph: torch.fx.Graph) -> set[Node]:
+    """Nodes whose strides somebody may see: the caller, operators that are not ATen's, draws of random numbers."""
+    kept: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or (node.op == "call_function" and not _is_blind(node)):
+            kept.update(node.all_input_nodes)
+        if node in kept and is_view(node):
+            kept.update(node.all_input_nodes)
+    return kept
+
+
+def _is_blind(node: Node) -> bool:
+    """Whether an operator means the same for any strides of its arguments."""
+    if not isinstance(node.target, OpOverload):
+        return node.target is operator.getitem or not isinstance(
+            node.meta.get("val"), (torch.Tensor, tuple, list)
+        )
+    return node.target.namespace in ("aten", "prims") and not is_random(node)
+
+
+def _is_laid_out(val: torch.Tensor, form: torch.memory_format) -> bool:
+    """Whether eager takes a tensor's strides for a layout."""
+    return suggests_channels_last(val) == (form is torch.channels_last)
+
+
+def _strides_in(val: torch.Tensor, form: torch.memory_format) -> tuple[int, ...]:
+    _, c, h, w = val.shape
+    return (c * h * w, 1, w * c, c) if form is torch.channels_last else (c * h * w, h * w, w, 1)
+
+
+def _strides(node: Node) -> object:
+    """The strides of a node's result, or of each part of it."""
+    val = node.meta.get("val")
+    if isinstance(val, (tuple, list)):
+        return [v.stride() if isinstance(v, torch.Tensor) else None for v in val]
+    return val.stride() if isinstance(val, torch.Tensor) else None
