@@ -283,7 +283,9 @@ def recurse_deeply():
 @needs_hook
 def test_deep_recursion_is_python_s_own():
     """As deep as without the hook. In a process of its own: another hook that lies beneath ours may not be."""
-    script = "from tests.native.test_hook_run import recurse_deeply; recurse_deeply()"
+    path = sys.modules["braze.native._native"].__file__  # run_plain builds its own
+    script = f"from tests.native.run_plain import load; load({path!r})"
+    script += "; from tests.native.test_hook_run import recurse_deeply; recurse_deeply()"
     root = str(Path(__file__).parents[2])
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root)
     assert found.returncode == 0, found.stderr

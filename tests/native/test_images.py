@@ -1,6 +1,7 @@
 """Tensors that a program has found in dictionaries are compared word by word; every change is seen all the same."""
 
 import dataclasses
+import sys
 
 import pytest
 import torch
@@ -109,6 +110,72 @@ def test_each_change_is_seen(name, grad):
     assert program.match(function, (holder,))[0] is holder.t
 
 
+KINDS = {
+    "weight": lambda: torch.nn.Parameter(torch.empty(4, 4)),
+    "frozen": lambda: torch.nn.Parameter(torch.empty(4, 4)).requires_grad_(False),
+    "buffer": lambda: torch.empty(4, 4),
+    "bias": lambda: torch.nn.Parameter(torch.empty(4)),
+    "counter": lambda: torch.zeros((), dtype=torch.int64),
+    "strided": lambda: torch.empty(2, 3, 4, 5).permute(3, 1, 0, 2),
+}
+
+
+def many(each):
+    """A program that guards ``each`` tensors of each kind, mixed; their holder; the tensors."""
+    holder, tensors = Holder(), [make() for _ in range(each) for make in KINDS.values()]
+    holder.__dict__.update((f"t{i}", t) for i, t in enumerate(tensors))
+    nodes = [(-1, "local", 0), *((0, "dict", f"t{i}") for i in range(len(tensors)))]
+    checks = [(i + 1, "tensor", tensor_meta(t)) for i, t in enumerate(tensors)]
+    program = GuardProgram(nodes, checks, list(range(len(tensors), 0, -1)))
+    return program, holder, tensors
+
+
+def assert_found(program, holder, tensors):
+    found = program.match(function, (holder,))
+    assert len(found) == len(tensors)
+    assert all(a is b for a, b in zip(reversed(found), tensors, strict=True))
+
+
+@pytest.mark.parametrize("each", [1, 3, 20])
+def test_many_tensors_come_in_their_order(each):
+    program, holder, tensors = many(each)
+    for _ in range(8):
+        assert_found(program, holder, tensors)
+    assert program.sealed()[::2] == (True, len(tensors))
+
+
+def another_grad(t):
+    t.requires_grad_(not t.requires_grad)
+
+
+def another_size(t):
+    t.data = torch.empty(7, dtype=t.dtype)
+
+
+def another_kind(t):
+    t.data = t.data.to(torch.float16)
+
+
+@pytest.mark.parametrize("change", [another_grad, another_size, another_kind, another_class])
+def test_each_of_many_is_compared_in_both_directions(change):
+    for i in range(0, 6 * 20, 5):
+        program, holder, tensors = many(20)
+        for _ in range(4 + i % 2):
+            assert_found(program, holder, tensors)
+        assert program.sealed()[::2] == (True, len(tensors))
+        counts = [sys.getrefcount(t) for t in tensors]
+        if change is another_grad and not tensors[i].is_floating_point():
+            continue
+        if change is another_class and type(tensors[i]) is not torch.nn.Parameter:
+            continue
+        change(tensors[i])
+        assert program.match(function, (holder,)) is None
+        assert [sys.getrefcount(t) for t in tensors] == counts
+        new = list(KINDS.values())[i % len(KINDS)]()
+        setattr(holder, f"t{i}", new)
+        assert_found(program, holder, [*tensors[:i], new, *tensors[i + 1 :]])
+
+
 def test_new_values_of_the_same_kind_are_no_change():
     parameter = torch.nn.Parameter(torch.empty(4, 4))
     program, holder = held(parameter)
@@ -155,8 +222,6 @@ def test_a_tensor_that_changes_all_the_time_is_asked_in_the_ordinary_way():
 
 
 def test_tensors_are_not_kept():
-    import sys
-
     tensor = torch.zeros(3)
     program, _ = held(tensor)
     assert sys.getrefcount(tensor) == 3

@@ -71,6 +71,14 @@ def replaced_dict(root):
     root.child.__dict__ = {"table": {"a": 2, "b": 2}}
 
 
+OLDER = {"table": {"a": 2, "b": 2}}
+
+
+def an_older_dict(root):
+    """One that has not changed since before the walks."""
+    root.child.__dict__ = OLDER
+
+
 def with_vars(root):
     vars(root)["extra"] = 1
 
@@ -88,6 +96,7 @@ CHANGES = {
     "deleted attribute": lambda root: delattr(root, "child"),
     "instance attribute over the class's": lambda root: setattr(root.child, "shared", 2),
     "__dict__": replaced_dict,
+    "an older __dict__": an_older_dict,
     "vars()": with_vars,
     "class": changed_class,
 }
@@ -102,6 +111,83 @@ def test_each_change_is_seen_behind_the_seal():
         assert program.match(function, (root,)) is None, name
         assert program.match(function, (tree(),)) == (5,)
         assert program.match(function, (root,)) is None, name
+
+
+def deep(levels, width):
+    """A tree of objects, each with a dictionary of its own and one more of numbers; all its objects."""
+    root, level, found = box(own={"n": 0}, parts={}), [], []
+    level = found = [root]
+    for _ in range(levels):
+        below = []
+        for parent in level:
+            for i in range(width):
+                part = box(own={"n": len(found) + len(below)}, parts={})
+                parent.parts[str(i)] = part
+                below.append(part)
+        found = found + below
+        level = below
+    return root, found
+
+
+def deep_program(levels, width):
+    """Guards all numbers of such a tree; they are the inputs."""
+    nodes, checks, inputs, level = [(-1, "local", 0)], [], [], [0]
+
+    def node(parent, step, key):
+        nodes.append((parent, step, key))
+        return len(nodes) - 1
+
+    for depth in range(levels + 1):
+        below = []
+        for owner in level:
+            checks.append((owner, "type", Box))
+            inputs.append(node(node(owner, "dict", "own"), "item", "n"))
+            if depth < levels:
+                parts = node(owner, "dict", "parts")
+                checks.append((parts, "length", width))
+                below += [node(parts, "item", str(i)) for i in range(width)]
+        level = below
+    return GuardProgram(nodes, checks, inputs)
+
+
+def test_each_place_of_a_deep_tree_is_looked_at_in_both_directions():
+    root, parts = deep(3, 3)
+    program = deep_program(3, 3)
+    numbers = tuple(range(len(parts)))
+    assert walk_often(program, root) == numbers
+    for i, part in enumerate(parts):
+        for again in range(1 + i % 2):
+            assert program.match(function, (root,)) == numbers
+        part.own["n"] = -1
+        assert program.match(function, (root,)) == (*numbers[:i], -1, *numbers[i + 1 :])
+        part.own["n"] = i
+        program.patience = 0
+        walk_often(program, root)
+        part.__class__ = Other
+        assert program.match(function, (root,)) is None
+        part.__class__ = Box
+        program.patience = 0
+        walk_often(program, root)
+        if part.parts:
+            last = part.parts.popitem()
+            assert program.match(function, (root,)) is None
+            part.parts.update([last])
+            program.patience = 0
+            walk_often(program, root)
+
+
+def test_parts_of_a_deep_tree_that_were_freed_are_not_looked_at():
+    root, _ = deep(3, 3)
+    program = deep_program(3, 3)
+    for _ in range(50):
+        program.patience = 0
+        found = walk_often(program, root)
+        new = deep(3, 3)[0]
+        root.parts, root.own["n"] = new.parts, found[0] + 1
+        del new
+        assert program.match(function, (root,)) == (found[0] + 1, *found[1:])
+    root.parts["1"].parts.clear()
+    assert program.match(function, (root,)) is None
 
 
 def test_a_class_that_changes_breaks_the_seal():

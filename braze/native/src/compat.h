@@ -17,7 +17,7 @@
 /* -- dictionaries -------------------------------------------------------------------------------
  * A stamp is a number that no other state of any dictionary ever had or will have: two equal stamps,
  * seen at two times, mean one dictionary that did not change in between (and so kept its values alive).
- * CPython keeps such a number itself (3.14 no longer will). On 3.13 a store into an object whose
+ * It is taken from one counter that only grows. CPython keeps such a number itself (3.14 no longer will). On 3.13 a store into an object whose
  * dictionary shares the object's inline values changes neither the number nor tells a watcher, so such a
  * dictionary is first given a table of its own (dict_observe).
  */
@@ -44,6 +44,13 @@ dict_stamp_word(PyObject *dict)
     return &((PyDictObject *)dict)->ma_version_tag;
 }
 #pragma GCC diagnostic pop
+
+/* The largest word that a dictionary with this stamp can have there. */
+static inline uint64_t
+dict_stamp_above(uint64_t stamp)
+{
+    return ((stamp + 1) << BRAZE_STAMP_SHIFT) - 1;
+}
 
 /* From 3.12 on CPython tells a watcher before it changes a dictionary. dict_changes() counts the changes (the
  * end of a dictionary is one) of those that are watched; it is meaningless where dict_watch says false. A

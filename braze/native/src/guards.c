@@ -471,7 +471,8 @@ program_blocks(GuardProgram *p, PyObject *unused)
 static PyObject *
 program_sealed(GuardProgram *p, PyObject *unused)
 {
-    return Py_BuildValue("Oii", p->seal.whole ? Py_True : Py_False, p->seal.nword, p->seal.nseen);
+    return Py_BuildValue("Oii", p->seal.whole ? Py_True : Py_False,
+                         p->seal.nword + p->seal.nstamp, p->seal.tensors.nseen);
 }
 
 static PyMethodDef program_methods[] = {

@@ -100,27 +100,42 @@ typedef struct {
 typedef struct {
     PyObject *object;
     const char *impl, *kept; /* its implementation; what autograd keeps of it, or NULL */
-    unsigned int image;
+    int image;
     int place; /* among the inputs; -1: none */
 } Seen;
 
+/* Tensors of one image, next to each other, that are compared in one go; autograd keeps something of all or of none. */
+typedef struct {
+    int first, count, image;
+    bool kept;
+} Chunk;
+enum { CHUNK = 16 };
+
+typedef struct {
+    int nseen, nchunk, nimage;
+    Seen *seen;
+    Chunk *chunk;
+    Image *image;
+} SeenTensors;
+
 /* Remember a tensor for which the ordinary check has just held; false if words alone cannot tell. */
 bool image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad);
-enum { SEEN_BEHIND = 8 }; /* how many more there must be room for behind `end` */
-/* The first that is not as it was seen; `end` if all are. Those before it are put into their places, held. */
-const Seen *seen_first_change(const Seen *seen, const Seen *end, const Image *images, PyObject **places);
+/* A tensor that is not as it was seen, or -1. Those that are are put into their places, held: all of them, if none is
+ * not. `back`: from the last to the first. */
+int seen_change(const SeenTensors *tensors, PyObject **places, bool back);
 extern PyMethodDef image_methods[];
 
-/* -- seal.c: what a whole walk rested on, as one flat list ------------------------------------------ */
+/* -- seal.c, seal_make.c: what a whole walk rested on, as flat lists --------------------------------- */
 typedef uint64_t __attribute__((may_alias)) AnyWord;
 typedef struct {
     const AnyWord *at;
     uint64_t word;
 } Word;
 
-/* A stretch of words, then a block that is read in the ordinary way (-1: none), then checks. */
+/* A stretch of words, then one of stamps, then a block that is read in the ordinary way (-1: none), then checks.
+ * Nothing that the stamps of one leg keep alive is read in that leg's words, nor by another of its stamps. */
 typedef struct {
-    int nword, nbrief, block, nrest;
+    int nword, nstamp, block, nrest;
 } Leg;
 
 typedef struct {
@@ -138,19 +153,19 @@ typedef struct {
 
 typedef struct {
     bool whole;                /* may be relied on */
+    bool back;                 /* the last walk went from the front to the back: what it read last is near */
     int hits, patience, waits; /* walks since it was made; ordinary walks to see before it is made again */
     bool watched;     /* so are all dictionaries of it */
     uint64_t changes; /* of watched dictionaries when it was last found whole */
-    int nword, nbrief, nleg, nclass, nseen, ndistinct;
+    uint64_t newest;  /* no stamp, as a word, is above this one as long as its dictionary has not changed */
+    int nword, nstamp, nleg, nclass, ndistinct;
     Word *word;
-    Word *brief; /* the words without the stamps of dictionaries */
-    int *cause, *brief_cause; /* by word: the block it belongs to, or -1 */
+    const AnyWord **stamp; /* where those of its dictionaries stand */
+    int *word_cause, *stamp_cause; /* by word and stamp: the block it belongs to, or -1 */
     Leg *leg;
     SealedClass *classes;
-    Seen *seen;
-    int *check_of; /* by seen: the check */
-    Image *image;
-    int nimage;
+    SeenTensors tensors;
+    int *check_of; /* by tensor: the check */
     int *rest; /* checks that it does not decide, by leg */
     int *others, nother; /* inputs that are no tensors it has seen */
     SealedDistinct *distinct;
@@ -201,6 +216,8 @@ bool block_holds(Walk *walk, Block *block);
 typedef enum { SEAL_HOLDS, SEAL_FAILS, SEAL_BROKEN } SealState;
 SealState seal_state(Walk *walk);
 void seal_after_walk(GuardProgram *program);
+/* The slot of a value, or the empty one where it would go. */
+size_t distinct_slot(const SealedDistinct *distinct, PyObject *value);
 void seal_free(GuardProgram *program);
 void relation_parse(Relation *relation, PyObject *expected, int nsymbols);
 int relation_holds(const Relation *relation, const Symbols *symbols);

@@ -15,7 +15,7 @@ static struct {
     unsigned long long padding;                             /* the bits of the word `dtype` that nobody sets */
 } layout;
 
-enum { INLINE = 5, AHEAD = SEEN_BEHIND };
+enum { INLINE = 5 };
 
 static inline uint64_t
 word_at(const char *address)
@@ -72,15 +72,26 @@ image_take(Image *image, Seen *seen, PyObject *tensor, int requires_grad)
     return true;
 }
 
-typedef uint64_t Lanes __attribute__((vector_size(32), aligned(8), may_alias));
+enum { LANES = 8 };
+typedef uint64_t Lanes __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
+
+/* (By address: how vectors are handed on depends on the processor.) */
+static inline __attribute__((always_inline)) bool
+any_bit(const Lanes *lanes)
+{
+    uint64_t bits = 0;
+    for (int i = 0; i < LANES; i++) {
+        bits |= (*lanes)[i];
+    }
+    return bits != 0;
+}
 
 static inline __attribute__((always_inline)) bool
 window_holds(const Image *image, const char *window)
 {
     const Lanes *mask = (const Lanes *)image->mask, *word = (const Lanes *)image->word, *at = (const Lanes *)window;
-    Lanes differ = ((at[0] & mask[0]) ^ word[0]) | ((at[1] & mask[1]) ^ word[1]) | ((at[2] & mask[2]) ^ word[2])
-                   | ((at[3] & mask[3]) ^ word[3]);
-    return (differ[0] | differ[1] | differ[2] | differ[3]) == 0;
+    Lanes differ = ((at[0] ^ word[0]) & mask[0]) | ((at[1] ^ word[1]) & mask[1]);
+    return !any_bit(&differ);
 }
 
 bool
@@ -108,78 +119,106 @@ image_again(Image *image, PyObject *tensor, int requires_grad)
     return image;
 }
 
-/* Whether autograd's part still says what it said; where there was none there is none. */
+/* -- many at once ---------------------------------------------------------------------------------- */
+
+/* What is asked of that which autograd keeps. */
+enum { NOTHING = -1, FROZEN, REQUIRES_GRAD };
+
+/* Each address is read from only after the word that keeps it alive was found unchanged. What differs in the windows
+ * is gathered up and looked at once, at the end. */
 static inline __attribute__((always_inline)) bool
-kept_holds(const Image *image, const char *kept)
+all_hold(const Seen *seen, const Seen *end, const Image *image, int asked)
 {
-    return kept == NULL || image->requires_grad < 0
-           || (kept[layout.requires_grad] == image->requires_grad
-               && (image->requires_grad || word_at(kept + layout.grad_fn) == 0));
+    const Py_ssize_t handle = layout.handle, autograd = layout.autograd, window = layout.window;
+    const Py_ssize_t requires_grad = layout.requires_grad, grad_fn = layout.grad_fn;
+    const PyTypeObject *type = image->type;
+    const Lanes *mask = (const Lanes *)image->mask, *word = (const Lanes *)image->word;
+    const Lanes mask_0 = mask[0], mask_1 = mask[1], word_0 = word[0], word_1 = word[1];
+    Lanes differ = {0};
+    for (; seen < end; seen++) {
+        const char *impl = seen->impl, *kept = seen->kept;
+        if (Py_TYPE(seen->object) != type || *(char *const *)((char *)seen->object + handle) != impl
+            || *(char *const *)(impl + autograd) != kept) {
+            return false;
+        }
+        if ((asked == REQUIRES_GRAD && kept[requires_grad] != 1)
+            || (asked == FROZEN && (kept[requires_grad] != 0 || word_at(kept + grad_fn) != 0))) {
+            return false;
+        }
+        const Lanes *at = (const Lanes *)(impl + window);
+        differ |= (at[0] ^ word_0) & mask_0;
+        differ |= (at[1] ^ word_1) & mask_1;
+    }
+    return !any_bit(&differ);
 }
 
-/* Each address is read from only after the word that keeps it alive was found unchanged. */
-#define FIRST_CHANGE(seen, end, images, places, window_holds)                                                         \
-    const Py_ssize_t handle = layout.handle, autograd = layout.autograd, window = layout.window;                      \
-    for (; seen < end; seen++) {                                                                                       \
-        const Image *image = &images[seen->image];                                                                     \
-        __builtin_prefetch(seen[AHEAD].object);                                                                        \
-        __builtin_prefetch(seen[AHEAD].impl + window);                                                                 \
-        __builtin_prefetch(seen[AHEAD].impl + window + 64);                                                            \
-        if (Py_TYPE(seen->object) != image->type || *(char *const *)((char *)seen->object + handle) != seen->impl      \
-            || *(char *const *)(seen->impl + autograd) != seen->kept || !window_holds(image, seen->impl + window)      \
-            || !kept_holds(image, seen->kept)) {                                                                       \
-            return seen;                                                                                               \
-        }                                                                                                              \
-        if (seen->place >= 0) {                                                                                        \
-            places[seen->place] = Py_NewRef(seen->object);                                                             \
-        }                                                                                                              \
-    }                                                                                                                  \
-    return end;
+static inline __attribute__((always_inline)) bool
+each_holds(const Seen *seen, const Seen *end, const Image *image, int asked)
+{
+    return asked == NOTHING  ? all_hold(seen, end, image, NOTHING)
+           : asked == FROZEN ? all_hold(seen, end, image, FROZEN)
+                             : all_hold(seen, end, image, REQUIRES_GRAD);
+}
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
-__attribute__((target("avx512f"))) static inline bool
-window_holds_wide(const Image *image, const char *window)
+__attribute__((target("avx512f"))) static bool
+each_holds_avx512(const Seen *seen, const Seen *end, const Image *image, int asked)
 {
-    __m512i first = _mm512_xor_si512(_mm512_loadu_si512(window), _mm512_loadu_si512(image->word));
-    __m512i second = _mm512_xor_si512(_mm512_loadu_si512(window + 64), _mm512_loadu_si512(image->word + 8));
-    return (_mm512_test_epi64_mask(first, _mm512_loadu_si512(image->mask))
-            | _mm512_test_epi64_mask(second, _mm512_loadu_si512(image->mask + 8)))
-           == 0;
+    return each_holds(seen, end, image, asked);
 }
 
-__attribute__((target("avx512f"))) static const Seen *
-first_change_avx512(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
+__attribute__((target("avx2"))) static bool
+each_holds_avx2(const Seen *seen, const Seen *end, const Image *image, int asked)
 {
-    FIRST_CHANGE(seen, end, images, places, window_holds_wide)
-}
-
-__attribute__((target("avx2"))) static const Seen *
-first_change_avx2(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
-{
-    FIRST_CHANGE(seen, end, images, places, window_holds)
+    return each_holds(seen, end, image, asked);
 }
 #endif
 
-static const Seen *
-first_change_plain(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
+static bool
+each_holds_plain(const Seen *seen, const Seen *end, const Image *image, int asked)
 {
-    FIRST_CHANGE(seen, end, images, places, window_holds)
+    return each_holds(seen, end, image, asked);
 }
 
-const Seen *
-seen_first_change(const Seen *seen, const Seen *end, const Image *images, PyObject **places)
+typedef bool (*Comparison)(const Seen *, const Seen *, const Image *, int);
+
+static Comparison
+comparison(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) {
-        return first_change_avx512(seen, end, images, places);
+        return each_holds_avx512;
     }
     if (__builtin_cpu_supports("avx2")) {
-        return first_change_avx2(seen, end, images, places);
+        return each_holds_avx2;
     }
 #endif
-    return first_change_plain(seen, end, images, places);
+    return each_holds_plain;
+}
+
+int
+seen_change(const SeenTensors *tensors, PyObject **places, bool back)
+{
+    Comparison compare = comparison();
+    for (int i = 0; i < tensors->nchunk; i++) {
+        const Chunk *chunk = &tensors->chunk[back ? tensors->nchunk - 1 - i : i];
+        const Image *image = &tensors->image[chunk->image];
+        const Seen *first = &tensors->seen[chunk->first], *end = first + chunk->count;
+        int asked = chunk->kept ? image->requires_grad : NOTHING; /* where nothing was kept, nothing is */
+        if (!compare(first, end, image, asked)) {
+            for (const Seen *seen = first; seen < end; seen++) {
+                if (!compare(seen, seen + 1, image, asked)) {
+                    return (int)(seen - tensors->seen);
+                }
+            }
+        }
+        for (const Seen *seen = first; seen < end; seen++) {
+            if (seen->place >= 0) {
+                places[seen->place] = Py_NewRef(seen->object);
+            }
+        }
+    }
+    return -1;
 }
 
 /* -- version counters ------------------------------------------------------------------------------ */
