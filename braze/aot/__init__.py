@@ -4,23 +4,37 @@ Imports graph, symbolic and base.
 """
 
 from braze.aot.autograd import differentiable
+from braze.aot.compilers import boxed, make_boxed_compiler, make_boxed_func, nop
 from braze.aot.cut import default_choice, min_cut_choice
+from braze.aot.functions import aot_function, aot_module, aot_module_simplified
 from braze.aot.partition import backward_partition, needs_gradients, partition
-from braze.aot.records import Backward, InputRole, OutputKind, OutputRole, Partition
+from braze.aot.partitioners import PartitionFn, default_partition, min_cut_partition
+from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition
 from braze.aot.wrap import eager_forward, wrap
 
 __all__ = [
     "Backward",
     "InputRole",
+    "JointGraph",
     "OutputKind",
     "OutputRole",
     "Partition",
+    "PartitionFn",
+    "aot_function",
+    "aot_module",
+    "aot_module_simplified",
     "backward_partition",
+    "boxed",
     "default_choice",
+    "default_partition",
     "differentiable",
     "eager_forward",
+    "make_boxed_compiler",
+    "make_boxed_func",
     "min_cut_choice",
+    "min_cut_partition",
     "needs_gradients",
+    "nop",
     "partition",
     "wrap",
 ]

@@ -124,7 +124,8 @@ def _function(plan: _Plan) -> Any:
                     "a gradient of a gradient (create_graph=True) through a compiled graph",
                     why="braze compiles first derivatives only",
                     hints=[
-                        "call the model inside braze.disable, or uncompiled, where you need second derivatives"
+                        "call the model inside braze.disable, or uncompiled, where you need second derivatives",
+                        "or compile the function that takes the derivative: torch.func.grad, jacrev and hessian are captured",
                     ],
                 )
             values = plan.unpacked(ctx.saved_tensors, ctx.numbers)

@@ -108,6 +108,12 @@ class Halves:
             is_view(node) or node.op == "get_attr" or node in self.written or node in self.forced
         )
 
+    def is_made(self, node: Node) -> bool:
+        """Whether the forward makes a value: it needs it, or it comes beside one that it needs, as the batch's mean does."""
+        if node.target is operator.getitem:
+            node = node.all_input_nodes[0]
+        return node in self.forward
+
     def is_made_again(self, node: Node) -> bool:
         """Whether the backward may compute what the forward computed."""
         if node.op == "get_attr" or node not in self.forward or node in self.forced:
@@ -208,7 +214,9 @@ def default_choice(halves: Halves) -> set[Node]:
         if node in seen or isinstance(node.meta.get("val"), torch.SymInt):
             continue
         seen.add(node)
-        if halves.can_be_saved(node) and node in halves.forward:
+        # what an input held that the graph writes is gone by then
+        reads_written = any(n in halves.written for n in node.all_input_nodes)
+        if halves.can_be_saved(node) and (halves.is_made(node) or reads_written):
             kept.add(node)
         else:
             todo.extend(node.all_input_nodes)

@@ -81,7 +81,7 @@ class Differentiation:
         anchor = next(n for n in recorder.graph.nodes if n.op != "placeholder")
         for k, like in enumerate(fakes):
             with recorder.graph.inserting_before(anchor):
-                node = recorder.graph.placeholder(f"tangent_{k}")
+                node = recorder.graph.placeholder(f"tangents_{k + 1}")
             fake = _tangent(recorder.mode, like)
             fake.__dict__["_node"] = node
             node.meta["val"] = fake

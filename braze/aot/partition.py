@@ -6,24 +6,24 @@ In order: trace to ATen (with gradients, where results need them: the joint grap
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.budget import budget_choice
-from braze.aot.cut import Choice
+from braze.aot.cut import Choice, ancestors
 from braze.aot.functionalize import functionalize
 from braze.aot.joint import Differentiation, check_as_captured
+from braze.aot.layouts import lay_out_convolutions
 from braze.aot.outputs import Outputs, separate
-from braze.aot.records import Backward, InputRole, OutputKind, OutputRole, Partition
-from braze.aot.split import split
+from braze.aot.partitioners import PartitionFn, divide
+from braze.aot.proof import check, observe
+from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition
+from braze.aot.roles import output_of, roles_of_results, tell_backward, tell_forward
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
-from braze.graph import torch_compat
-from braze.graph.fakes import FakeMode, spec_of
+from braze.graph.fakes import on_fakes, spec_of
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
@@ -37,15 +37,20 @@ def partition(
     ctx: CompileContext,
     decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
     choice: Choice | None = None,
+    partition_fn: PartitionFn | None = None,
+    free_layouts: bool = False,
 ) -> Partition:
     """The Partition of a captured graph; with a backward where grad mode is on and a result needs a gradient.
 
-    ``decompositions``: operator -> function of simpler operators. ``choice`` decides what the forward saves
-    (None: as the option memory_budget says).
+    ``decompositions``: operator -> function of simpler operators. ``choice`` or ``partition_fn`` decides what
+    the forward saves (neither: as the options partition and memory_budget say). ``free_layouts``: whoever
+    compiles the graphs lays values out as the fakes say.
     """
     with tracing.stage("aot"):
         _refuse_unusual_tensors(gm)
-        inputs = tuple(_input_spec(value) for value in example_inputs)
+        inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...] = tuple(
+            _input_spec(value) for value in example_inputs
+        )
         joint = Differentiation() if needs_gradients(gm) else None
         with tracing.stage("aot.trace"):
             traced = trace(gm, example_inputs, decompositions or {}, joint)
@@ -54,21 +59,30 @@ def partition(
         module, mode = traced.module, traced.mode
         outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs)
         gradients = [node for node in traced.extras if node is not None]
-        with tracing.stage("aot.functionalize"), _on_fakes(mode):
-            functional = functionalize(module, mode, [*outputs.wanted(), *gradients])
+        with tracing.stage("aot.functionalize"), on_fakes(mode):
+            wanted = [*outputs.wanted(), *gradients]
+            program = observe(module.graph, wanted)
+            functional = functionalize(module, mode, wanted, unite=joint is None)
+            check(program, module.graph, functional, strict=ctx.options.verify > 0)
             roles, mutations, results = outputs.assign(functional, mode)
+            inputs += tuple(spec_of(each.base.meta["val"]) for each in functional.shared)
         end = next(n for n in reversed(module.graph.nodes) if n.op == "output")
         end.args = ((*results, *(functional.latest[node] for node in gradients)),)
         dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
         run_passes(module, DEFAULT, dialect, verify_level=ctx.options.verify)
-        with _on_fakes(mode):
+        with on_fakes(mode):
             separate(module, mutations, mode, results=len(results))
-            backward = None
             if joint is not None:
                 mutations = joint.with_histories(mutations)
-                backward = _split(
-                    traced, joint, mutations, len(results), choice or budget_choice(ctx.options.memory_budget)
-                )
+                if free_layouts:
+                    lay_out_convolutions(module, mode)
+        known = roles_of_results(mutations, roles, len(results))
+        backward = None
+        if joint is not None:
+            whole = _joint_graph(traced, joint, mutations, known)
+            module, backward = divide(whole, ctx.options, partition_fn, choice)
+            tell_backward(backward)
+        tell_forward(module, known)
         module.recompile()
         part = Partition(
             forward=module,
@@ -79,6 +93,8 @@ def partition(
             outputs=roles,
             backward=backward,
             made=traced.made,
+            shared=tuple(each.record for each in functional.shared),
+            beyond=functional.beyond,
         )
     if tracing.dumping():
         tracing.dump(f"{ctx.name}_aten", "py", print_graph(part.forward))
@@ -87,23 +103,29 @@ def partition(
     return part
 
 
-def _split(
-    traced: Traced, joint: Differentiation, mutations: tuple[OutputRole, ...], results: int, choice: Choice
-) -> Backward:
-    """Cut the joint graph; its forward stays in ``traced.module``."""
-    with tracing.stage("aot.cut"):
-        placeholders = joint.outputs.placeholders
-        owners = tuple(i for i, node in zip(joint.wanted, traced.extras, strict=True) if node is not None)
-        return split(
-            traced.module,
-            results,
-            [placeholders[role.input] for role in mutations],
-            joint.tangents,
-            joint.positions(mutations),
-            owners,
-            traced.mode,
-            choice,
-        )
+def _joint_graph(
+    traced: Traced,
+    joint: Differentiation,
+    mutations: tuple[OutputRole, ...],
+    known: tuple[OutputRole, ...],
+) -> JointGraph:
+    """The traced graph with what its division must know; roles are on the nodes."""
+    owners = tuple(i for i, node in zip(joint.wanted, traced.extras, strict=True) if node is not None)
+    written = tuple(joint.outputs.placeholders[role.input] for role in mutations)
+    for node in written:
+        node.meta["written"] = True
+    for node in joint.tangents:
+        node.meta["input_role"] = InputRole.TANGENT
+    items: Any = output_of(traced.module).args[0]
+    forward = ancestors(items[: len(known)])
+    for node in traced.module.graph.nodes:
+        # partition functions written for functorch look at it
+        node.meta["partitioner_tag"] = "is_forward" if node in forward else "is_backward"
+    tell_forward(traced.module, known, owners)
+    positions = joint.positions(mutations)
+    return JointGraph(
+        traced.module, len(known), written, tuple(joint.tangents), positions, owners, traced.mode
+    )
 
 
 def backward_partition(part: Partition) -> Partition:
@@ -143,13 +165,6 @@ def _requires_grad(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_requires_grad, value))
     return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-@contextlib.contextmanager
-def _on_fakes(mode: FakeMode) -> Iterator[None]:
-    """Operators called inside run on fakes, below autograd."""
-    with mode, torch_compat.disable_functions(), torch_compat.BelowAutograd():
-        yield
 
 
 def _refuse_unusual_tensors(gm: torch.fx.GraphModule) -> None:

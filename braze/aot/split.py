@@ -9,7 +9,7 @@ import torch
 
 from braze.aot.cut import Choice, Halves, ancestors, backward_order, reached
 from braze.aot.outputs import copied
-from braze.aot.records import Backward, Saved, SavedFrom
+from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode, spec_of
@@ -21,52 +21,41 @@ from braze.support.errors import Unsupported
 Node = torch.fx.Node
 
 
-def split(
-    module: torch.fx.GraphModule,
-    results: int,
-    written: Sequence[Node],
-    tangents: Sequence[Node],
-    tangent_of: tuple[int, ...],
-    gradients: tuple[int, ...],
-    mode: FakeMode,
-    choice: Choice,
-) -> Backward:
-    """Make ``module``, a joint graph that returns ``results`` items and then gradients, its own forward.
-
-    ``written``: placeholders that get new contents. ``gradients`` are the inputs that the gradients belong to.
-    """
-    joint = module.graph
-    output = next(n for n in reversed(joint.nodes) if n.op == "output")
+def split(joint: JointGraph, choice: Choice) -> Backward:
+    """Make the joint graph's module its own forward; ``choice`` says what that keeps for the backward."""
+    module, results, mode = joint.module, joint.results, joint.mode
+    graph, tangents = module.graph, joint.tangents
+    output = next(n for n in reversed(graph.nodes) if n.op == "output")
     values = list(output.args[0])
-    placeholders = [n for n in joint.nodes if n.op == "placeholder" and n not in tangents]
-    _keep_read_inputs(joint, written, tangents, mode)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
+    keep_read_inputs(graph, joint.written, tangents, mode)
     wanted = list(output.args[0])[results:]
-    halves = Halves(joint, values[:results], wanted, tangents, written)
+    halves = Halves(graph, values[:results], wanted, tangents, joint.written)
     kept = choice(halves)
-    depends = tuple(_tangents_of(node, tangents) for node in wanted)
-    saved = [n for n in joint.nodes if n in kept]
+    depends = tuple(tangents_of(node, tangents) for node in wanted)
+    saved = [n for n in graph.nodes if n in kept]
     builder = _Backward(module, saved, tangents)
-    graph = builder.build(wanted, halves.effects, halves.behind, mode)
-    sources, extra = _sources(saved, placeholders, values[:results], builder.symbols)
-    with joint.inserting_before(output):
+    backward_graph = builder.build(wanted, halves.effects, halves.behind, mode)
+    sources, extra = sources_of(saved, placeholders, values[:results], builder.symbols)
+    with graph.inserting_before(output):
         sources, extra = _with_made_sizes(sources, extra, results, halves)
     output.args = (tuple(values[:results] + extra),)
-    for node in [n for n in reversed(joint.nodes) if n in halves.behind]:
-        joint.erase_node(node)
-    drop_unread(joint)
-    joint.lint()
-    backward = torch.fx.GraphModule(module, graph)
-    inputs = tuple(_spec(n.meta["val"], mode) for n in graph.nodes if n.op == "placeholder")
-    return Backward(backward, sources, tangent_of, gradients, depends, inputs, results)
+    for node in [n for n in reversed(graph.nodes) if n in halves.behind]:
+        graph.erase_node(node)
+    drop_unread(graph)
+    graph.lint()
+    backward = torch.fx.GraphModule(module, backward_graph)
+    inputs = tuple(spec_of_input(n.meta["val"], mode) for n in backward_graph.nodes if n.op == "placeholder")
+    return Backward(backward, sources, joint.tangent_of, joint.gradients, depends, inputs, results)
 
 
-def _tangents_of(gradient: Node, tangents: Sequence[Node]) -> tuple[int, ...]:
+def tangents_of(gradient: Node, tangents: Sequence[Node]) -> tuple[int, ...]:
     """Which tangents a gradient is made of, by number."""
     found = ancestors([gradient])
     return tuple(i for i, node in enumerate(tangents) if node in found)
 
 
-def _keep_read_inputs(
+def keep_read_inputs(
     graph: torch.fx.Graph, written: Sequence[Node], tangents: Sequence[Node], mode: FakeMode
 ) -> None:
     """Give the backward a copy of each input that it reads and that the graph writes."""
@@ -179,7 +168,7 @@ def _is_size(node: Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
-def _sources(
+def sources_of(
     saved: Sequence[Node], placeholders: Sequence[Node], results: list[Node], symbols: Sequence[str]
 ) -> tuple[tuple[Saved, ...], list[Node]]:
     """Where each value comes from that the backward takes, and what the forward must return besides for it."""
@@ -241,7 +230,7 @@ def _makers(halves: Halves, wanted: set[str]) -> dict[str, Node]:
     return {name: node for name, node in made.items() if name in wanted}
 
 
-def _spec(value: Any, mode: FakeMode) -> TensorSpec | SymbolSpec | FloatSpec:
+def spec_of_input(value: Any, mode: FakeMode) -> TensorSpec | SymbolSpec | FloatSpec:
     if isinstance(value, torch.Tensor):
         return spec_of(value)
     if isinstance(value, torch.SymFloat):

@@ -59,6 +59,26 @@ def zero_tensor(size: Sequence[Any], **options: Any) -> Tensor:
     return aten.full.default(size, 0, **options)  # type: ignore[no-any-return]
 
 
+def native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """With the running statistics written by operators that say so: this one writes them though its schema does not tell."""
+    if not training or mean is None or var is None:
+        return NotImplemented
+    functional = aten._native_batch_norm_legit_functional.default
+    *results, new_mean, new_var = functional(x, weight, bias, mean, var, True, momentum, eps)
+    mean.copy_(new_mean)
+    var.copy_(new_var)
+    return tuple(results)
+
+
 STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {
         **FOREACH,
@@ -70,6 +90,7 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.dropout.default: dropout,
         aten.feature_dropout.default: dropout,
         aten.alpha_dropout.default: dropout,
+        aten.native_batch_norm.default: native_batch_norm,
     }
 )
 

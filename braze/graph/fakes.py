@@ -7,14 +7,16 @@ remembers the same for ATen operators. Both remember how results share storage w
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from braze.graph import metadata, torch_compat
+from braze.graph.ground import Ground
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
@@ -36,8 +38,6 @@ class _Dispatch(FakeTensorMode):
     owner: FakeMode
     #: what memos remember of calls with symbolic sizes, by memo
     symbolic_memos: dict[int, dict[Any, Any]]
-    #: lower bounds of expressions over symbols
-    least: dict[Any, Any]
     #: how many operators that write have come by
     writes = 0
 
@@ -56,7 +56,7 @@ class _Dispatch(FakeTensorMode):
         if type(key) is OfTrace:
             result = metadata.MISS
             if not holds_unbacked(args):
-                result = metadata.symbolic_result_of(self, func, args, kwargs, self.least)
+                result = metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
         elif metadata.is_composite(func):
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -88,9 +88,12 @@ class FakeMode:
         self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
         self.dispatch.owner = self
         self.dispatch.symbolic_memos = {}
-        self.dispatch.least = {}
         self.dispatch.cache_enabled = False  # PyTorch's memo: ours is asked before
         self.env = env
+        #: what is known of sizes, where they may be symbols
+        self.ground: Ground
+        if env is not None:
+            self.ground = Ground(env)
         #: name in expressions -> its hint
         self.symbols: dict[str, SymbolSpec] = {}
         #: the symbols of ints, which guards bind as they are; those of sizes are bound where specs name them
@@ -160,6 +163,7 @@ class FakeMode:
         if self.env is None:
             self.env = torch_compat.symbolic_environment(self.scalars, self.shapes)
             torch_compat.give_environment(self.dispatch, self.env)
+            self.ground = Ground(self.env)
         return self.env
 
     def unknown(self, kind: type) -> Any:
@@ -374,6 +378,18 @@ def new_mode(dynamic: bool = False, *, scalars: bool = False, shapes: bool = Fal
     ``scalars`` and ``shapes``: numbers read out of tensors, and sizes that only the data tell, may be symbols.
     """
     return FakeMode(dynamic, scalars, shapes)
+
+
+@contextlib.contextmanager
+def on_fakes(mode: FakeMode) -> Iterator[None]:
+    """Operators called inside run on fakes, below autograd and autocast."""
+    with (
+        mode,
+        torch_compat.disable_functions(),
+        torch_compat.BelowAutograd(),
+        torch_compat.disable_autocast(),
+    ):
+        yield
 
 
 def mode_of(values: Any) -> FakeMode | None:

@@ -92,6 +92,39 @@ CODES: dict[str, Code] = {
         "The kernel of a compiled optimizer cannot step it: complex, sparse, overlapping, a subclass, capturable or differentiable.",
         "Nothing needs to be done: results are PyTorch's. The message names the property that makes it so.",
     ),
+    "BZ0040": Code(
+        "compiler of a graph that does not fit",
+        "fw_compiler, bw_compiler or inference_compiler of aot_function and its kin is no callable, gave none, or gave one "
+        "that returns something else than the graph.",
+        "A compiler takes (graph_module, example_inputs) and returns a callable that returns a list or tuple of what the graph does.",
+    ),
+    "BZ0041": Code(
+        "partition that does not fit its joint graph",
+        "A partition function left out an output or a gradient, changed one, drew random numbers twice, or gave a backward "
+        "that needs what its forward does not save.",
+        "Return (forward, backward) as braze.aot.default_partition does: same items first, then what is saved; docs/backends.md shows one.",
+    ),
+    "BZ0042": Code(
+        "result that no graph gives",
+        "A function under aot_function returned an object that is neither a tensor nor a constant.",
+        "Return tensors, numbers, strings or None, nested in tuples, lists and dicts.",
+    ),
+    "BZ0043": Code(
+        "argument that is neither a tensor nor hashable",
+        "A function under aot_function got an argument that is a constant of its graphs, but cannot be compared with other calls' constants.",
+        "Pass tensors, numbers, strings, None or other hashable values.",
+    ),
+    "BZ0044": Code(
+        "compiled for too many kinds of arguments",
+        "A function under aot_function is compiled for each combination of shapes and constants that it is called with.",
+        "Pass numbers that change as tensors, or use braze.compile, which makes sizes symbolic.",
+    ),
+    "BZ0045": Code(
+        "decomposition that cannot be",
+        "A decomposition was given for something that is no operator, or for one that no trace asks a decomposition of.",
+        "Name an overload (torch.ops.aten.gelu.default) or a packet (torch.ops.aten.gelu) that gives new tensors and is not "
+        "made of others by PyTorch itself.",
+    ),
     # -- BZ10xx: graph breaks
     "BZ1001": Code("asked for", "braze.graph_break() was called.", "Remove the call to have one graph."),
     "BZ1002": Code(
@@ -430,6 +463,13 @@ CODES: dict[str, Code] = {
         "weights made in inference mode",
         "A tensor made in inference mode has no version counter, so changes of it cannot be seen.",
         "Make or load the model outside torch.inference_mode(); its weights are then packed once.",
+    ),
+    "BZ6013": Code(
+        "graph that failed where Python does not",
+        "The graph raised an error at run time that the program, run by Python from the start of the call, does not let out: "
+        "it handles the error itself, or the error is a mistake of braze's.",
+        "If the program handles such an error, put the part that may raise it into a function under braze.disable; "
+        "otherwise please report it with the message.",
     ),
     # -- BZ90xx: broken invariants of braze itself
     "BZ9001": Code(

@@ -1,0 +1,127 @@
+"""Partition functions: from a joint graph to a forward and a backward, as ``aot_function(partition_fn=...)`` takes them.
+
+``partition_fn(joint_module, joint_inputs, *, num_fwd_outputs) -> (forward, backward)``. The joint module takes the
+forward's inputs and then the tangents, and returns ``num_fwd_outputs`` items and then gradients. The forward takes the
+former and returns the items and then what is saved; the backward takes what is saved and the tangents, and returns the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch.fx
+
+from braze.aot.budget import budget_choice
+from braze.aot.cut import Choice, default_choice
+from braze.aot.division import divided
+from braze.aot.records import Backward, InputRole, JointGraph, SavedFrom
+from braze.aot.roles import output_of, placeholders
+from braze.aot.split import split
+from braze.aot.symbols import SymbolNodes
+from braze.graph.fakes import mode_of, new_mode, on_fakes
+from braze.options import Options
+from braze.support import trace
+
+Node = torch.fx.Node
+Halves = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
+
+
+class PartitionFn(Protocol):
+    """What divides a joint graph."""
+
+    def __call__(
+        self, joint_module: torch.fx.GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int
+    ) -> Halves:
+        """(forward, backward); both may be new modules, and the joint one may be changed."""
+
+
+def default_partition(
+    joint_module: torch.fx.GraphModule, joint_inputs: Any = (), *, num_fwd_outputs: int, **_: Any
+) -> Halves:
+    """Save what the backward reads of the forward, as eager does; nothing is computed twice but views and sizes.
+
+    ``joint_module``: ATen operators on any dtypes, its placeholders with roles (or named ``tangents_1`` and so on); it is
+    not changed. ``joint_inputs`` is not read. Checkpointed regions are computed again, as their policies say.
+    """
+    return _halves(joint_module, num_fwd_outputs, default_choice)
+
+
+def min_cut_partition(
+    joint_module: torch.fx.GraphModule,
+    joint_inputs: Any = (),
+    *,
+    num_fwd_outputs: int,
+    memory_budget: float = 1.0,
+    **_: Any,
+) -> Halves:
+    """Save the fewest bytes from which the backward can make the rest by cheap operators (Zheng et al. 2022).
+
+    Products of matrices, convolutions, attention, reductions and random draws are never repeated, but that
+    ``memory_budget`` below 1 (a share of the peak) or above it (bytes) asks for it; draws not even then.
+    ``joint_module`` as in :func:`default_partition`.
+    """
+    return _halves(joint_module, num_fwd_outputs, budget_choice(memory_budget))
+
+
+def divide(
+    joint: JointGraph, options: Options, partition_fn: PartitionFn | None = None, choice: Choice | None = None
+) -> tuple[torch.fx.GraphModule, Backward]:
+    """Forward and backward of a joint graph, whose module is used up: by ``choice``, a function, or what the options say."""
+    with trace.stage("aot.cut"):
+        chosen = choice or _choice_of(partition_fn, options)
+        if chosen is None:
+            assert partition_fn is not None
+            return divided(joint, partition_fn)
+        with on_fakes(joint.mode):
+            return joint.module, split(joint, chosen)
+
+
+def _choice_of(partition_fn: PartitionFn | None, options: Options) -> Choice | None:
+    """The choice that a partition function of ours stands for; None for the functions of others."""
+    if partition_fn is default_partition or (partition_fn is None and options.partition == "default"):
+        return default_choice
+    if partition_fn is min_cut_partition or partition_fn is None:
+        return budget_choice(options.memory_budget)
+    return None
+
+
+NAMED: dict[str, Callable[..., Halves]] = {"default": default_partition, "min_cut": min_cut_partition}
+
+
+def _halves(joint_module: torch.fx.GraphModule, results: int, choice: Choice) -> Halves:
+    """A copy of the joint module cut by ``choice``, into modules that say by themselves what is saved."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(joint_module.graph, {}))
+    module = torch.fx.GraphModule(joint_module, graph)
+    mode = mode_of(n.meta.get("val") for n in graph.nodes) or new_mode()
+    inputs = placeholders(module)
+    tangents = tuple(n for n in inputs if _is_tangent(n))
+    written = tuple(n for n in inputs if n.meta.get("written"))
+    with on_fakes(mode):
+        backward = split(JointGraph(module, results, written, tangents, (), (), mode), choice)
+    output = output_of(module)
+    given = [n for n in placeholders(module) if n not in tangents]
+    wanted = placeholders(backward.graph)
+    values: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    sizes = SymbolNodes(graph)
+    with graph.inserting_before(output):
+        if mode.env is not None:
+            sizes.find(given)
+        saved: list[Any] = []
+        for node, source in zip(wanted, backward.saved, strict=False):
+            match source.source:
+                case SavedFrom.INPUT:
+                    saved.append(given[source.index])
+                case SavedFrom.OUTPUT:
+                    saved.append(values[source.index])
+                case SavedFrom.SYMBOL:
+                    saved.append(sizes.node(node.meta["val"]))
+    output.args = ((*values[:results], *saved),)
+    module.recompile()
+    return module, backward.graph
+
+
+def _is_tangent(node: Node) -> bool:
+    role = node.meta.get("input_role")
+    return role is InputRole.TANGENT if role is not None else "tangents" in str(node.target)

@@ -1,0 +1,505 @@
+"""Prove that a graph without writes computes what the graph with writes did.
+
+Both are run on *terms* instead of numbers: an element is a 64-bit name for how it was computed. An operator is an
+unknown function of all elements it is given; views, copies and scatters move names about. The program with
+writes runs on memory, where each tensor is a window of its storage as its strides say: nothing of how
+``functionalize`` reasons is used. The program without writes runs operator by operator. All results and the last contents
+of all inputs must have the same names; that they do by chance has odds of 2^-64 for each element.
+
+Only memory that is written is looked at element by element; any other tensor is one name. Graphs with symbolic sizes, with
+windows of other element sizes over one memory, or with more than ``LIMIT`` elements to follow are left unproved (``trace``
+counts them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from braze.aot.functionalize import Functional
+from braze.aot.writes import functional_form, written_arguments
+from braze.graph import torch_compat
+from braze.graph.functional_ops import original_of
+from braze.support import trace
+from braze.support.errors import InternalError, Unsupported
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+Tensor = torch.Tensor
+
+#: elements that are followed in all, at most
+LIMIT = 1 << 20
+
+#: a tensor as one name, or as the names of its elements
+Term = int | Tensor
+
+
+class Unproved(Exception):
+    """The graph is not of the kind that is proved."""
+
+
+def name_of(*parts: Any) -> int:
+    """A 64-bit name of parts."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _item(source: Any, index: Any) -> Any:
+    return source[index] if isinstance(source, (tuple, list)) else name_of("item", source, index)
+
+
+class Names:
+    """What both runs share: names of tensors that have been looked at element by element."""
+
+    def __init__(self) -> None:
+        self.whole: dict[int, int] = {}
+        #: name of a tensor of one number -> the name of its elements
+        self.constants: dict[int, int] = {}
+        self.count = 0
+
+    def constant(self, value: Any) -> int:
+        """A tensor all of whose elements are a number."""
+        term = name_of("constants", value)
+        self.constants[term] = name_of("constant", value)
+        return term
+
+    def _spend(self, count: int) -> None:
+        self.count += count
+        if self.count > LIMIT:
+            raise Unproved("large")
+
+    def elements(self, term: Term, shape: Sequence[int]) -> Tensor:
+        """The names of all elements of a tensor."""
+        if isinstance(term, Tensor):
+            return term.expand(shape) if tuple(term.shape) != tuple(shape) else term
+        count = math.prod(shape)
+        self._spend(count)
+        if term in self.constants:
+            made = torch.full(tuple(shape), self.constants[term])
+        else:
+            mixed = (torch.arange(count) * -7046029254386353131) ^ term
+            made = ((mixed ^ (mixed >> 29)) * -4658895280553007687).reshape(tuple(shape))
+        self.whole.setdefault(_digest(made), term)
+        return made
+
+    def name(self, term: Term) -> int:
+        """One name for a tensor, the same for the same elements."""
+        if not isinstance(term, Tensor):
+            return term
+        self._spend(term.numel())
+        digest = _digest(term)
+        return self.whole.get(digest, digest)
+
+
+def _digest(elements: Tensor) -> int:
+    return name_of(
+        tuple(elements.shape),
+        hashlib.blake2b(elements.contiguous().numpy().tobytes(), digest_size=8).digest(),
+    )
+
+
+class _Run:
+    """What both runs do alike: calls of unknown operators."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        #: draws so far: each has numbers of its own, and their order matters
+        self.draws = 0
+
+    def call(self, node: Node, term: Callable[[Node], Term]) -> int:
+        """The name of a call, by its operator and arguments."""
+        op = node.target
+        made = original_of(op)
+        op = made.original if made is not None else op
+        if not isinstance(op, OpOverload):
+            return name_of("size", str(op), self._plain((node.args, node.kwargs), term))
+        schema = (made.op if made is not None else op)._schema
+        given = dict(node.kwargs)
+        for parameter, value in zip(schema.arguments, node.args, strict=False):
+            given[parameter.name] = value
+        for parameter in schema.arguments:
+            if parameter.is_out:
+                given.pop(parameter.name, None)
+            elif parameter.has_default_value():
+                given.setdefault(parameter.name, parameter.default_value)
+        drawn = ""
+        if torch.Tag.nondeterministic_seeded in node.target.tags or made is not None or _is_custom_write(op):  # type: ignore[union-attr]
+            drawn, self.draws = f"draw {self.draws}", self.draws + 1
+        return name_of(_canonical(op), self._plain(sorted(given.items()), term), drawn)
+
+    def result(self, node: Node, term: Callable[[Node], Term]) -> int:
+        """The name of what an unknown operator gives, or of its tuple of results."""
+        call = name_of("empty", node.name) if _is_empty(node) else self.call(node, term)
+        return name_of("item", call, 0) if isinstance(node.meta.get("val"), Tensor) else call
+
+    def moved(self, node: Node, term: Callable[[Node], Any]) -> Any:
+        """A view, or a scatter of one tensor into another, on the names of elements."""
+        if node.target in KEPT_WHOLE:
+            return term(node.args[0])  # type: ignore[arg-type]
+
+        def held(n: Node) -> _Held:
+            if not isinstance(n.meta["val"], Tensor):
+                raise Unproved("symbolic")
+            shape = tuple(n.meta["val"].shape)
+            return _Held(n, self.names.elements(term(n), shape).contiguous())
+
+        args, kwargs = torch.fx.node.map_arg(node.args, held), torch.fx.node.map_arg(node.kwargs, held)
+        if node.target in (aten.as_strided.default, aten.as_strided_scatter.default):
+            return _strided(*args, **kwargs)
+        plain, named = (torch.fx.node.map_aggregate(a, _Held.open) for a in (args, kwargs))
+        return node.target(*plain, **named)  # type: ignore[operator, misc]
+
+    def _plain(self, value: Any, term: Callable[[Node], Term]) -> Any:
+        if isinstance(value, Node):
+            found = value.meta.get("val")
+            shape = tuple(found.shape) if isinstance(found, Tensor) else ()
+            return "term", 0 if 0 in shape else self.names.name(term(value)), shape
+        if isinstance(value, (tuple, list)):
+            return [self._plain(v, term) for v in value]
+        if isinstance(value, dict):
+            return [(k, self._plain(v, term)) for k, v in value.items()]
+        if isinstance(value, (bool, int)):
+            return float(value) if abs(value) < 1 << 53 else value
+        return repr(value)
+
+
+def _is_custom_write(op: OpOverload) -> bool:
+    return op.namespace not in ("aten", "prims", "braze") and op._schema.is_mutable
+
+
+def _canonical(op: OpOverload) -> str:
+    """One word for an operator and its in-place and out= forms."""
+    found = functional_form(op) if op._schema.is_mutable else None
+    return (found or op)._schema.name.removesuffix("_functional")
+
+
+def _constant(node: Node) -> Any:
+    """The number that a node fills a tensor with, or None."""
+    if node.target is aten.zero_.default:
+        return 0j
+    if node.target not in (aten.full.default, aten.fill_.Scalar):
+        return None
+    value = node.args[1]
+    return complex(value) if isinstance(value, (bool, int, float, complex)) else None
+
+
+class Program(_Run):
+    """The graph with writes, run on memory. Made before the writes are removed."""
+
+    def __init__(self, graph: torch.fx.Graph, wanted: Iterable[Node]) -> None:
+        super().__init__(Names())
+        nodes = [n for n in graph.nodes if n.op != "output"]
+        writes = [n for n in nodes if n.op == "call_function" and _is_write(n)]
+        self.followed = {_key(target) for n in writes for target in written_arguments(n)}
+        self.known = {n.name for n in nodes}
+        self.inside = {n.name for n in nodes if _key(n) in self.followed}
+        #: those whose elements are followed: windows of written memory, and what is moved or copied out of them
+        self.near = self._near(nodes)
+        self.memory: dict[int, Tensor] = {}
+        self.terms: dict[Node, Any] = {}
+        #: what inputs held at first, and nodes' names that stand for them
+        self.first: dict[str, Tensor] = {}
+        self._require_plain(nodes)
+        for node in nodes:
+            if node.op == "placeholder" and node.name in self.inside:
+                self._enter(node, name_of("memory", node.name))
+        for node in nodes:
+            if node.op == "placeholder" and node.name in self.inside:
+                self.first[node.name] = self.window(node).clone()
+        self.at_first = {key: memory.clone() for key, memory in self.memory.items()}
+        for node in nodes:
+            self._step(node)
+        self.results = {node: self._last(node) for node in wanted}
+        self.contents = {n.name: self.window(n).clone() for n in nodes if n.name in self.first}
+
+    def _near(self, nodes: Sequence[Node]) -> set[str]:
+        found = set(self.inside)
+        for node in nodes:
+            if node.target in MOVES or node.target in SAME or node.target is operator.getitem:
+                if any(n.name in found for n in node.all_input_nodes):
+                    found.add(node.name)
+        return found
+
+    def _require_plain(self, nodes: Sequence[Node]) -> None:
+        widths: dict[int, int] = {}
+        for node in nodes:
+            val = node.meta.get("val")
+            if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise Unproved("symbolic")
+            if not isinstance(val, Tensor):
+                continue
+            if any(type(n) is not int for n in (*val.shape, *val.stride(), val.storage_offset())):
+                raise Unproved("symbolic")
+            if node.name in self.inside and widths.setdefault(_key(node), val.itemsize) != val.itemsize:
+                raise Unproved("element sizes")
+
+    def window(self, node: Node) -> Tensor:
+        """What a node's tensor is in memory by now."""
+        val, memory = node.meta["val"], self.memory[_key(node)]
+        return memory.as_strided(tuple(val.shape), val.stride(), val.storage_offset())
+
+    def _enter(self, node: Node, name: int) -> None:
+        """Memory for a storage that is met for the first time; what several inputs see is entered once."""
+        val, key = node.meta["val"], _key(node)
+        reach = (
+            1
+            + val.storage_offset()
+            + sum((n - 1) * s for n, s in zip(val.shape, val.stride(), strict=True) if n)
+        )
+        size = max(reach, val.untyped_storage().nbytes() // val.itemsize)
+        if key not in self.memory:
+            self.memory[key] = self.names.elements(name_of("storage", name), (int(size),)).clone()
+
+    def _last(self, node: Node) -> Term:
+        return self.window(node).clone() if node.name in self.inside else self.terms[node]
+
+    def _term(self, node: Node) -> Term:
+        if node.name in self.inside:
+            return self.window(node)
+        return self.terms[node]
+
+    def _step(self, node: Node) -> None:
+        if node.op != "call_function":
+            self.terms[node] = name_of(node.op, str(node.target))
+            return
+        if _is_write(node):
+            self._write(node)
+            return
+        inside = node.name in self.inside
+        if inside and _key(node) in self.memory:
+            return  # a view: the window of its memory
+        if node.target in SAME:
+            term = self._term(node.args[0])  # type: ignore[arg-type]
+        elif node.target is operator.getitem:
+            term = _item(self.terms[node.args[0]], node.args[1])  # type: ignore[index]
+        elif node.target in MOVES and node.name in self.near:
+            term = self.moved(node, self._term)
+        else:
+            term = self._made(node)
+        self.terms[node] = term.clone() if isinstance(term, Tensor) else term
+        if inside:
+            self._enter(node, name_of("fresh", node.name))
+            self.window(node).copy_(self.names.elements(term, tuple(node.meta["val"].shape)))
+
+    def _made(self, node: Node) -> Term:
+        value = _constant(node)
+        if value is not None:
+            return self.names.constant(value)
+        return self.result(node, self._term)
+
+    def _write(self, node: Node) -> None:
+        targets = written_arguments(node)
+        value = _constant(node)
+        if value is not None:
+            window = self.window(targets[0])
+            window.copy_(self.names.elements(self.names.constant(value), tuple(window.shape)))
+        elif node.target in (aten.copy_.default, aten.fill_.Tensor):
+            source = node.args[1]
+            shape = tuple(source.meta["val"].shape)  # type: ignore[union-attr]
+            self.window(targets[0]).copy_(self.names.elements(self._term(source), shape).clone())  # type: ignore[arg-type]
+        else:
+            call = self.call(node, self._term)
+            own = sum(r.alias_info is None for r in node.target._schema.returns)  # type: ignore[union-attr]
+            made = [
+                self.names.elements(name_of("item", call, own + k), tuple(t.meta["val"].shape))
+                for k, t in enumerate(targets)
+            ]
+            for target, elements in zip(targets, made, strict=True):
+                self.window(target).copy_(elements)
+            self.terms[node] = term = name_of("item", call, 0) if own == 1 else call
+            if node.name in self.inside and _key(node) not in self.memory:
+                self._enter(node, name_of("fresh", node.name))
+                self.window(node).copy_(self.names.elements(term, tuple(node.meta["val"].shape)))
+            return
+        self.terms[node] = 0
+
+
+def _key(node: Node) -> int:
+    val = node.meta.get("val")
+    return torch_compat.storage_key(val) if isinstance(val, Tensor) else 0
+
+
+def _is_write(node: Node) -> bool:
+    return hasattr(node.target, "_schema") and node.target._schema.is_mutable
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.name in (
+        "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::empty_permuted",
+    )  # fmt: skip
+
+
+# -- the graph without writes --------------------------------------------------------------------
+
+
+class _Functional(_Run):
+    """The graph without writes, run operator by operator."""
+
+    def __init__(self, graph: torch.fx.Graph, program: Program, given: Mapping[str, Tensor]) -> None:
+        super().__init__(program.names)
+        self.program = program
+        self.values: dict[Node, Any] = {}
+        for node in graph.nodes:
+            if node.op == "output":
+                continue
+            if node.name in given:
+                self.values[node] = given[node.name]
+            elif node.op != "call_function":
+                self.values[node] = name_of(node.op, str(node.target))
+            else:
+                value = self._value(node)
+                if (
+                    isinstance(value, int)
+                    and node.name in program.near
+                    and isinstance(node.meta["val"], Tensor)
+                ):
+                    value = self.names.elements(value, tuple(node.meta["val"].shape))
+                self.values[node] = value
+
+    def _value(self, node: Node) -> Any:
+        target, own = node.target, node.name in self.program.known
+        if target is operator.getitem:
+            return _item(self.values[node.args[0]], node.args[1])  # type: ignore[index]
+        if target in SAME or (not own and target is aten._to_copy.default):
+            return self.values[node.args[0]]  # type: ignore[index]
+        value = _constant(node)
+        if value is not None:
+            return self.names.constant(value)
+        if target in MOVES and (not own or node.name in self.program.near):
+            return self.moved(node, self.values.__getitem__)
+        return self.result(node, self.values.__getitem__)
+
+
+class _Held:
+    """The elements of a node."""
+
+    def __init__(self, node: Node, elements: Tensor) -> None:
+        self.node = node
+        self.elements = elements
+
+    @staticmethod
+    def open(value: Any) -> Any:
+        return value.elements if isinstance(value, _Held) else value
+
+
+def _strided(x: _Held, *rest: Any) -> Tensor:
+    """``as_strided`` and its scatter count in memory that is laid out as the tensor is."""
+    source = rest[0] if isinstance(rest[0], _Held) else None
+    size, stride, *offset = rest[1:] if source is not None else rest
+    val = x.node.meta["val"]
+    at = offset[0] if offset and offset[0] is not None else val.storage_offset()
+    reach = [
+        1 + begin + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True) if n)
+        for begin, sizes, strides in ((val.storage_offset(), val.shape, val.stride()), (at, size, stride))
+    ]
+    memory = torch.full((max(*reach, 1),), name_of("gap"))
+    whole = memory.as_strided(tuple(val.shape), val.stride(), val.storage_offset())
+    whole.copy_(x.elements)
+    part = memory.as_strided(tuple(size), tuple(stride), at)
+    if source is None:
+        return part.clone()
+    part.copy_(source.elements)
+    return whole.clone()
+
+
+#: operators that give the elements they are given
+SAME = frozenset({aten.clone.default, aten.alias.default})
+#: those of the views that leave each element in its place
+KEPT_WHOLE = frozenset({aten.view.dtype})
+#: operators that only move elements
+MOVES = frozenset(
+    {
+        aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.squeeze.default, aten.squeeze.dim,
+        aten.squeeze.dims, aten.expand.default, aten.unsqueeze.default, aten.permute.default, aten.t.default,
+        aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default,
+        aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
+        aten.as_strided_scatter.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
+        aten.view.dtype,
+    }
+)  # fmt: skip
+
+
+def observe(graph: torch.fx.Graph, wanted: Iterable[Node]) -> Program | None:
+    """What a graph with writes does; None where it has none, or is not of the kind that is proved."""
+    if not any(n.op == "call_function" and _is_write(n) for n in graph.nodes):
+        return None
+    try:
+        with torch_compat.outside_modes():
+            return Program(graph, wanted)
+    except Unproved as error:
+        trace.count(f"writes_unproved_{error}")
+        return None
+
+
+def check(
+    program: Program | None, graph: torch.fx.Graph, functional: Functional, *, strict: bool = True
+) -> None:
+    """Raise InternalError BZ9024 where the graph without writes does not do what the program did.
+
+    Not ``strict``: Unsupported instead, so that the graph runs as captured, and the user is told.
+    """
+    if program is None:
+        return
+    try:
+        with torch_compat.outside_modes():
+            _compare(program, graph, functional)
+    except InternalError as error:
+        trace.count("writes_disproved")
+        if strict:
+            raise
+        hints = ["please report the program with its dump (BRAZE_DUMP=dir)"]
+        raise Unsupported(error.code, error.what, why=error.why, hints=hints, origin=error.origin) from error
+    except Unproved as error:
+        trace.count(f"writes_unproved_{error}")
+        return
+    trace.count("writes_proved")
+
+
+def _compare(program: Program, graph: torch.fx.Graph, functional: Functional) -> None:
+    given = dict(program.first)
+    for each in functional.shared:
+        start = each.record.offset
+        given[each.base.name] = program.at_first[_key(each.base)][start : start + each.record.size]
+    values = _Functional(graph, program, given).values
+    name = program.names.name
+    for node, term in program.results.items():
+        if not _is_nothing(node) and name(term) != name(values[functional.latest[node]]):
+            raise _wrong(f"the value of {node.name}, which is output,", node, functional.latest[node])
+    mutated = {node.name: value for node, value, _ in functional.mutated}
+    for each in functional.shared:
+        start = each.record.offset
+        last = program.memory[_key(each.base)][start : start + each.record.size]
+        if each.base.name not in mutated:
+            raise _wrong("the memory that several inputs share", each.base, each.base)
+        if name(last) != name(values[mutated[each.base.name]]):
+            raise _wrong("the memory that several inputs share", each.base, mutated[each.base.name])
+    apart = set(program.contents) - {n.name for each in functional.shared for n in each.views}
+    for label in sorted(apart):
+        value = values[mutated[label]] if label in mutated else program.first[label]
+        if name(program.contents[label]) != name(value):
+            raise InternalError(
+                "BZ9024", f"removing writes changed the last contents of the input {label}", why=_WHY
+            )
+
+
+def _is_nothing(node: Node) -> bool:
+    val = node.meta.get("val")
+    return isinstance(val, Tensor) and val.numel() == 0
+
+
+_WHY = "a write is lost, out of order, or seen by a reader that came before it"
+
+
+def _wrong(what: str, node: Node, value: Node) -> InternalError:
+    return InternalError(
+        "BZ9024",
+        f"removing writes changed {what} now {value.name}",
+        why=_WHY,
+        origin=node.meta.get("origin"),
+    )

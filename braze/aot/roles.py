@@ -1,0 +1,72 @@
+"""Roles written onto graphs, for those who compile or divide them: what each input and each output is.
+
+A placeholder has its :class:`InputRole` in ``meta["input_role"]``; ``module.meta["input_roles"]`` and
+``module.meta["output_roles"]`` list the roles of all inputs and of the items of the graph's tuple.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch.fx
+
+from braze.aot.records import Backward, InputRole, OutputKind, OutputRole, SavedFrom
+
+Node = torch.fx.Node
+
+
+def placeholders(module: torch.fx.GraphModule) -> list[Node]:
+    """The graph's inputs, in order."""
+    return [n for n in module.graph.nodes if n.op == "placeholder"]
+
+
+def output_of(module: torch.fx.GraphModule) -> Node:
+    """The graph's output node."""
+    return next(n for n in reversed(module.graph.nodes) if n.op == "output")
+
+
+def tell_forward(
+    module: torch.fx.GraphModule, results: Sequence[OutputRole], gradients: Sequence[int] = ()
+) -> None:
+    """Roles of a forward, or of a joint graph, whose tangents have theirs: what stands behind is saved, or a gradient."""
+    inputs = [n.meta.get("input_role") or _role_of_input(n) for n in placeholders(module)]
+    behind: Any = [OutputRole(OutputKind.GRADIENT, input=i) for i in gradients]
+    if not gradients:
+        behind = [OutputRole(OutputKind.SAVED)] * (len(output_of(module).args[0]) - len(results))  # type: ignore[arg-type]
+    _tell(module, inputs, [*results, *behind])
+
+
+def tell_backward(backward: Backward) -> None:
+    """Roles of a backward: saved values and sizes, then tangents; gradients."""
+    inputs = [InputRole.SYMBOL if s.source is SavedFrom.SYMBOL else InputRole.SAVED for s in backward.saved]
+    inputs += [InputRole.TANGENT] * len(backward.tangents)
+    _tell(backward.graph, inputs, [OutputRole(OutputKind.GRADIENT, input=i) for i in backward.gradients])
+
+
+def roles_of_results(
+    mutations: Sequence[OutputRole], outputs: Sequence[OutputRole], results: int
+) -> tuple[OutputRole, ...]:
+    """What the items of a forward's tuple are: new contents, memory of which several outputs are views, the outputs.
+
+    ``output`` of a VALUE is the number of the user's output that it is; -1 for what outputs are only views of.
+    """
+    values = [
+        dataclasses.replace(role, output=i) for i, role in enumerate(outputs) if role.kind is OutputKind.VALUE
+    ]
+    bases = results - len(mutations) - len(values)
+    return (*mutations, *[OutputRole(OutputKind.VALUE)] * bases, *values)
+
+
+def _role_of_input(node: Node) -> InputRole:
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return InputRole.SYMBOL
+    return InputRole.PARAMETER if node.meta.get("role") == "parameter" else InputRole.USER
+
+
+def _tell(module: torch.fx.GraphModule, inputs: Sequence[InputRole], outputs: Sequence[OutputRole]) -> None:
+    for node, role in zip(placeholders(module), inputs, strict=True):
+        node.meta["input_role"] = role
+    module.meta["input_roles"] = tuple(inputs)
+    module.meta["output_roles"] = tuple(outputs)

@@ -1,0 +1,480 @@
+"""``aot_function`` and its kin: what the compilers get, and that the compiled function does what the function does."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+from braze import aot
+from braze.aot import InputRole, OutputKind
+from braze.support.errors import BackwardError, Unsupported, UserError
+from tests.helpers import logged
+
+aten = torch.ops.aten
+
+
+class Compiler:
+    """A compiler that leaves graphs to PyTorch and keeps them."""
+
+    def __init__(self) -> None:
+        self.graphs: list[torch.fx.GraphModule] = []
+        self.examples: list[list] = []
+
+    def __call__(self, module, example_inputs):
+        self.graphs.append(module)
+        self.examples.append(example_inputs)
+        return module.forward
+
+    def targets(self, k: int = 0) -> list[str]:
+        return [str(n.target) for n in self.graphs[k].graph.nodes if n.op == "call_function"]
+
+
+def like_eager(fn, *args, **words):
+    """A function through ``aot_function`` beside itself: results, gradients and what became of the arguments."""
+    ours, theirs = copy.deepcopy(args), copy.deepcopy(args)
+    want = fn(*theirs)
+    have = aot.aot_function(fn, aot.nop, **words)(*ours)
+    torch.testing.assert_close(have, want)
+    torch.testing.assert_close(ours, theirs)
+    assert torch.utils._pytree.tree_structure(have) == torch.utils._pytree.tree_structure(want)
+    leaves = torch.utils._pytree.tree_leaves
+    for mine, yours in ((have, want), (ours, theirs)):
+        for a, b in zip(leaves(mine), leaves(yours), strict=True):
+            if isinstance(a, torch.Tensor):
+                assert (a.requires_grad, a.stride()) == (b.requires_grad, b.stride())
+    wanted = [
+        [t for t in leaves(part) if isinstance(t, torch.Tensor) and t.requires_grad] for part in (have, want)
+    ]
+    if not wanted[0]:
+        return
+    for result in wanted:
+        sum(t.square().sum() for t in result).backward()
+    for a, b in zip(leaves(ours), leaves(theirs), strict=True):
+        if isinstance(a, torch.Tensor) and a.is_leaf:
+            torch.testing.assert_close(a.grad, b.grad)
+
+
+def weights(*sizes):
+    return torch.randn(
+        *sizes, generator=torch.Generator().manual_seed(sum(sizes)), dtype=torch.float64, requires_grad=True
+    )
+
+
+def chain(x, w):
+    return torch.tanh(x @ w).softmax(-1).square().sum()
+
+
+def writes(x, w):
+    x.mul_(2)
+    x[0] = 1
+    return (x @ w).sum()
+
+
+def views(x, w):
+    y = x * 2
+    return x.t(), y, y[0], y.view(-1), x, y
+
+
+def nested(d, pair, flag=True):
+    total = d["a"] @ pair[0] if flag else d["a"]
+    return {"total": total, "rest": [pair[1], None, 3, (d["a"].sum(),)]}
+
+
+@pytest.mark.parametrize("partition_fn", ["default", "min_cut", aot.default_partition, aot.min_cut_partition])
+def test_a_function_does_what_it_does_in_eager(partition_fn):
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    words = {"partition_fn": partition_fn}
+    like_eager(chain, weights(4, 3), weights(3, 5), **words)
+    like_eager(writes, x, weights(3, 5), **words)
+    like_eager(views, weights(4, 3), weights(3, 5), **words)
+    like_eager(nested, {"a": weights(4, 3)}, (weights(3, 5), x), **words)
+    like_eager(nested, {"a": x}, (x.t().contiguous(), 7), False, **words)
+
+
+def test_without_gradients_there_is_one_graph_for_the_inference_compiler():
+    forward, inference = Compiler(), Compiler()
+    fn = aot.aot_function(chain, forward, inference_compiler=inference)
+    with torch.no_grad():
+        fn(weights(4, 3), weights(3, 5))
+    fn(torch.randn(4, 3), torch.randn(3, 5))
+    assert not forward.graphs
+    assert len(inference.graphs) == 2
+    assert inference.graphs[0].meta["output_roles"][0].kind is OutputKind.VALUE
+
+
+def test_compilers_get_aten_graphs_with_roles_and_fakes():
+    forward, backward = Compiler(), Compiler()
+
+    def fn(w, x):
+        x.add_(1)
+        return (x @ w).sin()
+
+    compiled = aot.aot_function(fn, forward, backward, num_params_buffers=1)
+    out = compiled(weights(3, 5), torch.zeros(4, 3, dtype=torch.float64))
+    assert not backward.graphs, "the backward is compiled when it first runs"
+    out.sum().backward()
+    assert forward.targets()[:3] == ["aten.add.Tensor", "aten.mm.default", "aten.sin.default"]
+    first, second = forward.graphs[0].meta, backward.graphs[0].meta
+    assert first["input_roles"] == (InputRole.PARAMETER, InputRole.USER)
+    kinds = [role.kind for role in first["output_roles"]]
+    assert kinds[:2] == [OutputKind.MUTATION, OutputKind.VALUE]
+    assert set(kinds[2:]) == {OutputKind.SAVED}
+    assert first["output_roles"][0].input == 1
+    assert first["output_roles"][1].output == 0
+    assert second["input_roles"][-1] is InputRole.TANGENT
+    assert [(r.kind, r.input) for r in second["output_roles"]] == [(OutputKind.GRADIENT, 0)]
+    for compiler in (forward, backward):
+        names = [n for n in compiler.graphs[0].graph.nodes if n.op == "placeholder"]
+        assert [n.meta["input_role"] for n in names] == list(compiler.graphs[0].meta["input_roles"])
+        for example, node in zip(compiler.examples[0], names, strict=True):
+            assert example is node.meta["val"]
+
+
+def test_one_compile_for_each_kind_of_arguments():
+    compiler = Compiler()
+    fn = aot.aot_function(lambda x, k: x * k, compiler)
+    for x, k in (
+        (torch.ones(2), 2),
+        (torch.zeros(2), 2),
+        (torch.ones(3), 2),
+        (torch.ones(2), 3),
+        (torch.ones(2), 2.0),
+        (torch.ones(2), True),
+        (torch.ones(2, dtype=torch.int64), 2),
+        (torch.ones(4)[::2], 2),
+    ):
+        torch.testing.assert_close(fn(x, k), x * k)
+    assert len(compiler.graphs) == 7
+
+
+def test_zeros_of_both_signs_and_nan_are_constants_of_their_own():
+    compiler = Compiler()
+    fn = aot.aot_function(lambda x, k: x * k, compiler)
+    one = torch.ones(1)
+    for k in (0.0, -0.0, float("nan"), 0.0, -0.0, float("nan")):
+        assert str(fn(one, k).item()) == str((one * k).item())
+    assert len(compiler.graphs) == 3
+
+
+def test_arguments_that_share_memory_are_another_kind():
+    def fn(x, y):
+        x.add_(1)
+        return y * 2
+
+    x = torch.zeros(3)
+    compiled = aot.aot_function(fn, aot.nop)
+    assert compiled(torch.zeros(3), torch.zeros(3)).tolist() == [0, 0, 0]
+    assert compiled(x, x[:]).tolist() == [2, 2, 2]
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_too_many_kinds_of_arguments_are_told_once():
+    compiled = aot.aot_function(lambda x, k: x + k, aot.nop)
+    x = torch.zeros(1)
+    with logged() as messages:
+        for k in range(70):
+            assert compiled(x, k).item() == k
+    assert len([m for m in messages if "BZ0044" in m]) == 1
+
+
+@pytest.mark.parametrize("attribute", ["boxed", "_boxed_call"])
+def test_a_boxed_callable_gets_one_list_that_it_may_empty(attribute):
+    sizes = []
+
+    def compiler(module, example_inputs):
+        def run(inputs):
+            assert type(inputs) is list
+            sizes.append(len(inputs))
+            values = list(inputs)
+            inputs.clear()
+            return module.forward(*values)
+
+        setattr(run, attribute, True)
+        return run
+
+    x, w = weights(4, 3), weights(3, 5)
+    out = aot.aot_function(chain, compiler)(x, w)
+    have = torch.autograd.grad(out, [x, w])
+    torch.testing.assert_close(have, torch.autograd.grad(chain(x, w), [x, w]))
+    assert len(sizes) == 2
+    assert sizes[0] == 2
+
+
+def test_a_compiler_of_unboxed_callables_can_be_made_boxed():
+    x = torch.randn(3)
+    made = aot.make_boxed_compiler(aot.nop)
+    torch.testing.assert_close(aot.aot_function(torch.sin, made)(x), x.sin())
+
+
+def test_errors_of_autograd_are_eagers():
+    x, w = weights(4, 3), weights(3, 5)
+    compiled = aot.aot_function(chain, aot.nop)
+    loss = compiled(x, w)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    with pytest.raises(BackwardError, match="BZ2023") as found:
+        torch.autograd.grad(compiled(x, w), [x], create_graph=True)[0].sum().backward()
+    assert "torch.func" in str(found.value)
+    assert "braze.disable" in str(found.value)
+
+
+def test_random_numbers_of_the_forward_are_the_backwards():
+    def fn(x):
+        return torch.nn.functional.dropout(x, 0.5)
+
+    for partition_fn in ("default", "min_cut"):
+        x = torch.ones(100, requires_grad=True)
+        out = aot.aot_function(fn, aot.nop, partition_fn=partition_fn)(x)
+        out.sum().backward()
+        assert torch.equal(x.grad, out.detach())
+        assert 0 < int((out == 0).sum()) < 100
+
+
+# -- decompositions ---------------------------------------------------------------------------------
+
+
+def double_gelu(x, approximate="none"):
+    return x * 2
+
+
+@pytest.mark.parametrize("op", [aten.gelu.default, aten.gelu])
+def test_decompositions_are_the_callers(op):
+    compiler = Compiler()
+    x = torch.randn(3)
+    fn = aot.aot_function(torch.nn.functional.gelu, compiler, decompositions={op: double_gelu})
+    assert torch.equal(fn(x), x * 2)
+    assert compiler.targets() == ["aten.mul.Tensor"]
+    plain = Compiler()
+    torch.testing.assert_close(
+        aot.aot_function(torch.nn.functional.gelu, plain)(x), torch.nn.functional.gelu(x)
+    )
+    assert plain.targets() == ["aten.gelu.default"]
+
+
+# -- modules ----------------------------------------------------------------------------------------
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.GELU(), nn.Linear(4, 2)).double()
+
+
+def trained(call, state, steps=3):
+    torch.manual_seed(1)
+    for _ in range(steps):
+        call(torch.randn(5, 3, dtype=torch.float64)).square().sum().backward()
+        with torch.no_grad():
+            for p in state.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+    return state.state_dict()
+
+
+@pytest.mark.parametrize("partition_fn", ["default", "min_cut"])
+def test_a_module_trains_as_in_eager(partition_fn):
+    ours, theirs = model(), model()
+    compiled = aot.aot_module(ours, aot.nop, partition_fn=partition_fn)
+    torch.testing.assert_close(trained(compiled, ours), trained(theirs, theirs))
+    compiled.eval()
+    assert not ours.training
+    x = torch.randn(5, 3, dtype=torch.float64)
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(compiled(x), theirs.eval()(x))
+    assert list(compiled.parameters())[0] is ours[0].weight
+
+
+def test_a_module_in_eval_mode_is_compiled_again():
+    """The graphs of training would write the statistics."""
+    ours = model()
+    compiled = aot.aot_module(ours, aot.nop)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    compiled(x)
+    before = ours[1].running_mean.clone()
+    compiled.eval()(x)
+    assert torch.equal(ours[1].running_mean, before)
+
+
+def test_parameters_have_their_role_and_shared_ones_are_one_input():
+    compiler = Compiler()
+    shared = nn.Linear(3, 3)
+    aot.aot_module(nn.Sequential(shared, shared), compiler)(torch.randn(2, 3)).sum().backward()
+    roles = compiler.graphs[0].meta["input_roles"]
+    assert roles == (InputRole.PARAMETER, InputRole.PARAMETER, InputRole.USER)
+
+
+def test_a_module_that_replaces_a_buffer_is_refused():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count = self.count + 1
+            return x * self.count
+
+    with pytest.raises(UserError, match="replaces count"):
+        aot.aot_module(Counts(), aot.nop)(torch.ones(2))
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(UserError, match="BZ0005"):
+        aot.aot_module(chain, aot.nop)
+
+
+@pytest.mark.parametrize("partition_fn", ["default", "min_cut"])
+def test_a_backend_of_ones_own(partition_fn):
+    compiler = Compiler()
+
+    def backend(gm, example_inputs):
+        return aot.aot_module_simplified(gm, example_inputs, compiler, partition_fn=partition_fn)
+
+    ours, theirs = model(), model()
+    compiled = braze.compile(ours, backend=backend)
+    torch.testing.assert_close(trained(compiled, ours), trained(theirs, theirs))
+    assert len(compiler.graphs) == 2
+    assert InputRole.PARAMETER in compiler.graphs[0].meta["input_roles"]
+
+
+def test_a_backend_gets_symbolic_sizes_through():
+    compiler = Compiler()
+
+    def backend(gm, example_inputs):
+        return aot.aot_module_simplified(gm, example_inputs, compiler)
+
+    compiled = braze.compile(chain, backend=backend, dynamic=True)
+    for n in (4, 6, 9):
+        x, w = weights(n, 3), weights(3, n)
+        have = torch.autograd.grad(compiled(x, w), [x, w])
+        torch.testing.assert_close(have, torch.autograd.grad(chain(x, w), [x, w]))
+    assert len(compiler.graphs) == 2
+
+
+def test_a_module_over_real_tensors_is_compiled_now():
+    compiler = Compiler()
+    ours = model().eval()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    call = aot.aot_module_simplified(ours, [x], compiler)
+    assert len(compiler.graphs) == 1
+    torch.testing.assert_close(call(x), ours(x))
+    call(x).sum().backward()
+    assert all(p.grad is not None for p in ours.parameters())
+
+
+def test_a_backend_under_torch_compile():
+    ours, theirs = model(), model()
+
+    def backend(gm, example_inputs):
+        return aot.aot_module_simplified(gm, example_inputs, aot.nop)
+
+    compiled = torch.compile(ours, backend=backend, dynamic=False)
+    torch.testing.assert_close(trained(compiled, ours), trained(theirs, theirs))
+
+
+# -- bad input --------------------------------------------------------------------------------------
+
+
+def gives_nothing(module, example_inputs):
+    return None
+
+
+def gives_too_few(module, example_inputs):
+    return lambda *inputs: module.forward(*inputs)[:-1]
+
+
+def gives_a_tensor(module, example_inputs):
+    return lambda *inputs: module.forward(*inputs)[0]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "what"),
+    [
+        (gives_nothing, "gives_nothing gave NoneType for the forward"),
+        (gives_too_few, "returned 1 results, not a list or tuple of"),
+        (gives_a_tensor, "returned Tensor, not a list or tuple of"),
+    ],
+)
+def test_compilers_that_do_not_fit_are_told(compiler, what):
+    with pytest.raises(UserError, match="BZ0040") as found:
+        aot.aot_function(lambda x: (x.sin(), x.cos()), compiler)(torch.ones(2))
+    assert what in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "what"),
+    [
+        (gives_nothing, "gives_nothing gave NoneType for the backward"),
+        (gives_too_few, "of the backward returned 1 results, not a list or tuple of 2"),
+    ],
+)
+def test_so_are_compilers_of_the_backward(compiler, what):
+    loss = aot.aot_function(chain, aot.nop, compiler)(weights(4, 3), weights(3, 5))
+    with pytest.raises(UserError, match="BZ0040") as found:
+        loss.backward()
+    assert what in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ({"fw_compiler": None}, "BZ0040"),
+        ({"fw_compiler": aot.nop, "bw_compiler": 3}, "BZ0040"),
+        ({"fw_compiler": aot.nop, "partition_fn": None}, "BZ0040"),
+        ({"fw_compiler": aot.nop, "partition_fn": "least"}, "BZ0041"),
+        ({"fw_compiler": aot.nop, "decompositions": {"aten.gelu": double_gelu}}, "BZ0045"),
+        ({"fw_compiler": aot.nop, "decompositions": {aten.gelu: 3}}, "BZ0045"),
+        ({"fw_compiler": aot.nop, "decompositions": [aten.gelu]}, "BZ0045"),
+        ({"fw_compiler": aot.nop, "options": {"memory_buget": 0.5}}, "BZ0003"),
+    ],
+)
+def test_words_that_cannot_be_are_refused_at_once(words, code):
+    with pytest.raises(UserError, match=code):
+        aot.aot_function(chain, **words)
+
+
+def test_what_is_not_callable_is_refused():
+    with pytest.raises(UserError, match="BZ0005"):
+        aot.aot_function(3, aot.nop)
+
+
+def test_a_result_that_is_no_tensor_is_refused():
+    with pytest.raises(UserError, match="BZ0042") as found:
+        aot.aot_function(lambda x: (x, object()), aot.nop)(torch.ones(2))
+    assert "item 1" in str(found.value)
+
+
+def test_an_argument_that_is_no_key_is_refused():
+    with pytest.raises(UserError, match="BZ0043"):
+        aot.aot_function(lambda x, s: x, aot.nop)(torch.ones(2), {1, 2})
+
+
+def test_an_exception_of_the_function_is_its_own():
+    def fails(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        aot.aot_function(fails, aot.nop)(torch.ones(2))
+
+
+def test_data_cannot_decide():
+    with pytest.raises(UserError, match="reads what a tensor holds"):
+        aot.aot_function(lambda x: x + 1 if x.sum() > 0 else x, aot.nop)(torch.ones(2))
+
+
+def test_weights_from_outside_must_be_arguments():
+    w = weights(3, 5)
+    with pytest.raises(Unsupported, match="BZ2001"):
+        aot.aot_function(lambda x: x @ w, aot.nop)(weights(4, 3))
+    constant = torch.ones(3)
+    x = torch.randn(3)
+    assert torch.equal(aot.aot_function(lambda x: x + constant, aot.nop)(x), x + 1)
+
+
+def test_partials_and_objects_are_functions_too():
+    x = torch.randn(3)
+    assert torch.equal(aot.aot_function(functools.partial(torch.add, x), aot.nop)(x), x + x)
