@@ -149,11 +149,13 @@ class _Run:
             shape = tuple(n.meta["val"].shape)
             return _Held(n, self.names.elements(term(n), shape).contiguous())
 
-        args, kwargs = torch.fx.node.map_arg(node.args, held), torch.fx.node.map_arg(node.kwargs, held)
+        args: Any = torch.fx.node.map_arg(node.args, held)
+        kwargs: Any = torch.fx.node.map_arg(node.kwargs, held)
         if node.target in (aten.as_strided.default, aten.as_strided_scatter.default):
             return _strided(*args, **kwargs)
-        plain, named = (torch.fx.node.map_aggregate(a, _Held.open) for a in (args, kwargs))
-        return node.target(*plain, **named)  # type: ignore[operator, misc]
+        plain: Any = torch.fx.node.map_aggregate(args, _Held.open)
+        named: Any = torch.fx.node.map_aggregate(kwargs, _Held.open)
+        return node.target(*plain, **named)  # type: ignore[operator]
 
     def _plain(self, value: Any, term: Callable[[Node], Term]) -> Any:
         if isinstance(value, Node):

@@ -530,6 +530,11 @@ CODES: dict[str, Code] = {
         "A decomposition gives another dtype or shape than the operator that it replaces.",
         "Please report it with the dump.",
     ),
+    "BZ9024": Code(
+        "writes that were removed wrongly",
+        "The graph without writes was found not to compute what the program with writes does (braze/aot/proof.py).",
+        "The graph runs eagerly, as captured; please report the program with its dump (BRAZE_DUMP=dir).",
+    ),
     "BZ9040": Code(
         "bad schedule",
         "The scheduler made groups or a memory plan that break a rule.",

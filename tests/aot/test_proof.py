@@ -1,0 +1,214 @@
+"""The proof that removing writes changed nothing: it holds of what is right, and fails on every graph broken on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from braze.aot import proof
+from braze.aot.functionalize import Functional, functionalize
+from braze.aot.outputs import Outputs
+from braze.aot.proof import check, observe
+from braze.aot.trace import trace
+from braze.graph.fakes import on_fakes
+from braze.support.errors import InternalError, Unsupported
+from braze.support.trace import COUNTERS
+from tests.aot.recording import compile_aot, record
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+
+class Removed:
+    """A function's graph before (as a program) and after its writes were removed."""
+
+    def __init__(self, function: Callable[..., Any], *inputs: torch.Tensor) -> None:
+        gm, made, self.mode = record(function, inputs)
+        traced = trace(gm, made, {})
+        self.graph = traced.module.graph
+        wanted = Outputs(self.graph, traced.outputs).wanted()
+        with on_fakes(self.mode):
+            self.program = observe(self.graph, wanted)
+            self.functional = functionalize(traced.module, self.mode, wanted, unite=True)
+
+    def nodes(self, target: Any) -> list[Node]:
+        return [n for n in self.graph.nodes if n.target is target]
+
+    def check(self) -> None:
+        assert self.program is not None
+        with on_fakes(self.mode):
+            check(self.program, self.graph, self.functional)
+
+    def replace(self, old: Node, new: Node) -> None:
+        """Let all readers of a node, results and contents too, take another."""
+        old.replace_all_uses_with(new)
+        latest = {k: new if v is old else v for k, v in self.functional.latest.items()}
+        mutated = [(n, new if v is old else v, c) for n, v, c in self.functional.mutated]
+        self.functional = Functional(mutated, latest, self.functional.shared)
+
+
+X, Y = torch.zeros(4, 4), torch.zeros(4, 4)
+
+
+def rows_written(x, y):
+    x[1].add_(y[0])
+    x[2].mul_(y[1])
+    return x.sum(), x[0] * 1
+
+
+def read_between(x, y):
+    before = x.clone()
+    x.add_(y)
+    between = x * 2
+    x.mul_(y)
+    return before, between
+
+
+def copied_then_written(x, y):
+    c = y.clone()
+    y.mul_(2)
+    return c, y + c
+
+
+def noise(x, y):
+    x.uniform_()
+    y.normal_()
+    return x + y
+
+
+PROGRAMS = [rows_written, read_between, copied_then_written, noise]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_what_functionalize_makes_is_proved(program):
+    Removed(program, X, Y).check()
+
+
+def test_a_lost_write_is_found():
+    made = Removed(rows_written, X, Y)
+    scatter = made.nodes(aten.select_scatter.default)[-1]
+    made.replace(scatter, scatter.args[0])
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def test_a_write_in_the_wrong_place_is_found():
+    made = Removed(rows_written, X, Y)
+    scatter = made.nodes(aten.select_scatter.default)[0]
+    scatter.args = (*scatter.args[:3], 3)
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def test_two_writes_swapped_are_found():
+    """(x + y) * y as (x * y) + y: the same operators on the same input, in another order."""
+    made = Removed(read_between, X, Y)
+    (add,), (last,) = made.nodes(aten.add.Tensor), made.nodes(aten.mul.Tensor)[1:]
+    assert last.args[0] is add
+    add.target, last.target = last.target, add.target
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def test_a_reader_that_sees_a_later_write_is_found():
+    made = Removed(read_between, X, Y)
+    (add,), (between, last) = made.nodes(aten.add.Tensor), made.nodes(aten.mul.Tensor)
+    assert between.args[0] is add
+    last.append(between)
+    between.args = (last, 2)
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def test_a_dropped_clone_whose_source_is_written_later_is_found():
+    """The published failure: the copy becomes its source, as written."""
+    made = Removed(copied_then_written, X, Y)
+    (clone,), (product,) = made.nodes(aten.clone.default), made.nodes(aten.mul.Tensor)
+    made.replace(clone, product)
+    with pytest.raises(InternalError, match="clone"):
+        made.check()
+
+
+def test_a_dropped_clone_whose_source_stays_is_no_matter():
+    made = Removed(copied_then_written, X, Y)
+    (clone,) = made.nodes(aten.clone.default)
+    made.replace(clone, clone.args[0])
+    made.check()
+
+
+def test_contents_that_do_not_reach_their_input_are_found():
+    made = Removed(copied_then_written, X, Y)
+    made.functional = Functional([], made.functional.latest)
+    with pytest.raises(InternalError, match="last contents of the input x1"):
+        made.check()
+
+
+def test_contents_that_reach_the_wrong_input_are_found():
+    made = Removed(noise, X, Y)
+    (x, a, c), (y, b, d) = made.functional.mutated
+    made.functional = Functional([(x, b, c), (y, a, d)], made.functional.latest)
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def test_draws_in_another_order_are_found():
+    """The numbers would be each other's."""
+    made = Removed(noise, X, Y)
+    (uniform,), (normal,) = made.nodes(aten.uniform.default), made.nodes(aten.normal_functional.default)
+    uniform.prepend(normal)
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def test_what_inputs_that_overlap_hold_is_proved():
+    b = torch.zeros(8)
+
+    def f(x, y):
+        x.add_(y[1:])
+        y.mul_(x.sum())
+        return x * 1, y * 1
+
+    made = Removed(f, b[:4], b[2:7])
+    assert made.functional.shared
+    made.check()
+    scatter = made.nodes(aten.slice_scatter.default)[-1]
+    made.replace(scatter, scatter.args[0])
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def counted(function: Callable[..., Any], *inputs: torch.Tensor) -> dict[str, int]:
+    """What one ahead-of-time stage counts of proofs."""
+    before = COUNTERS.copy()
+    compile_aot(function, inputs)
+    return {k: n for k, n in (COUNTERS - before).items() if k.startswith("writes_")}
+
+
+def test_large_tensors_that_nobody_writes_are_no_matter():
+    def f(big, small):
+        small.add_(1)
+        return big.exp().sum() + small.sum()
+
+    assert counted(f, torch.zeros(4000, 400), X) == {"writes_proved": 1}
+
+
+def test_large_tensors_that_are_written_are_left_unproved_and_counted():
+    assert counted(lambda big: big.add_(1).sum(), torch.zeros(4000, 400)) == {"writes_unproved_large": 1}
+
+
+def test_a_user_gets_the_graph_as_captured_and_is_told(monkeypatch):
+    made = Removed(copied_then_written, X, Y)
+    made.functional = Functional([], made.functional.latest)
+    with pytest.raises(Unsupported, match="BZ9024"), on_fakes(made.mode):
+        check(made.program, made.graph, made.functional, strict=False)
+
+
+def test_equal_names_mean_equal_elements():
+    names = proof.Names()
+    a, b = names.elements(1, (3, 2)), names.elements(2, (3, 2))
+    assert names.name(a) == 1 and names.name(b) == 2 and names.name(a.t()) not in (1, 2)
+    assert len({int(n) for n in torch.cat([a.flatten(), b.flatten()])}) == 12
+    assert names.name(torch.cat([a[:1], b[1:]])) != names.name(a)
