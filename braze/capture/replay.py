@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from braze.support.errors import BrazeError
+from braze.support.log import warn_once
 
 #: file names of generated functions start so; their frames are cut from users' tracebacks
 GENERATED = "<braze "
@@ -72,7 +73,13 @@ def run_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwarg
     if isinstance(failed, BrazeError):
         raise failed
     try:
-        return run(*args, **kwargs)
+        result = run(*args, **kwargs)
+        warn_once(
+            ("BZ6013", type(failed), str(failed)),
+            f"BZ6013: a compiled graph failed, and Python ran the call instead; each such call costs both. {type(failed).__name__}: {failed}",
+            subject="fallbacks",
+        )
+        return result
     except BaseException as error:
         at: BaseException | None = error
         while at is not None:

@@ -203,3 +203,22 @@ def test_a_script_with_two_breaks_names_both_lines(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "script.py:6 in f" in done.stdout and "script.py:8 in f" in done.stdout
     assert "2 graph breaks" in done.stdout and "cost:" in done.stdout
+
+
+def test_a_graph_that_fails_where_the_program_goes_on_is_told():
+    """The program handles what its data raise: eager's answer, and a word about what such a call costs."""
+
+    def chosen(x, i):
+        try:
+            return x[i] * 2
+        except IndexError:
+            return x * 0
+
+    x = torch.randn(4)
+    compiled = braze.compile(chosen)
+    with logged() as told:
+        assert torch.equal(compiled(x, torch.tensor([1, 2])), x[1:3] * 2)
+        assert not [m for m in told if "BZ6013" in m]
+        for _ in range(3):
+            assert torch.equal(compiled(x, torch.tensor([1, 9])), x * 0)
+    assert len([m for m in told if m.startswith("BZ6013") and "IndexError" in m]) == 1
