@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,20 +18,32 @@ MODULE_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
 NO_NAMES: Mapping[Source, str] = {}
 
 
-def rank(guard: Guard) -> int:
-    """Where a guard stands in the order: smaller is asked first."""
-    if guard.check is Check.RANGE:
-        return 9
-    if guard.check in (Check.ALIAS, Check.DISTINCT):
-        return 8
-    if guard.source is None:
-        return 0
-    root = guard.source
-    while root.parent is not None:
-        root = root.parent
-    if root.step is Step.LOCAL:
-        return 1 if root is guard.source else 2
-    return 3
+_RANGE, _RELATIONS, _LOCAL = Check.RANGE, frozenset({Check.ALIAS, Check.DISTINCT}), Step.LOCAL
+
+
+def ranked(guards: Iterable[Guard]) -> list[Guard]:
+    """Guards in the order they are checked: global state, then what the arguments are and lead to, then the rest."""
+    known: dict[Source, int] = {}
+
+    def of(source: Source) -> int:
+        """The rank of what lies below a source."""
+        found = known.get(source)
+        if found is None:
+            above = source.parent
+            found = known[source] = of(above) if above is not None else 2 if source.step is _LOCAL else 3
+        return found
+
+    def rank(guard: Guard) -> int:
+        check, source = guard.check, guard.source
+        if check is _RANGE:
+            return 9
+        if check in _RELATIONS:
+            return 8
+        if source is None:
+            return 0
+        return 1 if source.parent is None and source.step is _LOCAL else of(source)
+
+    return sorted(guards, key=rank)
 
 
 def unwrapped(source: Source) -> Any:
@@ -143,7 +155,7 @@ def value_text(value: Any) -> str:
 
 def guards_text(capture: Capture) -> str:
     """All guards, one per line, in the order they are checked."""
-    return "\n".join(guard_text(g, capture.code) for g in sorted(capture.guards, key=rank))
+    return "\n".join(guard_text(g, capture.code) for g in ranked(capture.guards))
 
 
 def place_text(origin: Origin | None) -> str:

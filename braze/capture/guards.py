@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.capture.guard_text import rank, unwrapped
+from braze.capture.guard_text import ranked, unwrapped
 from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state
 from braze.native.relation import NUMBERS, Relation, postfix
 from braze.support.record import record
 
+MISSING = native.walk.MISSING
 #: what a relation's text may call
 RELATION_NAMES = {
     "min": min,
@@ -39,6 +40,9 @@ RELATION_NAMES = {
 #: values compared by their attributes
 PARTS = {range: ("start", "stop", "step"), slice: ("start", "stop", "step"), torch.device: ("type", "index")}
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
+#: checks that the walker takes as they are
+_SIMPLE = frozenset({Check.TYPE, Check.IS, Check.LENGTH, Check.KEYS, Check.HAS_KEY, Check.ABSENT})
+_EQUAL = Check.EQUAL
 
 
 @record
@@ -74,9 +78,11 @@ class _Builder:
         self.guards: list[Guard] = []
         self.symbols: dict[str, int] = {}
         self.relations: list[tuple[str, Guard]] = []
+        #: what was read of the frame
+        self.objects: dict[Source, Any] = {}
 
     def build(self) -> GuardTable:
-        for guard in sorted(self.capture.guards, key=rank):
+        for guard in ranked(self.capture.guards):
             self._add(guard)
         for source, spec in zip(self.capture.inputs, self.capture.specs, strict=True):
             if isinstance(spec, SymbolSpec):
@@ -122,8 +128,16 @@ class _Builder:
             self.guards.append(guard)
 
     def _add(self, guard: Guard) -> None:
-        expected = guard.expected
-        match guard.check:
+        expected, check = guard.expected, guard.check
+        if check in _SIMPLE or (check is _EQUAL and type(expected) in _PLAIN):
+            source = guard.source
+            row = self.index.get(source) if source is not None else -1
+            if row is None:
+                row = self.node(source)  # type: ignore[arg-type]
+            self.checks.append((row, check._value_, expected))
+            self.guards.append(guard)
+            return
+        match check:
             case Check.TENSOR:
                 expected = self._tensor(guard)
             case Check.ALIAS:
@@ -163,13 +177,21 @@ class _Builder:
         kind = torch.nn.Parameter if spec.is_parameter else torch.Tensor
         keys = None
         if self.frame is not None and guard.source is not None:
-            real = read_source(guard.source, *self.frame)
+            real = self._read(guard.source)
             if isinstance(real, torch.Tensor):
                 kind, keys = type(real), torch_state.keys(real)
         sizes = tuple(self._extent(s, guard) for s in spec.sizes)
         strided = spec.layout is torch.strided
         strides = tuple(self._extent(s, guard) for s in spec.strides) if strided else None
         return kind, spec.dtype, spec.device, sizes, strides, spec.requires_grad, keys
+
+    def _read(self, source: Source) -> Any:
+        """The object at a source now; those above it are read once."""
+        if source not in self.objects:
+            assert self.frame is not None
+            above = self._read(source.parent) if source.parent is not None else None
+            self.objects[source] = MISSING if above is MISSING else read_step(source, above, *self.frame)
+        return self.objects[source]
 
     def _extent(self, extent: int | str, guard: Guard) -> Any:
         """A size or stride: a number, or the symbol it binds (an expression gets a symbol of its own)."""
@@ -209,11 +231,18 @@ def read_source(source: Source, function: Any, locals: Sequence[Any]) -> Any:
         chain.append(chain[-1].parent)
     value: Any = None
     for step in reversed(chain):
-        try:
-            value = native.walk.read(step.step.value, unwrapped(step), value, function, locals)
-        except (native.walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
-            return native.walk.MISSING
+        value = read_step(step, value, function, locals)
+        if value is MISSING:
+            break
     return value
+
+
+def read_step(source: Source, above: Any, function: Any, locals: Sequence[Any]) -> Any:
+    """The object at a source, given the one that it is read from, or ``native.walk.MISSING``."""
+    try:
+        return native.walk.read(source.step._value_, unwrapped(source), above, function, locals)
+    except (native.walk.Mismatch, AttributeError, LookupError, TypeError, ValueError):
+        return MISSING
 
 
 def names_in(text: str) -> set[str]:

@@ -13,7 +13,7 @@ from braze.capture.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
 from braze.capture.pending import break_state
-from braze.capture.records import Capture, Check, GraphBreak, Guard, ShapeRelation
+from braze.capture.records import Capture, Check, GraphBreak, Guard, ShapeRelation, text_of
 from braze.capture.sources import Node
 from braze.capture.values import UnknownText
 from braze.graph.captured import Captured
@@ -88,14 +88,15 @@ def finish(
         inputs = [
             (node, place) for node, place in inputs if node in table.kept and place in t.symbolic_places
         ]
+    texts: dict[Any, str] = {}
     for node, place in inputs:
-        node.meta["source"] = str(place.source)
+        node.meta["source"] = text_of(place.source, texts)
     return Capture(
         code=t.function.__code__,
         name=t.function.__qualname__,
         graph=module,
         inputs=tuple(place.source for _, place in inputs),
-        specs=tuple(spec(place.value) for _, place in inputs),
+        specs=tuple([spec(t, place.value) for _, place in inputs]),
         guards=tuple(guards(t)),
         recipes=tuple(table.recipes),
         effects=tuple(effects),
@@ -134,10 +135,11 @@ def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
     return decoded.origin(at)
 
 
-def spec(value: Any) -> Any:
+def spec(t: Tracer, value: Any) -> Any:
     """An input's metadata."""
     if isinstance(value, torch.Tensor):
-        return spec_of(value)
+        made = t.specs[id(value)] = spec_of(value)
+        return made
     kind = FloatSpec if isinstance(value, torch.SymFloat) else SymbolSpec
     return kind(str(value.node.expr), value.node.hint)
 
@@ -150,9 +152,10 @@ def guards(t: Tracer) -> list[Guard]:
     for place in t.symbolic_places:
         if isinstance(place.value, torch.SymFloat) and t.mode.name_of(place.value) in settled:
             place.guards.append((Check.EQUAL, place.real))
-    seen: set[int] = set()
+    seen: set[Node] = set()
     for node in t.tree.order:
-        emit(t, node, found, seen)
+        if node not in seen:
+            emit(t, node, found, seen)
     sources = [n.source for n in t.tree.inputs]
     if len(sources) > 1:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
@@ -170,31 +173,39 @@ def guards(t: Tracer) -> list[Guard]:
     return found
 
 
-def as_read(node: Node) -> TensorSpec:
+def as_read(t: Tracer, node: Node) -> TensorSpec:
     """A tensor's metadata before the program changed it."""
-    spec = spec_of(node.value)
+    spec = t.specs.get(id(node.value)) or spec_of(node.value)
     if spec.requires_grad is not node.real.requires_grad:  # by requires_grad_ in the trace
         spec = dataclasses.replace(spec, requires_grad=node.real.requires_grad)
     return spec
 
 
-def emit(t: Tracer, node: Node, found: list[Guard], seen: set[int]) -> None:
+def emit(t: Tracer, node: Node, found: list[Guard], seen: set[Node]) -> None:
     """One node's guards, once."""
-    if id(node) in seen:
+    if node in seen:
         return
-    seen.add(id(node))
-    if node.parent is not None:
-        emit(t, node.parent, found, seen)
-    where = node.origin[0].origin(node.origin[1]) if node.origin is not None else None
+    seen.add(node)
+    parent = node.parent
+    if parent is not None and parent not in seen:
+        emit(t, parent, found, seen)
+    here, source = node.origin, node.source
+    where = here[0].origin(here[1]) if here is not None else None
+    alias = False
     for check, expected in node.guards:
-        value = expected.source if check is Check.ALIAS else expected
-        found.append(Guard(node.source, check, value, where))
+        if check is ALIAS:
+            alias, expected = True, expected.source
+        found.append(Guard(source, check, expected, where))
     if (
-        isinstance(node.real, torch.Tensor)
+        not alias
         and isinstance(node.value, torch.Tensor)
+        and isinstance(node.real, torch.Tensor)
         and id(node.real) not in t.unfaked
-        and not any(c is Check.ALIAS for c, _ in node.guards)
     ):
-        found.append(Guard(node.source, Check.TENSOR, as_read(node), where))
+        found.append(Guard(source, Check.TENSOR, as_read(t, node), where))
     if node.absent:
-        found.append(Guard(node.source, Check.ABSENT, tuple(node.absent), where))
+        found.append(Guard(source, Check.ABSENT, tuple(node.absent), where))
+
+
+#: members of enumerations are looked up by Python code
+ALIAS = Check.ALIAS

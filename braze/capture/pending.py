@@ -17,13 +17,19 @@ from braze.capture.opcodes.control import AFTER_FOR
 from braze.capture.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
 from braze.capture.records import BreakKind, FrameState, GraphBreak
 from braze.capture.values import NULL
-from braze.support.codes import CODES
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
 #: kind, operands as values, detail, size of the stack that is left, whether a result is pushed
 Pending = tuple[BreakKind, list[Any], Any, int, int]
+
+
+def remedy_of(code: str) -> str:
+    """What a code's page says to do."""
+    from braze.support.codes import CODES  # a long table, which captures without breaks need not load
+
+    return CODES[code].remedy
 
 
 def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
@@ -58,7 +64,7 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
         detail=detail,
         code=code,
         reason=signal.reason if signal is not None else "the trace was asked to stop here",
-        hints=(signal.hints if signal is not None else ()) or (CODES[code].remedy,),
+        hints=(signal.hints if signal is not None else ()) or (remedy_of(code),),
         origin=trail[-1],
         trail=trail,
         frames=tuple(states),

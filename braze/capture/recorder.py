@@ -24,7 +24,7 @@ from braze.capture import identities, overloads, sizes, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
-from braze.graph import probe
+from braze.graph import probe, quick
 from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import TENSOR_BASE, UNDECIDED, disable_functions, size_oblivious
 
@@ -111,16 +111,12 @@ class Recorder:
             name = f"{stem}__{taken}"  # the argument's name is the target, which graphs do not keep unique
         self.stems[stem] = taken + 1
         anchor = self.placeholders[-1][0] if self.placeholders else None
+        first = next(iter(self.graph.nodes), None) if anchor is None else None
+        node = self.graph.create_node("placeholder", name, (), {}, name=name)
         if anchor is not None:
-            with self.graph.inserting_after(anchor):
-                node = self.graph.create_node("placeholder", name, (), {}, name=name)
-        else:
-            first = next(iter(self.graph.nodes), None)
-            if first is None:
-                node = self.graph.create_node("placeholder", name, (), {}, name=name)
-            else:
-                with self.graph.inserting_before(first):
-                    node = self.graph.create_node("placeholder", name, (), {}, name=name)
+            anchor.append(node)
+        elif first is not None:
+            first.prepend(node)
         node.meta["val"] = fake
         node.meta["role"] = "parameter" if self.t.is_model_state(place) else "user"
         if isinstance(place.real, torch.Tensor):
@@ -269,13 +265,9 @@ class Recorder:
         return result
 
     def add_node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
-        """A node of the graph. Its arguments come after its making, which else would search them for symbols."""
+        """A node of the graph."""
         name = node_name(target if isinstance(target, str) else target.__name__)
-        node = self.graph.create_node(op, target, (), {}, name)
-        node.args = args
-        if kwargs:
-            node.kwargs = kwargs
-        return node
+        return quick.add_call(self.graph, op, target, args, kwargs, name)
 
     def forget(self, value: Any) -> None:
         """Take back the call whose result this is: nothing uses it."""
@@ -458,6 +450,9 @@ def translate(recorder: Recorder, error: Exception, name: str) -> None:
         graph_break("BZ1013", f"{name} cannot run on fake tensors: {error}")
 
 
+_NO_LETTER = re.compile(r"\W")
+
+
 def readable(place: Any, names: tuple[str, ...]) -> str:
     """A graph-input name from where it comes from."""
     parts: list[str] = []
@@ -468,6 +463,5 @@ def readable(place: Any, names: tuple[str, ...]) -> str:
         elif isinstance(at.key, str | int) and at.key not in ("_parameters", "_modules", "_buffers"):
             parts.append(str(at.key))
         at = at.parent
-    text = "_".join(reversed(parts)) or "input"
-    text = "".join(c if c.isalnum() or c == "_" else "_" for c in text).lower()
+    text = _NO_LETTER.sub("_", "_".join(reversed(parts)) or "input").lower()
     return text if text[0].isalpha() else f"arg_{text}"

@@ -66,26 +66,38 @@ class Source:
     parent: Source | None = None
 
     def __str__(self) -> str:
-        at = str(self.parent) if self.parent is not None else ""
-        match self.step:
-            case Step.LOCAL:
-                return f"L[{self.key}]"
-            case Step.GLOBAL:
-                return f"G[{self.key!r}]"
-            case Step.CELL:
-                return f"C[{self.key}]"
-            case Step.ATTR:
-                return f"{at}.{self.key}"
-            case Step.DICT:
-                return f"{at}.__dict__[{self.key!r}]"
-            case Step.ITEM:
-                return f"{at}[{self.key!r}]"
-            case Step.TYPE:
-                return f"type({at})"
-            case _:
-                return f"{at}.<{self.step.value} {self.key}>" if at else f"<{self.step.value} {self.key}>"
+        return text_of(self, {})
 
     __repr__ = __str__
+
+
+def text_of(source: Source, known: dict[Source, str]) -> str:
+    """A source as text; ``known`` remembers those above it."""
+    found = known.get(source)
+    if found is None:
+        at = text_of(source.parent, known) if source.parent is not None else ""
+        found = known[source] = _below(at, source.step, source.key)
+    return found
+
+
+def _below(at: str, step: Step, key: Any) -> str:
+    match step:
+        case Step.DICT:
+            return f"{at}.__dict__[{key!r}]"
+        case Step.ITEM:
+            return f"{at}[{key!r}]"
+        case Step.ATTR:
+            return f"{at}.{key}"
+        case Step.LOCAL:
+            return f"L[{key}]"
+        case Step.GLOBAL:
+            return f"G[{key!r}]"
+        case Step.CELL:
+            return f"C[{key}]"
+        case Step.TYPE:
+            return f"type({at})"
+        case _:
+            return f"{at}.<{step.value} {key}>" if at else f"<{step.value} {key}>"
 
 
 class Check(enum.Enum):

@@ -128,6 +128,8 @@ class Tracer:
         self.draws: list[tuple[Draw, Any, Any]] = []
         #: lru_cache'd functions called in this trace: results by arguments
         self.caches: dict[Any, Any] = {}
+        #: metadata of the graph's inputs, by identity of the fake
+        self.specs: dict[int, Any] = {}
         self.break_at: BreakSignal | None = None
         #: the last exception that left a frame, and where it was raised
         self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())

@@ -35,6 +35,7 @@ _FLOATS_ONLY = frozenset(
 )
 _NOT_BOOL = frozenset(
     {
+        "abs",
         "neg",
         "sub",
         "rsub",
@@ -97,6 +98,12 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     dtype = _promoted(operands)
     if dtype.is_complex or (name in _NOT_BOOL and dtype is torch.bool):
+        return NotImplemented
+    if name in ("sub", "rsub") and any(
+        a.dtype is torch.bool if isinstance(a, TENSORS) else type(a) is bool for a in operands
+    ):
+        return NotImplemented
+    if name.startswith("bitwise") and dtype.is_floating_point:
         return NotImplemented
     if name in _FLOATS_ONLY and (not dtype.is_floating_point or any(t.dtype is not dtype for t in tensors)):
         return NotImplemented

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import metadata, torch_compat
+from braze.graph import direct, metadata, quick, torch_compat
 from braze.graph.ground import Ground
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.specs import SymbolSpec, TensorSpec
@@ -40,6 +40,14 @@ class _Dispatch(FakeTensorMode):
     symbolic_memos: dict[int, dict[Any, Any]]
     #: how many operators that write have come by
     writes = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        quick.mode_constructor()(self, *args, **kwargs)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would have each operator switch Dynamo off; capture has it off for as long as it runs."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and not self.in_kernel_invocation:
@@ -277,10 +285,21 @@ class FakeMode:
         if found is not MISS:
             return found
         before = self.dispatch.writes
-        result = self._call(func, args, kwargs)
+        result = (
+            self._call(func, args, kwargs) if type(key) is OfTrace else self._direct(key, func, args, kwargs)
+        )
         effect = self.dispatch.writes != before or _has_effect(func, result)
         _functions.store(self.dispatch, key, args, kwargs, result, mutates=effect)
         return result
+
+    def _direct(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with static sizes, past the dispatcher where that is known to be the same."""
+        _, (_, inference, _, autocast), *_ = key
+        if not inference and not autocast:
+            found = direct.result_of(self.dispatch, func, args, kwargs)
+            if found is not metadata.MISS:
+                return found
+        return self._call(func, args, kwargs)
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call itself; where C++ would make numbers of symbolic sizes, by way of Python's composites."""

@@ -113,7 +113,7 @@ def _default_device() -> Any:
 
 
 def _add_all(parts: list[Any], mode: Any, values: Any) -> bool:
-    return all(_add(parts, mode, value) for value in values)
+    return False not in [_add(parts, mode, value) for value in values]  # a generator would be slower
 
 
 def _add(parts: list[Any], mode: Any, value: Any) -> bool:

@@ -284,3 +284,18 @@ def _as_fakes(mode: Any, value: Any, device: torch.device, pairs: list[tuple[tor
 
 def _elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     return elementwise(func, args, kwargs)
+
+
+def on_meta(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What a function gives whose kernels for the meta device are in C++: run on plain meta tensors, or MISS."""
+    pairs: list[tuple[torch.Tensor, Any]] = []
+    device = _common_device(func, args, kwargs)
+    if device is None:
+        return MISS
+    try:
+        with torch_compat.outside_modes(), torch_compat.BelowAutograd():
+            plain = _on_meta(tuple(args), pairs)
+            result = func(*plain, **{k: _on_meta(v, pairs) for k, v in kwargs.items()})
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return MISS  # the usual way raises what the user should see
+    return _as_fakes(mode, result, device, pairs)

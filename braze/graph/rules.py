@@ -345,7 +345,7 @@ def _index(x: Tensor, indices: Sequence[Any]) -> Any:
         return NotImplemented
     if (
         any(i.dtype is not torch.int64 or not i.is_contiguous() for i in given)
-        or not x.is_contiguous()
+        or not (x.is_contiguous() or len(given) == x.dim())  # the strides of what is indexed do not show
         or 0 in x.shape
     ):
         return NotImplemented

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,18 +12,38 @@ from braze.native import calibrate, walk
 STATES = {name: number for number, name in enumerate(calibrate.STATE_SYMBOLS)}
 _COMPARABLE = (int, float, complex, str, bytes, bool, type(None), type(...))
 _THROUGH_PYTHON = (-1, 0, ())
+#: steps from a parent, and what is surely right to expect of an object
+_BELOW = walk.STEPS - walk.ROOTS
+_EXPECTED = {
+    "type": frozenset({type}),
+    "is": frozenset({type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType}),
+    "equal": frozenset(_COMPARABLE),
+    "length": frozenset({int}),
+    **dict.fromkeys(("keys", "absent", "has_key"), frozenset({tuple})),
+}
 
 
 def normalise(
     nodes: Sequence[Any], checks: Sequence[Any], inputs: Sequence[int], symbols: int
 ) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[int, ...]]:
     """The program as tuples with plain words; ValueError or TypeError, naming the row, if malformed."""
-    plain_nodes = tuple((parent, walk.plain(step), key) for parent, step, key in nodes)
-    plain_checks = tuple((node, walk.plain(check), expected) for node, check, expected in checks)
+    plain_nodes = tuple(
+        [row if type(row[1]) is str else (row[0], walk.plain(row[1]), row[2]) for row in nodes]
+    )
+    plain_checks = tuple(
+        [row if type(row[1]) is str else (row[0], walk.plain(row[1]), row[2]) for row in checks]
+    )
     for index, (parent, step, key) in enumerate(plain_nodes):
-        _verify_node(index, parent, step, key)
+        if (
+            not 0 <= parent < index
+            or step not in _BELOW
+            or type(key) is not walk.KEY_TYPES.get(step, type(key))
+        ):
+            _verify_node(index, parent, step, key)
+    count = len(nodes)
     for index, (node, check, expected) in enumerate(plain_checks):
-        _verify_check(index, node, check, expected, len(nodes), symbols)
+        if not 0 <= node < count or type(expected) not in _EXPECTED.get(check, ()):
+            _verify_check(index, node, check, expected, count, symbols)
     for node in inputs:
         if not 0 <= node < len(nodes):
             raise ValueError(f"input: no node {node}")
