@@ -54,6 +54,8 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     if type(a) in SAFE and type(b) in SAFE:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t, function, a, b)
+        if type(a) is torch.SymInt or type(b) is torch.SymInt:
+            return t.mode.ground.combined(function, a, number(b) if type(a) is str else b)
         return function(a, number(b) if type(a) is str else b)
     names = METHODS[function]
     for name in names[:-1]:

@@ -1,20 +1,23 @@
 """Symbolic sizes that metadata rules may compute with: what they say of them holds for all sizes, or they do not say it.
 
-An :class:`Extent` is a size with its expression. Two are equal where their expressions are, and a comparison with a number is
-told by the least value that the expression can take; what neither tells raises :class:`Undecided`, and the
-operator goes PyTorch's way, which asks and guards. A :class:`Geometry` stands for a tensor of such sizes in the rules of
+An :class:`Extent` is a size as an expression of ours. Two are equal where their expressions are, and a comparison is told
+by the least and greatest value that the difference can take; what neither tells raises :class:`Undecided`, and the operator goes PyTorch's way, which asks and guards. A :class:`Geometry` stands for a tensor of such sizes in the rules of
 ``rules.py``, ``elementwise.py`` and ``view_rules.py``. No guard and no simplification comes of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph.ground import Ground
+from braze.support import trace
+from braze.symbolic.expr import Expr, as_expr
+from braze.symbolic.flat import exact_quotient, flat
 
 
 class Undecided(Exception):
@@ -24,50 +27,70 @@ class Undecided(Exception):
 class Extent:
     """A symbolic size."""
 
-    __slots__ = ("expr", "known", "size")
+    __slots__ = ("form", "ground", "made")
 
-    def __init__(self, size: torch.SymInt, known: dict[Any, int | None]) -> None:
-        self.size = size
-        self.expr = size.node.expr
-        #: the least values found so far, by expression
-        self.known = known
+    def __init__(self, form: Expr, ground: Ground, made: Any = None) -> None:
+        self.form = form
+        self.ground = ground
+        #: the torch.SymInt, where there is one already
+        self.made = made
 
     @property
-    def least(self) -> int:
-        """No value of it is below this."""
-        found = self.known.get(self.expr, self)
-        if found is self:
-            found = self.known[self.expr] = _least(self.expr, torch_compat.ranges(self.size.node.shape_env))
-        if found is None:
-            raise Undecided(f"how small {self.expr} may be")
-        return found  # type: ignore[return-value]
+    def size(self) -> Any:
+        """As PyTorch has it."""
+        return self.ground.number(self.form) if self.made is None else self.made
 
     def __hash__(self) -> int:
-        return hash(self.expr)
+        return hash(self.form)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is Extent:
-            if self.expr is other.expr or self.expr == other.expr:
+            if self.form is other.form:
                 return True
-        elif type(other) is int and self.least > other:
+            low, high = self.ground.difference(self.form, other.form).bounds()
+            if low == 0 == high:
+                return True
+            if (low is not None and low > 0) or (high is not None and high < 0):
+                return False
+        elif type(other) is int:
+            low, high = self.form.bounds()
+            if (low is not None and low > other) or (high is not None and high < other):
+                return False
+        else:
             return False
-        raise Undecided(f"{self.expr} == {other}")
+        return self._asked(operator.eq, other)
 
     def __lt__(self, other: Any) -> bool:
-        if type(other) is Extent:
-            if self.expr == other.expr:
-                return False
-        elif self.least >= other:
+        low, high = self._beyond(other)
+        if low is not None and low >= 0:
             return False
-        raise Undecided(f"{self.expr} < {other}")
+        if high is not None and high < 0:
+            return True
+        return self._asked(operator.lt, other)
 
     def __gt__(self, other: Any) -> bool:
-        if type(other) is Extent:
-            if self.expr == other.expr:
-                return False
-        elif self.least > other:
+        low, high = self._beyond(other)
+        if low is not None and low > 0:
             return True
-        raise Undecided(f"{self.expr} > {other}")
+        if high is not None and high <= 0:
+            return False
+        return self._asked(operator.gt, other)
+
+    def _asked(self, question: Callable[[Any, Any], Any], other: Any) -> bool:
+        """PyTorch's answer, which holds from here on; where that may be."""
+        if not self.ground.asking:
+            raise Undecided(f"{question.__name__}({self.form}, {other})")
+        trace.count("sizes_asked")
+        return bool(question(self.size, _plain(other)))
+
+    def _beyond(self, other: Any) -> tuple[int | None, int | None]:
+        """Bounds of how much greater it is."""
+        if type(other) is int:
+            low, high = self.form.bounds()
+            return None if low is None else low - other, None if high is None else high - other
+        if self.form is other.form:
+            return 0, 0
+        return self.ground.difference(self.form, other.form).bounds()
 
     def __le__(self, other: Any) -> bool:
         return not self > other
@@ -79,64 +102,57 @@ class Extent:
         return self > 0
 
     def __add__(self, other: Any) -> Any:
-        return self._made(self.size + _plain(other))
+        return self._with(self.form + _form(other))
 
     def __sub__(self, other: Any) -> Any:
-        return self._made(self.size - _plain(other))
+        return self._with(self.form - _form(other))
 
     def __mul__(self, other: Any) -> Any:
         if type(other) is int and other == 1:
             return self
-        return self._made(self.size * _plain(other))
+        return self._with(self.form * _form(other))
 
     def __floordiv__(self, other: Any) -> Any:
         if type(other) is int and other == 1:
             return self
-        return self._made(self.size // _plain(other))
+        if not other > 0:
+            raise Undecided(f"whether {other} is above 0")
+        return self._with(self.form // _form(other))
 
     def __rsub__(self, other: Any) -> Any:
-        return self._made(other - self.size)
+        return self._with(_form(other) - self.form)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
-    def _made(self, size: Any) -> Any:
-        return extent(size, self.known)
+    def _with(self, form: Expr) -> Any:
+        form = flat(form, self.ground.residues)
+        return form.value if form.value is not None else Extent(form, self.ground)
 
 
-def extent(size: Any, known: dict[Any, int | None]) -> Any:
+def extent(size: Any, ground: Ground) -> Any:
     """A size for rules: an int, or an Extent."""
     if type(size) is int:
         return size
-    number = size.node.maybe_as_int()
-    return Extent(size, known) if number is None else number
+    form = ground.form(size)
+    if form is None:
+        raise Undecided(f"what {size} is")
+    return Extent(form, ground) if form.value is None else form.value
+
+
+def divided(total: Any, by: Any) -> Any:
+    """The quotient of two sizes where one divides the other at all sizes; else None."""
+    ground = total.ground if type(total) is Extent else by.ground
+    found = exact_quotient(as_expr(_form(total)), as_expr(_form(by)))
+    return None if found is None else found.value if found.value is not None else Extent(found, ground)
 
 
 def _plain(value: Any) -> Any:
     return value.size if type(value) is Extent else value
 
 
-def _least(expr: Any, ranges: dict[Any, Any]) -> int | None:
-    """A lower bound of an expression over symbols, or None."""
-    if expr.is_Integer:
-        return int(expr)
-    if expr.is_Symbol:
-        bounds = ranges.get(expr)
-        return int(bounds.lower) if bounds is not None and bounds.lower.is_Integer else None
-    parts = [_least(part, ranges) for part in expr.args]
-    known = [part for part in parts if part is not None]
-    name = type(expr).__name__
-    if name == "Max" and known:
-        return max(known)
-    if len(known) < len(parts):
-        return None
-    if expr.is_Add:
-        return sum(known)
-    if expr.is_Mul:
-        return math.prod(known) if min(known) >= 0 else None
-    if name in ("FloorDiv", "CleanDiv") and expr.args[1].is_Integer and known[1] > 0:
-        return known[0] // known[1]
-    return None
+def _form(value: Any) -> Any:
+    return value.form if type(value) is Extent else value
 
 
 class Geometry:
@@ -203,9 +219,9 @@ class Geometry:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two sizes are written alike."""
+    """Whether two sizes are known to be one."""
     if type(a) is Extent and type(b) is Extent:
-        return bool(a.expr is b.expr or a.expr == b.expr)
+        return a.form is b.form or a.ground.difference(a.form, b.form).value == 0
     return type(a) is type(b) and bool(a == b)
 
 
@@ -216,8 +232,8 @@ def row_major(shape: Sequence[Any]) -> tuple[Any, ...]:
     for size in reversed(shape):
         made.append(step)
         if not (type(size) is int and size <= 1):
-            if type(size) is Extent and size.least < 1:
-                raise Undecided(f"whether {size.expr} is 0")
+            if size < 1:
+                raise Undecided(f"a stride beside {size.form} elements")
             step = size * step
     return tuple(reversed(made))
 

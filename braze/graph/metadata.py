@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.graph import torch_compat
 from braze.graph.elementwise import elementwise, entry_of
 from braze.graph.extents import Extent, Geometry, Undecided, extent
+from braze.graph.ground import Ground
 from braze.graph.rules import CPU_ONLY, FACTORIES, RULES
 from braze.graph.view_rules import VIEWS
 
@@ -84,10 +85,10 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return _as_fakes(mode, result, device, pairs)
 
 
-def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], least: dict[Any, Any]) -> Any:
-    """As ``result_of`` for symbolic sizes, by rules that hold for all sizes and ask nothing of them, or MISS.
+def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], ground: Ground) -> Any:
+    """As ``result_of`` for symbolic sizes, by rules that hold for all sizes, or MISS.
 
-    ``least`` remembers the lower bounds of expressions.
+    Where a rule needs to know what not all sizes share, it is asked once, and a guard keeps the answer.
     """
     target = None
     if func._schema.is_mutable:
@@ -103,22 +104,41 @@ def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], 
     device = _common_device(func, args, kwargs)
     if device is None or (func in FACTORIES and not _plain_factory(kwargs)):
         return MISS
+    call = functools.partial(_by_rule, mode, rule, args, kwargs, target, device, ground)
     try:
-        made = {
-            k: _geometry(v, least) for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")
-        }
-        result = rule(*_geometry(tuple(args), least), **made)
-        if result is NotImplemented:
-            return MISS
-        if target is not None:
-            same = result.shape == _geometry(target, least).shape and torch.can_cast(
-                result.dtype, target.dtype
-            )
-            return target if same else MISS
-        with torch_compat.outside_modes():
-            return _symbolic_fakes(mode, result, device)
-    except (Undecided, RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError):
-        return MISS  # the usual way asks and guards, or raises what the user should see
+        return call()
+    except Undecided:
+        pass
+    except _FAILURES:
+        return MISS  # the usual way raises what the user should see
+    ground.asking = True
+    try:
+        return call()
+    except (Undecided, *_FAILURES):
+        return MISS
+    finally:
+        ground.asking = False
+
+
+_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
+
+
+def _by_rule(
+    mode: Any, rule: Any, args: Any, kwargs: dict[str, Any], target: Any, device: Any, ground: Ground
+) -> Any:
+    """The result of a rule on symbolic sizes; for an operator that writes, its target."""
+    ground.refresh()
+    options = {
+        k: _geometry(v, ground) for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")
+    }
+    result = rule(*_geometry(tuple(args), ground), **options)
+    if result is NotImplemented:
+        return MISS
+    if target is not None:
+        same = result.shape == _geometry(target, ground).shape
+        return target if same and torch.can_cast(result.dtype, target.dtype) else MISS
+    with torch_compat.outside_modes():
+        return _symbolic_fakes(mode, result, device)
 
 
 def _common_device(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -149,21 +169,21 @@ def _plain_factory(options: dict[str, Any]) -> bool:
     )
 
 
-def _geometry(value: Any, least: dict[Any, Any]) -> Any:
+def _geometry(value: Any, ground: Ground) -> Any:
     """A call's argument as rules with symbolic sizes take it."""
     if isinstance(value, FakeTensor):
         made = Geometry(
             value.dtype,
-            [extent(n, least) for n in value.shape],
-            [extent(n, least) for n in value.stride()],
+            [extent(n, ground) for n in value.shape],
+            [extent(n, ground) for n in value.stride()],
             value,
         )
-        made.offset = extent(value.storage_offset(), least)
+        made.offset = extent(value.storage_offset(), ground)
         return made
     if type(value) is torch.SymInt:
-        return extent(value, least)
+        return extent(value, ground)
     if type(value) in (tuple, list, torch.Size):
-        return [_geometry(v, least) for v in value]
+        return [_geometry(v, ground) for v in value]
     return value
 
 

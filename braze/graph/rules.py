@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from braze.graph.elementwise import allocated, broadcast, where
-from braze.graph.extents import Extent, Geometry, is_symbolic
+from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -171,6 +171,11 @@ def _flash_attention(
     if q.dim() != 4 or q.shape[-1] != v.shape[-1]:
         return NotImplemented
     batch, heads, length, _ = q.shape
+    if is_symbolic(q.shape) and attn_mask is not None:
+        whole = (batch, heads, length, k.shape[2])
+        given = attn_mask.shape
+        if any(n != 1 and n != m for n, m in zip(reversed(given), reversed(whole))):
+            return NotImplemented
     narrow = q.dtype in (torch.float16, torch.bfloat16)
     statistics = _new([batch, length, heads], torch.float32 if narrow else q.dtype)
     return allocated([q], q.dtype), statistics.transpose(1, 2)
@@ -304,8 +309,7 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     if first.dim() in _CHANNELS_LAST and any(map(suggests_channels_last, tensors)):
         return NotImplemented
     dim %= first.dim()
-    rests = {(*t.shape[:dim], *t.shape[dim + 1 :]) for t in tensors}
-    if len(rests) > 1:
+    if any(n != m for t in tensors[1:] for d, (n, m) in enumerate(zip(t.shape, first.shape)) if d != dim):
         return NotImplemented
     sizes = list(first.shape)
     sizes[dim] = sum(t.shape[dim] for t in tensors)
@@ -313,6 +317,20 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
 
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """Two slices put together, dimension by dimension."""
+    if not dims or not x.is_contiguous() or suggests_channels_last(x) or 0 in x.shape:
+        return NotImplemented
+    return _new(x.shape, x.dtype) if len(_kept_dims(x, dims)) == len(shifts) else NotImplemented
+
+
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    """A row-major copy that is then written to."""
+    if mask.dtype is not torch.bool or (isinstance(value, TENSORS) and value.dim()):
+        return NotImplemented
+    return _new(broadcast([x.shape, mask.shape]), x.dtype)
 
 
 def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
@@ -480,6 +498,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool2d,
     aten.constant_pad_nd.default: _pad,
     aten._fft_r2c.default: _fft_r2c,
+    aten.roll.default: _roll,
+    aten.masked_fill.Scalar: _masked_fill,
+    aten.masked_fill.Tensor: _masked_fill,
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -337,7 +337,8 @@ def _symbolic_shapes() -> Any:
             # what the first ShapeEnv would import
             importlib.import_module("torch.fx.experimental.validator")
     if postponed and hasattr(module, "uninteresting_files"):
-        module.uninteresting_files = _own_files  # type: ignore[attr-defined]
+        # of files that a size guard's stack trace need not show
+        module.uninteresting_files = set  # type: ignore[attr-defined]
     return module
 
 
@@ -347,19 +348,13 @@ def _stand_ins() -> Iterator[None]:
     errors, utils = ModuleType(f"{DYNAMO}.exc"), ModuleType(f"{DYNAMO}.utils")
     errors.__dict__["TorchDynamoException"] = type("TorchDynamoException", (RuntimeError,), {})
     utils.__dict__["dynamo_timed"] = lambda *args, **kwargs: contextlib.nullcontext()
-    for module in (errors, utils):
-        sys.modules[module.__name__] = module
+    sys.modules.update({module.__name__: module for module in (errors, utils)})
     try:
         yield
     finally:
         for module in (errors, utils):
             if sys.modules.get(module.__name__) is module:
                 del sys.modules[module.__name__]
-
-
-def _own_files() -> set[str]:
-    """Files that a size guard's stack trace need not show."""
-    return set()
 
 
 @functools.cache
@@ -560,6 +555,14 @@ def watch_specialisation(env: Any, seen: Any) -> None:
     env.evaluate_expr, env._set_replacement = evaluating, replacing
 
 
+@functools.cache
+def sympy_words() -> Any:
+    """The classes that size expressions are written in (imports SymPy)."""
+    sympy, own = map(importlib.import_module, ("sympy", "torch.utils._sympy.functions"))
+    names = ("Integer", "Add", "Mul", "true", "false"), ("FloorDiv", "Mod", "PythonMod", "Max", "Min")
+    return SimpleNamespace(**{n: getattr(m, n) for m, each in zip((sympy, own), names) for n in each})
+
+
 def ranges(env: Any) -> dict[Any, Any]:
     """symbol -> the values that it may take."""
     return env.var_to_range  # type: ignore[no-any-return]
@@ -594,3 +597,30 @@ SYMBOLIC_MATH = {
     for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
     if hasattr(torch, f"_sym_{name}")
 }
+
+
+def is_held_once(tensor: torch.Tensor) -> bool:
+    """Whether one variable of the caller is all that holds a tensor, and the tensor all that holds its memory.
+
+    Autograd holds what a retained graph saves, hooks may hold what is saved, and views hold memory: then no.
+    """
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or _holders(tensor) != _holders_of_one():
+        return False
+    return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _holders(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """References of Python's to the tensor object, of C++ to the tensor, and of either to its memory."""
+    storage = tensor.untyped_storage()
+    return sys.getrefcount(tensor), tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+
+
+@functools.cache
+def _holders_of_one() -> tuple[int, int, int]:
+    """What ``_holders`` says of a tensor that one variable holds, two calls up."""
+    tensor = torch.empty(1)
+    return _same_depth(tensor)
+
+
+def _same_depth(tensor: torch.Tensor) -> tuple[int, int, int]:
+    return _holders(tensor)

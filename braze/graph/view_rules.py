@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.extents import Extent, Geometry, Undecided, row_major, same
+from braze.graph.extents import Extent, Geometry, Undecided, divided, same
 
 aten = torch.ops.aten
 #: what a slice to the end is given as
@@ -60,7 +60,7 @@ def _select(x: Geometry, dim: int, index: Any) -> Any:
 def _slice(x: Geometry, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     dim = _dim(x, dim)
     size = x.shape[dim]
-    if type(step) is not int or step != 1:
+    if type(step) is not int or step < 1:
         return NotImplemented
     start = 0 if start is None else start
     if type(start) is int and start < 0:
@@ -68,21 +68,19 @@ def _slice(x: Geometry, dim: int = 0, start: Any = None, end: Any = None, step: 
     whole = end is None or (type(end) is int and end == END)
     if whole or (type(end) is Extent and same(end, size)):
         end = size
-    elif type(end) is int:
-        if end < 0:
-            end = size + end
-        elif type(size) is int:
-            end = min(end, size)
-        elif end > size.least:
-            raise Undecided("whether a slice ends within its dim")
-    else:
-        raise Undecided("whether a slice ends within its dim")
-    if type(start) is not int or start > end:
+    elif type(end) is int and end < 0:
+        end = size + end
+    elif end > size:
+        end = size
+    if start > end:
         raise Undecided("whether a slice starts within its dim")
-    length = end - start if start else end
-    return x.view(
-        [*x.shape[:dim], length, *x.shape[dim + 1 :]], x.strides, start * x.strides[dim] if start else 0
-    )
+    length = end - start if not (type(start) is int and start == 0) else end
+    strides = list(x.strides)
+    if step > 1:
+        length = (length + (step - 1)) // step
+        strides[dim] = strides[dim] * step
+    offset = 0 if type(start) is int and start == 0 else start * x.strides[dim]
+    return x.view([*x.shape[:dim], length, *x.shape[dim + 1 :]], strides, offset)
 
 
 def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any:
@@ -115,41 +113,56 @@ def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any
 
 
 def _view(x: Geometry, sizes: Sequence[Any]) -> Any:
-    """Of a row-major tensor, or one whose last dims stay as they are."""
+    """Each run of dims that lie in memory as one becomes some of the new dims."""
     shape = list(sizes)
-    kept = 0
-    while kept < min(len(shape), x.dim()) and same(shape[len(shape) - 1 - kept], x.shape[x.dim() - 1 - kept]):
-        kept += 1
-    if kept == len(shape) == x.dim():
-        return x.view(shape, x.strides)
-    if not x.is_contiguous():
-        return NotImplemented
     holes = [d for d, n in enumerate(shape) if type(n) is int and n == -1]
-    total = math.prod(x.shape)
+    if any(n < 1 for n in x.shape):
+        return NotImplemented
     if holes:
-        given = math.prod(n for d, n in enumerate(shape) if d not in holes)
-        if len(holes) > 1 or (type(given) is int and given <= 0):
+        given = math.prod([n for d, n in enumerate(shape) if d not in holes])
+        if len(holes) > 1 or given < 1:
             return NotImplemented
-        shape[holes[0]] = _quotient(x.shape, [n for d, n in enumerate(shape) if d not in holes])
-    made = math.prod(shape)
-    if not same(made, total):
-        raise Undecided("whether a view has as many elements")
-    return x.view(shape, row_major(shape))
+        shape[holes[0]] = _quotient(math.prod(x.shape), given)
+    at, strides = len(shape), [1] * len(shape)
+    for count, step in _runs(x):
+        done: Any = 1
+        while at and (not same(done, count) or (type(shape[at - 1]) is int and shape[at - 1] == 1)):
+            at -= 1
+            strides[at] = step * done
+            done = done * shape[at]
+        if not same(done, count):
+            raise Undecided("whether a view has as many elements")
+    return x.view(shape, strides) if not at else NotImplemented
 
 
-def _quotient(sizes: Sequence[Any], divisors: Sequence[Any]) -> Any:
-    """The product of sizes by that of divisors, where equal ones cancel and numbers divide."""
-    above = [n for n in sizes if type(n) is Extent]
-    for n in divisors:
-        if type(n) is Extent:
-            if not any(same(n, m) for m in above):
-                raise Undecided("what is left for a dim")
-            above.remove(next(m for m in above if same(n, m)))
-    numbers = math.prod(n for n in sizes if type(n) is int)
-    by = math.prod(n for n in divisors if type(n) is int)
-    if numbers % by:
+def _runs(x: Geometry) -> list[tuple[Any, Any]]:
+    """(elements, step) of each run of dims in row-major order, the innermost first."""
+    made: list[tuple[Any, Any]] = []
+    count: Any = 1
+    step: Any = 1
+    for d in range(x.dim() - 1, -1, -1):
+        size, stride = x.shape[d], x.strides[d]
+        if type(size) is int and size == 1:
+            continue
+        if type(count) is int and count == 1:
+            step = stride
+        elif not same(stride, count * step):
+            made.append((count, step))
+            count, step = 1, stride
+        count = count * size
+    return [*made, (count, step)]
+
+
+def _quotient(total: Any, given: Any) -> Any:
+    """How often the sizes that are given are in all elements."""
+    if type(total) is int and type(given) is int:
+        if total % given:
+            raise Undecided("what is left for a dim")
+        return total // given
+    found = divided(total, given)
+    if found is None:
         raise Undecided("what is left for a dim")
-    return math.prod([numbers // by, *above])
+    return found
 
 
 def _split(x: Geometry, size: Any, dim: int = 0) -> Any:

@@ -389,7 +389,7 @@ def floor_div(a: Expr, d: Expr) -> Expr:
         return Integer(a.value // d.value)
     if d.value == 0:
         raise ZeroDivisionError(f"({a}) // 0")
-    quotient, rest = _split_multiples(a, d)
+    quotient, rest = split_multiples(a, d)
     if _within(rest, d):
         return quotient
     if quotient is not ZERO:
@@ -413,7 +413,7 @@ def modulo(a: Expr, d: Expr) -> Expr:
         return Integer(a.value % d.value)
     if d.value == 0:
         raise ZeroDivisionError(f"({a}) % 0")
-    _, rest = _split_multiples(a, d)
+    _, rest = split_multiples(a, d)
     if _within(rest, d):
         return rest
     if rest is not a:
@@ -533,7 +533,7 @@ def _multiply(a: Expr, b: Expr) -> Expr:
     return Product(tuple(sorted(factors, key=str)))
 
 
-def _split_multiples(a: Expr, d: Expr) -> tuple[Expr, Expr]:
+def split_multiples(a: Expr, d: Expr) -> tuple[Expr, Expr]:
     """(q, r) with a = q*d + r and every obvious multiple of d in q."""
     k = d.value
     quotient: Expr = ZERO

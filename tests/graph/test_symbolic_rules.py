@@ -13,14 +13,18 @@ F32, I64 = torch.float32, torch.int64
 
 
 def like(*sizes, dtype=F32):
-    """A tensor to be; strings are symbols, 's-1' and 's/2' expressions over them."""
+    """A tensor to be; strings are symbols and expressions over them."""
     return ("tensor", sizes, dtype)
 
 
 B, S, H = "b", "s", "h"
 X = like(B, S, 8)
 IMAGE = like(B, 3, H, S)
-HALF = like(B, 4, "h/2", "s/2")
+HALF = like(B, 4, "(h-1)//2+1", "(s-1)//2+1")
+#: what a picture is padded to, and how often the window is in that
+ROWS, COLUMNS = "h + (7 - h % 7) % 7", "s + (-s) % 7"
+DOWN, ACROSS = "(h + 6) // 7", "-((-s) // 7)"
+PADDED = like(B, ROWS, COLUMNS, 8)
 CALLS = {
     "add": (aten.add.Tensor, X, X),
     "add a bias": (aten.add.Tensor, X, like(8)),
@@ -74,6 +78,24 @@ CALLS = {
     "unflatten": (aten._unsafe_view.default, X, [B, -1, 4]),
     "split": (aten.split.Tensor, X, 3, 2),
     "split by sizes": (aten.split_with_sizes.default, X, [2, 6], -1),
+    "pad to windows": (aten.constant_pad_nd.default, like(B, H, S, 8), [0, 0, 0, "(-s) % 7", 0, "(7 - h % 7) % 7"]),
+    "cut into windows": (aten.view.default, PADDED, [B, DOWN, 7, ACROSS, 7, 8]),
+    "put windows together": (aten.view.default, like(f"b*({DOWN})*({ACROSS})", 7, 7, 8), [-1, DOWN, ACROSS, 7, 7, 8]),
+    "rows of windows": (aten.view.default, like(B, DOWN, 7, ACROSS, 7, 8), [-1, ROWS, COLUMNS, 8]),
+    "view of a window": (aten.view.default, ("part", like(B, S, 8), 2, 1, 5), [B, S, 2, 2]),
+    "view with ones": (aten.view.default, like(B, 1, S, 8), [1, B, S, 1, 4, 2]),
+    "roll": (aten.roll.default, PADDED, [-3, -3], [1, 2]),
+    "every second row": (aten.slice.Tensor, PADDED, 1, 0, 2**63 - 1, 2),
+    "every second column from the second": (aten.slice.Tensor, X, 1, 1, 2**63 - 1, 2),
+    "masked fill": (aten.masked_fill.Scalar, X, like(B, S, 1, dtype=torch.bool), 2.0),
+    "masked fill, and more dims": (aten.masked_fill.Scalar, like(S, 8), like(B, S, 1, dtype=torch.bool), 2.0),
+    "cat of what is written otherwise": (
+        aten.cat.default, [like(B, "h + (7 - h % 7) % 7"), like(B, "7 * ((h + 6) // 7)")], 0,
+    ),
+    "attention with a mask": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default, *[like(B, 2, S, 8)] * 3, 0.0, False,
+        {"attn_mask": like(1, 2, S, S)},
+    ),
     "new zeros": (aten.new_zeros.default, X, [S, 3]),
     "full": (aten.full.default, [B, S], 1.0),
     "arange": (aten.arange.default, S),
@@ -87,13 +109,15 @@ SIZES = [
 
 
 def number(size, at):
-    if not isinstance(size, str):
-        return size
-    name, _, by = size.partition("/")
-    return (at[name] - 1) // int(by) + 1 if by else at[name]
+    return eval(size, {}, at) if isinstance(size, str) else size
 
 
 def real(argument, at):
+    if isinstance(argument, tuple) and argument[:1] == ("part",):
+        _, whole, dim, start, end = argument
+        return aten.slice.Tensor(real(whole, at), dim, start, end)
+    if isinstance(argument, dict):
+        return {name: real(a, at) for name, a in argument.items()}
     if isinstance(argument, tuple) and argument[:1] == ("tensor",):
         _, sizes, dtype = argument
         shape = [number(n, at) for n in sizes]
@@ -104,76 +128,130 @@ def real(argument, at):
 
 
 def symbolic(argument, mode, symbols):
+    if isinstance(argument, tuple) and argument[:1] == ("part",):
+        _, whole, dim, start, end = argument
+        with mode:
+            return aten.slice.Tensor(symbolic(whole, mode, symbols), dim, start, end)
+    if isinstance(argument, dict):
+        return {name: symbolic(a, mode, symbols) for name, a in argument.items()}
     if isinstance(argument, tuple) and argument[:1] == ("tensor",):
         shape = [symbolic(n, mode, symbols) for n in argument[1]]
         with mode:
             return torch.empty(shape, dtype=argument[2])
     if isinstance(argument, list):
         return [symbolic(a, mode, symbols) for a in argument]
-    if not isinstance(argument, str):
-        return argument
-    name, _, by = argument.partition("/")
-    return (symbols[name] - 1) // int(by) + 1 if by else symbols[name]
+    return number(argument, symbols)
 
 
 def flat(value):
     return [t for v in value for t in flat(v)] if isinstance(value, tuple | list) else [value]
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_rule_gives_what_eager_gives_at_each_size(name):
-    op, *arguments = CALLS[name]
+def call(arguments, values):
+    """Positional and named arguments."""
+    named = values[-1] if isinstance(arguments[-1], dict) else {}
+    return (values[:-1] if named else values), named
+
+
+def trace(arguments):
+    """A mode, its symbols by name, and the arguments in it."""
     mode = fakes.new_mode(dynamic=True)
     base = mode.fake(torch.randn(3, 12, 10), symbolic_dims={0, 1, 2}, source="x")
     symbols = dict(zip("bsh", base.shape, strict=True))
-    given = [symbolic(a, mode, symbols) for a in arguments]
+    return mode, symbols, [symbolic(a, mode, symbols) for a in arguments]
+
+
+def compare(found, op, arguments, given, symbols, at):
+    """What a rule gave, with numbers put in, beside what eager gives."""
+    inputs = [real(a, at) for a in arguments]
+    positional, named = call(arguments, inputs)
+    expected = flat(op(*positional, **named))
+    values = {symbols[n].node._expr: at[n] for n in symbols}
+    known = [t for t in flat(positional) if isinstance(t, torch.Tensor)]
+    asked = [t for t in flat(call(arguments, given)[0]) if isinstance(t, torch.Tensor)]
+    for ours, eager in zip(flat(found), expected, strict=True):
+        if eager.numel() == 0 and 0 in ours.shape:
+            continue  # statistics that only training keeps
+        told = [
+            tuple(n if type(n) is int else int(n.node.expr.xreplace(values)) for n in each)
+            for each in (ours.shape, ours.stride(), (ours.storage_offset(),))
+        ]
+        assert told[0] == tuple(eager.shape) and told[2] == (eager.storage_offset(),)
+        seen = [(n, step) for n, step in zip(told[0], told[1], strict=True) if n != 1]
+        assert seen == [(n, s) for n, s in zip(eager.shape, eager.stride(), strict=True) if n != 1]
+        assert ours.dtype is eager.dtype
+        shared = [a.untyped_storage()._cdata == ours.untyped_storage()._cdata for a in asked]
+        assert shared == [a.untyped_storage().data_ptr() == eager.untyped_storage().data_ptr() for a in known]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_rule_gives_what_eager_gives_at_each_size(name):
+    op, *arguments = CALLS[name]
+    mode, symbols, given = trace(arguments)
     guards = len(mode.env.guards)
+    positional, named = call(arguments, given)
     with mode:
-        found = metadata.symbolic_result_of(mode.dispatch, op, given, {}, {})
+        found = metadata.symbolic_result_of(mode.dispatch, op, positional, named, mode.ground)
     assert found is not metadata.MISS
     assert len(mode.env.guards) == guards, "a rule asks nothing"
     for at in SIZES:
-        inputs = [real(a, at) for a in arguments]
-        expected = flat(op(*inputs))
-        values = {symbols[n].node.expr: at[n] for n in symbols}
-        known = [t for t in flat(inputs) if isinstance(t, torch.Tensor)]
-        asked = [t for t in flat(given) if isinstance(t, torch.Tensor)]
-        for ours, eager in zip(flat(found), expected, strict=True):
-            if eager.numel() == 0 and 0 in ours.shape:
-                continue  # statistics that only training keeps
-            told = [
-                tuple(n if type(n) is int else int(n.node.expr.xreplace(values)) for n in each)
-                for each in (ours.shape, ours.stride(), (ours.storage_offset(),))
-            ]
-            assert told[0] == tuple(eager.shape) and told[2] == (eager.storage_offset(),)
-            seen = [(n, step) for n, step in zip(told[0], told[1], strict=True) if n != 1]
-            assert seen == [(n, s) for n, s in zip(eager.shape, eager.stride(), strict=True) if n != 1]
-            assert ours.dtype is eager.dtype
-            shared = [a.untyped_storage()._cdata == ours.untyped_storage()._cdata for a in asked]
-            assert shared == [
-                a.untyped_storage().data_ptr() == eager.untyped_storage().data_ptr() for a in known
-            ]
+        compare(found, op, arguments, given, symbols, at)
 
 
-MAYBE = {
-    "a broadcast of sizes that may be equal": (aten.add.Tensor, like(B, 8), like(S, 8)),
-    "a size that may be 1, beside another": (aten.add.Tensor, like("s/2"), like(H)),
+ASKED = {
     "a convolution that may leave nothing": (
         aten.convolution.default, IMAGE, like(5, 3, 4, 4), None, [4, 4], [0, 0], [1, 1], False, [0, 0], 1,
     ),
     "a slice that may end outside": (aten.slice.Tensor, X, 1, 0, 5),
     "an item that may be outside": (aten.select.int, X, 1, 3),
+    "a mask that may not fit": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default, *[like(B, 2, S, 8)] * 3, 0.0, False,
+        {"attn_mask": like(1, 2, 12, 12)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_a_rule_must_know_is_asked_and_guarded(name):
+    op, *arguments = ASKED[name]
+    mode, symbols, given = trace(arguments)
+    positional, named = call(arguments, given)
+    with mode:
+        found = metadata.symbolic_result_of(mode.dispatch, op, positional, named, mode.ground)
+    assert found is not metadata.MISS
+    assert mode.shape_relations() and (mode.env.guards or mode.env.replacements)
+    holding = [at for at in SIZES if holds(mode, symbols, at)]
+    assert SIZES[0] in holding and SIZES[3] not in holding
+    for at in holding:
+        compare(found, op, arguments, given, symbols, at)
+
+
+def holds(mode, symbols, at):
+    """Whether the guards of a trace let sizes in."""
+    known = {str(symbols[n].node._expr): at[n] for n in symbols}
+    found = {symbols[n].node._expr: at[n] for n in symbols}
+    settled = all(e.xreplace(found) == found[s] for s, e in mode.env.replacements.items())
+    return settled and all(eval(text, {}, known) for text, _ in mode.shape_relations())
+
+
+MAYBE = {
+    "a broadcast of sizes that may be equal": (aten.add.Tensor, like(B, 8), like(S, 8)),
+    "a size that may be 1, beside another": (aten.add.Tensor, like("(s-1)//2+1"), like(H)),
     "a view that may not fit": (aten.view.default, like(S), [-1, 4]),
-    "products that may not fit": (aten.mm.default, like(B, S), like(H, 5)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MAYBE)
 def test_what_holds_at_some_sizes_only_is_left_to_pytorch(name):
     op, *arguments = MAYBE[name]
-    mode = fakes.new_mode(dynamic=True)
-    base = mode.fake(torch.randn(3, 12, 10), symbolic_dims={0, 1, 2}, source="x")
-    given = [symbolic(a, mode, dict(zip("bsh", base.shape, strict=True))) for a in arguments]
+    mode, _, given = trace(arguments)
     with mode:
-        assert metadata.symbolic_result_of(mode.dispatch, op, given, {}, {}) is metadata.MISS
+        assert metadata.symbolic_result_of(mode.dispatch, op, given, {}, mode.ground) is metadata.MISS
     assert ranges(mode.env)
+
+
+def test_products_of_sizes_that_differ_are_left_to_pytorch():
+    op, *arguments = aten.mm.default, like(B, S), like(H, 5)
+    mode, _, given = trace(arguments)
+    with mode:
+        assert metadata.symbolic_result_of(mode.dispatch, op, given, {}, mode.ground) is metadata.MISS

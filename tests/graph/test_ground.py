@@ -1,0 +1,120 @@
+"""What a trace knows of its sizes: answers without PyTorch, and what guards teach."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from braze.graph import fakes
+from braze.support import trace
+
+
+@pytest.fixture
+def sized():
+    """A mode, and two sizes with the hints 224 and 448."""
+    mode = fakes.new_mode(dynamic=True)
+    fake = mode.fake(torch.empty(224, 448), symbolic_dims={0, 1}, source="x")
+    return mode, *fake.shape
+
+
+def asked(mode):
+    """How many guards there are."""
+    return len(mode.env.guards)
+
+
+def test_what_bounds_tell_is_not_asked(sized):
+    mode, s, _ = sized
+    assert s > 0 and s + 3 >= 5 and not s // 2 < 1 and (s * 2 + 1) != 0
+    assert asked(mode) == 0
+
+
+def test_what_the_normal_form_tells_is_not_asked(sized):
+    mode, s, _ = sized
+    padded = s + (7 - s % 7) % 7
+    assert (padded // 7) * 7 == padded and padded % 7 == 0 and (-s) % 7 <= 6
+    assert asked(mode) == 0
+
+
+def test_a_guard_on_a_remainder_answers_for_quotients(sized):
+    mode, s, _ = sized
+    assert not s % 4 != 0
+    before = asked(mode)
+    assert before == 1
+    assert s // 4 * 4 == s and (s + 3) // 4 == s // 4 and s % 2 == 0
+    assert asked(mode) == before
+    half = s // 4
+    assert half % 7 == 0
+    assert asked(mode) == before + 1
+    assert (half + 6) // 7 * 7 == half and s % 28 == 0
+    assert asked(mode) == before + 1
+    assert mode.ground.residues == {str(s.node.expr): (28, 0)}
+
+
+@pytest.mark.parametrize("size", [6, 7, 13, 224])
+@pytest.mark.parametrize(
+    ("k", "q", "c"), [(4, 1, 0), (4, 3, 1), (6, 4, 2), (7, 5, 3), (2, 3, 1), (10, -3, 4)]
+)
+def test_what_is_learned_of_a_remainder_is_so(size, k, q, c):
+    mode = fakes.new_mode(dynamic=True)
+    s = mode.fake(torch.empty(size), symbolic_dims={0}, source="x").shape[0]
+    held = bool((s * q + c) % k == (size * q + c) % k)
+    assert held
+    mode.ground.refresh()
+    for modulus, residue in mode.ground.residues.values():
+        assert size % modulus == residue
+        # and of each size that the guard lets in
+        let_in = [n for n in range(2, 200) if (n * q + c) % k == (size * q + c) % k]
+        assert let_in and all(n % modulus == residue for n in let_in)
+
+
+def test_bounds_that_meet_make_a_number(sized):
+    mode, s, t = sized
+    assert s % 224 == 0
+    assert s // 32 <= 7
+    mode.ground.refresh()
+    assert s.node.maybe_as_int() == 224
+    assert t.node.maybe_as_int() is None
+
+
+def test_a_power_that_is_known_makes_a_number(sized):
+    mode, s, _ = sized
+    assert s % 32 == 0
+    side = s // 32
+    assert side * side == 49
+    mode.ground.refresh()
+    assert s.node.maybe_as_int() == 224
+
+
+def test_arithmetic_is_in_normal_form_and_has_hints(sized):
+    mode, s, t = sized
+    missing = mode.ground.combined(operator.mod, mode.ground.combined(operator.sub, 7, s), 7)
+    padded = mode.ground.combined(operator.add, s, missing)
+    assert str(padded.node.expr) == f"7*((({s.node.expr} + 6)//7))"
+    assert padded.node.hint == 224
+    assert mode.ground.combined(operator.sub, s, s) == 0
+    assert mode.ground.combined(operator.floordiv, s * t, t).node.expr == s.node.expr
+
+
+def test_divisors_that_may_be_negative_are_left_to_pytorch(sized):
+    mode, s, _ = sized
+    assert mode.ground.combined(operator.floordiv, s, -4).node.hint == 224 // -4
+    assert mode.ground.combined(operator.mod, s, -5).node.hint == 224 % -5
+    with pytest.raises(ZeroDivisionError):
+        mode.ground.combined(operator.mod, s, 0)
+
+
+def test_floats_are_left_to_pytorch():
+    mode = fakes.new_mode(dynamic=True)
+    x = mode.float_symbol(2.5, "x")
+    assert x * 2 > 4.5
+    assert asked(mode) == 1
+
+
+def test_sizes_are_made_once(sized):
+    mode, s, _ = sized
+    before = trace.snapshot()[0].get("sizes_made", 0)
+    made = [mode.ground.combined(operator.add, s, 3) for _ in range(5)]
+    assert len({id(m) for m in made}) == 1
+    assert trace.snapshot()[0]["sizes_made"] == before + 1
