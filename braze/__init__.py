@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         clip_grad_value_,
         compile,
         compile_optimizer,
+        decompositions,
         disable,
         explain,
         graph_break,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         mark_static,
         mark_unbacked,
         register_backend,
+        register_decomposition,
         reset,
         set_stance,
     )
@@ -39,6 +41,7 @@ __all__ = [
     "clip_grad_value_",
     "compile",
     "compile_optimizer",
+    "decompositions",
     "disable",
     "explain",
     "graph_break",
@@ -48,6 +51,7 @@ __all__ = [
     "mark_static",
     "mark_unbacked",
     "register_backend",
+    "register_decomposition",
     "reset",
     "set_stance",
 ]

@@ -5,10 +5,11 @@ Every word of :func:`compile` means what it means to ``torch.compile``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
@@ -18,6 +19,7 @@ from braze.capture.markers import allow_in_graph, disable, graph_break, is_compi
 from braze.capture.marks import check_names, mark_dynamic, mark_static, mark_unbacked
 from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
+from braze.decomp import users
 from braze.graph import torch_compat
 from braze.module import CompiledModule, compile_module
 from braze.settings import Settings
@@ -36,6 +38,7 @@ __all__ = [
     "clip_grad_value_",
     "compile",
     "compile_optimizer",
+    "decompositions",
     "disable",
     "explain",
     "graph_break",
@@ -45,6 +48,7 @@ __all__ = [
     "mark_static",
     "mark_unbacked",
     "register_backend",
+    "register_decomposition",
     "reset",
     "set_stance",
 ]
@@ -61,6 +65,8 @@ def __getattr__(name: str) -> Any:
     globals()[name] = value
     return value
 
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 log.configure()
 read_environment()
@@ -116,6 +122,47 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
 
     past = history_of(target)
     return inspection.explain(compile(target, **settings), name=_name(target), history=past)
+
+
+def register_decomposition(*ops: Any) -> Callable[[F], F]:
+    """Let the default backend compute operators by a function of yours, of simpler ones. A decorator.
+
+    ::
+
+        @braze.register_decomposition(torch.ops.aten.gelu.default)
+        def gelu(x, approximate="none"):
+            return x * torch.sigmoid(1.702 * x)
+
+    ``ops``: overloads, or packets (``torch.ops.aten.gelu``) for all their overloads; the in-place form follows. The function
+    takes the operator's arguments and returns what it does, in the same dtypes and shapes (else BZ9022 is logged, and the operator stays);
+    ``NotImplemented`` leaves a call to the operator. It comes before braze's own decompositions, and those before
+    PyTorch's; ``options={"decompositions": {...}}`` of one compile comes before it. It holds from now on, or to the end of
+    the ``with braze.decompositions():`` around it: what was compiled without it is compiled again, and kept for when it is gone.
+    Gradients are PyTorch's for the operator: register its backward too where they should follow. UserError (BZ0045) for
+    what cannot have a decomposition.
+    """
+
+    def enter(function: F) -> F:
+        users.add(dict.fromkeys(ops, function) or {None: function})
+        session.turn_to(users.key())
+        return function
+
+    return enter
+
+
+@contextlib.contextmanager
+def decompositions(given: Mapping[Any, Callable[..., Any]] | None = None) -> Iterator[None]:
+    """A block at whose end the registered decompositions are what they were before; ``given`` holds inside it.
+
+    What is compiled in the block stays for when the same functions are registered again. For the whole process, not for a thread.
+    """
+    before = users.add(given or {})
+    try:
+        session.turn_to(users.key())
+        yield
+    finally:
+        users.replace(before)
+        session.turn_to(users.key())
 
 
 def reset() -> None:

@@ -94,6 +94,9 @@ class Options:
         "everywhere (True), nowhere (False), where they would take 64 MB or more (None)",
         in_key=True,
     )
+    decompositions: tuple[tuple[Any, Any], ...] = option(
+        (), "operator -> function of simpler operators, for this compile, before all others", in_key=True
+    )
     keep_captures: bool = option(
         False,
         "keep captures on disk: a later process of the same code compiles without tracing",
@@ -133,6 +136,14 @@ def make_options(
     for name, value in (options or {}).items():
         if name not in known:
             raise UserError("BZ0003", f"unknown option {name!r}", hints=[near(name, known)])
+        if name == "decompositions":
+            if not isinstance(value, Mapping):
+                raise UserError(
+                    "BZ0045",
+                    f"decompositions are a dict from operators to functions, not {type(value).__name__}",
+                )
+            values[name] = tuple(value.items())
+            continue
         wanted = bool if known[name] is None else type(known[name])
         if wanted is float and type(value) is int:
             value = float(value)

@@ -62,7 +62,8 @@ def compile_graph(
     with collector_paused:
         partition = partition_graph(gm, example_inputs, ctx)
         try:
-            call = compile_partition(partition, ctx)
+            lean = partition.backward is not None and ctx.target.kind == "cpu"
+            call = compile_partition(partition, dataclasses.replace(ctx, lean=lean))
         except BrazeError as error:
             if error.code != "BZ5001":
                 raise
@@ -75,7 +76,8 @@ def compile_graph(
 def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
     """The backward graph of a partition as ``call(saved and tangents) -> gradients``."""
     with collector_paused:
-        named = dataclasses.replace(ctx, name=f"{ctx.name}_backward", consumes=True)
+        lean = ctx.target.kind == "cpu"
+        named = dataclasses.replace(ctx, name=f"{ctx.name}_backward", consumes=True, lean=lean)
         return compile_partition(aot.backward_partition(partition), named)
 
 
@@ -180,7 +182,8 @@ def partition_graph(
     if trace.dumping():
         trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))
     gm = chunk_losses(gm, ctx.options.chunk_losses)
-    return aot.partition(gm, example_inputs, ctx, decomp.table(eager_random=ctx.options.fallback_random))
+    table = decomp.table(dict(ctx.options.decompositions), eager_random=ctx.options.fallback_random)
+    return aot.partition(gm, example_inputs, ctx, table)
 
 
 def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:
@@ -232,7 +235,7 @@ def load_code(host: HostModule, ctx: CompileContext) -> GraphCall:
     with trace.stage("load"):
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
-        runtime = loader.Runtime(library, pool, triton)
+        runtime = loader.Runtime(library, pool, triton, torch_compat.is_held_once)
         call = loader.load_host(host.name, host.source, runtime)
         return with_modes(call) if host.calls_aten else call
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braze.backends.registry import find_backend
+from braze.graph.operators import as_table
 from braze.options import Options, make_options
 from braze.support.log import warn_once
 from braze.support.record import record
@@ -29,6 +30,7 @@ class Settings:
         """Refuse an unknown backend, mode or option now rather than at the first call."""
         find_backend(self.backend)
         options = self.resolve()
+        as_table(dict(options.decompositions))
         for name in ("max_autotune", "cudagraphs"):
             if getattr(options, name):
                 warn_once(

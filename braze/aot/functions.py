@@ -24,7 +24,7 @@ from braze.aot.program import Program, signature
 from braze.aot.wrap import Boxed, wrap
 from braze.context import CompileContext
 from braze.graph.fakes import mode_of
-from braze.graph.operators import as_table
+from braze.graph.operators import as_table, with_inplace
 from braze.graph.torch_compat import pytree
 from braze.options import make_options
 from braze.support.errors import UserError
@@ -267,7 +267,7 @@ def _compilers(
         backward or forward,
         inference or forward,
         partition_fn,
-        as_table(decompositions or {}),
+        with_inplace(as_table(decompositions or {})),
         CompileContext(make_options(options=options), cpu_target(), _name(fn)),
     )
 

@@ -15,7 +15,7 @@ from braze.capture.recompiles import Recompile
 from braze.capture.records import Capture
 from braze.capture.residual import Place
 from braze.capture.resume import resume_code
-from braze.capture.site import Backend, Site, all_sites, copies, here
+from braze.capture.site import Backend, Site, all_sites, copies, here, turn_to
 from braze.capture.skip import is_skipped
 from braze.options import Options
 
@@ -52,7 +52,12 @@ class Session:
         self.told: set[tuple[str, str]] = set()
 
     def trace(
-        self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any, named: Any = None
+        self,
+        function: FunctionType,
+        locals: tuple[Any, ...],
+        symbolic: Any,
+        named: Any = None,
+        trusting: bool = True,
     ) -> Capture:
         """Interpret a frame. The interpreter is loaded at the first compile."""
         if self.tracer is None:
@@ -60,6 +65,8 @@ class Session:
 
             self.tracer = trace_frame
         words = {"named": named} if named else {}
+        if not trusting:
+            words["trusting"] = False
         return self.tracer(function, locals, self.options, symbolic=symbolic, **words)
 
     def entry(self, function: FunctionType, name: str, *, resumed: bool = False, hooked: bool = False) -> Any:
@@ -122,4 +129,4 @@ def answer_hook(code: CodeType, function: FunctionType) -> Any:
     return entry
 
 
-__all__ = ["Backend", "Recompile", "Session", "compile_callable", "reset"]
+__all__ = ["Backend", "Recompile", "Session", "compile_callable", "reset", "turn_to"]

@@ -6,12 +6,13 @@ Each entry has a :class:`Site`, which owns its variants and knows when and how t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 Backend = Callable[[Any, Any], Callable[..., Any]]
 Answer = tuple[Callable[..., Any], tuple[Any, ...]]
 
+#: times that a tensor may turn out to hold something else before the numbers in it are not taken for known
+MOST_DOUBTS = 3
 #: per thread: ``busy`` while compiling, ``session`` whose broken call is running
 here = threading.local()
 #: tracing and compiling patch process-wide state: one at a time
@@ -66,6 +69,24 @@ _compiling = threading.RLock()
 #: the functions compiled so far, by code
 copies = Copies()
 _sites: weakref.WeakSet[Site] = weakref.WeakSet()
+
+
+class _Tables:
+    """The identity of what the process has registered that compiled code depends on and no guard sees."""
+
+    now: Hashable = None
+
+
+_tables = _Tables()
+#: tables whose variants a site keeps beside those in use
+MOST_ASIDE = 8
+
+
+def turn_to(under: Hashable) -> None:
+    """From now on calls run what was compiled under these tables, or compile: no guard sees the tables."""
+    _tables.now = under
+    for site in all_sites():
+        site.turn_to(under)
 
 
 mute_fakes(lambda: getattr(here, "busy", False))
@@ -134,9 +155,29 @@ class Site:
             self.seconds = 0.0
             self.uncaptured = 0
             self.unfit = 0
+            #: how often a small tensor of a model's held another number than a variant was made for
+            self.doubts = 0
             self.closures.clear()
+            #: what the stages' tables are, and the variants made under others
+            self.under = _tables.now
+            self.aside: dict[Hashable, list[Variant]] = {}
             if self.entry is not None:
                 self.entry.clear()
+
+    def turn_to(self, under: Hashable) -> None:
+        """Put the variants aside that were made under other tables, and take up those made under these."""
+        with self.lock:
+            if under == self.under:
+                return
+            self.aside[self.under] = self.variants
+            self.variants = self.aside.pop(under, [])
+            self.under = under
+            while len(self.aside) > MOST_ASIDE:
+                del self.aside[next(iter(self.aside))]
+            if self.entry is not None:
+                self.entry.clear()
+                for variant in self.variants:
+                    self.entry.add(variant.program, variant.residual)
 
     def on_miss(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Called by the entry: make a variant for these values, and say how to run it now."""
@@ -232,7 +273,9 @@ class Site:
         capture = questions.answered()
         with collector_paused:
             try:
-                residual = build_residual(capture, graph, function, len(locals), self.session)
+                made: list[Variant] = []
+                doubted = functools.partial(self._doubt, made)
+                residual = build_residual(capture, graph, function, len(locals), self.session, doubted)
             except CannotResume as error:
                 warn_once(("BZ1008", function.__code__), f"BZ1008: {self.name} runs uncompiled: {error}")
                 return self._uncapturable(function)
@@ -241,6 +284,7 @@ class Site:
             if self.hooked and is_bound(residual, capture, function):
                 program = OfClosure(program, function)
         variant = Variant(capture, table, program, residual, owner)
+        made.append(variant)
         variant.generic = generic
         variant.seconds = time.perf_counter() - started
         variant.used = self.misses
@@ -260,9 +304,20 @@ class Site:
             keeper.put(packed, function, locals, self.session.options, symbolic)
         return answer
 
+    def _doubt(self, made: list[Variant]) -> None:
+        """A tensor holds what this variant was not made for: it is given up, and the next call makes another."""
+        trace.count("variants_doubted")
+        with self.lock:
+            for variant in made:
+                if variant in self.variants:
+                    self.doubts += 1
+                    self.variants.remove(variant)
+                    if self.entry is not None:
+                        self.entry.remove(variant.program)
+
     def _keeper(self) -> Any:
         """What keeps captures on disk, where that is asked for; it loads what a capture is rebuilt with."""
-        if not self.session.options.keep_captures:
+        if not self.session.options.keep_captures or self.doubts:
             return None
         from braze.capture import kept
 
@@ -319,7 +374,8 @@ class Site:
                 )
             return None
         try:
-            return self.session.trace(function, locals, symbolic, self._named(function, locals))
+            named, trusting = self._named(function, locals), self.doubts < MOST_DOUBTS
+            return self.session.trace(function, locals, symbolic, named, trusting)
         except Unsupported as error:
             if strict:
                 raise CaptureError(

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from torch._ops import OpOverload
 
+from braze.decomp.users import registered
+from braze.graph.operators import Table, as_table, with_inplace
 from braze.support.errors import InternalError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,14 +55,16 @@ def decompose(*ops: OpOverload) -> Callable[[F], F]:
 
 def table(
     user: Mapping[OpOverload, Callable[..., Any]] | None = None, *, eager_random: bool = False
-) -> Mapping[OpOverload, Callable[..., Any]]:
+) -> Table:
     """What the pipeline hands to the aot stage: the user's, else ours, else PyTorch's for a few operators.
 
-    ``eager_random``: operators that draw random numbers stay whole, so that the numbers are eager's.
+    ``user``: for this compile alone, before what is registered. ``eager_random``: operators that draw random
+    numbers stay whole, so that the numbers are eager's.
     """
     _load()
     own = {op: rule for op, rule in _OURS.items() if op not in _draws()} if eager_random else _OURS
-    return MappingProxyType({**_last_resort(), **own, **(user or {})})
+    theirs = with_inplace({**registered(), **as_table(user or {})})
+    return Table({**_last_resort(), **own, **theirs})
 
 
 def ours() -> Mapping[OpOverload, Callable[..., Any]]:

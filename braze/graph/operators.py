@@ -5,26 +5,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from braze.graph.torch_compat import has_composite_kernel
 from braze.support.errors import UserError
 
 
-def as_table(given: Mapping[Any, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
+class Table(dict[OpOverload, Callable[..., Any]]):
+    """Decompositions by overload that have been through :func:`as_table`, or are ours."""
+
+
+def as_table(given: Mapping[Any, Callable[..., Any]]) -> Table:
     """Decompositions by overload; a packet (``aten.gelu``) stands for all its overloads that can have one.
 
     A UserError (BZ0045) for what is no operator, no function, or an operator that no trace asks a decomposition of.
     """
+    if isinstance(given, Table):
+        return given
     if not isinstance(given, Mapping):
         raise _error(f"decompositions are a dict from operators to functions, not {type(given).__name__}")
-    table: dict[OpOverload, Callable[..., Any]] = {}
+    table = Table()
     for op, function in given.items():
         if not callable(function):
             raise _error(f"the decomposition of {op} is {type(function).__name__}, not a function")
         for overload in overloads(op):
             table[overload] = function
     return table
+
+
+def with_inplace(table: Mapping[OpOverload, Callable[..., Any]]) -> Table:
+    """The table, and for ``relu_`` what it says of ``relu``: in the trace the one that writes comes by."""
+    more = Table()
+    for op, rule in table.items():
+        inplace = _inplace(op)
+        if inplace is not None:
+            more[inplace] = _writing(rule)
+    more.update(table)
+    return more
+
+
+def _inplace(op: OpOverload) -> OpOverload | None:
+    namespace, name = op._schema.name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
+    found = getattr(packet, op._overloadname, None)
+    if found is None or [str(a.type) for a in found._schema.arguments] != [
+        str(a.type) for a in op._schema.arguments
+    ]:
+        return None
+    return found  # type: ignore[no-any-return]
+
+
+def _writing(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = rule(self, *args, **kwargs)
+        return result if result is NotImplemented else self.copy_(result)
+
+    return write
 
 
 def overloads(op: Any) -> Iterator[OpOverload]:

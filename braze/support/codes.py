@@ -528,7 +528,8 @@ CODES: dict[str, Code] = {
     "BZ9022": Code(
         "a decomposition of another result",
         "A decomposition gives another dtype or shape than the operator that it replaces.",
-        "Please report it with the dump.",
+        "The operator stays whole, with eager's results. Mend a decomposition of yours (braze.register_decomposition); please "
+        "report one of braze's.",
     ),
     "BZ9024": Code(
         "writes that were removed wrongly",
@@ -539,6 +540,11 @@ CODES: dict[str, Code] = {
         "bad schedule",
         "The scheduler made groups or a memory plan that break a rule.",
         "Report it with the dump; options={'fusion': False} avoids fusion.",
+    ),
+    "BZ9041": Code(
+        "memory plan that is wrong",
+        "A buffer would have been overwritten while somebody still reads it (braze/schedule/proof.py found it).",
+        "Each value has memory of its own instead: right, but more memory. Please report it with the dump.",
     ),
     "BZ9050": Code("unknown expression", "A size expression has no C text.", "Report it with the dump."),
     "BZ9051": Code(

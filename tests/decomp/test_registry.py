@@ -21,7 +21,7 @@ def test_two_functions_for_one_operator_are_refused():
 
 
 def test_the_users_function_comes_first():
-    mine = object()
+    mine = lambda tensors, dim=0: tensors[0]
     assert table({aten.stack.default: mine})[aten.stack.default] is mine
     assert table()[aten.stack.default] is ours()[aten.stack.default]
 
