@@ -45,6 +45,7 @@ FIELDS = (
     "specs",
     "inputs",
     "draws",
+    "contents",
 )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.capture import known
 from braze.capture.breaks import HINT_DATA, graph_break
 from braze.capture.calls import call_c
 from braze.capture.crossing import refuse_opaque
@@ -100,6 +101,9 @@ def truth(t: Tracer, value: Any) -> bool:
     if value is None:
         return False
     if isinstance(value, torch.Tensor):
+        holds = known.read(t.recorder, "__bool__", value)
+        if holds is not MISSING:
+            return bool(holds)
         graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
     kind = type(value)
     if kind in PLAIN_TRUTH:

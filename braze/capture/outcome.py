@@ -106,6 +106,7 @@ def finish(
         examples=(*(place.value for _, place in inputs), *(node.meta["val"] for _, node in drawn)),
         inlined=tuple(t.inlined),
         trusted=tuple(t.trusted),
+        contents=tuple((place.source, held) for place, held in t.contents.items()),
         draws=tuple(what for what, _, _ in t.draws),
         drawn=tuple(index for index, _ in drawn),
     )

@@ -85,6 +85,7 @@ def tensor(t: Tracer, node: Node, real: torch.Tensor) -> Any:
         t.unfaked[id(real)] = (real, error.what)
         return t.tree.bind(node, real, real)
     t.tree.inputs.append(node)
+    t.recorder.note_birth(fake)
     return t.tree.bind(node, real, fake)
 
 

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from braze import native
-from braze.capture import identities, overloads, sizes, unbacked
+from braze.capture import identities, known, overloads, sizes, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
@@ -72,6 +72,8 @@ class Recorder:
         self.calls = 0
         #: inputs that draws of Python's random give, after the others -> which draw
         self.drawn: dict[torch.fx.Node, int] = {}
+        #: what tensors of the graph hold, once that is asked
+        self.known: known.Known | None = None
         #: subgraphs that the graph holds, by attribute
         self.modules: dict[str, torch.fx.GraphModule] = {}
 
@@ -148,6 +150,17 @@ class Recorder:
         """Say which node a fake came from; the first one stays, since in-place ops return the same fake."""
         if id(value) not in self.nodes:
             self.nodes[id(value)] = (value, node)
+            self.note_birth(value)
+
+    def note_birth(self, fake: torch.Tensor) -> None:
+        """Remember how often a new fake has been written by those who made it."""
+        version = fake._version
+        if version:
+            self.t.born[id(fake)] = version
+
+    def is_written(self, fake: torch.Tensor) -> bool:
+        """Whether the program has written to a tensor."""
+        return fake._version != self.t.born.get(id(fake), 0)
 
     def argument(self, value: Any) -> Any:
         """A call's argument as FX sees it."""
@@ -199,7 +212,9 @@ class Recorder:
         if self.t.unfaked:
             refuse_unfaked(self.t, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
-            number = unbacked.read(self, name, args[0])
+            number = known.read(self, name, args[0])
+            if number is MISSING:
+                number = unbacked.read(self, name, args[0])
             if number is not MISSING:
                 return number
             refuse_data(name)
@@ -213,6 +228,10 @@ class Recorder:
         except BreakSignal:
             raise
         except Exception as error:
+            if type(error).__name__ == "DataDependentOutputException":
+                result = known.call_with_numbers(self, func, args, kwargs)
+                if result is not MISSING:
+                    return result
             if unbacked.may_be_carried(self, error):
                 return self.call(func, args, kwargs)
             if type(error).__name__ == UNDECIDED and not self.oblivious:

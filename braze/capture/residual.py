@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from braze.capture.again import can_run_again, draws, put_back, random_state
 from braze.capture.bytecode import first_offset
 from braze.capture.chance import GENERATOR
+from braze.capture.known import holds
 from braze.capture.recipes import Namespace, Rebuilder, SourceText, literal
 from braze.capture.records import (
     BreakKind,
@@ -85,11 +86,17 @@ class Resumes(Protocol):
 
 
 def build_residual(
-    capture: Capture, graph: Callable[..., Any] | None, function: Any, arity: int, resumes: Resumes
+    capture: Capture,
+    graph: Callable[..., Any] | None,
+    function: Any,
+    arity: int,
+    resumes: Resumes,
+    doubted: Callable[[], None] | None = None,
 ) -> FunctionType:
     """Make the function that an entry calls after this capture's guards have passed.
 
-    ``function`` owns the frame's globals and closure; ``arity`` is how many locals the entry hands over.
+    ``function`` owns the frame's globals and closure; ``arity`` is how many locals the entry hands over;
+    ``doubted`` is told when a tensor does not hold what the capture takes it to hold.
     """
     arguments = ["inputs", *(f"l{i}" for i in range(arity))]
     names = Namespace(
@@ -109,7 +116,7 @@ def build_residual(
             "state",
         ]
     )
-    lines = _Writer(capture, graph, function, names, resumes).write()
+    lines = _Writer(capture, graph, function, names, resumes).write(doubted)
     text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
     file = f"{GENERATED}residual {next(_numbers)} of {capture.name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
@@ -153,9 +160,20 @@ class _Writer:
         sources = SourceText(function, capture, names)
         self.values = Rebuilder(capture.recipes, sources, self.lines, _roots(capture))
 
-    def write(self) -> list[str]:
+    def write(self, doubted: Callable[[], None] | None) -> list[str]:
         """Draws of random numbers, graph, then all reads and builds, then writes, then the end: return, or break."""
-        return [*self._draws(), *self._after_draws()]
+        return [*self._contents(doubted), *self._draws(), *self._after_draws()]
+
+    def _contents(self, doubted: Callable[[], None] | None) -> list[str]:
+        """Run the function as it is where a tensor holds other numbers than those that the trace has read."""
+        if not self.capture.contents:
+            return []
+        known = " and ".join(
+            f"{self.names.name_of(holds, 'holds')}({self.values.sources.text(source)}, {literal(held) or self.names.name_of(held)})"
+            for source, held in self.capture.contents
+        )
+        told = [f"    {self.names.name_of(doubted, 'doubted')}()"] if doubted is not None else []
+        return [f"if not ({known}):", *told, f"    {self._run_as_it_is()}"]
 
     def _draws(self) -> list[str]:
         lines = []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import calls, chance, identities, markers, operations, overloads, unbacked
+from braze.capture import calls, chance, identities, known, markers, operations, overloads, unbacked
 from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.iteration import advance, iterate, length
@@ -261,7 +261,9 @@ def extreme(function: Any, symbolic: Any) -> None:
         if not kwargs and any(map(unbacked.is_unbacked, values)):
             if all(type(a) in (int, torch.SymInt) for a in values):
                 return unbacked.extreme(t, values, symbolic)
-        return calls.call_c(t, function, tuple(own_iterable(t, a) for a in args), kwargs)
+        if len(args) == 1:
+            args = (own_iterable(t, args[0]),)
+        return calls.call_c(t, function, args, kwargs)
 
     rule(function)(run)
 
@@ -282,6 +284,9 @@ def sqrt_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(operator.index)
 def index_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if isinstance(args[0], torch.Tensor):
+        read = known.read(t.recorder, "__index__", args[0])
+        if read is not MISSING:
+            return read
         graph_break("BZ1004", "a tensor is used as an index into a Python sequence")
     return operator.index(args[0]) if type(args[0]) is not torch.SymInt else args[0]
 
@@ -291,7 +296,9 @@ def number(kind: Any) -> None:
 
     def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         if args and isinstance(args[0], torch.Tensor):
-            read = unbacked.read(t.recorder, f"__{kind.__name__}__", args[0])
+            read = known.read(t.recorder, f"__{kind.__name__}__", args[0])
+            if read is MISSING:
+                read = unbacked.read(t.recorder, f"__{kind.__name__}__", args[0])
             if read is not MISSING:
                 return read
             graph_break(

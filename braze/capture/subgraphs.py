@@ -238,7 +238,7 @@ def versions(t: Tracer) -> list[tuple[Any, int]]:
 def written_since(t: Tracer, before: list[tuple[Any, int]], met: int) -> bool:
     """Whether a tensor from outside was written; those met meanwhile (after the first ``met``) were fresh."""
     new = [n.value for n in t.tree.inputs[met:] if isinstance(n.value, torch.Tensor)]
-    return any(x._version != then for x, then in (*before, *[(x, 0) for x in new]))
+    return any(x._version != then for x, then in (*before, *[(x, t.born.get(id(x), 0)) for x in new]))
 
 
 class Visible:

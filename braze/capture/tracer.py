@@ -86,12 +86,22 @@ class Tracer:
     """
 
     def __init__(
-        self, function: types.FunctionType, options: Options, stop_at: int, symbolic: Symbolic
+        self,
+        function: types.FunctionType,
+        options: Options,
+        stop_at: int,
+        symbolic: Symbolic,
+        trusting: bool = True,
     ) -> None:
         self.function = function
         self.options = options
         self.stop_at = stop_at
         self.symbolic = symbolic
+        #: whether small tensors of models may be taken to hold what they hold now, and what they were taken to hold
+        self.trusting = trusting
+        self.contents: dict[Node, Any] = {}
+        #: versions of fakes at their making, where these are not 0
+        self.born: dict[int, int] = {}
         self.steps = 0
         self.frames: list[Frame] = []
         self.tree = Tree()
@@ -482,6 +492,7 @@ def trace_frame(
     stop_at: int | None = None,
     symbolic: Symbolic = None,
     named: Named | None = None,
+    trusting: bool = True,
 ) -> Capture:
     """Capture one call of a function whose arguments are bound in ``localsplus``.
 
@@ -492,7 +503,7 @@ def trace_frame(
         stop = -1 if stop_at is None else stop_at
         reason: BreakSignal | None = None
         while True:
-            t = Tracer(function, options, stop, symbolic)
+            t = Tracer(function, options, stop, symbolic, trusting)
             t.marked = Marked(t, named or {}, localsplus)
             t.break_at = reason
             try:

@@ -304,3 +304,13 @@ def test_what_a_backend_asks_is_guarded_too() -> None:
 
     compiled = braze.compile(lambda x: x.sum(), backend=backend, dynamic=True)
     assert [compiled(torch.ones(n)).item() for n in (8, 4, 9, 5)] == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("words", [{"dynamic": True}, {}], ids=["dynamic", "as they change"])
+def test_lstm_over_any_batch(words: Any) -> None:
+    """PyTorch's composite in C++ wants plain sizes; the one in Python does not."""
+    torch.manual_seed(0)
+    layer = torch.nn.LSTM(4, 5).eval()
+    batches = [(torch.rand(3, n, 4),) for n in (2, 3, 5)]
+    with torch.no_grad():
+        assert captures(layer, batches, backend="eager", **words) == (1 if words else 2)

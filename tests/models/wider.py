@@ -134,7 +134,7 @@ SOUND = (
     Case("wav2vec2-classify", "Wav2Vec2ForSequenceClassification", _WAV, lambda b: {**sound()(b), "labels": torch.arange(b) % 2}),
     Case("hubert-classify", "HubertForSequenceClassification", _WAV, sound()),
     Case("whisper-classify", "WhisperForAudioClassification", dict(_BART, num_mel_bins=16, max_source_positions=20, max_target_positions=32), lambda b: {**mel(16, 40)(b), "labels": torch.arange(b) % 2}),
-    Case("encodec", "EncodecModel", dict(upsampling_ratios=[2, 2], num_filters=4, hidden_size=16, codebook_size=16, target_bandwidths=[1.5], sampling_rate=800), lambda b: {"input_values": waves(b, 1, 64)}, decided_by_data=True),
+    Case("encodec", "EncodecModel", dict(upsampling_ratios=[2, 2], num_filters=4, hidden_size=16, codebook_size=16, target_bandwidths=[1.5], sampling_rate=800), lambda b: {"input_values": waves(b, 1, 64)}),
     Case("speecht5", "SpeechT5ForSpeechToText", _SPEECHT5, lambda b: {**sound()(b), "decoder_input_ids": ids(b, 5)}),
     Case("speecht5-hifigan", "SpeechT5HifiGan", dict(model_in_dim=8, upsample_initial_channel=16, upsample_rates=[2, 2], upsample_kernel_sizes=[4, 4], resblock_kernel_sizes=[3], resblock_dilation_sizes=[[1, 3]]), lambda b: {"spectrogram": waves(b, 7, 8)}),
     Case("musicgen-decoder", "MusicgenForCausalLM", dict(SIZES, num_codebooks=2, ffn_dim=32, audio_channels=1), lambda b: {"input_ids": ids(b * 2)}),
