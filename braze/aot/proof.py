@@ -149,8 +149,8 @@ class _Run:
             shape = tuple(n.meta["val"].shape)
             return _Held(n, self.names.elements(term(n), shape).contiguous())
 
-        args: Any = torch.fx.node.map_arg(node.args, held)
-        kwargs: Any = torch.fx.node.map_arg(node.kwargs, held)
+        args: Any = torch.fx.node.map_arg(node.args, held)  # type: ignore[arg-type]
+        kwargs: Any = torch.fx.node.map_arg(node.kwargs, held)  # type: ignore[arg-type]
         if node.target in (aten.as_strided.default, aten.as_strided_scatter.default):
             return _strided(*args, **kwargs)
         plain: Any = torch.fx.node.map_aggregate(args, _Held.open)

@@ -35,7 +35,8 @@ class Functional:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], copy: Any
     ) -> tuple[list[Any], dict[str, Any], list[Any]]:
         """The arguments with ``copy(value)`` for each value that is written, and those copies in order."""
-        given, named, copies = list(args), dict(kwargs), []
+        given, named = list(args), dict(kwargs)
+        copies: list[Any] = []
         for position, name, count in self.written:
             if count is None:
                 continue

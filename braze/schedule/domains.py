@@ -124,6 +124,11 @@ def ordered_by(places: Sequence[Place], index: Expr, hint: Callable[[Expr], int]
     return [p for _, _, p in inside] + outside
 
 
+def size_hint(e: Expr) -> int:
+    """A number for a size, to put strides in order by."""
+    return e.value if e.value is not None else e.evaluate(dict.fromkeys(e.symbols(), 64))
+
+
 def injective(index: Expr, axes: Sequence[Axis], hint: Callable[[Expr], int]) -> bool:
     """Whether different points of ``axes`` provably have different indices."""
     places = ordered_by([Place(a) for a in axes if a.extent is not ONE], index, hint)

@@ -3,18 +3,23 @@
 Slots of buffers alive at the same time never overlap. A pointwise kernel may write its result over an operand
 that dies there, read at the same index (``reuse``). Where sizes are expressions, the plan here is only an upper
 bound (a free slot is reused where it is provably large enough); the host plans again when it knows the numbers.
+
+An arena is as large throughout as at its worst moment. That is paid for by memory that is warm, and does not matter beside
+the weights of inference; in training (``lean``) the worst moments of the arena and of what is saved would add up. There
+large temporaries are taken from the allocator when they are first written, and given back after their last use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from braze.loops.ir import Buffer, ExternCall, LoopProgram, Store
+from braze.loops.ir import Buffer, BufferKind, ExternCall, LoopProgram, Store
 from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
+from braze.schedule.domains import injective, size_hint
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
 from braze.support.record import record
-from braze.symbolic.expr import ONE, ZERO, Expr, Integer, Symbol
+from braze.symbolic.expr import ZERO, Expr, Integer, Symbol
 
 
 @record
@@ -27,10 +32,25 @@ class Life:
     bytes: Expr
 
 
-def plan_memory(program: LoopProgram, groups: Sequence[Group], kept: set[str]) -> MemoryPlan:
-    """The arena plan for groups in their final order."""
+#: bytes from which on a temporary of a training step has memory of its own
+LARGE = 256 << 10
+
+
+def plan_memory(
+    program: LoopProgram,
+    groups: Sequence[Group],
+    kept: set[str],
+    *,
+    lean: bool = False,
+    consumes: bool = False,
+) -> MemoryPlan:
+    """The arena plan for groups in their final order. ``consumes``: inputs belong to the call."""
     buffers = {b.name: b for b in program.buffers}
     lives = lifetimes(groups, buffers, kept, program.device, frozenset(program.made))
+    handed: tuple[tuple[str, str], ...] = ()
+    if lean:
+        lives = [life for life in lives if not is_large(life.bytes)]
+        handed = handed_over(groups, buffers, kept, {life.buffer for life in lives}, consumes)
     reuse = in_place(groups, lives, buffers)
     chains = _chains(lives, reuse)
     if all(c.bytes.value is not None for c in chains):
@@ -44,7 +64,68 @@ def plan_memory(program: LoopProgram, groups: Sequence[Group], kept: set[str]) -
         while root in roots:
             root = roots[root]
         slots.append(Slot(life.buffer, offsets[root], life.bytes, life.start, life.stop))
-    return MemoryPlan(tuple(slots), total, tuple(reuse))
+    return MemoryPlan(tuple(slots), total, tuple(reuse), handed)
+
+
+def is_large(size: Expr) -> bool:
+    """Whether so many bytes are not kept in an arena between calls; where they are not known, they may be many."""
+    return size.value is None or size.value >= LARGE
+
+
+def handed_over(
+    groups: Sequence[Group],
+    buffers: Mapping[str, Buffer],
+    kept: set[str],
+    in_arena: set[str],
+    consumes: bool,
+) -> tuple[tuple[str, str], ...]:
+    """(new, old) pairs outside the arena: a pointwise group may write the large new buffer over the old one, read last there."""
+    last = _last_uses(groups)
+    writers: dict[str, list[int]] = {}
+    for k, group in enumerate(groups):
+        for name in group.writes:
+            writers.setdefault(name, []).append(k)
+    taken: set[str] = set()
+    pairs: list[tuple[str, str]] = []
+    for k, group in enumerate(groups):
+        if group.kind is not GroupKind.POINTWISE:
+            continue
+        dying = [n for n in group.reads if last[n] == k and n not in group.writes and n not in in_arena]
+        dying = [n for n in dying if _may_go(buffers[n], n in kept, consumes)]
+        for new in group.writes:
+            b = buffers[new]
+            if new in in_arena or writers[new] != [k] or not is_large(storage_bytes(b)):
+                continue
+            if b.kind not in (BufferKind.TEMPORARY, BufferKind.OUTPUT):
+                continue
+            for old in dying:
+                if old not in taken and _alike(b, buffers[old]) and _same_elements(group, new, old, buffers):
+                    pairs.append((new, old))
+                    taken.add(old)
+                    break
+    return tuple(pairs)
+
+
+def _may_go(buffer: Buffer, kept: bool, consumes: bool) -> bool:
+    if buffer.kind is BufferKind.INPUT:
+        return consumes
+    return buffer.kind is BufferKind.TEMPORARY and not kept
+
+
+def _alike(a: Buffer, b: Buffer) -> bool:
+    same = a.sizes == b.sizes and a.strides == b.strides
+    return same and a.dtype is b.dtype and a.device == b.device
+
+
+def _last_uses(groups: Sequence[Group]) -> dict[str, int]:
+    """The last group that touches a buffer, or what an extern call returned over its memory."""
+    last = {name: k for k, g in enumerate(groups) for name in (*g.reads, *g.writes)}
+    for g in reversed(groups):
+        if isinstance(g.call, ExternCall) and g.call.aliases:
+            stop = max((last.get(n, 0) for n in g.call.outputs), default=0)
+            for name in g.call.aliases:
+                last[name] = max(last.get(name, 0), stop)
+    return last
 
 
 def storage_bytes(buffer: Buffer) -> Expr:
@@ -75,20 +156,12 @@ def lifetimes(
     """
     placed: dict[str, int] = {}
     own: set[str] = set()
-    last: dict[str, int] = {}
+    last = _last_uses(groups)
     for k, g in enumerate(groups):
         if isinstance(g.call, ExternCall) and not g.call.out_variant:
             own.update(g.call.outputs)
         for name in g.writes:
             placed.setdefault(name, k)
-        for name in (*g.reads, *g.writes):
-            last[name] = k
-        # what an extern result may share storage with lives as long as the result
-    for g in reversed(groups):
-        if isinstance(g.call, ExternCall) and g.call.aliases:
-            stop = max((last.get(n, 0) for n in g.call.outputs), default=0)
-            for name in g.call.aliases:
-                last[name] = max(last.get(name, 0), stop)
     lives = [
         Life(name, start, last[name], storage_bytes(buffers[name]))
         for name, start in placed.items()
@@ -136,12 +209,7 @@ def _same_elements(group: Group, new: str, old: str, buffers: Mapping[str, Buffe
 def _covers_domain(group: Group, name: str) -> bool:
     """Whether each point writes its own element (else a later point could read a clobbered one)."""
     stores: list[Store] = [s for s in group.steps[0].stores if s.buffer == name]
-    return all(
-        s.index.coefficient(axis.symbol) not in (None, ZERO)
-        for s in stores
-        for axis in group.axes
-        if axis.extent is not ONE
-    )
+    return all(injective(s.index, group.axes, size_hint) for s in stores)
 
 
 def slot_lives(plan: MemoryPlan) -> tuple[list[Life], dict[str, str]]:

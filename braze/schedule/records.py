@@ -57,6 +57,7 @@ class MemoryPlan:
     """Where temporaries live. ``arena_bytes``: size of the one arena, 64-byte aligned slots.
 
     ``reuse``: (new buffer, old buffer) pairs where the new one is written over the dead old one in place.
+    ``handed``: such pairs outside the arena, where the host finds nobody else holding the old one's memory.
     Buffers that are neither in ``slots`` nor inputs are allocated by the host (outputs), or returned by
     an extern call that has no out variant.
     """
@@ -64,6 +65,7 @@ class MemoryPlan:
     slots: tuple[Slot, ...]
     arena_bytes: Expr
     reuse: tuple[tuple[str, str], ...] = ()
+    handed: tuple[tuple[str, str], ...] = ()
 
 
 @record

@@ -14,8 +14,13 @@ from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.hoist import hoist
 from braze.schedule.memory import plan_memory
 from braze.schedule.order import low_peak_order
-from braze.schedule.records import Group, Schedule
+from braze.schedule.proof import prove_memory
+from braze.schedule.records import Group, MemoryPlan, Schedule
 from braze.schedule.verify import verify_schedule
+from braze.support import trace
+from braze.support.errors import InternalError
+from braze.support.log import warn_once
+from braze.symbolic.expr import ZERO
 
 
 def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None = None) -> Schedule:
@@ -25,19 +30,36 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
     constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
     fixed = _scheduled(constant, choices, "fixed") if constant is not None else None
-    made = dataclasses.replace(_scheduled(program, choices, ""), fixed=fixed)
+    main = _scheduled(program, choices, "", lean=ctx.lean, consumes=ctx.consumes)
+    made = dataclasses.replace(main, fixed=fixed)
     if ctx.options.verify:
         verify_schedule(made)
     return made
 
 
-def _scheduled(program: LoopProgram, choices: Choices, label: str) -> Schedule:
+def _scheduled(
+    program: LoopProgram, choices: Choices, label: str, *, lean: bool = False, consumes: bool = False
+) -> Schedule:
     kept = kept_buffers(program)
     blocks = _blocks(program, choices)
     groups = _groups(program, blocks, kept, choices, label)
     groups = _ordered(program, groups, kept, choices)
-    memory = plan_memory(program, groups, kept)
+    memory = plan_memory(program, groups, kept, lean=lean, consumes=consumes)
+    memory = _proved(program, groups, memory, strict=choices.options.verify > 0)
     return Schedule(program, tuple(groups), memory, _aliases(program))
+
+
+def _proved(program: LoopProgram, groups: list[Group], memory: MemoryPlan, *, strict: bool) -> MemoryPlan:
+    """The plan; one in which every buffer has memory of its own where this one does not stand proof."""
+    try:
+        prove_memory(program, groups, memory)
+    except InternalError as error:
+        if strict:
+            raise
+        trace.count("memory_plans_disproved")
+        warn_once(("BZ9041", program.name), f"{program.name} runs with a buffer of its own for each value.\n{error}")
+        return MemoryPlan((), ZERO)
+    return memory
 
 
 def _blocks(program: LoopProgram, choices: Choices) -> list[Block]:
