@@ -25,7 +25,7 @@ from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
-from braze.loops.verify import verify
+from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
@@ -193,6 +193,8 @@ def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:
         trace.dump(f"{ctx.name}_loops", "py", print_program(program))
     if ctx.options.verify:
         verify(program)
+    else:
+        require_fresh_writes(program)
     return program
 
 

@@ -36,6 +36,13 @@ def verify(program: LoopProgram) -> None:
         )
 
 
+def require_fresh_writes(program: LoopProgram) -> None:
+    """The one rule that is checked at each compile: raise InternalError BZ9006 where a call writes what others read."""
+    found = next(calls_write_what_nobody_read(program), None)
+    if found is not None:
+        raise InternalError("BZ9006", f"a call of {program.name} writes in place what it must not", why=found)
+
+
 def buffers_have_one_name(program: LoopProgram) -> Problems:
     """No two buffers share a name; sizes and strides pair up."""
     seen: set[str] = set()
@@ -79,6 +86,32 @@ def buffers_are_written_once(program: LoopProgram) -> Problems:
             if kinds.get(name) in (BufferKind.INPUT, BufferKind.CONSTANT):
                 yield f"{step.name} stores the input {name}"
             seen.add(name)
+
+
+def calls_write_what_nobody_read(program: LoopProgram) -> Problems:
+    """A call that writes to an argument writes a buffer made for it: no input, and nothing that was read before."""
+    if not any(isinstance(step, ExternCall) and step.mutates for step in program.steps):
+        return
+    kinds = {b.name: b.kind for b in program.buffers}
+    read: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for step in program.steps:
+        mutates = step.mutates if isinstance(step, ExternCall) else ()
+        for name in mutates:
+            if kinds.get(name) in (BufferKind.INPUT, BufferKind.CONSTANT) and name not in program.mutated:
+                yield f"{step.name} writes to the input {name}"
+            if name in written:
+                yield f"{step.name} writes to {name}, to which {written[name]} has written"
+            elif name in read:
+                yield f"{step.name} writes to {name}, which {read[name]} reads before"
+            written[name] = step.name
+        if isinstance(step, ExternCall):
+            seen = [v.buffer for v in _views((*step.args, *(v for _, v in step.kwargs)))]
+            if any(seen.count(name) > 1 for name in mutates):
+                yield f"{step.name} writes to an argument that it is given twice"
+        for name in reads_of(step):
+            if name not in mutates:
+                read.setdefault(name, step.name)
 
 
 def symbols_are_in_scope(program: LoopProgram) -> Problems:
@@ -154,6 +187,7 @@ RULES: tuple[Callable[[LoopProgram], Problems], ...] = (
     buffers_have_one_name,
     reads_follow_writes,
     buffers_are_written_once,
+    calls_write_what_nobody_read,
     symbols_are_in_scope,
     accesses_are_in_bounds,
     types_agree,

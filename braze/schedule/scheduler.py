@@ -57,7 +57,9 @@ def _proved(program: LoopProgram, groups: list[Group], memory: MemoryPlan, *, st
         if strict:
             raise
         trace.count("memory_plans_disproved")
-        warn_once(("BZ9041", program.name), f"{program.name} runs with a buffer of its own for each value.\n{error}")
+        warn_once(
+            ("BZ9041", program.name), f"{program.name} runs with a buffer of its own for each value.\n{error}"
+        )
         return MemoryPlan((), ZERO)
     return memory
 

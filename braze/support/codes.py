@@ -487,6 +487,11 @@ CODES: dict[str, Code] = {
     "BZ9005": Code(
         "foreign graph node", "An ATen graph holds a node that is no call, input, or output.", "Report it."
     ),
+    "BZ9006": Code(
+        "write in place to what others read",
+        "Lowering let a call write to a buffer that another step reads before (braze/loops/verify.py found it).",
+        "The graph runs eagerly, as captured; please report the program with its dump (BRAZE_DUMP=dir).",
+    ),
     "BZ9010": Code(
         "unreadable source",
         "Residual code has no way to read a value from where capture says it is.",
