@@ -107,6 +107,17 @@ def _scattered(function: Any) -> Callable[[Node, Node, Node], Call]:
     return rule
 
 
+def _restrided(view: Node, parent: Node, value: Node) -> Call:
+    """A window on memory in an order of its own; a reshape, where it is all of its parent in the same order."""
+    seen, whole = view.meta["val"], parent.meta["val"]
+    sizes = (*seen.shape, *whole.shape, seen.storage_offset(), whole.storage_offset())
+    if all(type(n) is int for n in sizes) and seen.numel() == whole.numel():
+        same_start = seen.storage_offset() == whole.storage_offset()
+        if same_start and seen.is_contiguous() and whole.is_contiguous():
+            return aten.view.default, (value, list(whole.shape)), {}
+    return aten.as_strided_scatter.default, (parent, value, *view.args[1:]), dict(view.kwargs)
+
+
 def _same(function: Any) -> Callable[[Node, Node, Node], Call]:
     """For views that are undone by ``function`` with the same arguments."""
 
@@ -135,7 +146,7 @@ _WAY_BACK: dict[Any, Callable[[Node, Node, Node], Call | None]] = {
     aten.slice.Tensor: _sliced,
     aten.select.int: _scattered(aten.select_scatter.default),
     aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
-    aten.as_strided.default: _scattered(aten.as_strided_scatter.default),
+    aten.as_strided.default: _restrided,
     aten.view_as_real.default: _same(aten.view_as_complex.default),
     aten.view_as_complex.default: _same(aten.view_as_real.default),
     aten.view.dtype: _reinterpreted,

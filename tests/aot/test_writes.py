@@ -60,3 +60,25 @@ def test_in_place_transposition():
     (found,) = call([x])
     assert found.shape == f(x).shape and found.stride() == f(x).stride()
     assert torch.equal(found, f(x))
+
+
+@pytest.mark.parametrize(
+    ("size", "strides", "offset", "all_of_it"),
+    [((3, 1, 4), (4, 9, 1), 0, True), ((12,), (1,), 0, True), ((4, 3), (1, 4), 0, False), ((3, 3), (4, 1), 0, False),
+     ((2, 4), (4, 1), 4, False)],
+)  # fmt: skip
+def test_windows_on_memory(size, strides, offset, all_of_it):
+    """Such a window on all of a tensor, as an average over all of a picture has one, is a reshape."""
+
+    def f(x):
+        y = x * 2
+        window = y.as_strided(size, strides, offset)
+        window.copy_(torch.arange(window.numel()).view(size))
+        return y + 1, window
+
+    x = torch.randn(12)
+    part, call = compile_aot(f, [x])
+    for ours, theirs in zip(call([x]), f(x), strict=True):
+        assert ours.shape == theirs.shape and torch.equal(ours, theirs)
+    scattered = [n for n in part.forward.graph.nodes if n.target is aten.as_strided_scatter.default]
+    assert bool(scattered) is not all_of_it
