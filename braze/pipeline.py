@@ -183,7 +183,9 @@ def partition_graph(
         trace.dump(f"{ctx.name}_graph", "py", gm.print_readable(print_output=False))
     gm = chunk_losses(gm, ctx.options.chunk_losses)
     table = decomp.table(dict(ctx.options.decompositions), eager_random=ctx.options.fallback_random)
-    return aot.partition(gm, example_inputs, ctx, table)
+    return aot.partition(
+        gm, example_inputs, ctx, table, free_layouts=ctx.options.channels_last and ctx.target.kind == "cpu"
+    )
 
 
 def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:

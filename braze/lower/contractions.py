@@ -144,7 +144,6 @@ def _extern(target: Any) -> None:
 for _target in (
     aten.bmm.default,
     aten.baddbmm.default,
-    aten.convolution.default,
     aten.dot.default,
     aten.mv.default,
 ):

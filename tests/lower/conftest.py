@@ -129,13 +129,14 @@ def check(
     dynamic: Sequence[tuple[int, int]] = (),
     at: Sequence[torch.Tensor] | None = None,
     room: float = 4,
+    target: Target | None = None,
 ) -> LoopProgram:
     """Lower ``fn``, interpret it, and hold it against eager in values, types, shapes and strides.
 
     The result may be no further from the float64 result than eager is, beyond rounding. ``allow`` names the
     extern calls that are expected; ``at``: other inputs for the same (dynamic) program; ``room``: rounding steps granted.
     """
-    program = lowered(fn, inputs, constants, dynamic)
+    program = lowered(fn, inputs, constants, dynamic, target)
     assert sorted(externs(program)) == sorted(allow)
     inputs = tuple(inputs if at is None else at)
     torch.manual_seed(0)

@@ -44,10 +44,11 @@ class Tiling:
 def tiling(n: int, target: Target) -> Tiling:
     """The tile for N columns: as many registers as there are, with little of the last panel unused."""
     lanes = max(target.vector_bytes // 4, 4)
-    if lanes == 16:
-        wide = -n % 48
-        return Tiling(12, 2, 16) if n % 32 == 0 and wide else Tiling(8, 3, 16)
-    return Tiling(6, 2, lanes)
+    if lanes != 16:
+        return Tiling(6, 2, lanes)
+    # one vector a row leaves half of the registers unused, so that loads bound it
+    shapes = ((Tiling(8, 3, 16), 4), (Tiling(12, 2, 16), 4), (Tiling(16, 1, 16), 5))
+    return min(shapes, key=lambda shape: -(-n // shape[0].columns) * shape[0].columns * shape[1])[0]
 
 
 def gemm_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
@@ -124,6 +125,10 @@ class _Gemm:
         t, k = self.tile.columns, self.k
         sk, sn = (to_c(s) for s in self.b.strides)
         sizes = "".join(f" const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes))
+        loops = [
+            "      for (int64_t c = 0; c < w; ++c)",
+            "      for (int64_t k = k0; k < k1; ++k)",
+        ]
         return [
             f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{",
             f"  const float *const from = (const float *)b[0];{sizes if self._names_in_b() else ''}",
@@ -132,8 +137,7 @@ class _Gemm:
             f"    const int64_t n0 = p*{t}, w = {self.n} - n0 < {t} ? {self.n} - n0 : {t};",
             f"    for (int64_t k0 = 0; k0 < {k}; k0 += 16) {{",
             f"      const int64_t k1 = k0 + 16 < {k} ? k0 + 16 : {k};",
-            "      for (int64_t c = 0; c < w; ++c)",
-            "        for (int64_t k = k0; k < k1; ++k)",
+            *(loops if self.b.strides[1] is not ONE else loops[::-1]),
             f"          to[k*{t} + c] = from[{to_c(self.b.offset)} + k*{sk} + (n0 + c)*{sn}];",
             f"      for (int64_t c = w; c < {t}; ++c)",
             f"        for (int64_t k = k0; k < k1; ++k) to[k*{t} + c] = 0;",

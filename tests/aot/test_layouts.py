@@ -1,0 +1,155 @@
+"""Convolutions of a training step in channels-last inside the graph: nobody outside sees it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import braze
+from braze.aot import partition
+from braze.decomp import table
+from tests.aot.recording import CONTEXT, record
+from tests.helpers import as_double
+
+aten = torch.ops.aten
+LAST = torch.channels_last
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    yield
+    braze.reset()
+
+
+def layouts(f, inputs, target, free=True):
+    """Of the operands of each convolution in forward and backward: whether they lie in channels-last."""
+    gm, fakes, _ = record(f, inputs, grad=True)
+    part = partition(gm, fakes, CONTEXT, table(), free_layouts=free)
+    graphs = [part.forward.graph, part.backward.graph.graph]
+    return [
+        [a.meta["val"].is_contiguous(memory_format=LAST) for a in n.args[:2]]
+        for graph in graphs
+        for n in graph.nodes
+        if n.target is target
+    ]
+
+
+def two_convolutions(x, a, b):
+    return F.conv2d(torch.relu(F.conv2d(x, a, padding=1)), b, padding=1).square().mean()
+
+
+def operands(channels=(3, 8, 6)):
+    torch.manual_seed(0)
+    first, second, third = channels
+    weights = [torch.randn(second, first, 3, 3), torch.randn(third, second, 3, 3)]
+    return [torch.randn(2, first, 9, 10), *(w.requires_grad_() for w in weights)]
+
+
+def test_operands_of_convolutions_and_of_their_gradients_come_in_channels_last():
+    found = layouts(two_convolutions, operands(), aten.convolution_backward.default)
+    assert found == [[True, True], [True, True]]
+    forward = layouts(two_convolutions, operands(), aten.convolution.default)
+    assert [x for x, _ in forward] == [True, True]
+
+
+def test_layouts_stay_where_nobody_said_that_they_are_free():
+    found = layouts(two_convolutions, operands(), aten.convolution.default, free=False)
+    assert [x for x, _ in found] == [False, False]
+
+
+def test_a_convolution_that_is_nearly_all_weight_stays_as_it_is():
+    inputs = [torch.randn(1, 32, 2, 2), torch.randn(64, 32, 3, 3, requires_grad=True)]
+    f = lambda x, w: F.conv2d(x, w, padding=1).square().mean()
+    assert layouts(f, inputs, aten.convolution.default)[0][0] is False
+
+
+def test_a_graph_that_reads_memory_by_strides_keeps_its_layouts():
+    def f(x, a, b):
+        y = F.conv2d(torch.relu(F.conv2d(x, a, padding=1)), b, padding=1)
+        return torch.as_strided(y, (4,), (7,)).sum() + y.mean()
+
+    assert [x for x, _ in layouts(f, operands(), aten.convolution.default)] == [False, False]
+
+
+class Net(nn.Module):
+    """Convolutions with what stands between them: norms, pools, residuals, views, a depthwise one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 5, stride=2, padding=2, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.deep = nn.Conv2d(8, 8, 5, padding=2, groups=8)
+        self.wide = nn.Conv2d(8, 24, 1)
+        self.back = nn.Conv2d(24, 8, 1, bias=False)
+        self.gate = nn.Conv2d(8, 8, 1)
+        self.down = nn.Conv2d(8, 12, 3, stride=2, padding=1)
+        self.head = nn.Linear(12 * 4 * 4, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x = self.pool(F.silu(self.norm(self.stem(x))))
+        y = self.back(F.gelu(self.wide(self.deep(x).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))))
+        y = x + y * torch.sigmoid(self.gate(y.mean((2, 3), keepdim=True)))
+        z = F.hardswish(self.down(y))
+        return self.head(z.contiguous().view(z.shape[0], -1)), y, z[:, ::2]
+
+
+def gradients(call, model, x):
+    """Outputs of a step, the gradients of the picture and of the parameters."""
+    model.zero_grad(set_to_none=True)
+    x = x.clone().requires_grad_()
+    logits, features, part = call(x)
+    (logits.sum(1).tanh().square().mean() + features.square().mean() + part.mean()).backward()
+    return [logits, features, part, x.grad, *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, LAST], ids=["rows", "channels-last"])
+def test_values_and_strides_are_eagers(form):
+    torch.manual_seed(0)
+    model = Net().to(memory_format=form)
+    x = torch.randn(2, 3, 29, 30).to(memory_format=form)
+    double = as_double(model)
+    exact = gradients(double, double, x.double())
+    theirs = gradients(model, model, x)
+    ours = gradients(braze.compile(model), model, x)
+    exact, theirs, ours = ([t.detach() for t in found] for found in (exact, theirs, ours))
+    largest = max(float(c.abs().max()) for c in exact[3:])
+    for a, b, c in zip(ours, theirs, exact, strict=True):
+        assert (a.shape, a.stride()) == (b.shape, b.stride())
+        error, eager = (a.double() - c).abs().max(), (b.double() - c).abs().max()
+        assert float(error) <= 4 * float(eager) + 1e-6 * (float(c.abs().max()) + largest)
+
+
+def test_draws_are_eagers_where_they_should_be():
+    def f(x, a, b):
+        y = F.conv2d(torch.relu(F.conv2d(x, a, padding=1)), b, padding=1)
+        return F.dropout(y, 0.5).square().mean()
+
+    inputs = operands()
+    torch.manual_seed(3)
+    want = f(*inputs)
+    torch.manual_seed(3)
+    got = braze.compile(f, options={"fallback_random": True})(*inputs)
+    torch.testing.assert_close(got, want)
+
+
+def test_an_operator_that_is_not_atens_sees_eagers_strides():
+    seen = []
+
+    @torch.library.custom_op("braze_layout_tests::look", mutates_args=())
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.stride())
+        return x.clone()
+
+    look.register_fake(lambda x: torch.empty_like(x))
+    look.register_autograd(lambda ctx, grad: grad)
+
+    def f(x, a, b):
+        return F.conv2d(look(F.conv2d(x, a, padding=1)), b, padding=1).square().mean()
+
+    inputs = operands()
+    f(*inputs).backward()
+    braze.compile(f)(*inputs).backward()
+    assert seen[0] == seen[1]
