@@ -22,6 +22,7 @@ from braze.aot.cut import (
     min_cut_choice,
 )
 from braze.aot.views import elements, hint, is_view
+from braze.support import trace
 from braze.support.log import warn_once
 
 aten = torch.ops.aten
@@ -31,7 +32,7 @@ Node = torch.fx.Node
 def budget_choice(budget: float) -> Choice:
     """What to keep within ``budget``: up to 1 a share of the minimum cut's peak, above 1 bytes."""
     if budget == 1:
-        return min_cut_choice
+        return _told(min_cut_choice)
 
     def choose(halves: Halves) -> set[Node]:
         kept = min_cut_choice(halves)
@@ -51,6 +52,18 @@ def budget_choice(budget: float) -> Choice:
             if here < least:
                 least, best = here, kept
         return best
+
+    return _told(choose)
+
+
+def _told(choice: Choice) -> Choice:
+    """A choice whose simulated peak whoever collects events is told."""
+
+    def choose(halves: Halves) -> set[Node]:
+        kept = choice(halves)
+        if trace.collecting():
+            trace.emit("peak", peak(halves, kept))
+        return kept
 
     return choose
 
@@ -134,7 +147,7 @@ def _cost_again(halves: Halves, kept: set[Node], node: Node) -> float | None:
     todo, seen = [node], {node}
     while todo:
         here = todo.pop()
-        if is_random(here) or here in halves.written:
+        if is_random(here) or here in halves.written or halves.must_be_saved(here):
             return None
         cost += _work(here)
         for source in here.all_input_nodes:

@@ -65,17 +65,18 @@ def draws(module: torch.fx.GraphModule) -> bool:
 def checkpoint(
     node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Callable[..., Any]
 ) -> Any:
-    """The nodes of the region, with its number."""
-    module, region, *_, arguments, others = args
+    """The nodes of the region, with its number, and with what its policy says of each."""
+    module, policy, region, *_, arguments, others = args
     operands = (*arguments, *others)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     before = [x._version for x in operands if isinstance(x, torch.Tensor)]
-    outer = recorder.region
-    recorder.region = region if outer is None else outer
+    outer = recorder.region, recorder.policy
+    if recorder.region is None:
+        recorder.region, recorder.policy = region, policy
     try:
         results = run_graph(module, dict(zip(placeholders, operands, strict=True)), recorder)
     finally:
-        recorder.region = outer
+        recorder.region, recorder.policy = outer
     if recorder.differentiable and before != [x._version for x in operands if isinstance(x, torch.Tensor)]:
         # eager writes them again when the backward runs the region again
         raise refusal(node, "of a region that writes to tensors from outside")

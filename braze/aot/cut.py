@@ -13,8 +13,10 @@ import operator
 from collections.abc import Callable, Collection, Iterable
 
 import torch
+from torch.utils.checkpoint import CheckpointPolicy
 
 from braze.aot.views import elements, is_view
+from braze.graph.checkpoints import SAVING
 from braze.graph.passes import is_impure
 from braze.support.errors import InternalError
 
@@ -96,6 +98,8 @@ class Halves:
             region = node.meta.get("checkpoint")
             if region is None or node in self.behind or node in self.results or is_random(node):
                 continue
+            if node.meta.get("policy") in SAVING:
+                continue
             users = [u for u in node.users if u in self.forward]
             if all(u.meta.get("checkpoint") == region for u in users):
                 if not any(n in gone for n in node.all_input_nodes):
@@ -108,6 +112,11 @@ class Halves:
             is_view(node) or node.op == "get_attr" or node in self.written or node in self.forced
         )
 
+    def must_be_saved(self, node: Node) -> bool:
+        """Whether a checkpoint's policy forbids to compute a value of the forward again; views are no values."""
+        must = node.meta.get("policy") is CheckpointPolicy.MUST_SAVE
+        return must and self.is_made(node) and self.can_be_saved(node)
+
     def is_made(self, node: Node) -> bool:
         """Whether the forward makes a value: it needs it, or it comes beside one that it needs, as the batch's mean does."""
         if node.target is operator.getitem:
@@ -116,6 +125,8 @@ class Halves:
 
     def is_made_again(self, node: Node) -> bool:
         """Whether the backward may compute what the forward computed."""
+        if self.must_be_saved(node):
+            return False
         if node.op == "get_attr" or node not in self.forward or node in self.forced:
             return True
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):

@@ -352,7 +352,9 @@ class _Functionalizer:
             return args[0]  # type: ignore[no-any-return]
         args = torch.fx.node.map_aggregate(args, self._symbolic)  # type: ignore[assignment]
         node = self.graph.call_function(target, args, kwargs)
-        node.meta["origin"] = self.here.meta.get("origin") if self.here is not None else None
+        here = self.here.meta if self.here is not None else {}
+        node.meta["origin"] = here.get("origin")
+        node.meta.update({k: here[k] for k in ("checkpoint", "policy") if k in here})
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:

@@ -23,6 +23,7 @@ from braze.aot.structural import MIXED_NORMS, STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.aot.writes import functional_form
 from braze.graph import torch_compat
+from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of, new_mode
 from braze.graph.printer import describe
@@ -128,6 +129,8 @@ class Recorder(TorchDispatchMode):
         self.origin: Origin | None = None
         #: the checkpointed region that is traced: its nodes have the number in ``meta["checkpoint"]``
         self.region: int | None = None
+        #: which of its values are kept; nodes have the answer in ``meta["policy"]``
+        self.policy: Policy | None = None
         self.symbols = SymbolNodes(self.graph)
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -185,6 +188,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
+        if self.policy is not None and func not in ALIASES and not _is_composite(func):
+            return self._under_policy(self.policy, func, args, kwargs)
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if rule is not None:
             with self, _without_autocast(func):
@@ -194,11 +199,25 @@ class Recorder(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         if func not in KEPT and _is_composite(func):
-            with self, _without_autocast(func):
+            with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         return self.emit(func, args, kwargs)
+
+    def _under_policy(self, policy: Policy, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operator of a checkpointed region, and what becomes of its results; parts of it are the region's as usual."""
+        self.policy = None
+        try:
+            result = self.__torch_dispatch__(func, (), args, kwargs)
+            found = policy.of(func, args, kwargs)
+        finally:
+            self.policy = policy
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            node = part.__dict__.get("_node") if isinstance(part, torch.Tensor) else None
+            if node is not None and node.meta.get("checkpoint") == self.region:
+                node.meta.setdefault("policy", found)
+        return result
 
     def _decomposed(self, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a decomposition gives; NotImplemented where it would have to know a size that only the data tell."""
@@ -215,7 +234,7 @@ class Recorder(TorchDispatchMode):
         What is a view of an argument, where the operator's own result is not, is copied. NotImplemented where
         the result is another one than the operator's.
         """
-        want = self._result(func, self._constants_faked(args), kwargs)
+        want = self.mode.run(func, self._constants_faked(args), kwargs)
         pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
         for have, w in pairs:
             if have is None:  # a gradient that was not asked for
@@ -268,7 +287,7 @@ class Recorder(TorchDispatchMode):
             return self._outs_made(func, args, kwargs)
         if self.mode.env is not None:
             unbacked.forget(args)
-        result = self._result(func, args, kwargs)
+        result = self.mode.run(func, args, kwargs)
         if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
             return result  # an argument given back
         node = self.graph.create_node(
@@ -280,13 +299,6 @@ class Recorder(TorchDispatchMode):
         node.meta["origin"] = self.origin
         self._bind(node, result)
         return result
-
-    def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What an operator gives on fakes; what autocast casts is cast by now."""
-        if not torch_compat.any_autocast():
-            return self.mode.run(func, args, kwargs)
-        with torch_compat.disable_autocast():
-            return self.mode.run(func, args, kwargs)
 
     def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
         """Arithmetic on floats as captured: its value is what the node computes, no formula."""
@@ -370,7 +382,7 @@ class Recorder(TorchDispatchMode):
         if functional is None or any(out.__dict__["_node"].op != "call_function" for out in outs):
             raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
         made = self.emit(functional, args, {k: v for k, v in kwargs.items() if k not in names})
-        result = self._result(func, args, kwargs)
+        result = self.mode.run(func, args, kwargs)
         for out, part in zip(outs, made if isinstance(made, (tuple, list)) else (made,), strict=True):
             if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
                 raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
@@ -464,6 +476,8 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
     except BrazeError:
         raise
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError, IndexError) as error:
+        if torch_compat.is_out_of_memory(error):
+            raise
         raise Unsupported(
             "BZ2007",
             f"tracing {node.target} to ATen failed",
@@ -541,10 +555,10 @@ def _is_composite(func: Any) -> bool:
 
 
 def _without_autocast(func: Any) -> Any:
-    """Parts of an operator with a kernel of its own, or one that autocast knows, are not cast one by one."""
-    if not torch_compat.any_autocast() or torch_compat.casts_parts(func):
-        return contextlib.nullcontext()
-    return torch_compat.disable_autocast()
+    """Parts of an operator with a kernel of its own are not cast one by one."""
+    if torch_compat.any_autocast() and not _is_composite(func):
+        return torch_compat.disable_autocast()
+    return contextlib.nullcontext()
 
 
 @functools.cache

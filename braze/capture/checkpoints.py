@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
+from torch._ops import OpOverload
 
 from braze.capture.breaks import graph_break
 from braze.capture.foreign import MODULES, whole
@@ -27,8 +29,12 @@ def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if not torch.is_grad_enabled() and "context_fn" not in kwargs:
         return t.call(function, tuple(given), named or None, tail)
     reentrant = kwargs.get("use_reentrant")
-    if type(reentrant) is not bool or "context_fn" in kwargs or kwargs.get("debug"):
+    chooses = "context_fn" in kwargs
+    if type(reentrant) is not bool or kwargs.get("debug") or (chooses and reentrant):
         whole(MODULES["torch.utils.checkpoint"])
+    policy = _policy(t, kwargs["context_fn"]) if chooses else None
+    if not torch.is_grad_enabled():
+        return t.call(function, tuple(given), named or None, tail)
     leaves, _ = flatten(t, (given, named))
     wants = any(isinstance(x, torch.Tensor) and x.requires_grad for x in leaves)
     if reentrant and (named or not wants):  # eager refuses the first, and warns of the second
@@ -44,12 +50,16 @@ def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         results = tuple([part.leaves[i] for i in places])
         part.leaves = list(results)
         number = 1 + sum(n.target is checkpoints.checkpointed for n in t.recorder.graph.nodes)
-        settings = (
+        settings: tuple[Any, ...] = (
             number,
             kwargs.get("preserve_rng_state", True),
             kwargs.get("determinism_check", "default"),
         )
-        modules = {"region": part.module(inputs)}
+        modules: dict[str, Any] = {"region": part.module(inputs)}
+        if policy is not None:
+            modules["policy"] = policy
+        else:
+            settings = (None, *settings)
         note(
             t,
             checkpoints.checkpointed,
@@ -59,6 +69,45 @@ def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
             results,
         )
     return part.result
+
+
+class Context:
+    """One of the two contexts of a checkpoint that keeps what a policy says. It lives in the trace only."""
+
+    lives_in_trace = True
+
+    def __init__(self, policy: checkpoints.Policy) -> None:
+        self.policy = policy
+
+
+@rule(torch.utils.checkpoint.create_selective_checkpoint_contexts)
+def selective(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Two contexts that stand for the policy: a function of the program's, or a list of operators to keep."""
+    words = dict(zip(("policy_fn_or_list", "allow_cache_entry_mutation"), args, strict=False)) | dict(kwargs)
+    given = words.get("policy_fn_or_list")
+    if isinstance(given, list):
+        ops = list(t.elements(given))
+        if not all(isinstance(op, OpOverload) for op in ops):
+            whole(MODULES["torch.utils.checkpoint"])  # eager says what is wrong
+        function: Any = checkpoints.saving(ops)
+    elif isinstance(given, FunctionType):
+        function = given
+    else:
+        whole(MODULES["torch.utils.checkpoint"])
+    made = Context(checkpoints.Policy(function, bool(words.get("allow_cache_entry_mutation", False))))
+    return (t.claim(made), t.claim(Context(made.policy)))
+
+
+def _policy(t: Tracer, context_fn: Any) -> checkpoints.Policy:
+    """The policy of the contexts that a program's ``context_fn`` gives; of others nothing is known."""
+    with region(t, "checkpoint", (context_fn,), pure=False):
+        made = t.call(context_fn, ())
+        if not (isinstance(made, tuple) and len(made) == 2 and all(type(x) is Context for x in made)):
+            graph_break("BZ1019", "its context_fn gives contexts of another kind than the selective ones")
+        first, second = made
+        if first.policy is not second.policy:
+            graph_break("BZ1019", "its context_fn gives contexts of two policies")
+    return first.policy  # type: ignore[no-any-return]
 
 
 class Chain:

@@ -176,19 +176,3 @@ def test_what_the_function_writes_outside_is_left_to_eager():
     braze.compile(f, backend="eager")(x).backward()
     assert len(seen) == 2
     torch.testing.assert_close(x.grad, X.cos())
-
-
-def test_settings_that_choose_what_to_keep_are_left_to_eager():
-    from torch.utils.checkpoint import create_selective_checkpoint_contexts
-
-    chosen = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
-
-    def f(x, w):
-        return checkpoint(lambda x: (x @ w).sin(), x, use_reentrant=False, context_fn=chosen).sum()
-
-    found = []
-    for run in (braze.compile(f, backend="eager"), f):
-        x, w = X.clone().requires_grad_(), torch.ones(6, 2, requires_grad=True)
-        run(x, w).backward()
-        found.append((x.grad, w.grad))
-    torch.testing.assert_close(found[0], found[1])
