@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from braze.capture.values import words
+from braze.graph.torch_compat import storage_key
 
 #: functions of ``operator`` and the like that write their first operand
 WRITING = frozenset(
@@ -35,7 +36,34 @@ STATISTICS = {"batch_norm": ("training", 5), "instance_norm": ("use_input_stats"
 
 def can_run_again(graph: torch.fx.Graph) -> bool:
     """Whether a graph that fails has changed nothing but the state of random numbers."""
-    return not any(writes(node) for node in graph.nodes)
+    writing = [node for node in graph.nodes if writes(node)]
+    if not writing:
+        return True
+    outside = {
+        key for node in graph.nodes if node.op in ("placeholder", "get_attr") for key in memory_of(node)
+    }
+    return not any(is_opaque(node) or reaches(node, outside) for node in writing)
+
+
+def reaches(node: torch.fx.Node, outside: set[int]) -> bool:
+    """Whether a node may write to one of these storages."""
+    written = memory_of(*written_by(node))
+    return not written or not outside.isdisjoint(written)
+
+
+def written_by(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes whose tensors a writing node may write: the first operand, or any where that is not known."""
+    name = name_of(node)
+    if (node.op == "call_method" or name in WRITING) and "out" not in node.kwargs and node.args:
+        return [node.args[0]] if isinstance(node.args[0], torch.fx.Node) else []
+    return node.all_input_nodes
+
+
+def memory_of(*nodes: torch.fx.Node) -> set[int]:
+    """The storages of the tensors that nodes give."""
+    values = [node.meta.get("val") for node in nodes]
+    parts = [p for v in values for p in (v if isinstance(v, (list, tuple)) else (v,))]
+    return {storage_key(part) for part in parts if isinstance(part, torch.Tensor)}
 
 
 def draws(graph: torch.fx.Graph) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from braze.capture import chance
+from braze.capture import assumed, chance
 from braze.capture.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
@@ -83,6 +83,7 @@ def finish(
         else:
             graph.erase_node(node)
     drawn = chance.inputs_of(t.recorder)
+    assumed.verify(t, graph)
     module = close_graph(t, table)
     if module is None:
         inputs = [

@@ -84,7 +84,8 @@ _SETTINGS = words(
     is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available
     _get_deterministic_algorithms _get_cublas_allow_tf32 _get_float32_matmul_precision
     _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
-    _get_overrideable_sdp_enabled _get_sdp_priority_order is_anomaly_check_nan_enabled
+    _get_cudnn_benchmark _get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel _get_fp32_precision_getter
+    _cuda_get_cudnn_benchmark_limit _get_overrideable_sdp_enabled _get_sdp_priority_order is_anomaly_check_nan_enabled
     _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
 )
 for _home in (torch._C, torch, torch._C._functorch):

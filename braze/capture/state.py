@@ -23,6 +23,7 @@ def autocast_now() -> tuple[Any, ...]:
     return torch_compat.autocast_state()
 
 
+CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel")
 #: how to set back what a program changed: name -> (read, write)
 RESTORE: dict[str, tuple[Any, Any]] = {
     "grad": (torch.is_grad_enabled, C._set_grad_enabled),
@@ -37,6 +38,12 @@ RESTORE: dict[str, tuple[Any, Any]] = {
         else {}
     ),
     "cudnn": (C._get_cudnn_sdp_enabled, C._set_sdp_use_cudnn),
+    # what torch.backends.cudnn.flags sets, in the words of this version
+    **{
+        f"cudnn {name}": (getattr(C, f"_get_cudnn_{name}"), getattr(C, f"_set_cudnn_{name}"))
+        for name in CUDNN
+        if hasattr(C, f"_set_cudnn_{name}")
+    },
 }
 
 

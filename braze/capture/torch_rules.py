@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.capture import unbacked
+from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.rules import named, rule
+from braze.capture.state import CUDNN
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -21,6 +23,7 @@ SETTERS = [
     *named(
         C, "_set_sdp_use_cudnn", "_set_sdp_priority_order", "_set_sdp_use_overrideable", "_set_default_dtype"
     ),
+    *named(C, *(f"_set_cudnn_{name}" for name in CUDNN)),
     *named(
         torch,
         "set_autocast_enabled",
@@ -71,6 +74,13 @@ def setter(function: Any) -> None:
 
 for _setter in SETTERS:
     setter(_setter)
+
+
+@rule(*named(C, "_set_fp32_precision_setter"))
+def set_precision(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The precision of a backend's products; a change that outlasts the trace is no part of a graph."""
+    if C._get_fp32_precision_getter(*args[:2]) != args[2]:
+        graph_break("BZ1010", f"the precision of {args[0]} is set", HINT_MOVE)
 
 
 # -- inference mode: results are made under no_grad while tracing; the graph enters the real mode

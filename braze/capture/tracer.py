@@ -100,6 +100,8 @@ class Tracer:
         #: whether small tensors of models may be taken to hold what they hold now, and what they were taken to hold
         self.trusting = trusting
         self.contents: dict[Node, Any] = {}
+        #: errors that are taken not to be raised: the breaks where that cannot be
+        self.granted: list[BreakSignal] = []
         #: versions of fakes at their making, where these are not 0
         self.born: dict[int, int] = {}
         self.steps = 0

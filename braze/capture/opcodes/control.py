@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.capture import unbacked
-from braze.capture.opcodes.exceptions import load_assertion_error
+from braze.capture import assumed, unbacked
 from braze.capture.opcodes.table import LEAVE, YIELD, opcode
 
 AFTER_FOR = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
@@ -23,22 +22,21 @@ def jump(t: Any, f: Any, arg: int) -> None:
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
     value = f.stack.pop()
-    if value is True or (value is not False and (_asserts(t, f, value, True) or t.truth(value))):
+    if value is True or (value is not False and _goes(t, f, value, arg, True)):
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 def pop_jump_if_false(t: Any, f: Any, arg: int) -> None:
     value = f.stack.pop()
-    if value is False or (value is not True and (_asserts(t, f, value, False) or not t.truth(value))):
+    if value is False or (value is not True and not _goes(t, f, value, arg, False)):
         f.ip = arg
 
 
-def _asserts(t: Any, f: Any, value: Any, wanted: bool) -> bool:
-    """Whether this is the jump over the error of an ``assert``, of a number that only the data tell."""
-    if type(value) not in unbacked.Symbolic and not isinstance(value, torch.Tensor):
-        return False
-    return f.decoded.instruction(f.ip)[0] is load_assertion_error and unbacked.asserted(t, value, wanted)
+def _goes(t: Any, f: Any, value: Any, target: int, jumps_if: bool) -> bool:
+    """The truth of a condition. What only the data tell is not asked for, where one of the two ways raises an error."""
+    granted = assumed.taken_for_granted(t, f, value, target, jumps_if)
+    return t.truth(value) if granted is None else granted
 
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
@@ -71,8 +69,12 @@ def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
 
 @opcode("TO_BOOL")
 def to_bool(t: Any, f: Any, arg: int) -> None:
-    if not unbacked.is_unbacked(f.stack[-1]):  # else the instruction that follows decides
-        f.stack[-1] = t.truth(f.stack[-1])
+    value = f.stack[-1]
+    by_data = unbacked.is_unbacked(value) or (
+        isinstance(value, torch.Tensor) and assumed.followed_by_a_jump(f)
+    )
+    if not by_data:  # else the instruction that follows decides
+        f.stack[-1] = t.truth(value)
 
 
 @opcode("GET_ITER")
