@@ -48,6 +48,8 @@ class Differentiation:
                 found = torch.autograd.grad(fakes, leaves, tangents, allow_unused=True)
             return [None if g is None else recorder.argument(g) for g in found]
         except RuntimeError as error:
+            if torch_compat.is_out_of_memory(error):
+                raise
             # eager raises it too, when the user calls backward
             raise Unsupported("BZ2021", "the backward cannot be traced", why=str(error)) from error
 

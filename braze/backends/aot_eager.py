@@ -34,4 +34,4 @@ def aot_eager(
             call = aot.differentiable(partition, call, lambda: aot.eager_forward(backward.graph))
         return aot.wrap(partition, call, eager=gm)
 
-    return compiled_or_as_captured(gm, context.name, compile)
+    return compiled_or_as_captured(gm, context.name, compile, strict=options.verify > 0)

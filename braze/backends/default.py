@@ -20,7 +20,9 @@ from braze.target import Target, cpu_target, cuda_target
 def braze(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Options) -> Callable[..., Any]:
     """Kernels for the graph; where gradients are needed, the graph itself (see uncompiled.py)."""
     context = context_for(gm, example_inputs, options)
-    return compiled_or_as_captured(gm, context.name, lambda: compile_graph(gm, example_inputs, context))
+    return compiled_or_as_captured(
+        gm, context.name, lambda: compile_graph(gm, example_inputs, context), strict=options.verify > 0
+    )
 
 
 def context_for(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CompileContext:

@@ -10,13 +10,16 @@ import torch.fx
 from braze.graph.fakes import mode_of
 from braze.graph.torch_compat import UNDECIDED, size_oblivious
 from braze.support import log, trace
-from braze.support.errors import Unsupported
+from braze.support.errors import InternalError, Unsupported
 
 
 def compiled_or_as_captured(
-    gm: torch.fx.GraphModule, name: str, compile: Callable[[], Callable[..., Any]]
+    gm: torch.fx.GraphModule, name: str, compile: Callable[[], Callable[..., Any]], *, strict: bool = False
 ) -> Callable[..., Any]:
-    """What ``compile()`` makes of the graph, or the graph itself where it is refused."""
+    """What ``compile()`` makes of the graph, or the graph itself where it is refused.
+
+    So it is where an invariant of ours is found broken, unless ``strict``: a program must not fail for that.
+    """
     mode = mode_of(node.meta.get("val") for node in gm.graph.nodes)
     try:
         try:
@@ -29,7 +32,9 @@ def compiled_or_as_captured(
             raise Unsupported(
                 "BZ2024", "a stage would have to know a size that only the data tell", why=why
             ) from error
-    except Unsupported as error:
+    except (Unsupported, InternalError) as error:
+        if strict and isinstance(error, InternalError):
+            raise
         trace.count("graphs_run_as_captured")
         trace.emit("fallback", f"the graph of {name} ({error.code}: {error.what})")
         log.logger("aot").warning("%s", f"{name} runs eagerly, as captured.\n{error}")

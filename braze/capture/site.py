@@ -48,11 +48,12 @@ from braze.capture.report import compiled_frame
 from braze.capture.residual import build_residual
 from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
 from braze.capture.stance import Stance, stance
-from braze.graph.torch_compat import mute_fakes, transforming
+from braze.graph.torch_compat import is_out_of_memory, mute_fakes, transforming
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
 from braze.support.log import logger, warn_once
+from braze.support.shortage import Shortage
 
 if TYPE_CHECKING:
     from braze.capture.session import Session
@@ -152,6 +153,7 @@ class Site:
             #: sizes of the first calls that ran as they are, by owner (stance "eager_then_compile")
             self.seen: dict[int | None, Extents] = {}
             self.misses = 0
+            self.short = Shortage()
             self.seconds = 0.0
             self.uncaptured = 0
             self.unfit = 0
@@ -195,11 +197,21 @@ class Site:
             if stance() is not Stance.DEFAULT and self._held_back(function, locals):
                 return self._as_it_is(function)
             with _compiling:
+                if self.short.waits():
+                    return self._as_it_is(function)
                 here.busy = True
+                started = time.perf_counter()
                 try:
                     return self._compile(function, locals)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    self.short.note(
+                        self.name, place_of(function, locals), time.perf_counter() - started, error
+                    )
                 finally:
                     here.busy = False
+            return self._as_it_is(function)
 
     def _other_closure(self, first: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Frames of one code met in broken calls may belong to several closures: each has its own site."""
@@ -390,6 +402,8 @@ class Site:
         except BrazeError:
             raise
         except (Exception, BreakSignal, Retry, Stopped) as error:
+            if is_out_of_memory(error):
+                raise
             # a fault of the interpreter must not become one of the user's program
             if strict or options.verify:
                 raise InternalError("BZ9014", f"the capture of {self.name} failed: {error!r}") from error

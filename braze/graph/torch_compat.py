@@ -195,6 +195,13 @@ def outside_modes() -> Any:
     return torch._C._DisableTorchDispatch()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory is short: Python's, a device's, or the CPU allocator's, which has no type."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """A number that two tensors share when they share a storage."""
     return tensor.untyped_storage()._cdata
@@ -597,30 +604,3 @@ SYMBOLIC_MATH = {
     for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
     if hasattr(torch, f"_sym_{name}")
 }
-
-
-def is_held_once(tensor: torch.Tensor) -> bool:
-    """Whether one variable of the caller is all that holds a tensor, and the tensor all that holds its memory.
-
-    Autograd holds what a retained graph saves, hooks may hold what is saved, and views hold memory: then no.
-    """
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or _holders(tensor) != _holders_of_one():
-        return False
-    return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.nbytes
-
-
-def _holders(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """References of Python's to the tensor object, of C++ to the tensor, and of either to its memory."""
-    storage = tensor.untyped_storage()
-    return sys.getrefcount(tensor), tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
-
-
-@functools.cache
-def _holders_of_one() -> tuple[int, int, int]:
-    """What ``_holders`` says of a tensor that one variable holds, two calls up."""
-    tensor = torch.empty(1)
-    return _same_depth(tensor)
-
-
-def _same_depth(tensor: torch.Tensor) -> tuple[int, int, int]:
-    return _holders(tensor)

@@ -99,6 +99,12 @@ def build_c(text: str | Sequence[str], target_arch: str, extra: tuple[str, ...] 
         return out.read_bytes()
 
 
+#: what compilers say that have no memory left
+OUT_OF_MEMORY = re.compile(
+    rb"(virtual memory exhausted|cannot allocate memory|out of memory|signal killed)", re.I
+)
+
+
 def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
     """Run commands side by side; a unit that takes too long is tried again at -O0."""
     running = [_start(c) for c in commands]
@@ -119,6 +125,8 @@ def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
                 message = b"timed out"
         if process.returncode:
             _stop(running)
+            if process.returncode == -signal.SIGKILL or OUT_OF_MEMORY.search(message):
+                raise MemoryError(f"the C compiler {command[0]} ran out of memory")
             _fail(command, message.decode(errors="replace"), units[i] if i < len(units) else "")
 
 

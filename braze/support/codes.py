@@ -471,6 +471,16 @@ CODES: dict[str, Code] = {
         "If the program handles such an error, put the part that may raise it into a function under braze.disable; "
         "otherwise please report it with the message.",
     ),
+    "BZ6014": Code(
+        "out of memory while compiling",
+        "Memory ended in one of the stages of a compile, in Python, in PyTorch's allocator, or in the C compiler.",
+        "The function runs as it is, and is compiled again at the next call, then after 2, 4, 8 more. Free memory.",
+    ),
+    "BZ6015": Code(
+        "backward that is not compiled",
+        "A stage failed on the backward of a compiled graph, or memory ended there.",
+        "The backward runs operator by operator, through ATen, with the same gradients. The message says why.",
+    ),
     # -- BZ90xx: broken invariants of braze itself
     "BZ9001": Code(
         "broken loop program at run time",
