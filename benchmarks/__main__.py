@@ -16,6 +16,9 @@ MODELS = (
     "minilm", "bert", "distilbert", "gpt2", "opt", "llama", "qwen3", "mistral", "gemma", "t5_encoder",
     "vit", "resnet", "convnext", "swin", "timm_resnet18", "timm_deit_tiny", "timm_mobilenetv3",
 )  # fmt: skip
+#: for memory only
+LARGE = ("gpt2_50k",)
+SWEPT = ("gpt2", "bert", "resnet", "vit")
 
 
 def main() -> int:
@@ -25,9 +28,14 @@ def main() -> int:
     parser.add_argument(
         "--impls",
         default=",".join(IMPLS),
-        help="of eager, torch, braze; for optimizer of loop, foreach, fused, torch, braze (default: all)",
+        help="of eager, torch, braze; for optimizer of loop, foreach, fused, torch, braze; for memory also whole, "
+        "which is braze with chunk_losses=False (default: all but that)",
     )
-    parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)} (default: all)")
+    parser.add_argument(
+        "--models",
+        default="",
+        help=f"of {', '.join(MODELS)}; for memory also {', '.join(LARGE)} (default: all; of a sweep {', '.join(SWEPT)})",
+    )
     parser.add_argument(
         "--rounds", type=int, default=0, help="interleaved rounds (default: 7; compile_time: 1)"
     )
@@ -35,7 +43,7 @@ def main() -> int:
         "--seconds", type=float, default=4.0, help="about how long each model runs per implementation"
     )
     parser.add_argument(
-        "--phase", choices=("inference", "training"), default="inference",
+        "--phase", choices=("inference", "training", "autocast"), default="inference",
         help="models: a call under no_grad, or forward and backward (default: inference)",
     )  # fmt: skip
     parser.add_argument(
@@ -44,11 +52,19 @@ def main() -> int:
     parser.add_argument(
         "--capture-only", action="store_true", help="compile_time: capture alone, first and again"
     )
+    parser.add_argument(
+        "--sweep", action="store_true", help="memory: budgets from 1.0 to 0.1, simulated and measured"
+    )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
-    known = optimizer.IMPLS if arguments.suite == "optimizer" else IMPLS
-    impls = known if arguments.impls == ",".join(IMPLS) else _chosen(parser, arguments.impls, known)
-    models = _chosen(parser, arguments.models, MODELS)
+    memory = arguments.suite == "memory"
+    known = {"optimizer": optimizer.IMPLS, "memory": (*IMPLS, "whole")}.get(arguments.suite, IMPLS)
+    if arguments.impls == ",".join(IMPLS) and not memory:
+        impls = known
+    else:
+        impls = _chosen(parser, arguments.impls, known)
+    every = (*MODELS, *LARGE) if memory else MODELS
+    models = _chosen(parser, arguments.models, every) or (SWEPT if arguments.sweep else every)
     # a file or a log takes a wide table
     console = Console(width=None if sys.stdout.isatty() else 170)
     progress = Console(stderr=True)
@@ -65,7 +81,10 @@ def main() -> int:
     elif arguments.suite == "overhead":
         rows = run.run_overhead(impls, tuple(overhead.CASES), arguments.rounds or 15, say)
         table = report.overhead_table(rows, impls, overhead.CASES, overhead.BARE)
-    elif arguments.suite == "memory":
+    elif memory and arguments.sweep:
+        rows = run.run_sweep(models, say)
+        table = report.sweep_table(rows)
+    elif memory:
         rows = run.run_memory(impls, models, say)
         table = report.memory_table(rows, impls)
     else:

@@ -86,9 +86,9 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
 
 
 def memory_table(rows: list[Row], impls: Sequence[str]) -> Table:
-    """Peak megabytes of a training step, and the share of eager's."""
+    """Peak megabytes of a training step, the share of eager's, and milliseconds."""
     table = Table(
-        title="Peak memory of forward and backward, MB (share of eager's), parameters not counted",
+        title="Peak memory of forward and backward, MB (share of eager's), parameters not counted; milliseconds",
         title_justify="left",
     )
     table.add_column("model")
@@ -103,9 +103,29 @@ def memory_table(rows: list[Row], impls: Sequence[str]) -> Table:
                 cells.append("failed")
                 continue
             share = f" ({peak / eager:.2f})" if eager and impl != "eager" else ""
-            cells.append(f"{peak / 1e6:.1f}{share}")
+            taken = here[impl].get("milliseconds")
+            cells.append(f"{peak / 1e6:.1f}{share}" + (f"; {taken:.0f}" if taken is not None else ""))
         table.add_row(model, *cells)
     return table
+
+
+def sweep_table(rows: list[Row]) -> Table:
+    """Simulated and measured peak of each model, megabytes, per budget."""
+    budgets = list(dict.fromkeys(row["budget"] for row in rows))
+    table = Table(title="Peak under memory_budget, MB: simulated; measured", title_justify="left")
+    table.add_column("model")
+    for budget in budgets:
+        table.add_column(f"{budget:g}", justify="right")
+    for model in dict.fromkeys(row["model"] for row in rows):
+        here = {row["budget"]: row for row in rows if row["model"] == model}
+        table.add_row(model, *[_swept(here[budget]) for budget in budgets])
+    return table
+
+
+def _swept(row: Row) -> str:
+    if "peak_bytes" not in row:
+        return "failed"
+    return f"{row.get('simulated_bytes', 0) / 1e6:.1f}; {row['peak_bytes'] / 1e6:.1f}"
 
 
 def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str], bare: Sequence[str]) -> Table:

@@ -162,7 +162,7 @@ def run_models(
 
 
 def run_memory(impls: Sequence[str], models: Sequence[str], say: Callable[[str], None]) -> list[Row]:
-    """Peak memory of a training step of each model."""
+    """Peak memory of a training step of each model, and what it takes."""
     team = Team(impls)
     rows: list[Row] = []
     try:
@@ -175,6 +175,44 @@ def run_memory(impls: Sequence[str], models: Sequence[str], say: Callable[[str],
                 for do, arguments in (
                     ("load", {"model": model, "phase": "training"}),
                     ("compile", {}),
+                    ("peak", {}),
+                ):
+                    answer = attempt(row, lambda: child.ask(do, **arguments))
+                    if answer is None:
+                        break
+                    row.update({k: v for k, v in answer.items() if k.endswith("bytes")})
+            ready = [impl for impl in impls if "failed" not in by_impl(rows, model)[impl]]
+            interleave(
+                team, ready, by_impl(rows, model), 3, 1.0, lambda n: say(f"{model}: times {n + 1} of 3")
+            )
+    finally:
+        team.stop()
+    return rows
+
+
+def by_impl(rows: Sequence[Row], model: str) -> dict[str, Row]:
+    """The rows of one model."""
+    return {row["impl"]: row for row in rows if row["model"] == model}
+
+
+#: shares of the minimum cut's peak
+BUDGETS = tuple(round(1 - k / 10, 1) for k in range(10))
+
+
+def run_sweep(models: Sequence[str], say: Callable[[str], None]) -> list[Row]:
+    """Simulated and measured peak of each model under each budget."""
+    team = Team(("braze",))
+    rows: list[Row] = []
+    try:
+        for model in models:
+            for budget in BUDGETS:
+                say(f"{model}: memory_budget={budget}")
+                row: Row = {"model": model, "impl": "braze", "budget": budget}
+                rows.append(row)
+                child = team.child("braze")
+                for do, arguments in (
+                    ("load", {"model": model, "phase": "training"}),
+                    ("compile", {"budget": budget}),
                     ("peak", {}),
                 ):
                     answer = attempt(row, lambda: child.ask(do, **arguments))

@@ -22,6 +22,7 @@ from torch import nn
 
 from benchmarks import optimizer, overhead, zoo
 from braze.inspect.memory import peak_bytes
+from braze.runtime.arena import clear_arenas
 
 
 class Worker:
@@ -33,17 +34,20 @@ class Worker:
         self.inputs: dict[str, Any] = {}
         self.call: Callable[..., Any] | None = None
         self.training = False
+        self.autocast = False
 
     def load(self, model: str, phase: str = "inference") -> dict[str, Any]:
         """Build a model and call it once in eager mode, so that nothing later pays for lazy set-up.
 
-        In phase "training" it is in train mode, with all dropout at 0, so that results can be compared.
+        In phase "training" it is in train mode, with all dropout at 0, so that results can be compared; in phase
+        "autocast" its forward is in bfloat16 besides.
         """
         self.model = self.call = None
         gc.collect()
         reset(self.impl)
-        self.model, self.inputs = zoo.CASES[model].make()
-        self.training = phase == "training"
+        self.model, self.inputs = {**zoo.CASES, **zoo.LARGE}[model].make()
+        self.training = phase != "inference"
+        self.autocast = phase == "autocast"
         if self.training:
             zoo.without_dropout(self.model.train())
         self.run(self.model)
@@ -57,18 +61,28 @@ class Worker:
                 call(**self.inputs)
             return
         self.model.zero_grad(set_to_none=True)
-        loss_of(call(**self.inputs)).backward()
+        self.loss(call, self.inputs).backward()
 
-    def compile(self, backend: str | None = None, dynamic: bool | None = None) -> dict[str, Any]:
+    def loss(self, call: Callable[..., Any], inputs: dict[str, Any], cast: bool = True) -> torch.Tensor:
+        """The loss of one forward, under autocast if that is measured."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast and cast):
+            found = call(**inputs)
+        return loss_of(found)
+
+    def compile(
+        self, backend: str | None = None, dynamic: bool | None = None, budget: float | None = None
+    ) -> dict[str, Any]:
         """Compile; seconds of the first call less those of a later one, number of graphs and of breaks.
 
         ``cpu_seconds`` is the same in time of the processor, which says more where others use the machine.
+        ``simulated_bytes``: the largest peak of forward and backward of a graph that a memory budget was judged by.
         """
         assert self.model is not None
         counts = Counts(self.impl)
         with counts:
             start, cpu_start = time.perf_counter(), time.process_time()
-            self.call = compiled(self.impl, self.model, backend, dynamic)
+            options = {"memory_budget": budget} if budget is not None else OPTIONS.get(self.impl, {})
+            self.call = compiled(self.impl, self.model, backend, dynamic, options)
             self.run(self.call)
             seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         cpu_start = time.process_time()
@@ -80,6 +94,7 @@ class Worker:
             "graphs": counts.graphs,
             "breaks": counts.breaks,
             "stages": counts.stages,
+            "simulated_bytes": max(counts.peaks, default=0),
         }
 
     def check(self) -> dict[str, Any]:
@@ -97,7 +112,7 @@ class Worker:
             exact = self.results(double, double, as_double(inputs))
             ours = self.results(self.call, self.model, inputs)
             eager = self.results(self.model, self.model, inputs)
-            errors.append((error(ours, exact), error(eager, exact)))
+            errors.append((error(ours, exact, self.autocast), error(eager, exact, self.autocast)))
             outputs = len(ours)
         return {
             "error": min(e for e, _ in errors),
@@ -114,7 +129,8 @@ class Worker:
                 return list(tensors(call(**inputs)))
         state = copy.deepcopy(model.state_dict())
         model.zero_grad(set_to_none=True)
-        loss = loss_of(call(**inputs))
+        exact = next(model.parameters()).dtype is torch.float64
+        loss = self.loss(call, inputs, cast=not exact)
         loss.backward()
         model.load_state_dict(state)
         found = [loss.detach()]
@@ -133,11 +149,15 @@ class Worker:
         return {"seconds": spent}
 
     def peak(self) -> dict[str, Any]:
-        """Peak bytes of one step from empty gradients, and of the parameters beside them."""
+        """Peak bytes of one step from empty gradients, and of the parameters beside them.
+
+        What braze keeps between calls is let go of before, so that all that a step takes counts.
+        """
         assert self.model is not None and self.call is not None
         call, model = self.call, self.model
         self.run(call)
         model.zero_grad(set_to_none=True)
+        clear_arenas()
         bytes = peak_bytes(lambda: self.run(call))
         return {"peak_bytes": bytes, "parameter_bytes": sum(p.nbytes for p in model.parameters())}
 
@@ -162,27 +182,32 @@ class Worker:
         return {"seconds": self.loop(calls)}
 
 
+#: what implementations set that are braze otherwise
+OPTIONS: dict[str, dict[str, Any]] = {"whole": {"chunk_losses": False}}
+
+
 def compiled(
     impl: str,
     model: Callable[..., Any],
     backend: str | Callable[..., Any] | None = None,
     dynamic: bool | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """What each implementation makes of a callable."""
+    """What each implementation makes of a callable; ``options`` are braze's."""
     if impl == "eager":
         return model
     if impl == "torch":
         return torch.compile(model, backend=backend or "inductor", dynamic=dynamic)
     import braze
 
-    return braze.compile(model, backend=backend or "braze", dynamic=dynamic)
+    return braze.compile(model, backend=backend or "braze", dynamic=dynamic, options=options or None)
 
 
 def reset(impl: str) -> None:
     """Forget compiled code in this process."""
     if impl == "torch":
         torch.compiler.reset()
-    elif impl == "braze":
+    elif impl in ("braze", "whole"):
         import braze
 
         braze.reset()
@@ -196,9 +221,11 @@ class Counts:
         self.graphs = 1 if impl == "eager" else 0
         self.breaks = 0
         self.stages: dict[str, float] = {}
+        #: simulated peaks of the graphs that are trained
+        self.peaks: list[float] = []
 
     def __enter__(self) -> None:
-        if self.impl == "braze":
+        if self.impl in ("braze", "whole"):
             from braze.support import trace
 
             self.before = trace.snapshot()
@@ -206,7 +233,7 @@ class Counts:
             self.events = self.collecting.__enter__()
 
     def __exit__(self, *exc: object) -> None:
-        if self.impl == "braze":
+        if self.impl in ("braze", "whole"):
             from braze.inspect.explain import gather
             from braze.support import trace
 
@@ -214,6 +241,7 @@ class Counts:
             after = trace.snapshot()
             found = gather("", self.events, after[0] - self.before[0], after[1] - self.before[1])
             self.graphs, self.breaks, self.stages = len(found.graphs), len(found.breaks), dict(found.seconds)
+            self.peaks = [float(str(payload)) for kind, payload in self.events if kind == "peak"]
         elif self.impl == "torch":
             from torch._dynamo.utils import counters
 
@@ -235,8 +263,12 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def loss_of(outputs: Any) -> torch.Tensor:
-    """One number of the first floating-point output: logits, or hidden states."""
+    """One number of the first floating-point output: logits, or hidden states; a loss as it is."""
     first = next(tensors(outputs if not hasattr(outputs, "to_tuple") else outputs.to_tuple()))
+    if first.dtype is torch.bfloat16:
+        first = first.float()
+    if first.dim() == 0:
+        return first
     weights = torch.linspace(-1, 1, first.shape[-1], dtype=first.dtype, device=first.device)
     return (first * weights).tanh().square().mean()
 
@@ -260,14 +292,14 @@ def as_double(inputs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """The largest root-mean-square difference of an output, relative to that output's own."""
+def error(found: list[torch.Tensor], exact: list[torch.Tensor], half: bool = False) -> float:
+    """The largest root-mean-square difference of an output, relative to that output's own. ``half``: in bfloat16."""
     if len(found) != len(exact):
         return float("inf")
     worst = 0.0
     scales = [float(b.square().mean().sqrt()) for b in exact]
     # a gradient that is zero by symmetry (a bias of keys) is as exact as the others are large
-    least = 1e-6 * max(scales, default=0.0) + 1e-30
+    least = 8 * torch.finfo(torch.bfloat16 if half else torch.float32).eps * max(scales, default=0.0) + 1e-30
     for a, b, scale in zip(found, exact, scales):
         if a.shape != b.shape:
             return float("inf")

@@ -150,6 +150,23 @@ def swin() -> tuple[nn.Module, dict[str, Any]]:
     return _from_config("SwinForImageClassification", "SwinConfig", **fields), _image(2, 224)
 
 
+class LossOnly(nn.Module):
+    """A causal language model that returns its loss, so that nobody reads its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """The loss of predicting each token from those before."""
+        return self.model(input_ids=input_ids, labels=input_ids).loss
+
+
+def gpt2_50k() -> tuple[nn.Module, dict[str, Any]]:
+    fields = dict(n_embd=512, n_layer=6, n_head=8, bos_token_id=0, eos_token_id=0, use_cache=False)
+    return LossOnly(_from_config("GPT2LMHeadModel", "GPT2Config", **fields)), _tokens(4, 512, 50257)
+
+
 def _timm(name: str, batch: int = 2) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
     def build() -> tuple[nn.Module, dict[str, Any]]:
         timm = importlib.import_module("timm")
@@ -173,3 +190,6 @@ CASES: dict[str, Case] = {
         Case("timm_mobilenetv3", _timm("mobilenetv3_large_100", batch=4)),
     )
 }  # fmt: skip
+
+#: what is measured for its memory only: GPT-2's own vocabulary, whose logits are 412 MB here
+LARGE: dict[str, Case] = {"gpt2_50k": Case("gpt2_50k", gpt2_50k)}

@@ -33,9 +33,12 @@ class Runtime:
         library: Library | None,
         pool: ArenaPool | StreamPools = POOL,
         triton: Mapping[str, Callable[..., Any]] | None = None,
+        alone: Callable[[torch.Tensor], bool] = lambda tensor: False,
     ) -> None:
         self._library = library
         self._triton = dict(triton or {})
+        #: whether the caller's variable is all that holds a tensor and its memory
+        self.alone = alone
         self.take: Callable[[int], Arena] = pool.take
         self.give: Callable[[Arena], None] = pool.give
 

@@ -31,7 +31,7 @@ class CUnits:
 def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContext, c: CUnits) -> HostModule:
     """The host module of a schedule with one kernel text per loop or template group (by name)."""
     writers = [_Host(s.fixed, kernels, "fixed_")] if s.fixed is not None else []
-    writers.append(_Host(s, kernels, "", ctx.consumes))
+    writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean))
     functions = [line for writer in writers for line in ("", "", *writer.function())]
     source = "\n".join(
         [f'"""Host module of {ctx.name}: written by braze."""', "", "import torch", *functions, ""]
@@ -54,11 +54,17 @@ class _Host:
     """Collects the parts of one function while walking the groups."""
 
     def __init__(
-        self, s: Schedule, kernels: Sequence[KernelText], prefix: str, consumes: bool = False
+        self,
+        s: Schedule,
+        kernels: Sequence[KernelText],
+        prefix: str,
+        consumes: bool = False,
+        lean: bool = False,
     ) -> None:
         self.schedule = s
         self.prefix = prefix
         self.consumes = consumes
+        self.lean = lean
         self.homes = Homes(s)
         self.views = Views(self.homes)
         self.sizes: tuple[Symbol, ...] = tuple(x.symbol for x in s.program.sizes)
@@ -76,6 +82,7 @@ class _Host:
         self.body: list[str | Segment] = []
         self.fresh: set[str] = set()
         self.last = {n: k for k, g in enumerate(s.groups) for n in (*g.reads, *g.writes)}
+        self.handed = dict(s.memory.handed)
         self.kept = {o.buffer for o in s.program.outputs if isinstance(o, BufferView)}
 
     def function(self) -> list[str]:
@@ -92,6 +99,8 @@ class _Host:
             "    relayout, take, give = runtime.relayout, runtime.take, runtime.give",
             *_indent(self.bindings),
         ]
+        if self.handed:
+            lines.insert(3, "    alone = runtime.alone")
         if self.views.of_arena:
             made = [f"{expression}," for expression in self.views.of_arena.values()]
             lines += [
@@ -187,7 +196,7 @@ class _Host:
         for k, group in enumerate(self.schedule.groups):
             kernel = self.kernels.get(group.name)
             if kernel is not None and kernel.language == "c":
-                if self.consumes and current is not None and self._moves_much(k):
+                if (self.consumes or self.lean) and current is not None and self._moves_much(k):
                     current = None
                 if current is None:
                     current = Segment(f"{self.prefix}segment_{len(self.segments)}")
@@ -288,7 +297,15 @@ class _Host:
         """Allocate what the group is the first to write and the caller will get."""
         fresh = [n for n in group.writes if self.homes.of(n) is Home.FRESH and n not in self.fresh]
         self.fresh.update(fresh)
-        return [f"{identifier(n)} = {_empty(self.homes, n)}" for n in fresh]
+        return [self._allocation(n) for n in fresh]
+
+    def _allocation(self, name: str) -> str:
+        """The statement that gives a buffer its memory: another's, if nobody else holds that, or fresh memory."""
+        made = f"{identifier(name)} = {_empty(self.homes, name)}"
+        if name not in self.handed:
+            return made
+        old = identifier(self.handed[name])
+        return f"{identifier(name)} = {old} if alone({old}) else {made.partition(' = ')[2]}"
 
     def _outputs(self) -> str:
         returned = []

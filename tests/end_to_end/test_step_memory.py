@@ -1,0 +1,135 @@
+"""Memory of a training step: large values come and go one by one, and a dying one's memory serves the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import braze
+from braze.codegen.host import module as host
+from braze.graph.holders import is_held_once
+from braze.inspect.memory import peak_bytes
+from braze.runtime.arena import clear_arenas
+from braze.schedule import memory
+
+
+@pytest.fixture
+def all_large(monkeypatch):
+    """Every temporary counts as large."""
+    monkeypatch.setattr(memory, "LARGE", 1)
+    monkeypatch.setattr(host, "MUCH", 1)
+    torch.manual_seed(0)
+
+
+def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = torch.sin(F.gelu(x @ w)) * x
+    return x
+
+
+def normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.softmax(x @ w, -1).relu() + x, (16,)).square()
+
+
+def given() -> list[torch.Tensor]:
+    return [torch.randn(24, 16, requires_grad=True), (torch.randn(16, 16) / 4).requires_grad_()]
+
+
+@pytest.mark.parametrize("fn", [chain, normed])
+def test_gradients_of_calls_and_of_retained_graphs(all_large, fn: Callable[..., Any]):
+    """A graph that is retained keeps what it saved as it is: its second backward gives the first's gradients."""
+    compiled = braze.compile(fn)
+    for _ in range(2):
+        args = given()
+        tangent = torch.randn(24, 16)
+        before = tangent.clone()
+        out = compiled(*args)
+        first = torch.autograd.grad(out, args, tangent, retain_graph=True)
+        kept = [g.clone() for g in first]
+        second = torch.autograd.grad(out, args, tangent)
+        exact = torch.autograd.grad(fn(*args), args, tangent)
+        torch.testing.assert_close(kept, list(exact), rtol=1e-4, atol=1e-5)
+        for a, b, c in zip(first, second, kept, strict=True):
+            assert torch.equal(a, b) and torch.equal(a, c)
+        assert torch.equal(tangent, before)
+
+
+@pytest.mark.parametrize("fn", [chain, normed])
+def test_what_hooks_hold_is_not_written(all_large, fn: Callable[..., Any]):
+    args, compiled = given(), braze.compile(fn)
+    compiled(*args).sum().backward()
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        held.append((t, t.clone()))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = compiled(*args)
+    out.sum().backward()
+    assert held
+    for seen, copy in held:
+        assert torch.equal(seen, copy)
+
+
+def test_results_that_the_caller_keeps_are_not_written(all_large):
+    """The backward of exp reads its result, which belongs to the caller."""
+    x = torch.randn(64, requires_grad=True)
+    compiled = braze.compile(lambda x: torch.exp(x))
+    for _ in range(2):
+        out = compiled(x)
+        copy = out.detach().clone()
+        out.sum().backward()
+        assert torch.equal(out.detach(), copy)
+
+
+def test_a_tensor_is_held_once():
+    """By one variable, with memory of its own; not where a list, a view, a base or autograd has it too."""
+
+    def asked(boxed: list[torch.Tensor]) -> bool:
+        (x,) = boxed
+        boxed.clear()
+        return is_held_once(x)
+
+    held, whole = torch.ones(5), torch.ones(6)
+    assert asked([torch.ones(5)])
+    assert not asked([held])
+    assert not asked([whole[1:]])
+    assert not asked([whole.view(2, 3)])
+    assert not asked([torch.ones(3, requires_grad=True)])
+    assert not asked([torch.ones(100)[:50].detach()])
+
+
+def test_a_gradient_is_written_over_what_it_is_made_of():
+    """Of three values of 4 MB, the kept sine's argument, and the gradients by it and by x, two exist at once."""
+    x = torch.randn(1024, 1024, requires_grad=True)
+    compiled = braze.compile(lambda x: torch.sin(x.cumsum(0)).sum())
+    compiled(x).backward()
+    x.grad = None
+    clear_arenas()
+    peak = peak_bytes(lambda: compiled(x).backward())
+    assert peak < 2.6 * x.nbytes
+
+
+def test_a_step_of_several_layers_takes_no_more_than_eagers():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256)) for _ in range(4))
+    )
+    x = torch.randn(2048, 256)
+
+    def peak(call: Callable[..., Any]) -> int:
+        for _ in range(2):
+            call(x).square().mean().backward()
+            model.zero_grad(set_to_none=True)
+        clear_arenas()
+        found = peak_bytes(lambda: call(x).square().mean().backward())
+        model.zero_grad(set_to_none=True)
+        return found
+
+    assert peak(braze.compile(model)) <= peak(model)
