@@ -24,6 +24,7 @@ from braze.graph.fakes import sizes_tell_strides
 from braze.graph.holders import is_held_once
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
+from braze.graph.torch_compat import is_out_of_memory
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
@@ -35,9 +36,10 @@ from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
 from braze.support import trace
 from braze.support.collector import collector_paused
-from braze.support.errors import BrazeError, Unsupported
+from braze.support.errors import BrazeError, InternalError, Unsupported
 from braze.support.log import logger, warn_once
 from braze.support.record import record
+from braze.support.shortage import Shortage
 from braze.target import cpu_target
 
 GraphCall = Callable[[Sequence[Any]], Sequence[Any]]
@@ -75,11 +77,63 @@ def compile_graph(
 
 
 def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
-    """The backward graph of a partition as ``call(saved and tangents) -> gradients``."""
-    with collector_paused:
-        lean = ctx.target.kind == "cpu"
-        named = dataclasses.replace(ctx, name=f"{ctx.name}_backward", consumes=True, lean=lean)
-        return compile_partition(aot.backward_partition(partition), named)
+    """The backward graph of a partition as ``call(saved and tangents) -> gradients``.
+
+    Where that cannot be had, the graph runs operator by operator: the forward has run by now.
+    """
+    assert partition.backward is not None
+    named = dataclasses.replace(
+        ctx, name=f"{ctx.name}_backward", consumes=True, lean=ctx.target.kind == "cpu"
+    )
+    uncompiled = aot.eager_forward(partition.backward.graph)
+
+    def compiled() -> GraphCall:
+        with collector_paused:
+            return compile_partition(aot.backward_partition(partition), named)
+
+    start = time.perf_counter()
+    try:
+        return compiled()
+    except (Unsupported, InternalError) as error:
+        if ctx.options.verify and isinstance(error, InternalError):
+            raise
+        trace.count("graphs_run_as_captured")
+        logger("aot").warning("BZ6015: %s runs operator by operator, through ATen.\n%s", named.name, error)
+        return uncompiled
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        later = _Later(named.name, compiled, uncompiled)
+        later.note(start, error)
+        return later
+
+
+class _Later:
+    """A graph for whose compile there was no memory: runs operator by operator, until a later try succeeds."""
+
+    boxed = True
+
+    def __init__(self, name: str, compile: Callable[[], GraphCall], uncompiled: GraphCall) -> None:
+        self.name = name
+        self.compile = compile
+        self.call = uncompiled
+        self.done = False
+        self.short = Shortage()
+
+    def note(self, start: float, error: Exception) -> None:
+        """One more try that failed."""
+        self.short.note(self.name, "a backward", time.perf_counter() - start, error)
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        if not self.done and not self.short.waits():
+            start = time.perf_counter()
+            try:
+                self.call, self.done = self.compile(), True
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.note(start, error)
+        return self.call(inputs)
 
 
 def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:

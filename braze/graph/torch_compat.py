@@ -195,6 +195,13 @@ def outside_modes() -> Any:
     return torch._C._DisableTorchDispatch()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory is short: Python's, a device's, or the CPU allocator's, which has no type."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """A number that two tensors share when they share a storage."""
     return tensor.untyped_storage()._cdata
