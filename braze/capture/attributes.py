@@ -402,7 +402,7 @@ def super_attr(t: Tracer, proxy: Any, name: str, tail: bool) -> Any:
         found = type.__dict__["__dict__"].__get__(owner).get(name, MISSING)
         if found is MISSING:
             continue
-        if obj is obj_type or (isinstance(obj, type) and obj_type is not type(obj)):
+        if obj is obj_type or (issubclass(type(obj), type) and obj_type is not type(obj)):
             if name == "__new__":
                 return found.__func__ if isinstance(found, staticmethod) else found
             return class_super_value(t, found, owner, obj, name)

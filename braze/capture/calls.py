@@ -84,6 +84,34 @@ def call_function(
     rule = RULES.get(fn)
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
+    special = is_special(fn.__module__)
+    if special:
+        found = call_special(t, fn, args, kwargs)
+        if found is not MISSING:
+            return found
+    if fn.__dict__:
+        result = foreign.marked(t, fn, args, kwargs, tail)
+        if result is not NotImplemented:
+            return result
+    if fn in policy.NATIVE_FUNCTIONS:
+        return call_native(t, fn, args, kwargs)
+    if special and fn.__module__ == "functools" and fn.__code__ in BY_CODE:
+        return BY_CODE[fn.__code__](t, fn, args)
+    return interpret(t, fn, args, kwargs, tail)
+
+
+@functools.cache
+def is_special(module: str | None) -> bool:
+    """Whether functions of a module may have a meaning of their own here."""
+    return (
+        module in LEAF_MODULES
+        or module in foreign.MODULES
+        or module in ("functools", "random", foreign.BOOKS)
+    )
+
+
+def call_special(t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """A function of such a module: a node, a break, or nothing; MISSING where it is as any other."""
     if fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs):
         if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
             t.fill_arguments(args)
@@ -98,15 +126,7 @@ def call_function(
         return chance.draw(t, fn.__name__, args[0] if args else None, args[1:], kwargs)
     if fn.__module__ == foreign.BOOKS and fn.__qualname__ == foreign.BOOKKEEPING:
         return None
-    if fn.__dict__:
-        result = foreign.marked(t, fn, args, kwargs, tail)
-        if result is not NotImplemented:
-            return result
-    if fn in policy.NATIVE_FUNCTIONS:
-        return call_native(t, fn, args, kwargs)
-    if fn.__module__ == "functools" and fn.__code__ in BY_CODE:
-        return BY_CODE[fn.__code__](t, fn, args)
-    return interpret(t, fn, args, kwargs, tail)
+    return MISSING
 
 
 def interpret(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:

@@ -17,7 +17,7 @@ from braze.capture import attributes, building, calls, crossing, overloads, read
 from braze.capture.breaks import HINT_MOVE, BreakSignal, Retry, Stopped, graph_break
 from braze.capture.library import is_plain_data
 from braze.capture.rules import NUMBER_OF, rule
-from braze.capture.values import NULL, is_trusted_module
+from braze.capture.values import NULL, Lookups, is_trusted_module
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -43,6 +43,7 @@ def forget_classes() -> None:
 @rule(builtins.__build_class__)
 def build_class(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """A ``class`` statement."""
+    Lookups.end()
     body, name, *given = args
     bases = tuple(types.resolve_bases(given))
     meta, namespace, keywords = prepare(name, bases, kwargs)
@@ -67,6 +68,7 @@ def prepare(name: str, bases: Any, keywords: dict[str, Any]) -> tuple[Any, Any, 
 
 def make(t: Tracer, meta: Any, name: str, bases: Any, namespace: Any, keywords: dict[str, Any]) -> Any:
     """Call the metaclass."""
+    Lookups.end()
     trusted = meta is type or is_trusted_module(meta.__module__)
     if trusted and not has_hooks(bases, namespace):
         made = native.unhooked(meta, name, bases, namespace, **keywords)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braze import native
 from braze.capture.breaks import graph_break
@@ -69,11 +70,18 @@ def fill(t: Tracer, value: Any) -> None:
         shadow.fill(t)
 
 
+#: types of most arguments: they hold nothing
+LEAVES = CONSTANTS | {FakeTensor, torch.dtype, torch.device, slice}
+
+
 def fill_arguments(t: Tracer, values: Iterable[Any], depth: int = 0) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep."""
     for value in values:
-        if not isinstance(value, CONTAINERS):
-            if type(value) is UnknownText:
+        kind = type(value)
+        if kind in LEAVES:
+            continue
+        if not issubclass(kind, CONTAINERS):
+            if kind is UnknownText:
                 graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
             continue
         if isinstance(value, dict):

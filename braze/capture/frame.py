@@ -15,6 +15,8 @@ CO_VARARGS = inspect.CO_VARARGS
 CO_VARKEYWORDS = inspect.CO_VARKEYWORDS
 EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 JUMPS_RELATIVE = frozenset(opcode.hasjrel)
+#: instructions that do nothing: they are passed over
+NOTHING = frozenset(opcode.opmap[name] for name in ("NOP", "PRECALL") if name in opcode.opmap)
 
 
 def _inline_caches() -> list[int]:
@@ -103,6 +105,8 @@ def decode(code: types.CodeType, handlers: list[Any], index: int) -> tuple[Any, 
     following = at + 1 + (CACHES[op] if op < len(CACHES) else 0)
     if op in JUMPS_RELATIVE:
         arg = following - arg if "BACKWARD" in opcode.opname[op] else following + arg
+    while 2 * following < len(raw) and raw[2 * following] in NOTHING:
+        following += 1 + CACHES[raw[2 * following]]
     return handlers[op], arg, following, op
 
 
@@ -197,10 +201,13 @@ def bind(function: types.FunctionType, args: Any, kwargs: dict[str, Any] | None,
         slots[named] = tuple(args[count:])
     if (kwargs or flags & CO_VARKEYWORDS) and not _bind_keywords(function, slots, kwargs or {}):
         refuse_call(function, args, kwargs)
-    if any(s is NULL for s in slots[:named]):
-        positional, by_keyword = defaults(function)
-        if not _fill_defaults(function, slots, positional, by_keyword):
-            refuse_call(function, args, kwargs)
+    if given < named or code.co_kwonlyargcount:
+        for slot in slots[:named]:
+            if slot is NULL:
+                positional, by_keyword = defaults(function)
+                if not _fill_defaults(function, slots, positional, by_keyword):
+                    refuse_call(function, args, kwargs)
+                break
     return slots
 
 

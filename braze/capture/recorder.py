@@ -224,7 +224,7 @@ class Recorder:
                 raise refused
         extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
         try:
-            result = self.mode.call(func, real_inputs(self, args), kwargs)
+            result = self.mode.call(func, args, kwargs)
         except BreakSignal:
             raise
         except Exception as error:
@@ -271,8 +271,6 @@ class Recorder:
         op, target, args = as_target(func, args)
         fx_args = tuple([self.argument(a) for a in args])
         fx_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
-        if self.t.options.trace_freely is False and not fx_serialisable(fx_args):
-            graph_break("BZ1013", f"an argument of {target} that a graph cannot hold")
         node = self.add_node(op, target, fx_args, fx_kwargs)
         node.meta["origin"] = self.t.here()
         node.meta["val"] = result
@@ -388,11 +386,6 @@ METADATA = frozenset(
 )
 
 
-def real_inputs(recorder: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Hook for real tensors among the arguments: none may be."""
-    return args
-
-
 def holds_tensor(value: Any) -> bool:
     """Whether a result is or holds a tensor."""
     if isinstance(value, torch.Tensor):
@@ -419,11 +412,6 @@ def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ..
     if kind is types.FunctionType and func.__qualname__.startswith("Tensor."):
         return "call_method", func.__name__, args
     return "call_function", func, args
-
-
-def fx_serialisable(args: tuple[Any, ...]) -> bool:
-    """Whether a node's arguments are what graphs hold."""
-    return True
 
 
 def is_operator(func: Any) -> bool:

@@ -143,7 +143,7 @@ def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     f = t.frames[-1]
     cell = f.locals[f.decoded.slots.index("__class__", len(f.locals) - len(f.code.co_freevars))]
     first = f.locals[0]
-    if isinstance(first, types.CellType) and f.code.co_varnames[0] in f.code.co_cellvars:
+    if type(first) is types.CellType and f.code.co_varnames[0] in f.code.co_cellvars:
         first = first.cell_contents
     return super(cell.cell_contents, first)
 

@@ -37,9 +37,9 @@ class DictShadow:
 
     def get(self, t: Tracer, key: Any) -> Any:
         """The value under a key, read from outside at the first time; MISSING where there is none."""
-        found = dict.get(self.view, key, MISSING)
         if type(key) is Identity:
             graph_break("BZ1004", "id() of an object is a key of a dict from outside")
+        found = dict.get(self.view, key, MISSING)
         if found is not MISSING or self.filled:
             return found
         if key in self.deleted:
@@ -151,7 +151,9 @@ def keys_of(real: dict[Any, Any]) -> list[Any]:
 
 
 def _set(view: dict[Any, Any], key: Any, value: Any) -> None:
-    if isinstance(view, collections.OrderedDict):
+    if type(view) is dict:
+        view[key] = value
+    elif isinstance(view, collections.OrderedDict):
         collections.OrderedDict.__setitem__(view, key, value)
     else:
         dict.__setitem__(view, key, value)

@@ -12,7 +12,7 @@ from braze.capture.attributes import dict_get, instance_value
 from braze.capture.breaks import graph_break
 from braze.capture.shadows import instance_dict
 from braze.capture.sources import Node
-from braze.capture.values import MISSING, lookup_in_mro
+from braze.capture.values import MISSING, Lookups, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -28,6 +28,7 @@ def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
         from_tensor(obj, name, value)
         return
     if isinstance(obj, type) and t.is_ours(obj):
+        Lookups.end()
         type.__setattr__(obj, name, value)
         return
     if isinstance(obj, type | types.ModuleType):

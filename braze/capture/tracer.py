@@ -48,6 +48,7 @@ from braze.capture.values import (
     CONSTANTS,
     MISSING,
     NULL,
+    Lookups,
     is_constant,
     is_identity_type,
     is_library_module,
@@ -301,13 +302,24 @@ class Tracer:
 
     # -- doing
 
-    def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
-        """Call anything, as the program would."""
-        return call(self, fn, args, kwargs, tail)
-
-    def tensor_attr(self, obj: Any, name: str, tail: bool) -> Any:
-        """An attribute of a tensor."""
-        return tensors.tensor_attr(self, obj, name, tail)
+    # functions of their own, under the names by which others call them
+    call = call
+    run = run
+    wrap = reads.wrap
+    attr = load_attr
+    item = get_item
+    tensor_attr = tensors.tensor_attr
+    tensor_method = tensors.tensor_method
+    write_tensor_field = tensors.write_field
+    iterate = iteration.iterate
+    advance = iteration.advance
+    elements = iteration.elements
+    fill_arguments = crossing.fill_arguments
+    canonical = crossing.canonical
+    called_from_c = crossing.called_from_c
+    entered_from_c = crossing.entered_from_c
+    outside_applied = crossing.outside_applied
+    start_generator = generators.start
 
     def write_instance(self, obj: Any, name: str, value: Any) -> None:
         """Write into an instance dict, for the program only."""
@@ -326,6 +338,8 @@ class Tracer:
     def here(self) -> tuple[Decoded, int] | None:
         """Where the program is: the innermost frame outside torch."""
         frames = self.frames
+        if frames and not frames[-1].decoded.library:
+            return frames[-1].decoded, frames[-1].at
         for f in reversed(frames):
             if not f.decoded.library:
                 return f.decoded, f.at
@@ -336,18 +350,14 @@ class Tracer:
         if len(self.frames) > MAX_DEPTH:
             graph_break("BZ1016", "calls nested too deeply to be inlined")
         code = function.__code__
-        if not is_library_module(function.__module__) and not self.is_ours(function):
-            self.read(self.tree.constant(function), Step.ATTR, "__code__", code)
         if not self.is_ours(function):
+            if not is_library_module(function.__module__):
+                self.read(self.tree.constant(function), Step.ATTR, "__code__", code)
             self.inlined[function] = None
         f = Frame(function, decoded(code), localsplus)
         f.tail = tail
         f.entered_at = self.steps
         return f
-
-    def wrap(self, node: Node, real: Any) -> Any:
-        """What stands for an outside value at a node."""
-        return reads.wrap(self, node, real)
 
     def defaults_of(self, fn: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A function's defaults: constants as they are, others read with guards."""
@@ -362,66 +372,14 @@ class Tracer:
             {k: v if plain(v) else self.read(node, Step.KWDEFAULTS, k, v) for k, v in named.items()},
         )
 
-    def attr(self, obj: Any, name: str) -> Any:
-        """``obj.name``."""
-        return load_attr(self, obj, name)
-
-    def item(self, obj: Any, key: Any) -> Any:
-        """``obj[key]``."""
-        return get_item(self, obj, key)
-
     def truth(self, value: Any) -> bool:
         """``bool(value)``."""
         return value if value is True or value is False else iteration.truth(self, value)
-
-    def iterate(self, value: Any) -> Any:
-        """``iter(value)``."""
-        return iteration.iterate(self, value)
-
-    def advance(self, iterator: Any, end: Any, raising: bool = False) -> Any:
-        """``next(iterator, end)``."""
-        return iteration.advance(self, iterator, end, raising)
-
-    def elements(self, value: Any) -> Any:
-        """All elements of an iterable."""
-        return iteration.elements(self, value)
 
     def fill(self, value: Any) -> None:
         """Read all of a lazily filled dict."""
         if isinstance(value, dict):
             crossing.fill(self, value)
-
-    def fill_arguments(self, values: Any) -> None:
-        """Read all of the lazily filled dicts that C code gets."""
-        crossing.fill_arguments(self, values)
-
-    def canonical(self, value: Any) -> Any:
-        """What stands for a value that came back from C code."""
-        return crossing.canonical(self, value)
-
-    def called_from_c(self, function: Any, localsplus: tuple[Any, ...]) -> Any:
-        """A Python frame that C code starts."""
-        return crossing.called_from_c(self, function, localsplus)
-
-    def entered_from_c(self) -> Any:
-        """Back in the interpreter, from inside C code."""
-        return crossing.entered_from_c(self)
-
-    def outside_applied(self) -> Any:
-        """Pending writes are made for real around C code."""
-        return crossing.outside_applied(self)
-
-    def start_generator(self, f: Frame) -> Any:
-        """The generator of a frame."""
-        return generators.start(self, f)
-
-    def tensor_method(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A method of a tensor."""
-        return tensors.tensor_method(self, fn, args, kwargs)
-
-    def write_tensor_field(self, obj: Any, name: str, value: Any) -> None:
-        """An attribute of a tensor is assigned."""
-        tensors.write_field(self, obj, name, value)
 
     def global_hooks(self) -> bool:
         """Whether hooks for all modules are registered; guarded where none are."""
@@ -466,10 +424,6 @@ class Tracer:
         if found is not None and found.function is not None:
             return found.function
         return fn.__globals__
-
-    def run(self, f: Frame) -> Any:
-        """Interpret a frame to its end (or next yield)."""
-        return run(self, f)
 
 
 def own_dict(obj: Any) -> dict[str, Any] | None:
@@ -524,10 +478,12 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 20_000))
     t.state.remember()
+    Lookups.begin()
     try:
         with collector_paused, t.state.outside_inference(), t.mode:
             return _interpret(t, localsplus)
     finally:
+        Lookups.end()
         for error in t.raised.values():
             error.restore()
         if t.made_classes:

@@ -162,11 +162,40 @@ def is_library_module(name: str | None) -> bool:
 
 def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
     """(value, owner) of a class attribute along the MRO, without descriptors; (MISSING, None)."""
+    known = Lookups.known
+    if known is None:
+        return _look_up(cls, name)
+    of_class = known.get(id(cls))
+    if of_class is None:
+        of_class = known[id(cls)] = {cls: (cls, None)}  # keeps the class, and with it the number, alive
+    found = of_class.get(name)
+    if found is None:
+        found = of_class[name] = _look_up(cls, name)
+    return found
+
+
+def _look_up(cls: type, name: str) -> tuple[Any, Any]:
     for owner in type.__getattribute__(cls, "__mro__"):
         found = _class_dict(owner).get(name, MISSING)
         if found is not MISSING:
             return found, owner
     return MISSING, None
+
+
+class Lookups:
+    """What :func:`lookup_in_mro` remembers for the length of a trace: programs that change classes break the graph."""
+
+    known: dict[int, dict[Any, tuple[Any, Any]]] | None = None
+
+    @classmethod
+    def begin(cls) -> None:
+        """Remember from now on."""
+        cls.known = {}
+
+    @classmethod
+    def end(cls) -> None:
+        """Remember nothing: the trace is over, or it makes classes itself."""
+        cls.known = None
 
 
 _class_dict = type.__dict__["__dict__"].__get__  # past metaclasses that redefine __dict__

@@ -29,8 +29,13 @@ def split_call(f: Any, arg: int, stack: list[Any]) -> tuple[Any, list[Any]]:
 @opcode("CALL")
 def call_instruction(t: Any, f: Any, arg: int) -> None:
     stack = f.stack
-    fn, args = split_call(f, arg, stack)
-    del stack[-arg - 2 :]
+    base = len(stack) - arg - 2
+    fn = stack[base]
+    if fn is NULL:
+        fn, args = stack[base + 1], stack[base + 2 :]
+    else:
+        args = stack[base + 2 :] if stack[base + 1] is NULL else stack[base + 1 :]
+    del stack[base:]
     names = f.kwnames
     kwargs = None
     if names:
