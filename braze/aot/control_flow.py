@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from braze.graph import torch_compat
 from braze.graph.checkpoints import checkpointed
 from braze.graph.control_flow import holds_control_flow
 from braze.graph.subgraph_ops import Entry, operators
-from braze.support.errors import Unsupported
+from braze.support.errors import Origin, Unsupported
 
 
 def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Callable[..., Any]) -> Any:
@@ -81,3 +82,20 @@ def checkpoint(
         # eager writes them again when the backward runs the region again
         raise refusal(node, "of a region that writes to tensors from outside")
     return results
+
+
+def refuse_second_draw(origin: Origin | None) -> None:
+    """A checkpoint of plain Python, which only a capture sees whole, computes its region again while the backward is traced."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "unpack_hook" and frame.f_globals["__name__"] == "torch.utils.checkpoint":
+            raise Unsupported(
+                "BZ2022",
+                "torch.utils.checkpoint over random numbers in a function that is not captured, only traced",
+                why="the backward would draw others than the forward",
+                hints=[
+                    "capture it: braze.compile(fn, backend=...), with aot_module_simplified in the backend"
+                ],
+                origin=origin,
+            )
+        frame = frame.f_back

@@ -34,6 +34,12 @@ from braze.target import cpu_target
 
 #: a function called with more kinds of arguments than this forgets those it was called with least lately
 MOST_VARIANTS = 64
+#: marks of a function beneath which neither braze.compile nor torch.compile captures anything
+WHOLE = {
+    "_braze_disable": "aot_function",
+    "_torchdynamo_disable": True,
+    "_torchdynamo_disable_recursive": True,
+}
 
 
 @record
@@ -91,6 +97,7 @@ def aot_function(
         )
         return found(leaves)
 
+    compiled.__dict__.update(WHOLE)
     return compiled
 
 
@@ -199,6 +206,14 @@ class _Variant:
         names: Sequence[str],
         compilers: Compilers,
     ) -> None:
+        symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+        if any(isinstance(leaf, symbolic) for leaf in leaves):
+            raise UserError(
+                "BZ0043",
+                "a symbolic size of another compiler among the arguments",
+                why="what is made of it here would hold for the size that it happens to have",
+                hints=["torch.compile(..., dynamic=False)", "braze.compile, whose sizes may be symbolic"],
+            )
         self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 

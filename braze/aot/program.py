@@ -55,6 +55,8 @@ class Program:
         known = {id(fake): node for fake, node in zip(self.examples, nodes, strict=True)}
         self.graph.output(tuple(self._output(call, i, leaf, known) for i, leaf in enumerate(leaves)))
         self.module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        # the function may ask for gradients inside
+        self.module.meta["uses_autograd"] = not torch.is_inference_mode_enabled()
 
     def _flat(self, *inputs: Any) -> list[Any]:
         leaves, self.spec = pytree.tree_flatten(self.function(*inputs))

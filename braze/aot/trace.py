@@ -81,7 +81,8 @@ def trace(
     recorder = Recorder(mode, {**STRUCTURAL, **decompositions}, differentiable=after_forward is not None)
     env: dict[torch.fx.Node, Any] = {}
     inputs = iter(example_inputs)
-    level = contextlib.nullcontext() if after_forward else torch_compat.BelowAutograd()
+    watched = after_forward is not None or bool(gm.meta.get("uses_autograd"))
+    level = contextlib.nullcontext() if watched else torch_compat.BelowAutograd()
     with _ambient_state_restored(), mode, torch_compat.disable_functions(), level:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
@@ -287,6 +288,8 @@ class Recorder(TorchDispatchMode):
             return self._outs_made(func, args, kwargs)
         if self.mode.env is not None:
             unbacked.forget(args)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            control_flow.refuse_second_draw(self.origin)
         result = self.mode.run(func, args, kwargs)
         if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
             return result  # an argument given back

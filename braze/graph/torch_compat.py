@@ -151,7 +151,7 @@ def disabling_wrapper() -> Any:
 
 def transforming() -> bool:
     """Whether a transform of torch.func is running, whose tensors may be wrappers, or a mode that sees every call."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack():
         return True
     modes = torch._C._len_torch_function_stack()
     return any(type(torch._C._get_function_stack_at(i)).__name__ != "DeviceContext" for i in range(modes))

@@ -236,6 +236,74 @@ def test_random_numbers_of_the_forward_are_the_backwards():
         assert 0 < int((out == 0).sum()) < 100
 
 
+def test_a_checkpoint_in_a_function_draws_once_or_is_refused():
+    def body(x, w, p):
+        return torch.nn.functional.dropout(x @ w, p).sin()
+
+    def fn(x, w, p):
+        return torch.utils.checkpoint.checkpoint(body, x, w, p, use_reentrant=False).sum()
+
+    compiled = aot.aot_function(fn, aot.nop)
+    x, w = weights(4, 3), weights(3, 5)
+    have = torch.autograd.grad(compiled(x, w, 0.0), [x, w])
+    torch.testing.assert_close(have, torch.autograd.grad(fn(x, w, 0.0), [x, w]))
+    with pytest.raises(Unsupported, match="BZ2022"):
+        compiled(x, w, 0.5)
+
+
+def test_gradients_may_be_asked_for_inside():
+    def by_autograd(x):
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            return torch.autograd.grad(y.exp().sum(), y)[0] * x
+
+    x = torch.randn(3, dtype=torch.float64)
+    for fn in (by_autograd, torch.func.grad(lambda x: x.sin().sum()), torch.vmap(lambda x: x * 2)):
+        torch.testing.assert_close(aot.aot_function(fn, aot.nop)(x), fn(x))
+    y = x.clone().requires_grad_()
+    have = torch.autograd.grad(aot.aot_function(by_autograd, aot.nop)(y).sum(), y)
+    torch.testing.assert_close(have, torch.autograd.grad(by_autograd(y).sum(), y))
+
+
+def test_a_function_of_autograd_keeps_its_own_backward():
+    class Odd(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0] * 3
+
+    like_eager(lambda x: Odd.apply(x) * 2, weights(3))
+
+
+def test_autocast_and_inference_mode_are_kinds_of_their_own():
+    compiler = Compiler()
+    compiled = aot.aot_function(lambda x: x @ x, compiler)
+    x = torch.randn(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(x).dtype is torch.bfloat16
+    assert compiled(x).dtype is torch.float32
+    with torch.inference_mode():
+        assert compiled(x).is_inference()
+    assert len(compiler.graphs) == 3
+
+
+def test_in_a_compiled_function_it_runs_whole():
+    compiler = Compiler()
+    inner = aot.aot_function(chain, compiler)
+    compiled = braze.compile(lambda x, w: inner(x * 2, w) + 1, backend="eager")
+    x, w = weights(4, 3), weights(3, 5)
+    with logged() as messages:
+        for _ in range(2):
+            have = torch.autograd.grad(compiled(x, w), w)
+            torch.testing.assert_close(have, torch.autograd.grad(chain(x * 2, w), w))
+    assert len(compiler.graphs) == 2
+    assert not any("BZ9013" in m for m in messages)
+
+
 # -- decompositions ---------------------------------------------------------------------------------
 
 
@@ -374,6 +442,15 @@ def test_a_backend_under_torch_compile():
 
     compiled = torch.compile(ours, backend=backend, dynamic=False)
     torch.testing.assert_close(trained(compiled, ours), trained(theirs, theirs))
+
+
+def test_symbolic_sizes_of_torch_compile_are_refused():
+    def backend(gm, example_inputs):
+        return aot.aot_module_simplified(gm, example_inputs, aot.nop)
+
+    compiled = torch.compile(lambda x: x.sin() * x.shape[0], backend=backend, dynamic=True)
+    with pytest.raises(Exception, match="BZ0043"):
+        compiled(torch.randn(7))
 
 
 # -- bad input --------------------------------------------------------------------------------------
