@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import direct, metadata, quick, torch_compat
+from braze.graph import direct, dynamic_ops, metadata, quick, torch_compat
 from braze.graph.ground import Ground
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.specs import SymbolSpec, TensorSpec
@@ -79,6 +79,10 @@ class _Dispatch(FakeTensorMode):
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The usual way. Meta functions in Python need the Python dispatcher for symbolic sizes."""
+        if func in dynamic_ops.RULES:
+            made = dynamic_ops.result_of(self, func, args, kwargs)
+            if made is not NotImplemented:
+                return made
         if self.shape_env is None:
             return super().__torch_dispatch__(func, types, args, kwargs)
         with torch_compat.python_dispatcher():
@@ -163,7 +167,8 @@ class FakeMode:
             if not symbolic_dims:
                 self._storages.setdefault(torch_compat.storage_key(tensor), (fake, tensor))
         if tensor.requires_grad and not tensor.is_leaf:
-            return self._non_leaf(fake)
+            fake = self._non_leaf(fake)
+            fake.__dict__["_history"] = fake.grad_fn
         return fake
 
     def become_dynamic(self) -> Any:
@@ -288,6 +293,8 @@ class FakeMode:
         result = (
             self._call(func, args, kwargs) if type(key) is OfTrace else self._direct(key, func, args, kwargs)
         )
+        if self.env is not None and self.env.pending_fresh_unbacked_symbols:
+            return result  # another trace may not be allowed such symbols
         effect = self.dispatch.writes != before or _has_effect(func, result)
         _functions.store(self.dispatch, key, args, kwargs, result, mutates=effect)
         return result
@@ -378,6 +385,11 @@ class FakeMode:
                 fake.storage_offset() + reach + 1, dtype=fake.dtype, device=fake.device, requires_grad=True
             )
             return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
+
+
+def was_given_history(fake: torch.Tensor) -> bool:
+    """Whether an input's fake has another history by now than it came with: something was written to it in place."""
+    return fake.grad_fn is not fake.__dict__.get("_history")
 
 
 def holds_unbacked(values: Any) -> bool:

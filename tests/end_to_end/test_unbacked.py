@@ -418,3 +418,28 @@ def test_a_place_that_only_the_data_tell(backend: str) -> None:
                     compiled(x, k)
             else:
                 same(compiled(x, k), wanted)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ctc_loss_of_lengths_in_tensors(backend: str, reduction: str) -> None:
+    """What its gradient needs is as wide as the longest target, which only the data tell."""
+
+    def loss(scores: Any, targets: Any, lengths: Any, targets_lengths: Any) -> Any:
+        return F.ctc_loss(
+            scores.log_softmax(-1), targets, lengths, targets_lengths, reduction=reduction, zero_infinity=True
+        )
+
+    scores = torch.sin(torch.arange(90.0)).reshape(9, 2, 5)
+    calls = [
+        (torch.tensor([1, 2, 3, 1]), torch.tensor([9, 7]), torch.tensor([3, 1])),
+        (torch.tensor([4, 3, 2, 2]), torch.tensor([5, 9]), torch.tensor([1, 3])),
+        (torch.tensor([1, 1, 1, 1]), torch.tensor([2, 9]), torch.tensor([2, 2])),
+    ]
+    assert captures(loss, [(scores, *call) for call in calls], backend) == 1
+    compiled = braze.compile(loss, backend=backend, options=OPTIONS)
+    for call in calls:
+        ours, theirs = scores.clone().requires_grad_(), scores.clone().requires_grad_()
+        compiled(ours, *call).sum().backward()
+        loss(theirs, *call).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)

@@ -11,7 +11,6 @@ EXCEPTIONS: dict[str, str] = {
     "switch": "a loop runs over the experts that got tokens: how many, only the data tell",
     "nllb-moe": "a loop runs over the experts that got tokens: how many, only the data tell",
     "mistral3": "a loop cuts each picture to its size, which only the data tell",
-    "wav2vec2-labels": "the loss of CTC takes lengths that only the data tell",
 }
 
 #: model -> the first version of transformers in which it can be one graph, and why not before

@@ -1,0 +1,43 @@
+"""Metadata of operators of which PyTorch knows no fake: sizes of their results that only the data tell are fresh symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def ctc_loss(
+    env: Any, log_probs: torch.Tensor, *others: Any, **words: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of each sample, and what its gradient needs: as wide as the longest target."""
+    steps, samples, _ = log_probs.shape
+    width = env.create_unbacked_symint()
+    torch._check(width >= 1)
+    return log_probs.new_empty((samples,)), log_probs.new_empty((samples, steps, width))
+
+
+def ctc_loss_backward(env: Any, grad: torch.Tensor, log_probs: torch.Tensor, *others: Any) -> torch.Tensor:
+    """A gradient of the shape of what it is the gradient of."""
+    return log_probs.new_empty(log_probs.shape)
+
+
+#: operator -> rule(env, arguments)
+RULES: dict[Any, Callable[..., Any]] = {
+    aten._ctc_loss.Tensor: ctc_loss,
+    aten._ctc_loss_backward.Tensor: ctc_loss_backward,
+}
+#: those that make symbols
+SYMBOLIC = frozenset({aten._ctc_loss.Tensor})
+
+
+def result_of(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Fakes of the results under a FakeTensorMode; NotImplemented where such symbols are not wanted."""
+    env = mode.shape_env
+    if func in SYMBOLIC and (env is None or not env.allow_dynamic_output_shape_ops):
+        return NotImplemented
+    with mode:
+        return RULES[func](env, *args, **kwargs)
