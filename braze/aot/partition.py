@@ -23,7 +23,7 @@ from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Par
 from braze.aot.roles import output_of, roles_of_results, tell_backward, tell_forward
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
-from braze.graph.fakes import on_fakes, spec_of
+from braze.graph.fakes import on_fakes, spec_of, was_given_history
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
@@ -154,7 +154,7 @@ def needs_gradients(gm: torch.fx.GraphModule) -> bool:
                 if used.op != "placeholder" and _requires_grad(used.meta.get("val")):
                     return True
         elif node.op == "placeholder" and isinstance(value, torch.Tensor):
-            if value.grad_fn is not None and node.meta.get("leaf", True):
+            if was_given_history(value):
                 return True
             if value.requires_grad and not node.meta.get("requires_grad", True):
                 return True

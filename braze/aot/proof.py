@@ -23,6 +23,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional
+from braze.aot.views import has_overlap
 from braze.aot.writes import functional_form, written_arguments
 from braze.graph import torch_compat
 from braze.graph.functional_ops import original_of
@@ -297,6 +298,8 @@ class Program(_Run):
 
     def _write(self, node: Node) -> None:
         targets = written_arguments(node)
+        if any(has_overlap(target.meta["val"]) for target in targets):
+            raise Unproved("overlap")
         value = _constant(node)
         if value is not None:
             window = self.window(targets[0])

@@ -341,3 +341,30 @@ def test_strides_beyond_an_argument() -> None:
     braze.reset()
     compiled = braze.compile(beyond, fullgraph=True)
     hold_to_eager(compiled, beyond, lambda: (lambda b: (b[:4], b[4:]))(numbers(8)))
+
+
+def only_written(x, y):
+    x.mul_(1.5)
+
+
+def written_and_returned(x, y):
+    x.mul_(y)
+    return x
+
+
+def a_part_written(x, y):
+    x[0].mul_(2)
+    return y
+
+
+@pytest.mark.parametrize(
+    "program", [only_written, written_and_returned, a_part_written], ids=lambda p: p.__name__
+)
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_a_result_written_in_place_has_the_history_of_the_write(
+    program: Callable[..., Any], backend: str
+) -> None:
+    """Where nothing else of the graph needs a gradient, the write had none: gradients were silently those before it."""
+    compiled = braze.compile(program, backend=backend, fullgraph=True)
+    for _ in range(2):
+        hold_to_eager(compiled, program, pair, grad=True)

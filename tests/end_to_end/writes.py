@@ -60,8 +60,12 @@ class Seen:
             ends = [t for t in (*results, *given) if t.requires_grad]
             weights = [torch.linspace(0.5, 1.5, max(t.numel(), 1), dtype=t.dtype)[: t.numel()] for t in ends]
             loss = sum((w.reshape(t.shape) * t).sum() for w, t in zip(weights, ends, strict=True))
-            if isinstance(loss, Tensor):
-                loss.real.backward()
+            try:
+                if isinstance(loss, Tensor):
+                    loss.real.backward()
+            except RuntimeError as error:  # what a gradient needs was changed in place
+                self.error = type(error).__name__, str(error).split(":")[0]
+                return
             self.facts["without gradient"] = [t.grad is None for t in leaves]
             self.values += [t.grad for t in leaves if t.grad is not None]
 
