@@ -15,8 +15,12 @@ import torch
 
 from braze.aot.records import Backward, Partition, SavedFrom
 from braze.aot.wrap import Boxed, evaluator, symbol_reader
+from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
 from braze.support.errors import BackwardError
+
+#: bytes of an incoming gradient from which on it matters when it is let go of
+LARGE = 64 << 10
 
 
 def differentiable(partition: Partition, forward: Boxed, compile_backward: Callable[[], Boxed]) -> Boxed:
@@ -131,11 +135,12 @@ def _function(plan: _Plan) -> Any:
             values = plan.unpacked(ctx.saved_tensors, ctx.numbers)
             # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
             ctx.maybe_clear_saved_tensors()
-            given = [tangents[position] for position in plan.tangents]
-            values += [
-                layout(tangent, ctx.sizes) for tangent, layout in zip(given, plan.layouts, strict=True)
-            ]
-            return plan.gradients_of(plan.backward()(values), [tangent is not None for tangent in given])
+            found = taken_over(tangents, LARGE)
+            given = [found[position] is not None for position in plan.tangents]
+            for position, layout in zip(plan.tangents, plan.layouts, strict=True):
+                values.append(layout(found[position], ctx.sizes))
+            del found
+            return plan.gradients_of(plan.backward()(values), given)
 
     return Compiled
 

@@ -1,9 +1,14 @@
-"""Whether anybody but the caller holds a tensor: then its memory may not be written over."""
+"""Whether anybody but the caller holds a tensor: then its memory may not be written over.
+
+The counts of references that tell are those of PyTorch and Python, compared with what they are for a tensor of which it is known
+who holds it.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
+from typing import Any
 
 import torch
 
@@ -34,3 +39,62 @@ def _holders_of_one() -> tuple[int, int, int]:
 
 def _same_depth(tensor: torch.Tensor) -> tuple[int, int, int]:
     return _holders(tensor)
+
+
+def taken_over(gradients: tuple[torch.Tensor | None, ...], least: int) -> list[torch.Tensor | None]:
+    """The arguments of a ``Function.backward``, of which those of ``least`` bytes or more are the caller's alone.
+
+    The engine holds gradients until the backward returns. Where nobody else does (no hook, no retained gradient, no
+    variable of the user's), their memory changes hands, and the engine's tensor is left empty.
+    """
+    made: list[torch.Tensor | None] = []
+    for i in range(len(gradients)):
+        made.append(_taken(gradients, i) if _is_large(gradients[i], least) else gradients[i])
+    return made
+
+
+def _is_large(gradient: torch.Tensor | None, least: int) -> bool:
+    if type(gradient) is not torch.Tensor or gradient.nbytes < least or gradient.requires_grad:
+        return False
+    return gradient.storage_offset() == 0 and gradient.untyped_storage().nbytes() == gradient.nbytes
+
+
+def _taken(gradients: tuple[torch.Tensor | None, ...], i: int) -> torch.Tensor | None:
+    gradient = gradients[i]
+    if gradient is None or _holders(gradient) != _holders_of_argument():
+        return gradient
+    own = gradient.detach()
+    gradient.data = own.new_empty(0)
+    return own
+
+
+class _Probe(torch.autograd.Function):
+    """Notes how a gradient is held that only the engine holds."""
+
+    found: tuple[int, int, int]
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        _Probe.found = _look(gradients)
+        return gradients[0]
+
+
+def _look(gradients: tuple[torch.Tensor, ...]) -> tuple[int, int, int]:
+    return _look_at(gradients, 0)
+
+
+def _look_at(gradients: tuple[torch.Tensor, ...], i: int) -> tuple[int, int, int]:
+    gradient = gradients[i]
+    return _holders(gradient)
+
+
+@functools.cache
+def _holders_of_argument() -> tuple[int, int, int]:
+    with torch.enable_grad():
+        x = torch.zeros(4, requires_grad=True)
+        (_Probe.apply(x) * torch.ones(4)).sum().backward()
+    return _Probe.found

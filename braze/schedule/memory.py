@@ -33,7 +33,7 @@ class Life:
 
 
 #: bytes from which on a temporary of a training step has memory of its own
-LARGE = 256 << 10
+LARGE = 64 << 10
 
 
 def plan_memory(

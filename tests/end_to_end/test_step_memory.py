@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import braze
+from braze.aot import autograd
 from braze.codegen.host import module as host
 from braze.graph.holders import is_held_once
 from braze.inspect.memory import peak_bytes
@@ -133,3 +134,51 @@ def test_a_step_of_several_layers_takes_no_more_than_eagers():
         return found
 
     assert peak(braze.compile(model)) <= peak(model)
+
+
+@pytest.mark.parametrize("hold", ["nobody", "hook", "node hook", "prehook", "retained", "asked", "variable"])
+def test_an_incoming_gradient_is_taken_only_from_the_engine(monkeypatch, hold: str):
+    """Whoever else holds it finds it as it was."""
+    monkeypatch.setattr(autograd, "LARGE", 1)
+    compiled = braze.compile(lambda x: torch.sin(x) * x)
+    for _ in range(2):
+        x = torch.randn(8, requires_grad=True)
+        out, seen = compiled(x), []
+        if hold == "hook":
+            out.register_hook(lambda g: seen.append(g))
+        elif hold == "node hook":
+            out.grad_fn.register_hook(lambda inputs, outputs: seen.extend(outputs))
+        elif hold == "prehook":
+            out.grad_fn.register_prehook(lambda outputs: seen.extend(outputs))
+        elif hold == "retained":
+            out.retain_grad()
+        gradient = torch.full((8,), 3.0)
+        if hold == "asked":
+            x_grad, *seen = torch.autograd.grad((out * 3).sum(), [x, out])
+        elif hold == "variable":
+            out.backward(gradient)
+            seen.append(gradient)
+        else:
+            (out * 3).sum().backward()
+        found = x_grad if hold == "asked" else x.grad
+        torch.testing.assert_close(found, 3 * (torch.cos(x) * x + torch.sin(x)).detach())
+        seen += [out.grad] if hold == "retained" else []
+        assert len(seen) == (hold != "nobody")
+        assert all(torch.equal(g, gradient) for g in seen)
+
+
+def test_a_large_incoming_gradient_goes_after_its_last_use():
+    x = torch.randn(512, 64, requires_grad=True)
+    w = torch.randn(64, 2048)
+    compiled = braze.compile(lambda x: torch.sin(torch.sin(x @ w) @ w.t()) @ w)
+
+    def peak(call: Callable[..., Any]) -> int:
+        for _ in range(2):
+            call(x).square().sum().backward()
+            x.grad = None
+        clear_arenas()
+        found = peak_bytes(lambda: call(x).square().sum().backward())
+        x.grad = None
+        return found
+
+    assert peak(compiled) <= peak(lambda x: torch.sin(torch.sin(x @ w) @ w.t()) @ w)
