@@ -55,6 +55,7 @@ mode = core.mode
 uninstall = core.uninstall
 hook_available = core.hook_available
 data_ptr = core.data_ptr
+empty_strided = core.empty_strided
 tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
@@ -73,6 +74,7 @@ __all__ = [
     "call_traced",
     "data_ptr",
     "eager_forced",
+    "empty_strided",
     "force_eager",
     "forget_code",
     "hook_available",

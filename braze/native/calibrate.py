@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from braze.native import layout, tables, torch_state
+from braze.native import allocation, layout, tables, torch_state
 from braze.support.record import record
 
 #: the numbers of c10::DeviceType
@@ -152,6 +152,7 @@ def calibrate() -> Facts | None:
     core._configure(torch.Tensor, offset, -1 if keys is None else keys, grad, bits)
     if keys is not None and grad:
         _configure_images(core, offset, keys)
+        allocation.configure(core)
     return Facts(keys=keys is not None, requires_grad=grad, states=states)
 
 

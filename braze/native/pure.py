@@ -224,6 +224,11 @@ def data_ptr(tensor: Any) -> int:
     return tensor if isinstance(tensor, int) else tensor.data_ptr()
 
 
+def empty_strided(sizes: tuple[int, ...], strides: tuple[int, ...], *, dtype: Any, device: Any = None) -> Any:
+    """What ``torch.empty_strided`` makes."""
+    return torch_state.torch().empty_strided(sizes, strides, dtype=dtype, device=device)
+
+
 def tensor_meta(tensor: Any) -> tuple[Any, ...]:
     """``(type, dtype, device, sizes, strides, requires_grad, dispatch keys)`` of a tensor."""
 

@@ -39,10 +39,12 @@ class Runtime:
         self._triton = dict(triton or {})
         #: whether the caller's variable is all that holds a tensor and its memory
         self.alone = alone
+        native.bind_torch()
         self.take: Callable[[int], Arena] = pool.take
         self.give: Callable[[Arena], None] = pool.give
 
     operator = staticmethod(operator)
+    empty_strided = staticmethod(native.empty_strided)
 
     def segment(self, name: str) -> native.Segment:
         """A C segment, called as (tensors, arena address, sizes)."""

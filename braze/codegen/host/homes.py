@@ -13,7 +13,7 @@ from braze.symbolic.expr import Expr
 class Home(enum.Enum):
     ARGUMENT = "argument"  # a graph input
     ARENA = "arena"  # a slot of the arena
-    FRESH = "fresh"  # torch.empty_strided in this call
+    FRESH = "fresh"  # empty_strided in this call
     RESULT = "result"  # what an extern call returns
 
 

@@ -95,7 +95,7 @@ class _Host:
         arena = self._arena()
         lines = [
             f"def {'make_fixed' if self.prefix else 'make'}(runtime):",
-            "    as_strided, empty_strided = torch.as_strided, torch.empty_strided",
+            "    as_strided, empty_strided = torch.as_strided, runtime.empty_strided",
             "    relayout, take, give = runtime.relayout, runtime.take, runtime.give",
             *_indent(self.bindings),
         ]

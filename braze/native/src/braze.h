@@ -97,6 +97,9 @@ bool is_tensor(PyObject *value);
 
 extern PyMethodDef tensor_methods[];
 
+/* -- allocate.c --------------------------------------------------------------------------------- */
+extern PyMethodDef allocation_functions[];
+
 /* -- table.c ------------------------------------------------------------------------------------ */
 extern PyMethodDef table_functions[];
 

@@ -1,0 +1,82 @@
+"""Let the C core make tensors on the CPU, once it has been seen that it makes those of ``torch.empty_strided``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from braze.native import torch_state
+
+#: floating point first: the C core looks in this order
+DTYPES = (
+    "float32",
+    "bfloat16",
+    "float16",
+    "float64",
+    "int64",
+    "bool",
+    "int32",
+    "uint8",
+    "int8",
+    "int16",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "uint16",
+    "uint32",
+    "uint64",
+)
+_SHAPES = (
+    ((), ()),
+    ((4,), (1,)),
+    ((2, 3), (3, 1)),
+    ((2, 3), (1, 2)),
+    ((3, 0, 2), (2, 2, 1)),
+    ((2, 2), (8, 0)),
+)
+
+
+def configure(core: Any) -> None:
+    """Switch on every dtype for which all samples agree."""
+    torch = torch_state.torch()
+    folder = Path(torch.__file__).parent / "lib"
+    suffix = ".dylib" if sys.platform == "darwin" else ".so"
+    if not core._load_allocation(
+        *(str(folder / f"{name}{suffix}") for name in ("libtorch_cpu", "libtorch_python"))
+    ):
+        return
+    dtypes = [getattr(torch, name) for name in DTYPES if hasattr(torch, name)]
+    rows = [(dtype, core._raw_meta(torch.empty(0, dtype=dtype))[0]) for dtype in dtypes]
+    core._configure_allocation(tuple(rows))
+    core._configure_allocation(tuple(row for row in rows if _agrees(core, row[0])))
+
+
+def _agrees(core: Any, dtype: Any) -> bool:
+    """Whether tensors of a dtype are those of PyTorch in all that can be seen, in inference mode and outside."""
+    torch = torch_state.torch()
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            for sizes, strides in _SHAPES:
+                ours, theirs = (
+                    _seen(make(sizes, strides, dtype=dtype))
+                    for make in (core.empty_strided, torch.empty_strided)
+                )
+                if ours != theirs:
+                    return False
+    return True
+
+
+def _seen(tensor: Any) -> tuple[Any, ...]:
+    storage = tensor.untyped_storage()
+    return (
+        *torch_state.metadata(tensor),
+        tensor.is_inference(),
+        tensor.is_leaf,
+        tensor.storage_offset(),
+        tensor.is_pinned(),
+        storage.nbytes(),
+        storage.resizable(),
+        sys.getrefcount(tensor),
+    )

@@ -1,0 +1,150 @@
+/* New tensors on the CPU without the parsing of arguments, the dispatcher and the checks of torch.empty_strided.
+ *
+ * braze/native/allocation.py finds the functions and switches on the dtypes for which the tensors are those of
+ * torch.empty_strided; whatever else is asked for goes there.
+ */
+#include "braze.h"
+
+#include <dlfcn.h>
+
+enum { MOST_DIMS = 16, MOST_DTYPES = 32 };
+
+static struct {
+    int32_t (*make)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
+    int32_t (*release)(void *);
+    PyObject *(*wrap)(const void *);
+} torch;
+
+/* What is switched on: dtypes (kept) and their numbers. */
+static struct {
+    PyObject *dtype;
+    int number;
+} known[MOST_DTYPES];
+static int nknown;
+
+static int
+number_of(PyObject *dtype)
+{
+    for (int i = 0; i < nknown; i++) {
+        if (known[i].dtype == dtype) {
+            return known[i].number;
+        }
+    }
+    return -1;
+}
+
+/* The numbers of a tuple; their count, or -1 (no exception set) where they are something else. */
+static Py_ssize_t
+plain_numbers(PyObject *tuple, int64_t *numbers)
+{
+    if (!PyTuple_CheckExact(tuple) || PyTuple_GET_SIZE(tuple) > MOST_DIMS) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, i);
+        int overflow = 0;
+        numbers[i] = PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : -1;
+        if (numbers[i] < 0 || overflow) {
+            return -1;
+        }
+    }
+    return PyTuple_GET_SIZE(tuple);
+}
+
+/* A new tensor; NULL (no exception set) where it is for PyTorch to make, or to refuse. */
+static PyObject *
+make_tensor(PyObject *sizes, PyObject *strides, int number)
+{
+    int64_t size[MOST_DIMS], stride[MOST_DIMS];
+    Py_ssize_t ndim = plain_numbers(sizes, size);
+    void *handle = NULL;
+    if (ndim < 0 || plain_numbers(strides, stride) != ndim || torch.make(ndim, size, stride, number, 0, 0, &handle) != 0) {
+        return NULL;
+    }
+    PyObject *tensor = torch.wrap(handle);
+    torch.release(handle);
+    if (tensor == NULL) {
+        PyErr_Clear();
+    }
+    return tensor;
+}
+
+static PyObject *
+empty_strided(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    static PyObject *dtype_name, *plainly;
+    if (nargs == 2 && kwnames != NULL && PyTuple_GET_SIZE(kwnames) == 1 && nknown > 0) {
+        if (dtype_name == NULL && (dtype_name = PyUnicode_InternFromString("dtype")) == NULL) {
+            return NULL;
+        }
+        int number = PyTuple_GET_ITEM(kwnames, 0) == dtype_name ? number_of(args[2]) : -1;
+        PyObject *tensor = number >= 0 ? make_tensor(args[0], args[1], number) : NULL;
+        if (tensor != NULL) {
+            return tensor;
+        }
+    }
+    if (plainly == NULL && (plainly = package_function("torch", "empty_strided")) == NULL) {
+        return NULL;
+    }
+    return PyObject_Vectorcall(plainly, args, nargs, kwnames);
+}
+
+/* -- for calibration ------------------------------------------------------------------------------- */
+
+static void *
+symbol_in(const char *path, const char *name)
+{
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    void *address = library != NULL ? dlsym(library, name) : NULL;
+    if (library != NULL) {
+        dlclose(library); /* it was loaded before, and stays */
+    }
+    return address;
+}
+
+static PyObject *
+load_allocation(PyObject *module, PyObject *args)
+{
+    const char *libtorch, *libtorch_python;
+    if (!PyArg_ParseTuple(args, "ss:_load_allocation", &libtorch, &libtorch_python)) {
+        return NULL;
+    }
+    void *make = symbol_in(libtorch, "aoti_torch_empty_strided");
+    void *release = symbol_in(libtorch, "aoti_torch_delete_tensor_object");
+    void *wrap = symbol_in(libtorch_python, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
+    memcpy(&torch.make, &make, sizeof(make));
+    memcpy(&torch.release, &release, sizeof(release));
+    memcpy(&torch.wrap, &wrap, sizeof(wrap));
+    return PyBool_FromLong(make != NULL && release != NULL && wrap != NULL);
+}
+
+static PyObject *
+configure_allocation(PyObject *module, PyObject *rows)
+{
+    if (!PyTuple_Check(rows) || torch.make == NULL || torch.release == NULL || torch.wrap == NULL) {
+        PyErr_SetString(PyExc_TypeError, "_configure_allocation takes a tuple, after _load_allocation found all");
+        return NULL;
+    }
+    while (nknown > 0) {
+        Py_DECREF(known[--nknown].dtype);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows) && nknown < MOST_DTYPES; i++) {
+        PyObject *dtype;
+        int number;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "Oi", &dtype, &number)) {
+            return NULL;
+        }
+        known[nknown].dtype = Py_NewRef(dtype);
+        known[nknown++].number = number;
+    }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef allocation_functions[] = {
+    {"empty_strided", (PyCFunction)(void (*)(void))empty_strided, METH_FASTCALL | METH_KEYWORDS,
+     "empty_strided(sizes, strides, *, dtype, device=None)\n--\n\nWhat torch.empty_strided makes."},
+    {"_load_allocation", load_allocation, METH_VARARGS,
+     "Look up what is needed in libtorch and libtorch_python; whether all was found."},
+    {"_configure_allocation", configure_allocation, METH_O, "((dtype, its number), ...) to make here from now on."},
+    {NULL},
+};
