@@ -97,6 +97,8 @@ def writes(node: torch.fx.Node) -> bool:
         return False
     if name.startswith("__"):
         return name == "__setitem__"
+    if getattr(node.target, "__module__", None) == "_operator":  # and_, or_, not_ write nothing
+        return name in WRITING
     if name.endswith("_") or "out" in node.kwargs or name in WRITING or is_opaque(node):
         return True
     if node.kwargs.get("inplace") or node.kwargs.get("max_norm") is not None:

@@ -17,6 +17,7 @@ from braze.capture.again import can_run_again
 from braze.capture.breaks import HINT_DATA, BreakSignal, Retry
 from braze.capture.interpret import resumable_step, trail_of
 from braze.capture.values import MISSING
+from braze.graph import torch_compat
 
 if TYPE_CHECKING:
     import torch.fx
@@ -78,6 +79,20 @@ def granted(t: Tracer, value: torch.Tensor, wanted: bool) -> bool:
     t.recorder.note(torch._assert_async, (good,), {}, None)
     t.granted.append(signal)
     return True
+
+
+def of_sizes(t: Tracer, value: torch.SymBool) -> bool:
+    """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks."""
+    if hasattr(t.recorder, "outer"):
+        return bool(value)
+    with torch_compat.size_oblivious(t.mode.env):
+        holds = bool(value)  # raises where that does not decide it
+    signal = unbacked.signal_at(t, value.node.expr)
+    signal.position, signal.trail = resumable_step(t), trail_of(t)
+    if unbacked.assume(t, value if holds else torch.sym_not(value)):
+        t.granted.append(signal)
+        return holds
+    return not holds
 
 
 def verify(t: Tracer, graph: torch.fx.Graph) -> None:

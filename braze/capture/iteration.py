@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import known
+from braze.capture import assumed, known, unbacked
 from braze.capture.breaks import HINT_DATA, graph_break
 from braze.capture.calls import call_c
 from braze.capture.crossing import refuse_opaque
@@ -107,7 +107,11 @@ def truth(t: Tracer, value: Any) -> bool:
         graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
     kind = type(value)
     if kind in PLAIN_TRUTH:
-        return bool(value)
+        return (
+            assumed.of_sizes(t, value)
+            if kind is torch.SymBool and unbacked.is_unbacked(value)
+            else bool(value)
+        )
     if isinstance(value, dict):
         t.fill(value)
     method = python_method(value, "__bool__")

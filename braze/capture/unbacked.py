@@ -49,9 +49,13 @@ def as_index(t: Tracer, key: Any) -> Any:
     if type(key) is slice:
         ends = (key.start, key.stop, key.step)
         return slice(*(scalar(t.recorder, v) if _is_number(v) else v for v in ends))
-    if type(key) is tuple and all(type(k) in (int, slice, torch.SymInt) or _is_number(k) for k in key):
+    if type(key) is tuple and all(type(k) in PLACES or _is_number(k) for k in key):
         return tuple(as_index(t, k) for k in key)
     return key
+
+
+#: keys that name places by numbers
+PLACES = frozenset({int, slice, torch.SymInt, type(...), type(None)})
 
 
 def _is_number(value: Any) -> bool:
@@ -231,7 +235,13 @@ def undecided(t: Tracer, error: Exception) -> BreakSignal | None:
     elif condition.is_Symbol or not hasattr(condition, "free_symbols"):
         asked = f"what number {condition} is"
     else:
-        asked = said(t.recorder, condition)
+        return signal_at(t, condition)
+    return BreakSignal("BZ1020", f"the program must know while tracing: {asked}", (HINT_CHECK,))
+
+
+def signal_at(t: Tracer, condition: Any) -> BreakSignal:
+    """The break at a decision by a condition."""
+    asked = said(t.recorder, condition)
     return BreakSignal("BZ1020", f"the program must know while tracing: {asked}", (HINT_CHECK,))
 
 

@@ -486,7 +486,7 @@ def rename_unbacked(env: Any, made: Any, known: Any) -> None:
 def size_oblivious(env: Any) -> Iterator[None]:
     """Inside, a size that only the data tell is neither 0 nor 1 where that must be known: shapes are the same for those.
 
-    For what PyTorch and the stages ask of sizes; a question of the program's own may not be answered so.
+    For what PyTorch and the stages ask of sizes; the answer to a question of the program's own is to be checked.
     """
     if env is None:
         yield

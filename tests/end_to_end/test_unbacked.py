@@ -443,3 +443,41 @@ def test_ctc_loss_of_lengths_in_tensors(backend: str, reduction: str) -> None:
         compiled(ours, *call).sum().backward()
         loss(theirs, *call).sum().backward()
         torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sizes_are_taken_for_neither_0_nor_1_and_that_is_checked(backend: str) -> None:
+    """An early exit for nothing found: the graph serves all other data, Python the exit."""
+
+    def selected(x: Any, mask: Any) -> Any:
+        y = x[mask]
+        if y.shape[0] == 0:
+            return x.new_zeros(())
+        several = y.numel() > 1 and x.dim() > 1
+        return y.sum() if several else y - 1
+
+    def cut(x: Any, sizes: Any) -> Any:
+        parts = [row[None, ..., : n[0] // 2] for row, n in zip(x, sizes, strict=True)]
+        whole = torch.cat(parts, dim=-1)
+        return whole.T if whole.shape[-1] > 1 else whole
+
+    sizes = [(X, torch.tensor(n)[:, None]) for n in ([4, 2, 9], [9, 9, 8], [0, 2, 0], [0, 0, 0])]
+    assert captures(selected, MASKS, backend) == 1
+    assert captures(cut, sizes, backend) == 1
+
+
+def test_a_size_decides_where_python_cannot_run_again() -> None:
+    """What was written is not written twice: the graph ends at the decision."""
+
+    def counted(x: Any, mask: Any, total: Any) -> Any:
+        total += 1
+        y = x[mask]
+        if y.shape[0] == 0:
+            return x, total
+        return y, total
+
+    compiled = braze.compile(counted, backend="eager", options=OPTIONS)
+    for x, mask in MASKS:
+        ours, theirs = torch.zeros(()), torch.zeros(())
+        same(compiled(x, mask, ours), counted(x, mask, theirs))
+        same(ours, theirs)

@@ -10,7 +10,6 @@ EXCEPTIONS: dict[str, str] = {
     "led": "an if asks whether any token attends globally, which only the data tell",
     "switch": "a loop runs over the experts that got tokens: how many, only the data tell",
     "nllb-moe": "a loop runs over the experts that got tokens: how many, only the data tell",
-    "mistral3": "a loop cuts each picture to its size, which only the data tell",
 }
 
 #: model -> the first version of transformers in which it can be one graph, and why not before
