@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from braze.graph.ground import Ground
-from braze.support import trace
 from braze.symbolic.expr import Expr, as_expr
-from braze.symbolic.flat import exact_quotient, flat
+from braze.symbolic.flat import close_bounds, exact_quotient
 
 
 class Undecided(Exception):
@@ -47,13 +46,13 @@ class Extent:
         if type(other) is Extent:
             if self.form is other.form:
                 return True
-            low, high = self.ground.difference(self.form, other.form).bounds()
+            low, high = close_bounds(self.ground.difference(self.form, other.form))
             if low == 0 == high:
                 return True
             if (low is not None and low > 0) or (high is not None and high < 0):
                 return False
         elif type(other) is int:
-            low, high = self.form.bounds()
+            low, high = close_bounds(self.form)
             if (low is not None and low > other) or (high is not None and high < other):
                 return False
         else:
@@ -80,17 +79,16 @@ class Extent:
         """PyTorch's answer, which holds from here on; where that may be."""
         if not self.ground.asking:
             raise Undecided(f"{question.__name__}({self.form}, {other})")
-        trace.count("sizes_asked")
         return bool(question(self.size, _plain(other)))
 
     def _beyond(self, other: Any) -> tuple[int | None, int | None]:
         """Bounds of how much greater it is."""
         if type(other) is int:
-            low, high = self.form.bounds()
+            low, high = close_bounds(self.form)
             return None if low is None else low - other, None if high is None else high - other
         if self.form is other.form:
             return 0, 0
-        return self.ground.difference(self.form, other.form).bounds()
+        return close_bounds(self.ground.difference(self.form, other.form))
 
     def __le__(self, other: Any) -> bool:
         return not self > other
@@ -126,7 +124,7 @@ class Extent:
     __rmul__ = __mul__
 
     def _with(self, form: Expr) -> Any:
-        form = flat(form, self.ground.residues)
+        form = self.ground.flat(form)
         return form.value if form.value is not None else Extent(form, self.ground)
 
 

@@ -30,7 +30,7 @@ from braze.symbolic.expr import (
     constant_part,
     terms,
 )
-from braze.symbolic.flat import by_multiples, expanded, flat
+from braze.symbolic.flat import Flattener, close_bounds
 
 #: SymPy's comparisons
 _QUESTIONS = frozenset(
@@ -73,6 +73,7 @@ class Ground(SizeSymbols):
         self._numbers: dict[Expr, Any] = {}
         #: what guards say of remainders: name of a symbol -> (modulus, remainder)
         self.residues: dict[str, tuple[int, int]] = {}
+        self._flattener = Flattener()
         #: what guards say of their bounds, of symbols that are not negative: name of a symbol -> (least, greatest)
         self.limits: dict[str, tuple[int, int | None]] = {}
         self._silent = False
@@ -97,7 +98,7 @@ class Ground(SizeSymbols):
             return None
 
     def _convert_new(self, e: Any, env: Any) -> Expr:
-        return flat(super()._convert_new(e, env), self.residues)
+        return self.flat(super()._convert_new(e, env))
 
     def _symbol(self, e: Any, env: Any) -> Symbol:
         if not e.is_integer:
@@ -142,14 +143,14 @@ class Ground(SizeSymbols):
         elif kind in _QUESTIONS and kind != "Unequality":
             left, right = map(self.form_of, condition.args)
             if left is not None and right is not None:
-                self._learn_bounds(kind, expanded(by_multiples(left - right, self.residues)[0]))
+                self._learn_bounds(kind, self._flattener.by_multiples(left - right)[0])
 
     def _learn_remainder(self, asked: Any, k: int, wanted: int) -> None:
         """``asked % k == wanted``, where that is the remainder of a multiple of how often its modulus is in a symbol."""
         form = self.form_of(asked)
         if form is None:
             return
-        counted = expanded(by_multiples(form, self.residues)[0])
+        counted = self._flattener.by_multiples(form)[0]
         parts = [(m, c % k) for m, c in terms(counted) if c % k]
         if len(parts) != 1:
             return
@@ -167,6 +168,7 @@ class Ground(SizeSymbols):
         name = count.name.partition("/")[0]
         modulus, residue = self.residues.get(name, (1, 0))
         self.residues[name] = (modulus * k, modulus * remainder + residue)
+        self._flattener = Flattener(self.residues)
         self.by_name.clear()
         self._converted.clear()
 
@@ -216,7 +218,6 @@ class Ground(SizeSymbols):
             return form.value
         found = self._numbers.get(form)
         if found is None:
-            trace.count("sizes_made")
             found = self._numbers[form] = self.env.create_symintnode(
                 self.written(form), hint=self._hint(form)
             )
@@ -271,7 +272,7 @@ class Ground(SizeSymbols):
             return function(a, b)
         if method in _DIVISIONS and (right.bounds()[0] or 0) < 1:
             return function(a, b)
-        return self.number(flat(method(left, right), self.residues))
+        return self.number(self.flat(method(left, right)))
 
     def _part(self, number: Any) -> Expr | None:
         if type(number) is int:
@@ -286,6 +287,8 @@ class Ground(SizeSymbols):
         """What the ShapeEnv is asked: PyTorch is, where the answer is not plain to see."""
         known = self._answer(condition)
         if known is None:
+            if condition.free_symbols:
+                trace.count("size_questions")
             return self._evaluate(condition, *args, **kwargs)
         words = torch_compat.sympy_words()
         return words.true if known else words.false
@@ -299,11 +302,15 @@ class Ground(SizeSymbols):
         left, right = map(self.form_of, condition.args)
         if left is None or right is None:
             return None
-        return _judged(name, *self.difference(left, right).bounds())
+        return _judged(name, *close_bounds(self.difference(left, right)))
 
     def difference(self, left: Expr, right: Expr) -> Expr:
         """left - right, a number where what is known of remainders makes it one."""
-        return flat(left - right, self.residues)
+        return self.flat(left - right)
+
+    def flat(self, form: Expr) -> Expr:
+        """With few divisions, by what is known of remainders."""
+        return self._flattener.flat(form)
 
 
 def _remainder_of(condition: Any) -> tuple[Any, int, int] | None:

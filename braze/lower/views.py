@@ -16,6 +16,7 @@ from braze.lower.lazy import Index, Lazy, Strided, contiguous_strides, flatten, 
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, known_le
+from braze.symbolic.flat import flat
 
 
 def view_of(
@@ -327,10 +328,12 @@ def slice_value(g: ProgramBuilder, x: Lazy, dim: int, start: Expr, size: Expr, s
     return view_of(g, x, (*x.sizes[:dim], size, *x.sizes[dim + 1 :]), place, strided)
 
 
-def clamp_start(g: ProgramBuilder, start: Any, end: Any, size: Expr, taken: Expr) -> Expr | None:
+def clamp_start(
+    g: ProgramBuilder, start: Any, end: Any, size: Expr, taken: Expr, step: int = 1
+) -> Expr | None:
     """A slice's start counted from 0 and inside the dimension; None where that depends on the run.
 
-    ``taken``: the result's size for step 1, as the tracer found it.
+    ``taken``: the result's size, as the tracer found it.
     """
     first = g.symbols.expr(0 if start is None else start)
     if first.value is not None and first.value < 0:
@@ -343,9 +346,9 @@ def clamp_start(g: ProgramBuilder, start: Any, end: Any, size: Expr, taken: Expr
     room = (size - first).bounds()[0]
     if room is not None and room >= 0:
         return first
-    # a size of exactly end - start says that neither was clamped
+    # a size of exactly end - start, in steps, says that neither was clamped
     last = size if end is None or (isinstance(end, int) and end > 1 << 48) else g.symbols.expr(end)
-    return first if taken is last - first else None
+    return first if flat(taken) is flat((last - first + (step - 1)) // step) else None
 
 
 @lowering(aten.slice.Tensor, aten.slice_copy.Tensor)
@@ -354,7 +357,7 @@ def slice_tensor(
 ) -> Any:
     """x[start:end:step] along a dimension."""
     size = g.symbols.expr(g.val.shape[dim])
-    first = clamp_start(g, start, end, x.sizes[dim % x.rank], size)
+    first = clamp_start(g, start, end, x.sizes[dim % x.rank], size, step)
     if first is None:
         return NotImplemented
     out = slice_value(g, x, dim, first, size, step)

@@ -7,7 +7,9 @@ same however its program writes it, ``7*((x + 6)//7)``, and of two stages of tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 
 from braze.symbolic.expr import (
     Expr,
@@ -21,6 +23,7 @@ from braze.symbolic.expr import (
     Symbol,
     constant_part,
     floor_div,
+    linear,
     maximum,
     minimum,
     modulo,
@@ -38,40 +41,66 @@ def flat(e: Expr, residues: Residues | None = None) -> Expr:
 
     Where it is a polynomial in the quotients of symbols by the moduli of which their remainders are known, it is written as that.
     """
-    if not divisions(e):
-        return e
-    residues = residues or {}
-    if residues:
-        counted, back = by_multiples(e, residues)
-        counted = expanded(counted)
-        if not divisions(counted):
+    return Flattener(residues).flat(e)
+
+
+class Flattener:
+    """``flat`` with a memory, for one knowledge of remainders."""
+
+    def __init__(self, residues: Residues | None = None) -> None:
+        self.residues = dict(residues or {})
+        self._flat: dict[Expr, Expr] = {}
+        self._counted: dict[Expr, tuple[Expr, dict[Symbol, Expr]]] = {}
+        self._plainly = _Rules(self, {})
+        self._written_out = _Rules(self, self.residues)
+        self._kept = _Keeping(self, self.residues)
+
+    def flat(self, e: Expr) -> Expr:
+        """See ``flat``."""
+        found = self._flat.get(e)
+        if found is None:
+            found = self._flat[e] = self._made_flat(e) if divisions(e) else e
+            self._flat.setdefault(found, found)
+        return found
+
+    def _made_flat(self, e: Expr) -> Expr:
+        counted, back = self.by_multiples(e)
+        if counted is not e and not divisions(counted):
             return counted.subs(back)
-    made = expanded(e, residues)
-    kept = _Keeping(residues).of(e)
-    return made if (divisions(made), _length(made)) < (divisions(kept), _length(kept)) else kept
+        made, kept = self._written_out.of(e), self._kept.of(e)
+        return made if (divisions(made), _length(made)) < (divisions(kept), _length(kept)) else kept
+
+    def expanded(self, e: Expr) -> Expr:
+        """The same number by those rules, whatever they gain: without remainders."""
+        return self._written_out.of(e)
+
+    def by_multiples(self, e: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
+        """The same number over symbols that say how often the modulus is in each symbol of known remainder, and what these are.
+
+        Without remainders, and with as few divisions as may be.
+        """
+        if not self.residues:
+            return self._plainly.of(e), {}
+        found = self._counted.get(e)
+        if found is None:
+            found = self._counted[e] = self._by_multiples(e)
+        return found
+
+    def _by_multiples(self, e: Expr) -> tuple[Expr, dict[Symbol, Expr]]:
+        there: dict[Symbol, Expr] = {}
+        back: dict[Symbol, Expr] = {}
+        for s in e.symbols():
+            if s.name in self.residues:
+                m, c = self.residues[s.name]
+                count = Symbol(f"{s.name}/{m}", None if s.low is None else s.low // m)
+                there[s] = count * m + c
+                back[count] = s // m
+        return self._plainly.of(e.subs(there) if there else e), back
 
 
 def _length(e: Expr) -> int:
     """How many terms and factors are to be written."""
     return 1 + sum(map(_length, e.children()))
-
-
-def expanded(e: Expr, residues: Residues | None = None) -> Expr:
-    """The same number by those rules, whatever they gain: without remainders."""
-    return _Flattening(residues or {}).of(e)
-
-
-def by_multiples(e: Expr, residues: Residues) -> tuple[Expr, dict[Symbol, Expr]]:
-    """The same number over symbols that say how often the modulus is in each symbol of known remainder, and what these are."""
-    there: dict[Symbol, Expr] = {}
-    back: dict[Symbol, Expr] = {}
-    for s in e.symbols():
-        if s.name in residues:
-            m, c = residues[s.name]
-            count = Symbol(f"{s.name}/{m}", None if s.low is None else s.low // m)
-            there[s] = count * m + c
-            back[count] = s // m
-    return e.subs(there), back
 
 
 def exact_quotient(e: Expr, d: Expr) -> Expr | None:
@@ -97,47 +126,81 @@ def exact_quotient(e: Expr, d: Expr) -> Expr | None:
     return total
 
 
+def close_bounds(e: Expr) -> tuple[int | None, int | None]:
+    """Least and greatest value, as near as rounding tells: quotients of one size in a sum hold each other (``7*((x + 6)//7) - x``)."""
+    low, high = e.bounds()
+    if isinstance(e, Sum) and sum(isinstance(m, FloorDiv) for m, _ in e.parts):
+        if low is None or high is None or low < high:
+            least, most = _least(e), _least(-e)
+            low = least if low is None else low if least is None else max(low, least)
+            high = high if most is None else -most if high is None else min(high, -most)
+    return low, high
+
+
+def _least(e: Expr) -> int | None:
+    """A lower bound, by ``x - k + 1 <= k*(x//k) <= x``."""
+    weights: dict[Expr, Fraction] = {}
+    total = Fraction(constant_part(e))
+    pending = [(m, Fraction(k)) for m, k in terms(e)]
+    while pending:
+        m, k = pending.pop()
+        by = m.divisor.value if isinstance(m, FloorDiv) else None
+        if isinstance(m, FloorDiv) and by is not None:
+            total += k / by * (constant_part(m.numerator) - (by - 1 if k > 0 else 0))
+            pending += [(inner, k / by * c) for inner, c in terms(m.numerator)]
+        else:
+            weights[m] = weights.get(m, Fraction(0)) + k
+    for m, weight in weights.items():
+        end = m.bounds()[0 if weight > 0 else 1]
+        if weight and end is None:
+            return None
+        total += weight * (end or 0)
+    return math.ceil(total)
+
+
 def divisions(e: Expr) -> int:
     """How many quotients and remainders are in an expression, repeats counted."""
     return isinstance(e, FloorDiv | Mod) + sum(map(divisions, e.children()))
 
 
-class _Flattening:
-    """One expression rewritten from the inside out."""
+class _Rules:
+    """Expressions rewritten from the inside out."""
 
-    def __init__(self, residues: Residues) -> None:
+    def __init__(self, owner: Flattener, residues: Residues) -> None:
+        self.owner = owner
         self.residues = residues
         self.done: dict[Expr, Expr] = {}
 
     def of(self, e: Expr) -> Expr:
         """The expression without remainders."""
-        if isinstance(e, Integer | Symbol):
-            return e
         found = self.done.get(e)
         if found is None:
-            found = self.done[e] = self._of(e)
+            found = self.done[e] = self._of(e) if divisions(e) else e
         return found
 
     def _of(self, e: Expr) -> Expr:
         match e:
             case Sum(parts, constant):
-                total: Expr = Integer(constant)
-                for m, k in parts:
-                    total = total + self.of(m) * k
-                return total
+                return linear(
+                    [self.of(m) for m, _ in parts], [Integer(k) for _, k in parts], Integer(constant)
+                )
             case Product(factors):
                 return product([self.of(f) for f in factors])
             case FloorDiv(numerator, divisor):
                 return self.quotient(self.of(numerator), self.of(divisor))
             case Mod(numerator, divisor):
-                n, d = expanded(numerator, self.residues), expanded(divisor, self.residues)
-                known = modulo(by_multiples(n, self.residues)[0], d) if self.residues else e
+                n, d = self.inside(numerator), self.inside(divisor)
+                known = modulo(self.owner.by_multiples(n)[0], d) if self.residues else e
                 return known if known.value is not None else self.remainder(n, d)
             case Max(left, right):
                 return maximum(self.of(left), self.of(right))
             case Min(left, right):
                 return minimum(self.of(left), self.of(right))
         return e
+
+    def inside(self, e: Expr) -> Expr:
+        """What stands in a remainder, without such."""
+        return self.of(e)
 
     def remainder(self, n: Expr, d: Expr) -> Expr:
         """n % d for d > 0."""
@@ -165,8 +228,12 @@ class _Flattening:
         return whole + floor_div(rest, d)
 
 
-class _Keeping(_Flattening):
+class _Keeping(_Rules):
     """Remainders stay, of what is written without."""
+
+    def inside(self, e: Expr) -> Expr:
+        """What stands in a remainder, without such."""
+        return self.owner.expanded(e)
 
     def remainder(self, n: Expr, d: Expr) -> Expr:
         """n % d for d > 0."""

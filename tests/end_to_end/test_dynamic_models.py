@@ -86,3 +86,33 @@ def test_named_sizes_take_one_capture() -> None:
         with pytest.raises(UserError, match=r"(?s)BZ0021.*input_ids is 65.*S<=64"):
             compiled(**inputs("bert", 2, 65))
     assert sum(kind == "capture" for kind, _ in events) == 1
+
+
+SWIN = dict(embed_dim=16, depths=[2, 2, 2], num_heads=[2, 2, 4], window_size=4, patch_size=2, image_size=32)
+PICTURES = [(2, 48, 64), (3, 48, 64), (2, 41, 47), (4, 41, 47), (3, 73, 79)]
+
+
+def swin() -> nn.Module:
+    """Sizes are padded to windows, cut, shifted and halved; some layers keep what their first call told them."""
+    torch.manual_seed(0)
+    return transformers.SwinModel(transformers.SwinConfig(**SWIN)).eval()
+
+
+@pytest.mark.parametrize("backend", ["eager", "braze"])
+def test_windows_of_pictures_of_any_size(backend: str) -> None:
+    model, compiled = swin(), braze.compile(swin(), dynamic=True, fullgraph=True, backend=backend)
+    with trace.collect() as events:
+        for batch, height, width in PICTURES:
+            picture = torch.rand(batch, 3, height, width)
+            expected, got = model(picture)[0], compiled(picture)[0]
+            torch.testing.assert_close(got, expected, atol=2e-4, rtol=2e-4)
+    # which stages pad is decided by what the sizes are multiples of
+    assert sum(kind == "capture" for kind, _ in events) == 2
+
+
+def test_windows_are_captured_with_few_questions() -> None:
+    """In SymPy the sizes of one stage are quotients of those of the last, and each view asks of products of them."""
+    compiled = braze.compile(swin(), dynamic=True, fullgraph=True, backend="eager")
+    before = trace.snapshot()[0]["size_questions"]
+    compiled(torch.rand(2, 3, 64, 80))
+    assert trace.snapshot()[0]["size_questions"] - before < 120

@@ -112,9 +112,12 @@ def test_floats_are_left_to_pytorch():
     assert asked(mode) == 1
 
 
-def test_sizes_are_made_once(sized):
+def test_sizes_are_made_once_and_questions_are_counted(sized):
     mode, s, _ = sized
-    before = trace.snapshot()[0].get("sizes_made", 0)
     made = [mode.ground.combined(operator.add, s, 3) for _ in range(5)]
     assert len({id(m) for m in made}) == 1
-    assert trace.snapshot()[0]["sizes_made"] == before + 1
+    before = trace.snapshot()[0]["size_questions"]
+    assert s > 1 and s + 3 != s
+    assert trace.snapshot()[0]["size_questions"] == before
+    assert s > 100
+    assert trace.snapshot()[0]["size_questions"] == before + 1

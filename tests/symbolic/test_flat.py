@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braze.symbolic.expr import Expr, Integer, Mod, Symbol, maximum, minimum
-from braze.symbolic.flat import by_multiples, divisions, exact_quotient, expanded, flat
+from braze.symbolic.flat import Flattener, close_bounds, divisions, exact_quotient, flat
 
 S, T = Symbol("s", 1), Symbol("t", 1)
 
@@ -40,6 +40,7 @@ def sizes(draw: st.DrawFn, depth: int = 4) -> Expr:
 def test_a_flat_size_is_the_size(e: Expr, s: int, t: int) -> None:
     at = {S: s, T: t}
     assert flat(e).evaluate(at) == e.evaluate(at)
+    expanded = Flattener().expanded
     assert expanded(e).evaluate(at) == e.evaluate(at)
     assert not any(isinstance(part, Mod) for part in parts(expanded(e)))
 
@@ -58,7 +59,7 @@ def test_what_is_known_of_remainders_changes_no_size_that_has_them(
     at = {S: m * count + c, T: t}
     known = {"s": (m, c)}
     assert flat(e, known).evaluate(at) == e.evaluate(at)
-    counted, back = by_multiples(e, known)
+    counted, back = Flattener(known).by_multiples(e)
     assert counted.subs(back).evaluate(at) == e.evaluate(at)
 
 
@@ -70,6 +71,21 @@ def test_an_exact_quotient_times_the_divisor_is_the_size(a: Expr, b: Expr, s: in
         found = exact_quotient(e, d)
         if found is not None:
             assert found.evaluate(at) * d.evaluate(at) == e.evaluate(at)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(sizes(), sizes(), st.integers(1, 300), st.integers(1, 60))
+def test_close_bounds_hold(a: Expr, b: Expr, s: int, t: int) -> None:
+    at = {S: s, T: t}
+    for e in (a, a - b, flat(a - b)):
+        low, high = close_bounds(e)
+        assert (low is None or low <= e.evaluate(at)) and (high is None or e.evaluate(at) <= high)
+
+
+def test_padding_is_bounded_by_the_multiple():
+    assert close_bounds(PADDED - S // 4) == (0, 6)
+    assert close_bounds(S // 4 * 4 - S) == (-3, 0)
+    assert close_bounds(S // 4 * 4 - S - T) == (None, -1)
 
 
 def test_factors_cancel():
