@@ -6,6 +6,7 @@ In order: trace to ATen (with gradients, where results need them: the joint grap
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -119,8 +120,9 @@ def _joint_graph(
     items: Any = output_of(traced.module).args[0]
     forward = ancestors(items[: len(known)])
     for node in traced.module.graph.nodes:
+        beside = node.target is operator.getitem and node.args[0] in forward
         # partition functions written for functorch look at it
-        node.meta["partitioner_tag"] = "is_forward" if node in forward else "is_backward"
+        node.meta["partitioner_tag"] = "is_forward" if node in forward or beside else "is_backward"
     tell_forward(traced.module, known, owners)
     positions = joint.positions(mutations)
     return JointGraph(
