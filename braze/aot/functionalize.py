@@ -17,11 +17,17 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot import unbacked
-from braze.aot.overlap import is_inside, may_overlap
+from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, scatter_back
-from braze.aot.writes import functional_values, is_custom, read_beside, written_arguments
+from braze.aot.writes import (
+    functional_values,
+    is_custom,
+    read_beside,
+    reads_in_place,
+    written_arguments,
+)
 from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode
 from braze.graph.passes import drop_unread
@@ -276,8 +282,7 @@ class _Functionalizer:
     def _rewrite(self, node: Node) -> None:
         """Replace a writing node by its functional form and new values of what it wrote."""
         targets = written_arguments(node)
-        if is_custom(node.target):
-            self._require_apart(node, targets)
+        self._require_apart(node, targets)
         self._refresh_arguments(node)
         with self.graph.inserting_before(node):
             values, result = functional_values(node, self._insert)
@@ -291,11 +296,20 @@ class _Functionalizer:
         self.graph.erase_node(node)
 
     def _require_apart(self, node: Node, targets: list[Node]) -> None:
-        """What an operator writes and reads in an order of its own must not be the same memory."""
+        """What an operator writes and reads in an order of its own must not be the same memory.
+
+        PyTorch's own operators refuse most of that; what is read element for element may be what is written.
+        """
         for target in targets:
-            storage = self._storage(target)
+            storage, val = self._storage(target), target.meta["val"]
             for other in read_beside(node, target):
-                if self._storage(other) is storage and may_overlap(target.meta["val"], other.meta["val"]):
+                if self._storage(other) is not storage:
+                    continue
+                seen = other.meta["val"]
+                if not is_custom(node.target):
+                    if is_symbolic(val) or is_symbolic(seen) or (reads_in_place(node) and is_same(val, seen)):
+                        continue
+                if may_overlap(val, seen):
                     raise self._refuse("BZ2027", f"{node.target} on arguments that share memory")
 
     def _write(self, target: Node, value: Node) -> None:

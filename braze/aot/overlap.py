@@ -49,14 +49,28 @@ def is_inside(view: torch.Tensor, whole: torch.Tensor) -> bool:
     return start <= at and at + _reach(steps) + width <= start + _reach(all_steps) + element
 
 
+def is_symbolic(tensor: torch.Tensor) -> bool:
+    """Whether a number of a tensor's layout is a symbol."""
+    return any(type(n) is not int for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+
+
+def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one storage are the same elements in the same order."""
+    return (a.dtype, a.shape, a.stride(), a.storage_offset()) == (
+        b.dtype,
+        b.shape,
+        b.stride(),
+        b.storage_offset(),
+    )
+
+
 def _sizes(tensor: torch.Tensor) -> bool:
     return all(tensor.shape)
 
 
 def _region(tensor: torch.Tensor) -> tuple[int, Steps, int] | None:
     """(first byte, steps, bytes of an element); None where a number is symbolic."""
-    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    if any(type(n) is not int for n in numbers):
+    if is_symbolic(tensor):
         return None
     width = tensor.dtype.itemsize
     steps = [(s * width, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s]

@@ -276,6 +276,8 @@ class Program(_Run):
             return
         inside = node.name in self.inside
         if inside and _key(node) in self.memory:
+            if node.target not in MOVES and node.target not in SAME and node.target is not operator.getitem:
+                raise Unproved("view")
             return  # a view: the window of its memory
         if node.target in SAME:
             term = self._term(node.args[0])  # type: ignore[arg-type]
@@ -425,7 +427,7 @@ MOVES = frozenset(
         aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default,
         aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
         aten.as_strided_scatter.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
-        aten.view.dtype,
+        aten.unfold.default, aten.view.dtype,
     }
 )  # fmt: skip
 

@@ -60,6 +60,14 @@ def is_custom(op: Any) -> bool:
     return op.namespace not in ("aten", "prims", "braze")
 
 
+def reads_in_place(node: Node) -> bool:
+    """Whether an operator reads each element, if at all, where and before it writes it."""
+    if node.target is aten.copy_.default:
+        return True
+    form = functional_form(node.target)  # type: ignore[arg-type]
+    return form is not None and torch.Tag.pointwise in form.tags
+
+
 def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]:
     """The values that a node would write, one per written argument, and what it would return besides.
 

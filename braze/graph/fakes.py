@@ -167,8 +167,9 @@ class FakeMode:
             if not symbolic_dims:
                 self._storages.setdefault(torch_compat.storage_key(tensor), (fake, tensor))
         if tensor.requires_grad and not tensor.is_leaf:
-            fake = self._non_leaf(fake)
-            fake.__dict__["_history"] = fake.grad_fn
+            result = self._non_leaf(fake)
+            result.__dict__["_history"] = result.grad_fn
+            return result
         return fake
 
     def become_dynamic(self) -> Any:

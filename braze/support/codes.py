@@ -373,10 +373,10 @@ CODES: dict[str, Code] = {
         "Pass real tensors.",
     ),
     "BZ2027": Code(
-        "custom operator on shared memory",
-        "A custom operator writes to an argument that shares memory with another of its arguments: what it reads there "
-        "depends on an order that only the operator knows.",
-        "Nothing is wrong: the graph runs eagerly, as captured. Give the operator arguments that do not overlap.",
+        "operator on shared memory",
+        "An operator writes to an argument that overlaps another of its arguments. PyTorch refuses most such calls; what the "
+        "others, and custom operators, read there depends on an order that only they know.",
+        "The graph runs eagerly, as captured, with eager's error or result. Give the operator arguments that do not overlap.",
     ),
     "BZ2022": Code(
         "control flow that the stages cannot carry",

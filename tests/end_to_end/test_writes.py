@@ -368,3 +368,34 @@ def test_a_result_written_in_place_has_the_history_of_the_write(
     compiled = braze.compile(program, backend=backend, fullgraph=True)
     for _ in range(2):
         hold_to_eager(compiled, program, pair, grad=True)
+
+
+def rows_shifted(x, y):
+    x[1:].copy_(x[:-1])
+
+
+def product_of_neighbours(x, y):
+    x[:, 1:].mul_(x[:, :-1])
+    return x
+
+
+def taken_from_itself(x, y):
+    x[torch.tensor([1, 0])] = x[:2]
+    return x
+
+
+def added_to_itself(x, y):
+    x.add_(x).mul_(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    "program",
+    [rows_shifted, product_of_neighbours, taken_from_itself, added_to_itself],
+    ids=lambda p: p.__name__,
+)
+def test_an_operand_that_overlaps_what_is_written(program: Callable[..., Any]) -> None:
+    """Eager refuses some of these, and does others in an order of its own: with the same error, or the same result."""
+    compiled = braze.compile(program)
+    for _ in range(2):
+        hold_to_eager(compiled, program, pair)
