@@ -409,18 +409,54 @@ def test_a_backend_of_ones_own(partition_fn):
     assert InputRole.PARAMETER in compiler.graphs[0].meta["input_roles"]
 
 
-def test_a_backend_gets_symbolic_sizes_through():
+def somebody_elses(joint_module, joint_inputs, *, num_fwd_outputs):
+    return aot.min_cut_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs)
+
+
+def sized(x, w):
+    """Sizes are in what the backward computes."""
+    return chain(x, w) * x.shape[0], (x.reshape(-1)[: x.shape[0]] * w.sum()).view(1, -1).expand(3, -1)
+
+
+@pytest.mark.parametrize("partition_fn", ["default", "min_cut", somebody_elses])
+def test_a_backend_gets_symbolic_sizes_through(partition_fn):
     compiler = Compiler()
 
     def backend(gm, example_inputs):
-        return aot.aot_module_simplified(gm, example_inputs, compiler)
+        return aot.aot_module_simplified(gm, example_inputs, compiler, partition_fn=partition_fn)
 
-    compiled = braze.compile(chain, backend=backend, dynamic=True)
+    compiled = braze.compile(sized, backend=backend, dynamic=True)
     for n in (4, 6, 9):
         x, w = weights(n, 3), weights(3, n)
-        have = torch.autograd.grad(compiled(x, w), [x, w])
-        torch.testing.assert_close(have, torch.autograd.grad(chain(x, w), [x, w]))
+        have, want = ([*f(x, w)] for f in (compiled, sized))
+        torch.testing.assert_close(have, want)
+        have, want = (torch.autograd.grad(a + b.sum(), [x, w]) for a, b in (have, want))
+        torch.testing.assert_close(have, want)
     assert len(compiler.graphs) == 2
+
+
+def test_a_backend_hears_of_what_the_trace_cannot_carry():
+    """And may run the graph as captured, whose error comes where eager's does."""
+    heard = []
+
+    def backend(gm, example_inputs):
+        try:
+            return aot.aot_module_simplified(gm, example_inputs, aot.nop)
+        except Unsupported as error:
+            heard.append(error.code)
+            return gm.forward
+
+    def spoils(x):
+        y = x.exp()
+        z = y * 2
+        y.add_(1)
+        return z, y
+
+    x = weights(3)
+    loss = braze.compile(spoils, backend=backend)(x)[1].sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    assert heard == ["BZ2021"]
 
 
 def test_a_module_over_real_tensors_is_compiled_now():
