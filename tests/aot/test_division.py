@@ -6,6 +6,8 @@ import functools
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import braze
 from braze import aot
@@ -364,3 +366,32 @@ def test_a_saved_view_is_saved_by_its_base():
         w.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def written_views(x, w):
+    y = (x.clone() @ w).tanh()
+    x[0].mul_(2)
+    z = y.view(2, 8).t()
+    return (z.exp() * x.view(8, 2)).sum(), z, y
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data(), fn=st.sampled_from([deep, writes, views, normalized, written_views]))
+def test_more_may_be_saved_than_is_needed(data, fn):
+    """Views, inputs that are written, results, values twice: whatever is saved besides, results and gradients are the same."""
+
+    def partition_fn(joint_module, joint_inputs, *, num_fwd_outputs):
+        from torch._functorch.partitioners import _extract_fwd_bwd_modules
+
+        forward, _ = aot.default_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs)
+        needed = {n.name for n in items_of(forward)[num_fwd_outputs:]}
+        could = [
+            n
+            for n in joint_module.graph.nodes
+            if n.meta.get("partitioner_tag") == "is_forward" and isinstance(n.meta["val"], torch.Tensor)
+        ]
+        more = data.draw(st.sets(st.sampled_from([n.name for n in could])))
+        nodes = [n for n in joint_module.graph.nodes if n.name in needed | more]
+        return _extract_fwd_bwd_modules(joint_module, nodes, [], num_fwd_outputs=num_fwd_outputs)
+
+    torch.testing.assert_close(run(fn, partition_fn), run(fn, aot.default_partition))
