@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.breaks import BreakSignal, graph_break
 
@@ -45,7 +46,9 @@ def call_scripted(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, 
         graph_break("BZ1002", f"the TorchScript function {fn.name} is called with sizes that are symbols")
     t.fill_arguments(args)
     try:
-        return t.recorder.call(scripted(fn), tuple(args), kwargs or {})
+        result = t.mode.call(scripted(fn), tuple(args), kwargs or {})
+        if original is None or not is_real(result):
+            return t.recorder.call(scripted(fn), tuple(args), kwargs or {})
     except (
         BreakSignal,
         RuntimeError,
@@ -53,6 +56,14 @@ def call_scripted(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, 
         if isinstance(error, BreakSignal) and error.code not in ("BZ1003", "BZ1004", "BZ1013"):
             raise
         graph_break("BZ1002", f"the TorchScript function {fn.name} cannot run on metadata alone")
+    return t.call(original, args, kwargs, tail)
+
+
+def is_real(result: Any) -> bool:
+    """Whether a tensor was made of numbers within, where PyTorch's versions before 2.12 make no fake."""
+    if isinstance(result, (list, tuple)):
+        return any(map(is_real, result))
+    return isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor)
 
 
 def is_python_too(fn: Any) -> bool:

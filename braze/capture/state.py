@@ -44,6 +44,11 @@ RESTORE: dict[str, tuple[Any, Any]] = {
         for name in CUDNN
         if hasattr(C, f"_set_cudnn_{name}")
     },
+    **(
+        {"cudnn limit": (C._cuda_get_cudnn_benchmark_limit, C._cuda_set_cudnn_benchmark_limit)}
+        if hasattr(C, "_cuda_set_cudnn_benchmark_limit")
+        else {}
+    ),
 }
 
 

@@ -23,7 +23,7 @@ SETTERS = [
     *named(
         C, "_set_sdp_use_cudnn", "_set_sdp_priority_order", "_set_sdp_use_overrideable", "_set_default_dtype"
     ),
-    *named(C, *(f"_set_cudnn_{name}" for name in CUDNN)),
+    *named(C, *(f"_set_cudnn_{name}" for name in CUDNN), "_cuda_set_cudnn_benchmark_limit"),
     *named(
         torch,
         "set_autocast_enabled",

@@ -14,7 +14,10 @@ EXCEPTIONS: dict[str, str] = {
 
 #: model -> the first version of transformers in which it can be one graph, and why not before
 SINCE: dict[str, tuple[str, str]] = {
-    "deberta": ("5.23", "a scripted function of its own makes a real tensor among fakes on PyTorch 2.11"),
+    "mistral3": (
+        "5.23",
+        "until 5.23 a mask of pictures is written in a loop over their sizes, which only the data tell",
+    ),
     "funnel": ("5.23", "numbers for arange were read out of tensors before 5.23"),
     "aria-text": ("5.23", "until 5.23 experts get slices whose ends only the data tell"),
     "autoformer": ("5.23", "until 5.23 its own code fails when it is told that a compiler runs it"),
