@@ -72,7 +72,12 @@ def compile_graph(
                 raise
             return run_eagerly(gm, error)
         if partition.backward is not None:
-            call = aot.differentiable(partition, call, lambda: compile_backward(partition, ctx))
+            call = aot.differentiable(
+                partition,
+                call,
+                lambda backward: compile_backward(dataclasses.replace(partition, backward=backward), ctx),
+                by_tangents=True,
+            )
         return aot.wrap(partition, call, eager=gm)
 
 

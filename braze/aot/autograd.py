@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from braze.aot.missing import without_tangents
 from braze.aot.records import Backward, Partition, SavedFrom
 from braze.aot.wrap import Boxed, evaluator, symbol_reader
 from braze.graph.holders import taken_over
@@ -21,16 +22,32 @@ from braze.support.errors import BackwardError
 
 #: bytes of an incoming gradient from which on it matters when it is let go of
 LARGE = 64 << 10
+#: choices of tangents that a backward is compiled for; for others zeros stand for what does not come in
+MOST = 4
 
 
-def differentiable(partition: Partition, forward: Boxed, compile_backward: Callable[[], Boxed]) -> Boxed:
+class _Half(NamedTuple):
+    """A compiled backward: the inputs whose gradients it gives, and the numbers of tangents that it does not read."""
+
+    call: Boxed
+    owners: tuple[int, ...]
+    unread: frozenset[int]
+
+
+def differentiable(
+    partition: Partition,
+    forward: Boxed,
+    compile_backward: Callable[[Backward], Boxed],
+    *,
+    by_tangents: bool = False,
+) -> Boxed:
     """``f(inputs) -> the user's items of the forward's tuple``, which autograd knows the derivative of.
 
-    ``forward(inputs)`` gives the whole tuple; ``compile_backward()`` is called once, and gives
-    ``backward(saved and tangents) -> gradients``.
+    ``forward(inputs)`` gives the whole tuple; ``compile_backward(backward)`` is called once, or
+    ``by_tangents`` for each choice of tangents that come in, and gives ``call(saved and tangents) -> gradients``.
     """
     assert partition.backward is not None
-    plan = _Plan(partition, partition.backward, forward, compile_backward)
+    plan = _Plan(partition, partition.backward, forward, compile_backward, by_tangents)
     function = _function(plan)
 
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
@@ -44,7 +61,12 @@ class _Plan:
     """What the two halves do on each call, worked out beforehand."""
 
     def __init__(
-        self, partition: Partition, backward: Backward, forward: Boxed, compile_backward: Callable[[], Boxed]
+        self,
+        partition: Partition,
+        backward: Backward,
+        forward: Boxed,
+        compile_backward: Callable[[Backward], Boxed],
+        by_tangents: bool,
     ) -> None:
         self.forward = forward
         self.results = backward.results
@@ -57,20 +79,33 @@ class _Plan:
         self.symbols = symbol_reader(partition)
         self.tangents = backward.tangents
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
-        self.owners, self.depends = backward.gradients, backward.depends
+        self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
         carried = set(backward.tangents)
         self.plain = tuple(i for i in range(backward.results) if i not in carried)
         self._compile = compile_backward
-        self._backward: Boxed | None = None
+        self._whole = backward
+        self._by_tangents = by_tangents
+        #: which tangents come in -> the backward for them
+        self._halves: dict[tuple[bool, ...], _Half] = {}
         self._lock = threading.Lock()
 
-    def backward(self) -> Boxed:
-        """The compiled backward, made by the first that asks."""
-        if self._backward is None:
+    def backward(self, given: tuple[bool, ...]) -> _Half:
+        """The compiled backward for the tangents that come in, made by the first that asks."""
+        found = self._halves.get(given)
+        if found is None:
             with self._lock:
-                if self._backward is None:
-                    self._backward = self._compile()
-        return self._backward
+                found = self._halves.get(given)
+                if found is None:
+                    found = self._halves[given] = self._made(given)
+        return found
+
+    def _made(self, given: tuple[bool, ...]) -> _Half:
+        whole = (True,) * len(given)
+        if given != whole and (not self._by_tangents or len(self._halves) >= MOST):
+            return self._halves.get(whole) or self._made(whole)
+        missing = [i for i, here in enumerate(given) if not here]
+        part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
+        return _Half(self._compile(part), part.gradients, unread)
 
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""
@@ -96,10 +131,13 @@ class _Plan:
                 values[i] = value
         return values
 
-    def gradients_of(self, found: Sequence[Any], given: Sequence[bool]) -> tuple[Any, ...]:
+    def gradients_of(
+        self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]
+    ) -> tuple[Any, ...]:
         """One gradient per input of the forward; None where no tangent of those it is made of was given, as in eager."""
         gradients: list[Any] = [None] * self.inputs
-        for i, gradient, depends in zip(self.owners, found, self.depends, strict=True):
+        for i, gradient in zip(owners, found, strict=True):
+            depends = self.depends[i]
             if not depends or any(given[k] for k in depends):
                 gradients[i] = gradient
         return tuple(gradients)
@@ -136,11 +174,12 @@ def _function(plan: _Plan) -> Any:
             # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
             ctx.maybe_clear_saved_tensors()
             found = taken_over(tangents, LARGE)
-            given = [found[position] is not None for position in plan.tangents]
-            for position, layout in zip(plan.tangents, plan.layouts, strict=True):
-                values.append(layout(found[position], ctx.sizes))
+            given = tuple([found[position] is not None for position in plan.tangents])
+            half = plan.backward(given)
+            for i, (position, layout) in enumerate(zip(plan.tangents, plan.layouts, strict=True)):
+                values.append(None if i in half.unread else layout(found[position], ctx.sizes))
             del found
-            return plan.gradients_of(plan.backward()(values), given)
+            return plan.gradients_of(half.call(values), half.owners, given)
 
     return Compiled
 

@@ -251,7 +251,7 @@ def _compile(module: torch.fx.GraphModule, examples: Sequence[Any], compilers: C
     else:
         forward = compiled_by(compilers.forward, part.forward, "forward")
         graph = backward.graph
-        call = differentiable(part, forward, lambda: compiled_by(compilers.backward, graph, "backward"))
+        call = differentiable(part, forward, lambda _: compiled_by(compilers.backward, graph, "backward"))
     return wrap(part, call, eager=module)
 
 

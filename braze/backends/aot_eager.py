@@ -31,7 +31,7 @@ def aot_eager(
         call = aot.eager_forward(partition.forward)
         backward = partition.backward
         if backward is not None:
-            call = aot.differentiable(partition, call, lambda: aot.eager_forward(backward.graph))
+            call = aot.differentiable(partition, call, lambda part: aot.eager_forward(part.graph))
         return aot.wrap(partition, call, eager=gm)
 
     return compiled_or_as_captured(gm, context.name, compile, strict=options.verify > 0)

@@ -109,7 +109,7 @@ def compile_aot(
     call = eager_forward(part.forward)
     if part.backward is not None:
         backward = eager_forward(part.backward.graph)
-        call = differentiable(part, call, lambda: backward)
+        call = differentiable(part, call, lambda part: backward)
     return part, wrap(part, call)
 
 

@@ -10,7 +10,7 @@ from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, 
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
-from braze.loops.ir import BufferView, Condition, ExternCall
+from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Group, Schedule
 from braze.support.record import record
@@ -132,6 +132,8 @@ class _Host:
             if x.dim >= 0:
                 buffer = identifier(self.schedule.program.inputs[x.input])
                 lines.append(f"{identifier(x.symbol.name)} = {buffer}.size({x.dim})")
+        if self.consumes:
+            lines += self._unread(names, given)
         if self.made:
             lines.append(f"{' = '.join(identifier(x.name) for x in self.made)} = 0  # until a call tells")
         if fixed is not None:
@@ -142,6 +144,18 @@ class _Host:
         if self.packs:
             lines.append(self._packed_weights())
         return lines
+
+    def _unread(self, names: Sequence[str], given: Sequence[str]) -> list[str]:
+        """Let go of inputs that are only there for their sizes, or for nothing."""
+        buffers = self.homes.buffers
+        idle = [
+            name
+            for name, buffer in zip(names, given, strict=True)
+            if buffer and buffer not in self.last and buffer not in self.kept
+            if buffers[buffer].kind is BufferKind.INPUT
+        ]
+        idle += ["_"] if "_" in names else []
+        return [f"del {', '.join(dict.fromkeys(idle))}"] if idle else []
 
     def _fixed(self, fixed: Schedule, made: tuple[str, ...]) -> str:
         """Bind the keeper of what depends on constants only; the statement that asks it."""

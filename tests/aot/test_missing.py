@@ -1,0 +1,109 @@
+"""Backwards of calls in which some results have no part in the loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import braze
+from braze.aot import autograd
+from braze.inspect.memory import peak_bytes
+from braze.runtime.arena import clear_arenas
+from braze.support import trace
+
+
+class Encoder(nn.Module):
+    """Like an encoder with a pooled output, which most losses do not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pooler, self.unused = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.first(x))
+        return hidden, torch.tanh(self.pooler(hidden[:, 0])), self.unused(hidden)
+
+
+LOSSES = {
+    "hidden": lambda out: out[0].square().sum(),
+    "pooled": lambda out: out[1].square().sum(),
+    "two": lambda out: out[0].sum() + out[2].exp().sum(),
+    "all": lambda out: sum(part.square().sum() for part in out),
+}
+
+
+def gradients(call, model, x, loss):
+    model.zero_grad(set_to_none=True)
+    x.grad = None
+    loss(call(x)).backward()
+    return [x.grad, *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("order", [["hidden", "pooled", "two", "all"], ["all", "hidden", "all", "pooled"]])
+@pytest.mark.parametrize("most", [4, 1])
+@pytest.mark.parametrize("backend", ["braze", "aot_eager"])
+def test_gradients_are_eagers_whatever_comes_in(monkeypatch, order, most, backend):
+    monkeypatch.setattr(autograd, "MOST", most)
+    torch.manual_seed(0)
+    model, x = Encoder(), torch.randn(4, 5, 8, requires_grad=True)
+    compiled = braze.compile(model, backend=backend)
+    for name in order:
+        ours = gradients(compiled, model, x, LOSSES[name])
+        theirs = gradients(model, model, x, LOSSES[name])
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_only_missing_tangents_reach_is_not_computed():
+    """The backward for the hidden values alone has fewer kernels and calls than that for all."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, 8, requires_grad=True)
+    sizes = {}
+    for name in ("hidden", "all"):
+        braze.reset()
+        model = Encoder()
+        with trace.collect() as events:
+            gradients(braze.compile(model), model, x, LOSSES[name])
+        found = [e for kind, e in events if kind == "compiled" and "backward" in e.name]
+        assert len(found) == 1
+        sizes[name] = len(found[0].kernels) + len(found[0].externs)
+    assert sizes["hidden"] < sizes["all"]
+
+
+def test_symbolic_sizes():
+    torch.manual_seed(0)
+    model = Encoder()
+    compiled = braze.compile(model, dynamic=True)
+    for rows in (4, 6):
+        x = torch.randn(rows, 5, 8, requires_grad=True)
+        ours = gradients(compiled, model, x, LOSSES["hidden"])
+        theirs = gradients(model, model, x, LOSSES["hidden"])
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_no_zeros_stand_for_a_large_result_without_a_gradient():
+    """As for the logits of a language model that returns them beside its loss."""
+    w = torch.randn(64, 4096)
+
+    def both(x):
+        wide = x @ w
+        return wide.square().mean(), wide
+
+    x = torch.randn(512, 64, requires_grad=True)
+
+    def peak(call):
+        for _ in range(2):
+            call(x)[0].backward()
+            x.grad = None
+        clear_arenas()
+        found = peak_bytes(lambda: call(x)[0].backward())
+        x.grad = None
+        return found
+
+    assert peak(braze.compile(both)) <= 2.2 * 512 * 4096 * 4
