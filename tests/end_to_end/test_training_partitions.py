@@ -8,6 +8,7 @@ import pytest
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
 from braze import aot
+from braze.graph.torch_compat import VERSION
 from tests.end_to_end.test_training import PROGRAMS
 from tests.end_to_end.training import check
 from tests.helpers import logged
@@ -34,6 +35,9 @@ WAYS = {
     ("program", "inputs"), PROGRAMS, ids=[f"{p.__name__}{i}" for i, (p, _) in enumerate(PROGRAMS)]
 )
 def test_gradients_are_eagers(program, inputs, way):
+    if program.__name__ == "checks_in_the_backward" and way == "functorch's default" and VERSION < (2, 13):
+        pytest.skip("that partition wants a tensor of every operator, before PyTorch 2.13")
+
     def backend(gm, example_inputs):
         return aot.aot_module_simplified(gm, example_inputs, aot.nop, partition_fn=WAYS[way])
 
