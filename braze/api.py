@@ -143,8 +143,7 @@ def register_decomposition(*ops: Any) -> Callable[[F], F]:
     """
 
     def enter(function: F) -> F:
-        users.add(dict.fromkeys(ops, function) or {None: function})
-        session.turn_to(users.key())
+        _turn(users.add, dict.fromkeys(ops, function) or {None: function})
         return function
 
     return enter
@@ -156,13 +155,19 @@ def decompositions(given: Mapping[Any, Callable[..., Any]] | None = None) -> Ite
 
     What is compiled in the block stays for when the same functions are registered again. For the whole process, not for a thread.
     """
-    before = users.add(given or {})
+    before = _turn(users.add, given or {})
     try:
-        session.turn_to(users.key())
         yield
     finally:
-        users.replace(before)
-        session.turn_to(users.key())
+        _turn(users.replace, before)
+
+
+@disable
+def _turn(change: Callable[[Any], Any], given: Any) -> Any:
+    """Change the table, and go over to what was compiled under the new one; gives the table before."""
+    before = change(given)
+    session.turn_to(users.key())
+    return before
 
 
 def reset() -> None:

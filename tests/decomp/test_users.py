@@ -105,6 +105,22 @@ def test_tables_that_are_long_gone_are_compiled_again():
     assert len(compiles) == 13
 
 
+def test_a_compiled_function_may_register():
+    """The graph ends there, and what comes behind is compiled under the new table."""
+
+    @braze.compile
+    def step(x):
+        with braze.decompositions({aten.gelu.default: doubled}):
+            y = F.gelu(x)
+        return y, F.gelu(x)
+
+    for _ in range(2):
+        inside, behind = step(X)
+        assert torch.equal(inside, 2 * X)
+        torch.testing.assert_close(behind, F.gelu(X))
+    assert not users.registered()
+
+
 def test_reset_forgets_what_was_put_aside():
     compiled = braze.compile(F.gelu)
     compiled(X)
