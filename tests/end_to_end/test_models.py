@@ -84,6 +84,19 @@ def test_is_one_graph_and_as_exact_as_eager(name: str):
         assert float(error) <= 1.5 * float(eager) + room
 
 
+def test_layers_with_adapters_are_one_graph():
+    """LoRA of peft around the layers of a decoder."""
+    peft = pytest.importorskip("peft")
+    model, inputs = make("llama")
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, config).eval()
+    compiled, results = braze.compile(adapted, backend="eager"), []
+    with torch.no_grad():
+        found = observe(lambda: results.append(compiled(**inputs)), "llama with LoRA")
+        assert torch.equal(results[0].logits, adapted(**inputs).logits)
+    assert (len(found.graphs), found.breaks) == (1, ())
+
+
 def test_a_decoder_with_a_cache_returns_the_same_cache():
     """use_cache=True: the outputs hold a cache object of transformers with new tensors."""
     torch.manual_seed(0)
