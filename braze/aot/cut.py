@@ -107,7 +107,12 @@ class Halves:
         return forced
 
     def can_be_saved(self, node: Node) -> bool:
-        """Views and tuples cannot: their base or their parts can. The backward gets sizes apart."""
+        """Views and tuples cannot: their base or their parts can. The backward gets sizes apart.
+
+        Nor can a copy in another layout, where what it copies can.
+        """
+        if node.meta.get("copy_in_layout") and self.can_be_saved(node.args[0]):  # type: ignore[arg-type]
+            return False
         return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymFloat)) and not (
             is_view(node) or node.op == "get_attr" or node in self.written or node in self.forced
         )

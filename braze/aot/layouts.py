@@ -30,7 +30,7 @@ _OPERANDS: dict[object, tuple[tuple[int, ...], int]] = {
 }
 
 #: a weight of more elements than this many for each of the operands' is turned at a higher cost than they are
-HEAVY = 4
+HEAVY = 0.75
 
 #: operators that read memory by strides: a graph that has one keeps all layouts
 _BY_STRIDES = frozenset(
@@ -83,6 +83,7 @@ class _Layouts:
             with reader.graph.inserting_before(reader):
                 known = reader.graph.call_function(aten.clone.default, (operand,), {"memory_format": form})
             known.meta.update({k: v for k, v in reader.meta.items() if k != "val"})
+            known.meta["copy_in_layout"] = True
             self.changed.add(known)
             self.copies[operand, form] = evaluate(known, self.mode)
         return known
@@ -111,7 +112,8 @@ def _wanted(node: Node) -> torch.memory_format | None:
         return None
     if len(operands) == 1:
         values.append(node.meta["val"])
-    heavy = weight.numel() > HEAVY * sum(v.numel() for v in values[1:])
+    turned = tuple(weight.shape[2:]) != (1, 1)
+    heavy = turned and weight.numel() > HEAVY * sum(v.numel() for v in values[1:])
     return torch.contiguous_format if heavy else torch.channels_last
 
 
