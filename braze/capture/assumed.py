@@ -76,7 +76,7 @@ def granted(t: Tracer, value: torch.Tensor, wanted: bool) -> bool:
         good = t.recorder.call(torch.ne, (value, 0), {}) if value.dtype is not torch.bool else value
     else:
         good = t.recorder.call(torch.logical_not, (value,), {})
-    t.recorder.note(torch._assert_async, (good,), {}, None)
+    t.recorder.note(torch.ops.aten._assert_async.default, (good,), {}, None)
     t.granted.append(signal)
     return True
 
