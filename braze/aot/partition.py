@@ -19,7 +19,7 @@ from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.outputs import Outputs, separate
 from braze.aot.partitioners import PartitionFn, divide
-from braze.aot.proof import check, observe
+from braze.aot.proof import LIMIT, QUICK, check, observe
 from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition
 from braze.aot.roles import output_of, roles_of_results, tell_backward, tell_forward
 from braze.aot.trace import Traced, trace
@@ -62,7 +62,7 @@ def partition(
         gradients = [node for node in traced.extras if node is not None]
         with tracing.stage("aot.functionalize"), on_fakes(mode):
             wanted = [*outputs.wanted(), *gradients]
-            program = observe(module.graph, wanted)
+            program = observe(module.graph, wanted, LIMIT if ctx.options.verify else QUICK)
             functional = functionalize(module, mode, wanted, unite=joint is None)
             check(program, module.graph, functional, strict=ctx.options.verify > 0)
             roles, mutations, results = outputs.assign(functional, mode)

@@ -6,7 +6,7 @@ writes runs on memory, where each tensor is a window of its storage as its strid
 ``functionalize`` reasons is used. The program without writes runs operator by operator. All results and the last contents
 of all inputs must have the same names; that they do by chance has odds of 2^-64 for each element.
 
-Only memory that is written is looked at element by element; any other tensor is one name. Graphs with symbolic sizes, with
+Only memory that is written in parts is looked at element by element; any other tensor is one name. Graphs with symbolic sizes, with
 windows of other element sizes over one memory, or with more than ``LIMIT`` elements to follow are left unproved (``trace``
 counts them).
 """
@@ -34,8 +34,8 @@ aten = torch.ops.aten
 Node = torch.fx.Node
 Tensor = torch.Tensor
 
-#: elements that are followed in all, at most
-LIMIT = 1 << 20
+#: elements that are followed in all, at most: at each compile, and where a verifier is asked for
+QUICK, LIMIT = 1 << 15, 1 << 20
 
 #: a tensor as one name, or as the names of its elements
 Term = int | Tensor
@@ -58,7 +58,8 @@ def _item(source: Any, index: Any) -> Any:
 class Names:
     """What both runs share: names of tensors that have been looked at element by element."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
         self.whole: dict[int, int] = {}
         #: name of a tensor of one number -> the name of its elements
         self.constants: dict[int, int] = {}
@@ -72,7 +73,7 @@ class Names:
 
     def _spend(self, count: int) -> None:
         self.count += count
-        if self.count > LIMIT:
+        if self.count > self.limit:
             raise Unproved("large")
 
     def elements(self, term: Term, shape: Sequence[int]) -> Tensor:
@@ -195,31 +196,46 @@ def _constant(node: Node) -> Any:
 class Program(_Run):
     """The graph with writes, run on memory. Made before the writes are removed."""
 
-    def __init__(self, graph: torch.fx.Graph, wanted: Iterable[Node]) -> None:
-        super().__init__(Names())
+    def __init__(self, graph: torch.fx.Graph, wanted: Iterable[Node], limit: int = LIMIT) -> None:
+        super().__init__(Names(limit))
         nodes = [n for n in graph.nodes if n.op != "output"]
         writes = [n for n in nodes if n.op == "call_function" and _is_write(n)]
-        self.followed = {_key(target) for n in writes for target in written_arguments(n)}
+        followed = {_key(target) for n in writes for target in written_arguments(n)}
         self.known = {n.name for n in nodes}
-        self.inside = {n.name for n in nodes if _key(n) in self.followed}
+        #: storages that are only ever seen whole: one name stands for all elements
+        wholes = followed - _seen_in_parts(nodes, writes, followed)
+        self.single = {n.name for n in nodes if _key(n) in wholes}
+        self.value: dict[int, Any] = {}
+        self.inside = {n.name for n in nodes if _key(n) in followed - wholes}
         #: those whose elements are followed: windows of written memory, and what is moved or copied out of them
         self.near = self._near(nodes)
+        #: what reads written memory, at any remove; all else is the same node in both graphs
+        self.touched = self._touched(nodes)
+        self.as_is: dict[str, tuple[Any, Any, Any]] = {}
         self.memory: dict[int, Tensor] = {}
         self.terms: dict[Node, Any] = {}
-        #: what inputs held at first, and nodes' names that stand for them
-        self.first: dict[str, Tensor] = {}
+        #: what inputs held at first, by name
+        self.first: dict[str, Term] = {}
         self._require_plain(nodes)
-        for node in nodes:
-            if node.op == "placeholder" and node.name in self.inside:
+        inputs = [n for n in nodes if n.op == "placeholder"]
+        for node in inputs:
+            if node.name in self.inside:
                 self._enter(node, name_of("memory", node.name))
-        for node in nodes:
-            if node.op == "placeholder" and node.name in self.inside:
-                self.first[node.name] = self.window(node).clone()
+            elif node.name in self.single:
+                self.value[_key(node)] = name_of(node.op, str(node.target))
+        self.first = {n.name: self._last(n) for n in inputs if n.name in self.inside | self.single}
         self.at_first = {key: memory.clone() for key, memory in self.memory.items()}
         for node in nodes:
             self._step(node)
         self.results = {node: self._last(node) for node in wanted}
-        self.contents = {n.name: self.window(n).clone() for n in nodes if n.name in self.first}
+        self.contents = {n.name: self._last(n) for n in inputs if n.name in self.first}
+
+    def _touched(self, nodes: Sequence[Node]) -> set[str]:
+        found = self.inside | self.single | self.near
+        for node in nodes:
+            if any(n.name in found for n in node.all_input_nodes):
+                found.add(node.name)
+        return found
 
     def _near(self, nodes: Sequence[Node]) -> set[str]:
         found = set(self.inside)
@@ -259,13 +275,21 @@ class Program(_Run):
         if key not in self.memory:
             self.memory[key] = self.names.elements(name_of("storage", name), (int(size),)).clone()
 
-    def _last(self, node: Node) -> Term:
-        return self.window(node).clone() if node.name in self.inside else self.terms[node]
+    def _last(self, node: Node) -> Any:
+        return self.window(node).clone() if node.name in self.inside else self._term(node)
 
-    def _term(self, node: Node) -> Term:
+    def _term(self, node: Node) -> Any:
         if node.name in self.inside:
             return self.window(node)
-        return self.terms[node]
+        return self.value[_key(node)] if node.name in self.single else self.terms[node]
+
+    def _set(self, node: Node, term: Any, shape: Sequence[int] | None = None) -> None:
+        """Write to a node's memory."""
+        if node.name in self.single:
+            self.value[_key(node)] = term
+            return
+        window = self.window(node)
+        window.copy_(self.names.elements(term, tuple(window.shape if shape is None else shape)).clone())
 
     def _step(self, node: Node) -> None:
         if node.op != "call_function":
@@ -274,8 +298,12 @@ class Program(_Run):
         if _is_write(node):
             self._write(node)
             return
-        inside = node.name in self.inside
-        if inside and _key(node) in self.memory:
+        if node.name not in self.touched and not _is_drawn(node):
+            self.terms[node] = name_of("node", node.name)
+            self.as_is[node.name] = node.target, node.args, node.kwargs
+            return
+        mine = node.name in self.inside or node.name in self.single
+        if mine and (_key(node) in self.memory or _key(node) in self.value):
             if node.target not in MOVES and node.target not in SAME and node.target is not operator.getitem:
                 raise Unproved("view")
             return  # a view: the window of its memory
@@ -288,9 +316,15 @@ class Program(_Run):
         else:
             term = self._made(node)
         self.terms[node] = term.clone() if isinstance(term, Tensor) else term
-        if inside:
+        self._hold(node)
+
+    def _hold(self, node: Node) -> None:
+        """Put a fresh result into memory of its own, if that is written later."""
+        if node.name in self.inside and _key(node) not in self.memory:
             self._enter(node, name_of("fresh", node.name))
-            self.window(node).copy_(self.names.elements(term, tuple(node.meta["val"].shape)))
+            self._set(node, self.terms[node])
+        elif node.name in self.single and _key(node) not in self.value:
+            self.value[_key(node)] = self.terms[node]
 
     def _made(self, node: Node) -> Term:
         value = _constant(node)
@@ -303,28 +337,21 @@ class Program(_Run):
         if any(has_overlap(target.meta["val"]) for target in targets):
             raise Unproved("overlap")
         value = _constant(node)
+        self.terms[node] = 0
         if value is not None:
-            window = self.window(targets[0])
-            window.copy_(self.names.elements(self.names.constant(value), tuple(window.shape)))
+            self._set(targets[0], self.names.constant(value))
         elif node.target in (aten.copy_.default, aten.fill_.Tensor):
             source = node.args[1]
             shape = tuple(source.meta["val"].shape)  # type: ignore[union-attr]
-            self.window(targets[0]).copy_(self.names.elements(self._term(source), shape).clone())  # type: ignore[arg-type]
+            self._set(targets[0], self._term(source), shape)  # type: ignore[arg-type]
         else:
             call = self.call(node, self._term)
             own = sum(r.alias_info is None for r in node.target._schema.returns)  # type: ignore[union-attr]
-            made = [
-                self.names.elements(name_of("item", call, own + k), tuple(t.meta["val"].shape))
-                for k, t in enumerate(targets)
-            ]
-            for target, elements in zip(targets, made, strict=True):
-                self.window(target).copy_(elements)
-            self.terms[node] = term = name_of("item", call, 0) if own == 1 else call
-            if node.name in self.inside and _key(node) not in self.memory:
-                self._enter(node, name_of("fresh", node.name))
-                self.window(node).copy_(self.names.elements(term, tuple(node.meta["val"].shape)))
-            return
-        self.terms[node] = 0
+            for k, target in enumerate(targets):
+                self._set(target, name_of("item", call, own + k))
+            self.terms[node] = name_of("item", call, 0) if own == 1 else call
+            if own == 1:
+                self._hold(node)
 
 
 def _key(node: Node) -> int:
@@ -334,6 +361,31 @@ def _key(node: Node) -> int:
 
 def _is_write(node: Node) -> bool:
     return hasattr(node.target, "_schema") and node.target._schema.is_mutable
+
+
+def _seen_in_parts(nodes: Sequence[Node], writes: Sequence[Node], followed: set[int]) -> set[int]:
+    """Written storages of which the program sees windows, or that several inputs see, or are written by broadcasting."""
+    layouts: dict[int, Any] = {}
+    found: set[int] = set()
+    for node in nodes:
+        key = _key(node)
+        if key not in followed:
+            continue
+        val = node.meta["val"]
+        layout = tuple(val.shape), val.stride(), val.storage_offset(), val.dtype
+        known = layouts.setdefault(key, layout)
+        if known != layout or (node.op == "placeholder" and known is not layout):
+            found.add(key)
+    for node in writes:
+        if node.target in (aten.copy_.default, aten.fill_.Tensor):
+            target, source = node.args[:2]
+            if not isinstance(source, Node) or source.meta["val"].shape != target.meta["val"].shape:  # type: ignore[union-attr]
+                found.add(_key(target))  # type: ignore[arg-type]
+    return found
+
+
+def _is_drawn(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def _is_empty(node: Node) -> bool:
@@ -348,7 +400,7 @@ def _is_empty(node: Node) -> bool:
 class _Functional(_Run):
     """The graph without writes, run operator by operator."""
 
-    def __init__(self, graph: torch.fx.Graph, program: Program, given: Mapping[str, Tensor]) -> None:
+    def __init__(self, graph: torch.fx.Graph, program: Program, given: Mapping[str, Term]) -> None:
         super().__init__(program.names)
         self.program = program
         self.values: dict[Node, Any] = {}
@@ -371,6 +423,8 @@ class _Functional(_Run):
 
     def _value(self, node: Node) -> Any:
         target, own = node.target, node.name in self.program.known
+        if self.program.as_is.get(node.name) == (target, node.args, node.kwargs):
+            return name_of("node", node.name)
         if target is operator.getitem:
             return _item(self.values[node.args[0]], node.args[1])  # type: ignore[index]
         if target in SAME or (not own and target is aten._to_copy.default):
@@ -378,6 +432,8 @@ class _Functional(_Run):
         value = _constant(node)
         if value is not None:
             return self.names.constant(value)
+        if target in MOVES and own and node.name in self.program.single:
+            return self.values[node.args[0]]  # type: ignore[index]
         if target in MOVES and (not own or node.name in self.program.near):
             return self.moved(node, self.values.__getitem__)
         return self.result(node, self.values.__getitem__)
@@ -432,13 +488,13 @@ MOVES = frozenset(
 )  # fmt: skip
 
 
-def observe(graph: torch.fx.Graph, wanted: Iterable[Node]) -> Program | None:
+def observe(graph: torch.fx.Graph, wanted: Iterable[Node], limit: int = LIMIT) -> Program | None:
     """What a graph with writes does; None where it has none, or is not of the kind that is proved."""
     if not any(n.op == "call_function" and _is_write(n) for n in graph.nodes):
         return None
     try:
         with torch_compat.outside_modes():
-            return Program(graph, wanted)
+            return Program(graph, wanted, limit)
     except Unproved as error:
         trace.count(f"writes_unproved_{error}")
         return None

@@ -195,8 +195,36 @@ def test_large_tensors_that_nobody_writes_are_no_matter():
     assert counted(f, torch.zeros(4000, 400), X) == {"writes_proved": 1}
 
 
-def test_large_tensors_that_are_written_are_left_unproved_and_counted():
-    assert counted(lambda big: big.add_(1).sum(), torch.zeros(4000, 400)) == {"writes_unproved_large": 1}
+def test_large_tensors_that_are_written_whole_are_proved():
+    assert counted(lambda big: big.exp_().add_(1).relu_().sum(), torch.zeros(4000, 400)) == {
+        "writes_proved": 1
+    }
+
+
+def test_large_tensors_that_are_written_in_parts_are_left_unproved_and_counted():
+    assert counted(lambda big: big[1:].add_(1).sum(), torch.zeros(4000, 400)) == {"writes_unproved_large": 1}
+
+
+def whole(x, y):
+    before = x.clone()
+    x.add_(1).mul_(y)
+    return before * x
+
+
+def test_what_is_broken_of_tensors_written_whole_is_found():
+    """One name stands for all their elements."""
+    made = Removed(whole, X, Y)
+    assert made.program.single
+    made.check()
+    (add,), (product, last) = made.nodes(aten.add.Tensor), made.nodes(aten.mul.Tensor)
+    product.args = (add.args[0], product.args[1])
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+    product.args = (add, product.args[1])
+    made.check()
+    last.args = (add, product)
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
 
 
 def test_a_user_gets_the_graph_as_captured_and_is_told(monkeypatch):
