@@ -135,3 +135,22 @@ def test_the_simulated_backward_runs_in_the_order_of_the_real_one(budget):
         part = partition(gm, made, CONTEXT, None, choose)
     real = [n.name for n in part.backward.graph.graph.nodes if n.op == "call_function"]
     assert [name for name in simulated[0] if name in set(real)] == real
+
+
+@pytest.mark.parametrize("budget", BUDGETS[1:])
+def test_the_simulated_peak_is_within_the_budget_or_the_least_there_is(budget):
+    """Where a message says that the budget cannot be kept, a tenth of it gives the same peak."""
+    found = []
+
+    def choose(halves: Halves) -> set[torch.fx.Node]:
+        whole = peak(halves, min_cut_choice(halves))
+        kept = budget_choice(budget)(halves)
+        least = peak(halves, budget_choice(1e-3)(halves))
+        found.append((whole, peak(halves, kept), least))
+        return kept
+
+    gm, made, _ = record(deep, inputs(), grad=True)
+    with logged():
+        partition(gm, made, CONTEXT, None, choose)
+    ((whole, here, least),) = found
+    assert here <= budget * whole or here == least
