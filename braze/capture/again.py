@@ -68,7 +68,13 @@ def memory_of(*nodes: torch.fx.Node) -> set[int]:
 
 def draws(graph: torch.fx.Graph) -> bool:
     """Whether a graph may draw random numbers."""
-    return any(part in name_of(node) or is_opaque(node) for node in graph.nodes for part in RANDOM)
+    return any(is_random(name_of(node)) or is_opaque(node) for node in graph.nodes)
+
+
+@functools.cache
+def is_random(name: str) -> bool:
+    """Whether a function of this name may draw random numbers."""
+    return any(part in name for part in RANDOM)
 
 
 def name_of(node: torch.fx.Node) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.records import Capture, Check, Guard, Source, Step
+from braze.capture.records import Capture, Check, Guard, IdentityKey, Source, Step
 from braze.capture.resume import STATE_NAMES
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state, walk
@@ -18,7 +18,7 @@ MODULE_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
 NO_NAMES: Mapping[Source, str] = {}
 
 
-_RANGE, _RELATIONS, _LOCAL = Check.RANGE, frozenset({Check.ALIAS, Check.DISTINCT}), Step.LOCAL
+_LATE, _LOCAL = {Check.RANGE: 9, Check.ALIAS: 8, Check.DISTINCT: 8}, Step.LOCAL
 
 
 def ranked(guards: Iterable[Guard]) -> list[Guard]:
@@ -33,24 +33,23 @@ def ranked(guards: Iterable[Guard]) -> list[Guard]:
             found = known[source] = of(above) if above is not None else 2 if source.step is _LOCAL else 3
         return found
 
-    def rank(guard: Guard) -> int:
-        check, source = guard.check, guard.source
-        if check is _RANGE:
-            return 9
-        if check in _RELATIONS:
-            return 8
-        if source is None:
-            return 0
-        return 1 if source.parent is None and source.step is _LOCAL else of(source)
-
-    return sorted(guards, key=rank)
+    rows: list[list[Guard]] = [[] for _ in range(10)]
+    for guard in guards:
+        source, rank = guard.source, _LATE.get(guard.check)
+        if rank is None:
+            above = source.parent if source is not None else None
+            if above is not None:
+                rank = known.get(above) or of(above)
+            else:
+                rank = 0 if source is None else 1 if source.step is _LOCAL else 3
+        rows[rank].append(guard)
+    return [guard for row in rows for guard in row]
 
 
 def unwrapped(source: Source) -> Any:
     """A source's key as the walker wants it: the object itself, where the key wraps one."""
-    if type(source.key).__name__ == "IdentityKey":
-        return source.key.value
-    return source.key
+    key = source.key
+    return key.value if type(key) is IdentityKey else key
 
 
 def source_text(source: Source | None, code: Any = None, names: Mapping[Source, str] = NO_NAMES) -> str:

@@ -82,8 +82,15 @@ class _Builder:
         self.objects: dict[Source, Any] = {}
 
     def build(self) -> GuardTable:
+        index, checks, guards = self.index, self.checks, self.guards
         for guard in ranked(self.capture.guards):
-            self._add(guard)
+            expected, check, source = guard.expected, guard.check, guard.source
+            if source is None or not (check in _SIMPLE or (check is _EQUAL and type(expected) in _PLAIN)):
+                self._add(guard)
+                continue
+            row = index.get(source)
+            checks.append((self.node(source) if row is None else row, check._value_, expected))
+            guards.append(guard)
         for source, spec in zip(self.capture.inputs, self.capture.specs, strict=True):
             if isinstance(spec, SymbolSpec):
                 origin = next((g.origin for g in self.capture.guards if g.source is source), None)
@@ -107,11 +114,14 @@ class _Builder:
         found = self.index.get(source)
         if found is not None:
             return found
-        parent = self.node(source.parent) if source.parent is not None else -1
-        self.index[source] = len(self.nodes)
+        above, parent = source.parent, -1
+        if above is not None:
+            row = self.index.get(above)
+            parent = self.node(above) if row is None else row
+        made = self.index[source] = len(self.nodes)
         self.nodes.append((parent, source.step._value_, unwrapped(source)))
         self.sources.append(source)
-        return self.index[source]
+        return made
 
     def symbol(self, name: str) -> int:
         return self.symbols.setdefault(name, len(self.symbols))
@@ -128,16 +138,8 @@ class _Builder:
             self.guards.append(guard)
 
     def _add(self, guard: Guard) -> None:
-        expected, check = guard.expected, guard.check
-        if check in _SIMPLE or (check is _EQUAL and type(expected) in _PLAIN):
-            source = guard.source
-            row = self.index.get(source) if source is not None else -1
-            if row is None:
-                row = self.node(source)  # type: ignore[arg-type]
-            self.checks.append((row, check._value_, expected))
-            self.guards.append(guard)
-            return
-        match check:
+        expected = guard.expected
+        match guard.check:
             case Check.TENSOR:
                 expected = self._tensor(guard)
             case Check.ALIAS:

@@ -192,7 +192,9 @@ def emit(t: Tracer, node: Node, found: list[Guard], seen: set[Node]) -> None:
     if parent is not None and parent not in seen:
         emit(t, parent, found, seen)
     here, source = node.origin, node.source
-    where = here[0].origin(here[1]) if here is not None else None
+    where = None
+    if here is not None:
+        where = here[0].origins.get(here[1]) or here[0].origin(here[1])
     alias = False
     for check, expected in node.guards:
         if check is ALIAS:

@@ -56,7 +56,10 @@ class Node:
         if self._source is None:
             parent = self.parent
             # an instance dict has no step of its own: its items hang on the object
-            self._source = Source(self.step, self.key, parent.source if parent is not None else None)
+            # made without ``type.__call__``, which would call an ``__init__`` that has nothing to do
+            self._source = Source.__new__(  # type: ignore[call-arg]
+                Source, self.step, self.key, parent.source if parent is not None else None
+            )
         return self._source
 
     def child(self, step: Step, key: Any) -> Node:

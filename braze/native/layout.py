@@ -227,14 +227,17 @@ def agrees(same_image: Callable[[Any, Any, int], bool | None]) -> bool:
     t = torch_state.torch()
     with t.inference_mode(False), t.enable_grad():
         samples = _samples() + _nearly_equal()
-        told = [torch_state.metadata(sample) for sample in samples]
+        numbers: dict[Any, int] = {}  # of what is told of a tensor; none where it has a history
+        told = [numbers.setdefault(torch_state.metadata(sample), len(numbers)) for sample in samples]
+        told = [
+            number if sample.grad_fn is None else -1 for sample, number in zip(samples, told, strict=True)
+        ]
         for first, row in zip(samples, told, strict=True):
+            asked = first.dim() > INLINE or row == -1  # these are asked in the ordinary way
+            flag = int(first.requires_grad)
             for second, other in zip(samples, told, strict=True):
-                same = same_image(first, second, int(first.requires_grad))
-                if first.dim() > INLINE or first.grad_fn is not None:  # these are asked in the ordinary way
-                    if same:
-                        return False
-                elif same != (row == other and second.grad_fn is None):
+                same = same_image(first, second, flag)
+                if same if asked else same != (row == other):
                     return False
     return True
 
