@@ -4,7 +4,7 @@ Both are run on *terms* instead of numbers: an element is a 64-bit name for how 
 unknown function of all elements it is given; views, copies and scatters move names about. The program with
 writes runs on memory, where each tensor is a window of its storage as its strides say: nothing of how
 ``functionalize`` reasons is used. The program without writes runs operator by operator. All results and the last contents
-of all inputs must have the same names; that they do by chance has odds of 2^-64 for each element.
+of all inputs must have the same names; that they do by chance has odds of about 2^-61 for each element.
 
 Only memory that is written in parts is looked at element by element; any other tensor is one name. Graphs with symbolic sizes, with
 windows of other element sizes over one memory, or with more than ``LIMIT`` elements to follow are left unproved (``trace``
@@ -13,6 +13,7 @@ counts them).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import operator
@@ -46,9 +47,8 @@ class Unproved(Exception):
 
 
 def name_of(*parts: Any) -> int:
-    """A 64-bit name of parts."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    """A 64-bit name of parts, of this process. Numbers that may be negative are given as text: -1 and -2 hash alike."""
+    return hash(parts)
 
 
 def _item(source: Any, index: Any) -> Any:
@@ -67,8 +67,8 @@ class Names:
 
     def constant(self, value: Any) -> int:
         """A tensor all of whose elements are a number."""
-        term = name_of("constants", value)
-        self.constants[term] = name_of("constant", value)
+        term = name_of("constants", repr(value))
+        self.constants[term] = name_of("constant", repr(value))
         return term
 
     def _spend(self, count: int) -> None:
@@ -121,15 +121,10 @@ class _Run:
         op = made.original if made is not None else op
         if not isinstance(op, OpOverload):
             return name_of("size", str(op), self._plain((node.args, node.kwargs), term))
-        schema = (made.op if made is not None else op)._schema
-        given = dict(node.kwargs)
-        for parameter, value in zip(schema.arguments, node.args, strict=False):
-            given[parameter.name] = value
-        for parameter in schema.arguments:
-            if parameter.is_out:
-                given.pop(parameter.name, None)
-            elif parameter.has_default_value():
-                given.setdefault(parameter.name, parameter.default_value)
+        names, defaults, outs = _signature(made.op if made is not None else op)
+        given = {**defaults, **node.kwargs, **dict(zip(names, node.args, strict=False))}
+        for name in outs:
+            given.pop(name, None)
         drawn = ""
         if torch.Tag.nondeterministic_seeded in node.target.tags or made is not None or _is_custom_write(op):  # type: ignore[union-attr]
             drawn, self.draws = f"draw {self.draws}", self.draws + 1
@@ -165,18 +160,27 @@ class _Run:
             shape = tuple(found.shape) if isinstance(found, Tensor) else ()
             return "term", 0 if 0 in shape else self.names.name(term(value)), shape
         if isinstance(value, (tuple, list)):
-            return [self._plain(v, term) for v in value]
+            return tuple([self._plain(v, term) for v in value])
         if isinstance(value, dict):
-            return [(k, self._plain(v, term)) for k, v in value.items()]
+            return tuple([(k, self._plain(v, term)) for k, v in value.items()])
         if isinstance(value, (bool, int)):
-            return float(value) if abs(value) < 1 << 53 else value
+            return repr(float(value) if abs(value) < 1 << 53 else value)
         return repr(value)
+
+
+@functools.cache
+def _signature(op: OpOverload) -> tuple[tuple[str, ...], dict[str, Any], tuple[str, ...]]:
+    """Names of an operator's parameters, defaults, and which are ``out=``."""
+    parameters = op._schema.arguments
+    defaults = {p.name: p.default_value for p in parameters if p.has_default_value() and not p.is_out}
+    return tuple(p.name for p in parameters), defaults, tuple(p.name for p in parameters if p.is_out)
 
 
 def _is_custom_write(op: OpOverload) -> bool:
     return op.namespace not in ("aten", "prims", "braze") and op._schema.is_mutable
 
 
+@functools.cache
 def _canonical(op: OpOverload) -> str:
     """One word for an operator and its in-place and out= forms."""
     found = functional_form(op) if op._schema.is_mutable else None
