@@ -51,26 +51,29 @@ first_other_word(const Word *word, const Word *end)
     return word;
 }
 
+/* The first stamp above the newest, or `end`, going there step by step. */
+static inline __attribute__((always_inline)) const AnyWord *const *
+newer_on_the_way(const AnyWord *const *stamp, const AnyWord *const *end, int step, uint64_t newest)
+{
+    for (; (end - stamp) * step >= 4; stamp += 4 * step) {
+        if (*stamp[0] > newest || *stamp[step] > newest || *stamp[2 * step] > newest || *stamp[3 * step] > newest) {
+            break;
+        }
+    }
+    while (stamp != end && **stamp <= newest) {
+        stamp += step;
+    }
+    return stamp;
+}
+
 /* The index of a stamp above the newest, or -1. */
 static inline int
 newer_stamp(const AnyWord *const *stamp, int count, uint64_t newest, bool back)
 {
-    int step = back ? -1 : 1, i = back ? count - 1 : 0;
-    for (; count >= 4; count -= 4, i += 4 * step) {
-        bool newer = *stamp[i] > newest;
-        newer |= *stamp[i + step] > newest;
-        newer |= *stamp[i + 2 * step] > newest;
-        newer |= *stamp[i + 3 * step] > newest;
-        if (newer) {
-            break;
-        }
-    }
-    for (; count > 0; count--, i += step) {
-        if (*stamp[i] > newest) {
-            return i;
-        }
-    }
-    return -1;
+    const AnyWord *const *last = stamp + count - 1;
+    const AnyWord *const *found =
+        back ? newer_on_the_way(last, stamp - 1, -1, newest) : newer_on_the_way(stamp, last + 1, 1, newest);
+    return found < stamp || found > last ? -1 : (int)(found - stamp);
 }
 
 static void
