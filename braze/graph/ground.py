@@ -30,7 +30,7 @@ from braze.symbolic.expr import (
     constant_part,
     terms,
 )
-from braze.symbolic.flat import Flattener, close_bounds
+from braze.symbolic.flat import Flattener, close_bounds, parts_of
 
 #: SymPy's comparisons
 _QUESTIONS = frozenset(
@@ -73,6 +73,8 @@ class Ground(SizeSymbols):
         self._numbers: dict[Expr, Any] = {}
         #: what guards say of remainders: name of a symbol -> (modulus, remainder)
         self.residues: dict[str, tuple[int, int]] = {}
+        #: quotients that guards say to be something else
+        self.equals: dict[FloorDiv, Expr] = {}
         self._flattener = Flattener()
         #: what guards say of their bounds, of symbols that are not negative: name of a symbol -> (least, greatest)
         self.limits: dict[str, tuple[int, int | None]] = {}
@@ -144,12 +146,15 @@ class Ground(SizeSymbols):
             left, right = map(self.form_of, condition.args)
             if left is not None and right is not None:
                 self._learn_bounds(kind, self._flattener.by_multiples(left - right)[0])
+                if kind == "Equality":
+                    self._learn_quotient(self._flattener.expanded(left - right))
 
     def _learn_remainder(self, asked: Any, k: int, wanted: int) -> None:
         """``asked % k == wanted``, where that is the remainder of a multiple of how often its modulus is in a symbol."""
         form = self.form_of(asked)
         if form is None:
             return
+        self._learn_quotient(self._flattener.expanded(form % k - wanted))
         counted = self._flattener.by_multiples(form)[0]
         parts = [(m, c % k) for m, c in terms(counted) if c % k]
         if len(parts) != 1:
@@ -163,12 +168,28 @@ class Ground(SizeSymbols):
         k //= common
         self._settle(symbol, k, missing // common * pow(c // common, -1, k) % k)
 
+    def _learn_quotient(self, zero: Expr) -> None:
+        """Of a sum that is 0, the quotient by the least number is what the others make of it."""
+        found = [
+            (m.divisor.value, m, k)
+            for m, k in terms(zero)
+            if isinstance(m, FloorDiv) and m.divisor.value is not None and abs(k) == 1
+        ]
+        if len(terms(zero)) < 2 or not found:
+            return
+        _, quotient, k = min(found, key=lambda f: f[0])
+        rest = (quotient * k - zero) * k
+        if quotient not in parts_of(rest):
+            self.equals[quotient] = rest
+            self._flattener = Flattener(self.residues, self.equals)
+            self._converted.clear()
+
     def _settle(self, count: Symbol, k: int, remainder: int) -> None:
         """How often its modulus is in a symbol, by k, leaves this remainder."""
         name = count.name.partition("/")[0]
         modulus, residue = self.residues.get(name, (1, 0))
         self.residues[name] = (modulus * k, modulus * remainder + residue)
-        self._flattener = Flattener(self.residues)
+        self._flattener = Flattener(self.residues, self.equals)
         self.by_name.clear()
         self._converted.clear()
 

@@ -45,15 +45,19 @@ def flat(e: Expr, residues: Residues | None = None) -> Expr:
 
 
 class Flattener:
-    """``flat`` with a memory, for one knowledge of remainders."""
+    """``flat`` with a memory, for one knowledge of remainders, and of quotients that are something else."""
 
-    def __init__(self, residues: Residues | None = None) -> None:
+    def __init__(
+        self, residues: Residues | None = None, equals: Mapping[FloorDiv, Expr] | None = None
+    ) -> None:
         self.residues = dict(residues or {})
+        #: quotient -> what it is, of which it is no part
+        self.equals = dict(equals or {})
         self._flat: dict[Expr, Expr] = {}
         self._counted: dict[Expr, tuple[Expr, dict[Symbol, Expr]]] = {}
-        self._plainly = _Rules(self, {})
-        self._written_out = _Rules(self, self.residues)
-        self._kept = _Keeping(self, self.residues)
+        self._plainly = _Rules(self, {}, {})
+        self._written_out = _Rules(self, self.residues, self.equals)
+        self._kept = _Keeping(self, self.residues, self.equals)
 
     def flat(self, e: Expr) -> Expr:
         """See ``flat``."""
@@ -96,6 +100,11 @@ class Flattener:
                 there[s] = count * m + c
                 back[count] = s // m
         return self._plainly.of(e.subs(there) if there else e), back
+
+
+def parts_of(e: Expr) -> set[Expr]:
+    """An expression and all inside."""
+    return {e}.union(*map(parts_of, e.children()))
 
 
 def _length(e: Expr) -> int:
@@ -166,9 +175,10 @@ def divisions(e: Expr) -> int:
 class _Rules:
     """Expressions rewritten from the inside out."""
 
-    def __init__(self, owner: Flattener, residues: Residues) -> None:
+    def __init__(self, owner: Flattener, residues: Residues, equals: Mapping[FloorDiv, Expr]) -> None:
         self.owner = owner
         self.residues = residues
+        self.equals = equals
         self.done: dict[Expr, Expr] = {}
 
     def of(self, e: Expr) -> Expr:
@@ -225,7 +235,10 @@ class _Rules:
                 return whole + self.quotient(m.numerator + constant * by, Integer(by * k))
             if isinstance(m, Symbol) and m.name in self.residues:
                 rest = rest - _beyond(c, constant, k, *self.residues[m.name])
-        return whole + floor_div(rest, d)
+        made = floor_div(rest, d)
+        if isinstance(made, FloorDiv) and made in self.equals:
+            made = self.of(self.equals[made])
+        return whole + made
 
 
 class _Keeping(_Rules):

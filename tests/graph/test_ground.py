@@ -87,6 +87,23 @@ def test_a_power_that_is_known_makes_a_number(sized):
     assert s.node.maybe_as_int() == 224
 
 
+def test_a_guard_on_the_remainder_of_a_quotient_answers_for_others(sized):
+    mode, s, t = sized
+    rows, columns = (s + 7) // 8, (t + 15) // 16
+    assert rows % 2 == 0 and not columns != 4 * ((t + 63) // 64)
+    before = asked(mode)
+    assert before == 2
+    assert rows // 2 * 2 == rows and rows % 2 == 0
+    assert columns % 4 == 0 and columns == (t + 63) // 64 * 4
+    assert asked(mode) == before
+    mode.ground.refresh()
+    for quotient, other in mode.ground.equals.items():
+        for size in (224, 240, 448, 512):
+            at = dict.fromkeys((*quotient.symbols(), *other.symbols()), size)
+            lets_in = ((size + 7) // 8) % 2 == 0 and ((size + 15) // 16) % 4 == 0
+            assert not lets_in or quotient.evaluate(at) == other.evaluate(at)
+
+
 def test_arithmetic_is_in_normal_form_and_has_hints(sized):
     mode, s, t = sized
     missing = mode.ground.combined(operator.mod, mode.ground.combined(operator.sub, 7, s), 7)

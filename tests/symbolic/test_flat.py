@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braze.symbolic.expr import Expr, Integer, Mod, Symbol, maximum, minimum
-from braze.symbolic.flat import Flattener, close_bounds, divisions, exact_quotient, flat
+from braze.symbolic.expr import Expr, FloorDiv, Integer, Mod, Symbol, maximum, minimum
+from braze.symbolic.flat import Flattener, close_bounds, divisions, exact_quotient, flat, parts_of
 
 S, T = Symbol("s", 1), Symbol("t", 1)
 
@@ -42,12 +42,7 @@ def test_a_flat_size_is_the_size(e: Expr, s: int, t: int) -> None:
     assert flat(e).evaluate(at) == e.evaluate(at)
     expanded = Flattener().expanded
     assert expanded(e).evaluate(at) == e.evaluate(at)
-    assert not any(isinstance(part, Mod) for part in parts(expanded(e)))
-
-
-def parts(e: Expr) -> list[Expr]:
-    """An expression and all inside."""
-    return [e, *(p for c in e.children() for p in parts(c))]
+    assert not any(isinstance(part, Mod) for part in parts_of(expanded(e)))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -61,6 +56,27 @@ def test_what_is_known_of_remainders_changes_no_size_that_has_them(
     assert flat(e, known).evaluate(at) == e.evaluate(at)
     counted, back = Flattener(known).by_multiples(e)
     assert counted.subs(back).evaluate(at) == e.evaluate(at)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    sizes(),
+    st.integers(0, 9),
+    st.sampled_from([(2, 4), (4, 2), (8, 2), (2, 7)]),
+    st.integers(1, 60),
+    st.integers(1, 60),
+)
+def test_what_a_quotient_is_changes_no_size_at_which_it_is(
+    e: Expr, more: int, by: tuple[int, int], s: int, t: int
+) -> None:
+    m, k = by
+    quotient = (S + more) // m
+    at = {S: s * m * k - more % (m * k), T: t}
+    while at[S] < 1 or quotient.evaluate(at) % k:
+        at[S] += 1
+    known = Flattener(None, {quotient: ((S + more) // (m * k)) * k} if isinstance(quotient, FloorDiv) else {})
+    for each in (e, quotient // k, (quotient + 1) // k, quotient - quotient // k * k):
+        assert known.flat(each).evaluate(at) == each.evaluate(at)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
