@@ -48,8 +48,11 @@ def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode) -> None:
     for node in list(graph.nodes):
         form = wanted.get(node)
         if form is not None:
-            for i in _OPERANDS[node.target][0]:
-                node.update_arg(i, layouts.operand(node.args[i], node, form))
+            operands = _OPERANDS[node.target][0]
+            for i in operands:
+                # a copy of an input would live from the start of the backward: oneDNN may make its own
+                if node.args[i].op != "placeholder" or len(operands) == 1:
+                    node.update_arg(i, layouts.operand(node.args[i], node, form))
         layouts.follow(node)
     graph.lint()
 
