@@ -237,7 +237,8 @@ class Program(_Run):
     def _touched(self, nodes: Sequence[Node]) -> set[str]:
         found = self.inside | self.single | self.near
         for node in nodes:
-            if any(n.name in found for n in node.all_input_nodes):
+            # other names of memory (.data) are gone from the other graph
+            if node.target is aten.alias.default or any(n.name in found for n in node.all_input_nodes):
                 found.add(node.name)
         return found
 
