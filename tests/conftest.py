@@ -6,6 +6,10 @@ import random
 import sys
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile("same")
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
