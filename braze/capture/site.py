@@ -48,7 +48,7 @@ from braze.capture.report import compiled_frame
 from braze.capture.residual import build_residual
 from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
 from braze.capture.stance import Stance, stance
-from braze.graph.torch_compat import is_out_of_memory, mute_fakes, transforming
+from braze.graph.torch_compat import is_out_of_memory, mute_fakes, watched
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
@@ -185,7 +185,7 @@ class Site:
         """Called by the entry: make a variant for these values, and say how to run it now."""
         if getattr(here, "busy", False):
             return self._as_it_is(function)  # a call made while tracing or compiling
-        if transforming():
+        if watched():
             return self._as_it_is(function)
         if self.hooked and function is not entry.__wrapped__:
             return self._other_closure(entry.__wrapped__, function, locals)

@@ -150,11 +150,16 @@ def disabling_wrapper() -> Any:
 
 
 def transforming() -> bool:
-    """Whether a transform of torch.func is running, whose tensors may be wrappers, or a mode that sees every call."""
-    if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack():
+    """Whether a transform of torch.func is running, whose tensors may be wrappers, or a mode that sees every function."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     modes = torch._C._len_torch_function_stack()
     return any(type(torch._C._get_function_stack_at(i)).__name__ != "DeviceContext" for i in range(modes))
+
+
+def watched() -> bool:
+    """Whether transforms or modes are to see the calls of a program one by one."""
+    return bool(torch._C._len_torch_dispatch_stack()) or transforming()
 
 
 #: how function modes are entered and left

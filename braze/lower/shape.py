@@ -273,7 +273,7 @@ def _replaced(g: ProgramBuilder, x: Lazy, src: Lazy, inner: Any) -> Lazy:
 @lowering(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
 def clone(g: ProgramBuilder, x: Lazy, **_: Any) -> Any:
     """The value in memory of its own; the layout is the fake result's."""
-    return fresh(g, x)
+    return fresh(g, x) if x.dtype.is_computable else NotImplemented
 
 
 @lowering(aten._to_copy.default)
