@@ -307,7 +307,11 @@ class _Functionalizer:
                     continue
                 seen = other.meta["val"]
                 if not is_custom(node.target):
-                    if is_symbolic(val) or is_symbolic(seen) or (reads_in_place(node) and is_same(val, seen)):
+                    if (
+                        is_symbolic(val)
+                        or is_symbolic(seen)
+                        or (reads_in_place(node, other) and is_same(val, seen))
+                    ):
                         continue
                 if may_overlap(val, seen):
                     raise self._refuse("BZ2027", f"{node.target} on arguments that share memory")

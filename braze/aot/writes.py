@@ -60,9 +60,13 @@ def is_custom(op: Any) -> bool:
     return op.namespace not in ("aten", "prims", "braze")
 
 
-def reads_in_place(node: Node) -> bool:
-    """Whether an operator reads each element, if at all, where and before it writes it."""
-    if node.target is aten.copy_.default:
+#: products that are added to their first argument
+ADDING = frozenset({aten.addmm.out, aten.addmv.out, aten.addbmm.out, aten.baddbmm.out, aten.addr.out})
+
+
+def reads_in_place(node: Node, other: Node) -> bool:
+    """Whether an operator reads each element of ``other``, if at all, where and before it writes it."""
+    if node.target is aten.copy_.default or (node.target in ADDING and node.args[0] is other):
         return True
     form = functional_form(node.target)  # type: ignore[arg-type]
     return form is not None and torch.Tag.pointwise in form.tags

@@ -18,27 +18,44 @@ def is_held_once(tensor: torch.Tensor) -> bool:
 
     Autograd holds what a retained graph saves, hooks may hold what is saved, and views hold memory: then no.
     """
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or _holders(tensor) != _holders_of_one():
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+        return False
+    # the caller's variable, and this call's own
+    if _holders(tensor) != (_held_by_a_call(), *_holders_of_one()):
         return False
     return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def _holders(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """References of Python's to the tensor object, of C++ to the tensor, and of either to its memory."""
+    """References to the tensor object beside one variable, of C++ to the tensor, and of either to its memory."""
     storage = tensor.untyped_storage()
     uses = tensor._use_count()  # type: ignore[attr-defined]
-    return sys.getrefcount(tensor), uses, torch._C._storage_Use_Count(storage._cdata)
+    return sys.getrefcount(tensor) - _seen_in_a_call(), uses, torch._C._storage_Use_Count(storage._cdata)
+
+
+def _seen_in_a_call() -> int:
+    """What a call counts of an object that one variable of its caller holds.
+
+    One more where something watches frames, such as braze's own hook or a profiler: CPython then keeps arguments on the
+    caller's stack while the call runs. So it is asked each time.
+    """
+    mark = object()
+    return _references(mark)
+
+
+def _references(mark: object) -> int:
+    return sys.getrefcount(mark)
+
+
+def _held_by_a_call() -> int:
+    """How many references a call holds to an argument."""
+    return _seen_in_a_call() - 2  # the caller's variable, and the count's own
 
 
 @functools.cache
-def _holders_of_one() -> tuple[int, int, int]:
-    """What ``_holders`` says of a tensor that one variable holds, two calls up."""
-    tensor = torch.empty(1)
-    return _same_depth(tensor)
-
-
-def _same_depth(tensor: torch.Tensor) -> tuple[int, int, int]:
-    return _holders(tensor)
+def _holders_of_one() -> tuple[int, int]:
+    """The last two that ``_holders`` says of a tensor that one variable holds."""
+    return _holders(torch.empty(1))[1:]
 
 
 def taken_over(gradients: tuple[torch.Tensor | None, ...], least: int) -> list[torch.Tensor | None]:

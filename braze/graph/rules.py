@@ -6,6 +6,7 @@ where it does not know; it may raise where the call is wrong (PyTorch then says 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -321,16 +322,29 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
     """Two slices put together, dimension by dimension."""
-    if not dims or not x.is_contiguous() or suggests_channels_last(x) or 0 in x.shape:
+    if not dims or not x.dim() or not x.is_contiguous() or suggests_channels_last(x) or 0 in x.shape:
         return NotImplemented
     return _new(x.shape, x.dtype) if len(_kept_dims(x, dims)) == len(shifts) else NotImplemented
 
 
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     """A row-major copy that is then written to."""
-    if mask.dtype is not torch.bool or (isinstance(value, TENSORS) and value.dim()):
+    if mask.dtype is not torch.bool or not _fits(value, x.dtype):
         return NotImplemented
     return _new(broadcast([x.shape, mask.shape]), x.dtype)
+
+
+def _fits(value: Any, dtype: torch.dtype) -> bool:
+    """Whether a number, or the one in a tensor, is surely one that a tensor can hold; PyTorch refuses what overflows."""
+    if isinstance(value, TENSORS):
+        return value.dim() == 0 and torch.can_cast(value.dtype, dtype)
+    if dtype.is_complex or dtype is torch.bool:
+        return type(value) in (bool, int, float)
+    if type(value) not in (bool, int, float):
+        return False
+    if dtype.is_floating_point:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    return math.isfinite(value) and torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max
 
 
 def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:

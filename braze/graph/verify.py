@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph import torch_compat
 from braze.graph.specs import Dialect
 from braze.support.errors import InternalError
 
@@ -35,6 +37,18 @@ SIZE_FUNCTIONS = frozenset(
         operator.and_,
         operator.or_,
         torch.sym_not,
+        # numbers made of sizes
+        operator.truediv,
+        operator.abs,
+        abs,
+        round,
+        math.floor,
+        math.ceil,
+        math.trunc,
+        math.sqrt,
+        torch.sym_float,
+        torch.sym_int,
+        *torch_compat.SYMBOLIC_MATH.values(),
     }
 )
 

@@ -10,7 +10,6 @@ KNOWN: dict[str, str] = {
     "amax errors": _DIMS,
     "amin errors": _DIMS,
     "aminmax errors": _DIMS,
-    "cat errors": "out= that overlaps an input: PyTorch's fakes do not refuse it",
     "complex errors": _OUT_DTYPE,
     "multinomial errors": _OUT_DTYPE,
 }

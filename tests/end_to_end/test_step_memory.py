@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import braze
+from braze import native
 from braze.aot import autograd
 from braze.codegen.host import module as host
+from braze.graph import holders
 from braze.graph.holders import is_held_once
 from braze.inspect.memory import peak_bytes
 from braze.runtime.arena import clear_arenas
@@ -104,6 +107,22 @@ def test_a_tensor_is_held_once():
     assert not asked([whole.view(2, 3)])
     assert not asked([torch.ones(3, requires_grad=True)])
     assert not asked([torch.ones(100)[:50].detach()])
+
+
+def test_holders_are_counted_right_where_frames_are_watched():
+    """CPython holds arguments twice while a hook watches frames; what was learned in one state holds in the other."""
+
+    def asked() -> tuple[bool, bool]:
+        held = torch.ones(5)
+        also = held
+        alone = torch.ones(5)
+        return is_held_once(alone), is_held_once(also)
+
+    watched = functools.partial(native.run_hooked, asked)
+    for states in ((asked, watched), (watched, asked)):
+        holders._holders_of_one.cache_clear()
+        for state in states:
+            assert state() == (True, False)
 
 
 def test_a_gradient_is_written_over_what_it_is_made_of():
