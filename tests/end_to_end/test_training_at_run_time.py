@@ -365,6 +365,16 @@ def test_attention_under_autocast_is_cast_as_a_whole():
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=4e-2)
 
 
+def test_an_input_that_only_the_backward_reads():
+    """The forward of nothing reads no mask; its backward asks where the mask is set."""
+    x = torch.randn(5, 0, 0, requires_grad=True)
+    compiled = braze.compile(lambda x, mask: torch.masked.softmax(x, -1, mask=mask))
+    with logged() as told:
+        compiled(x, torch.zeros(0, dtype=torch.bool)).sum().backward()
+    assert x.grad.shape == x.shape
+    assert not [message for message in told if "as captured" in message]
+
+
 def test_gradients_of_scaled_losses():
     def act(call, model):
         scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
