@@ -112,6 +112,11 @@ def gradients(call, model, x):
     return [logits, features, part, x.grad, *(p.grad for p in model.parameters())]
 
 
+def steps(x: torch.Tensor) -> list[int]:
+    """The strides that matter: eager's of a single element depend on the number of threads."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
+
+
 @pytest.mark.parametrize("form", [torch.contiguous_format, LAST], ids=["rows", "channels-last"])
 def test_values_and_strides_are_eagers(form):
     torch.manual_seed(0)
@@ -124,7 +129,7 @@ def test_values_and_strides_are_eagers(form):
     exact, theirs, ours = ([t.detach() for t in found] for found in (exact, theirs, ours))
     largest = max(float(c.abs().max()) for c in exact[3:])
     for a, b, c in zip(ours, theirs, exact, strict=True):
-        assert (a.shape, a.stride()) == (b.shape, b.stride())
+        assert a.shape == b.shape and steps(a) == steps(b)
         error, eager = (a.double() - c).abs().max(), (b.double() - c).abs().max()
         assert float(error) <= 4 * float(eager) + 1e-6 * (float(c.abs().max()) + largest)
 
