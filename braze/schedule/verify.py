@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from braze.loops.ir import BufferKind, BufferView, LoopNest, LoopProgram
 from braze.schedule.dependences import ORDER, accesses
+from braze.schedule.proof import lives_of
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.support.errors import InternalError
 from braze.symbolic.expr import ZERO, Expr
@@ -97,17 +98,13 @@ def _symbols_are_known(step: LoopNest, group: Group) -> None:
 
 def check_memory(groups: tuple[Group, ...], plan: MemoryPlan) -> None:
     """Slots of buffers alive at the same time must not overlap, except in-place pairs."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for k, g in enumerate(groups):
-        for name in (*g.reads, *g.writes):
-            first.setdefault(name, k)
-            last[name] = k
-    slots = [s for s in plan.slots if s.buffer in first]
+    lives = lives_of(groups)
+    slots = [s for s in plan.slots if s.buffer in lives]
     reuse = set(plan.reuse)
     for i, a in enumerate(slots):
         for b in slots[i + 1 :]:
-            apart = last[a.buffer] < first[b.buffer] or last[b.buffer] < first[a.buffer]
+            (start, stop), (begin, end) = lives[a.buffer], lives[b.buffer]
+            apart = stop < begin or end < start
             if apart or (a.buffer, b.buffer) in reuse or (b.buffer, a.buffer) in reuse:
                 continue
             if not _disjoint(a.offset, a.bytes, b.offset, b.bytes):

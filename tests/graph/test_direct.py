@@ -9,29 +9,15 @@ import torch
 import torch.nn.functional as F
 
 from braze.graph import direct, fakes, metadata
+from tests.graph import test_metadata
+from tests.graph.test_metadata import i, r
 
 Tensor = torch.Tensor
 cl = torch.channels_last
 
 
-def r(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.ones(*shape, dtype=dtype)
-
-
-def i(*shape: int) -> torch.Tensor:
-    return torch.zeros(*shape, dtype=torch.int64)
-
-
 LAYOUTS = [
-    lambda: r(3, 4),
-    lambda: r(4, 3).t(),
-    lambda: r(3, 8)[:, ::2],
-    lambda: r(1, 4).expand(3, 4),
-    lambda: r(4, 5)[1:, 1:],
-    lambda: r(3, 4, dtype=torch.bfloat16),
-    lambda: i(3, 4),
-    lambda: r(3, 4) > 0,
-    lambda: r(0, 4),
+    *test_metadata.LAYOUTS,
     lambda: r(3, 1),
     lambda: r(()),
     lambda: r(2, 3, 4, 5),
