@@ -10,6 +10,7 @@ import torch
 
 from braze.capture import unbacked
 from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.interpret import resumable_step
 from braze.capture.rules import named, rule
 from braze.capture.state import CUDNN
 
@@ -89,12 +90,11 @@ def set_precision(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(torch.inference_mode.__enter__)
 def enter_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     from_mode = torch.autograd.grad_mode
-    manager = args[0]
-    mode = manager.mode
+    mode = args[0].mode
     node = t.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
     node.meta["origin"] = t.here()
     node.meta["setting"] = True
-    t.inference.append((manager, node, t.inference_on, torch.is_grad_enabled()))
+    t.inference.append((node, t.inference_on, torch.is_grad_enabled(), resumable_step(t)))
     t.inference_on = mode
     t.knew_inference = True
     C._set_grad_enabled(not mode)
@@ -102,7 +102,7 @@ def enter_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(torch.inference_mode.__exit__)
 def exit_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    _, entered, before, grad = t.inference.pop()
+    entered, before, grad, _ = t.inference.pop()
     node = t.recorder.graph.create_node(
         "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
     )

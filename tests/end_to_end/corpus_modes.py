@@ -160,3 +160,34 @@ def a_seed_set_inside(c):
         return x + torch.rand(3)
 
     yield f(X, 3), f(X, 3), f(X, 4), torch.rand(1)
+
+
+@torch.inference_mode()
+def decorated(x):
+    return x * x.sum().item()
+
+
+@scenario
+def a_break_in_inference_mode(c):
+    @c
+    def f(x):
+        y = x + 1
+        with torch.inference_mode():
+            y = y * 2
+            z = y * y.sum().item()
+        return z, z.is_inference(), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    @c
+    def g(x):
+        for i in range(3):
+            with torch.no_grad(), torch.inference_mode(), torch.inference_mode(False):
+                x = x / x.max().item()
+            x = x + i
+        return x
+
+    @c
+    def h(x):
+        return decorated(x + 1) * 3, torch.is_inference_mode_enabled()
+
+    for fn in (f, g, h, f, g, h):
+        yield fn(X + 1)
