@@ -6,6 +6,7 @@ tensors (``sum``, ``sorted``, ``functools.reduce``), a :class:`RecordingMode` is
 
 from __future__ import annotations
 
+import array
 import functools
 import operator
 import re
@@ -46,6 +47,8 @@ DATA = frozenset(
 )
 #: what PyTorch takes these classes for, where it wants a dtype
 DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
+#: what keeps memory of its own, or shows that of others
+BUFFERS = (memoryview, bytearray, array.array)
 #: functions that give metadata or a flag: run on the fake, never recorded
 NO_RESULT = frozenset({"set_grad_enabled"})
 
@@ -196,6 +199,10 @@ class Recorder:
             return value.item()
         if isinstance(value, np.ndarray):
             graph_break("BZ1013", "an array of numpy's goes into a graph", "make it a tensor outside")
+        if isinstance(value, BUFFERS):
+            graph_break(
+                "BZ1013", f"the memory of a {kind.__name__} goes into a graph", "make it a tensor outside"
+            )
         for plain in (int, float, str):  # of a subclass (numpy's float64) the graph gets the value
             if isinstance(value, plain) and not isinstance(value, Enum):
                 return plain(value)
