@@ -23,7 +23,13 @@ def is_held_once(tensor: torch.Tensor) -> bool:
     # the caller's variable, and this call's own
     if _holders(tensor) != (_held_by_a_call(), *_holders_of_one()):
         return False
-    return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return owns_all(tensor)
+
+
+def owns_all(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is PyTorch's own, none that it shares with an array of numpy's, and all there is of it."""
+    storage = tensor.untyped_storage()
+    return tensor.storage_offset() == 0 and storage.nbytes() == tensor.nbytes and storage.resizable()
 
 
 def _holders(tensor: torch.Tensor) -> tuple[int, int, int]:
@@ -73,7 +79,7 @@ def taken_over(gradients: tuple[torch.Tensor | None, ...], least: int) -> list[t
 def _is_large(gradient: torch.Tensor | None, least: int) -> bool:
     if type(gradient) is not torch.Tensor or gradient.nbytes < least or gradient.requires_grad:
         return False
-    return gradient.storage_offset() == 0 and gradient.untyped_storage().nbytes() == gradient.nbytes
+    return owns_all(gradient)
 
 
 def _taken(gradients: tuple[torch.Tensor | None, ...], i: int) -> torch.Tensor | None:
