@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.autograd import grad_mode
 
 from braze.graph import torch_compat
 from braze.graph.checkpoints import checkpointed
@@ -99,3 +100,12 @@ def refuse_second_draw(origin: Origin | None) -> None:
                 origin=origin,
             )
         frame = frame.f_back
+
+
+def leave_inference(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder: Any) -> None:
+    """Leave the inference modes that a graph has entered: dropped, they would put the recorder's state back at any time."""
+    for node in reversed(gm.graph.nodes):
+        if node in env and node.target is grad_mode._enter_inference_mode:
+            if not any(user in env and user.target is grad_mode._exit_inference_mode for user in node.users):
+                with recorder:
+                    grad_mode._exit_inference_mode(env[node])

@@ -447,12 +447,16 @@ class Recorder(TorchDispatchMode):
 
 def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder: Recorder) -> Any:
     """What a captured graph gives, whose placeholders have their values in ``env``."""
-    for node in gm.graph.nodes:
-        recorder.origin = node.meta.get("origin")
-        if node.op == "output":
-            return _values(node.args[0], env)
-        if node.op != "placeholder":
-            env[node] = _run(node, gm, env, recorder)
+    try:
+        for node in gm.graph.nodes:
+            recorder.origin = node.meta.get("origin")
+            if node.op == "output":
+                return _values(node.args[0], env)
+            if node.op != "placeholder":
+                env[node] = _run(node, gm, env, recorder)
+    except BaseException:
+        control_flow.leave_inference(gm, env, recorder)
+        raise
     return ()
 
 

@@ -9,10 +9,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import braze
+from braze.backends import default
+from braze.options import Options
 from braze.support import trace
 from tests.helpers import breaks
 
@@ -652,3 +655,20 @@ def test_grad_flows_through_a_break() -> None:
     f(a).backward()
     braze.compile(f, backend="eager")(b).backward()
     assert torch.equal(a.grad, b.grad)
+
+
+def test_a_graph_that_is_not_traced_in_inference_mode_leaves_no_mode_behind() -> None:
+    """PyTorch makes no tensor of an array where a thread is in the state of a dispatch mode that is gone."""
+    made: list[Any] = []
+
+    def backend(gm: Any, examples: Any, **words: Any) -> Any:
+        compiled = default.braze(gm, examples, options=Options())
+        made.append(torch.from_numpy(np.ones(2)).tolist())
+        return compiled
+
+    def f(x: torch.Tensor) -> Any:
+        with torch.inference_mode():
+            return x.detach() * 2
+
+    assert braze.compile(f, backend=backend)(torch.ones(2)).tolist() == [2, 2]
+    assert made == [[1, 1]] and not torch.is_inference_mode_enabled()
