@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from braze.capture import assumed, chance
+from braze.capture import arrays, assumed, chance
 from braze.capture.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
@@ -114,6 +114,7 @@ def finish(
         contents=tuple((place.source, held) for place, held in t.contents.items()),
         draws=tuple(what for what, _, _ in t.draws),
         drawn=tuple(index for index, _ in drawn),
+        apart=arrays.apart(graph, inputs) if module is not None else (),
     )
 
 

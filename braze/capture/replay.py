@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -206,3 +206,17 @@ def set_contents(container: Any, new: Any) -> None:
             base.__setitem__(container, key, value)
     else:
         (base.extend if base is collections.deque else base.update)(container, new)
+
+
+def share_memory(inputs: Sequence[Any], some: Sequence[int], tensors: Sequence[int]) -> bool:
+    """Whether one of some inputs, over arrays' memory, may hold elements of another input."""
+    places = [(i, *reach(inputs[i])) for i in tensors if inputs[i].device.type == "cpu" and inputs[i].numel()]
+    chosen = [place for place in places if place[0] in some]
+    return any(a[1] < b[2] and b[1] < a[2] for a in chosen for b in places if a[0] != b[0])
+
+
+def reach(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the one behind its last."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (last + 1) * tensor.element_size()
