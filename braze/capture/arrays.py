@@ -82,9 +82,8 @@ def copied(t: Tracer, array: Any, kwargs: dict[str, Any]) -> Any:
     return t.recorder.call(torch.Tensor.requires_grad_, (made,), {}) if grad else made
 
 
-def tensor_from(t: Tracer, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def tensor_from(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor``, ``as_tensor`` and ``asarray`` of an array from outside."""
-    kwargs = {**dict(zip(("dtype", "device"), args[1:], strict=False)), **kwargs}
     kwargs = {k: v for k, v in kwargs.items() if v is not None and v is not False}
     copies = kwargs.pop("copy", False) or function is torch.tensor
     allowed = {"dtype", "device", "requires_grad"} if copies else {"dtype", "device"}
@@ -93,8 +92,8 @@ def tensor_from(t: Tracer, function: Any, args: Any, kwargs: dict[str, Any]) -> 
     if torch_state.default_device() is not None:
         refuse("tensors are made on another device by default")
     if copies:
-        return copied(t, array=args[0], kwargs=kwargs)
-    made = shared(t, args[0])
+        return copied(t, array, kwargs)
+    made = shared(t, array)
     return t.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
 
 
@@ -115,7 +114,9 @@ def field(t: Tracer, array: Any, name: str) -> Any:
     if array.dtype.metadata is not None:
         return MISSING
     assert node.parent is not None
-    dtype = node.parent.child(Step.ATTR, "dtype")  # by what it says: unpickled arrays have dtypes of their own
+    dtype = node.parent.child(
+        Step.ATTR, "dtype"
+    )  # by what it says: unpickled arrays have dtypes of their own
     t.read(dtype, Step.ATTR, "char", array.dtype.char)
     return array.dtype
 

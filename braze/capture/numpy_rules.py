@@ -154,8 +154,8 @@ def maker(function: Any) -> None:
     """``torch.tensor`` and its like: numbers of numpy's bring their dtype."""
 
     def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-        if args and arrays.is_outside(t, args[0]):
-            return arrays.tensor_from(t, function, args, kwargs)
+        if len(args) == 1 and arrays.is_outside(t, args[0]):
+            return arrays.tensor_from(t, function, args[0], kwargs)
         if args and type(args[0]) is np.ndarray:
             if function is torch.tensor:
                 return literal(t, function, args[0], kwargs)
