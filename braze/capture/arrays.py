@@ -49,6 +49,8 @@ def place_of(t: Tracer, array: Any) -> Node | None:
     """The place of the tensor over an array's memory; None where PyTorch makes none."""
     above = t.tree.node_of(array)
     assert above is not None
+    if t.knew_inference:
+        refuse("it would be made before inference mode is entered or left")
     node = above.child(Step.TENSOR_OF, "writable" if array.flags.writeable else "read-only")
     if node.real is MISSING:
         try:

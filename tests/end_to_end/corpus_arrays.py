@@ -554,3 +554,41 @@ def in_modes(c):
         yield f(A)
     with torch.autocast("cpu"):
         yield f(A)
+
+
+@scenario
+def inside_inference_mode(c):
+    @c
+    def f(a):
+        x = torch.from_numpy(a) + 1
+        with torch.inference_mode():
+            y = torch.from_numpy(a)
+            z = y * 2
+        return x, y.is_inference(), z.is_inference()
+
+    yield f(A)
+    yield f(A + 1)
+
+
+@scenario
+def numbers_of_an_array_decide(c):
+    model = Table()
+    model.steps = np.array([2, 3])
+
+    @c
+    def f(x):
+        n = torch.from_numpy(model.steps)
+        return x[:, :: int(n[0])] * n[1].item()
+
+    for steps in ((2, 3), (2, 3), (1, 3), (1, 5), (2, 3)):
+        model.steps[:] = steps
+        yield f(X)
+        model.steps = np.array(steps)
+        yield f(X)
+
+
+@case((X, bytearray(b"abcdef")))
+def memory_of_other_kinds(x, held):
+    y = x.reshape(-1) + torch.frombuffer(held, dtype=torch.uint8)
+    held[0] = 0
+    return y, y + torch.frombuffer(held, dtype=torch.uint8)
