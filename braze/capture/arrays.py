@@ -6,7 +6,7 @@ Such a tensor is found at a place below the array (``Step.TENSOR_OF``): each cal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -99,7 +99,7 @@ def tensor_from(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) ->
     return t.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
 
 
-def refuse(why: str) -> Any:
+def refuse(why: str) -> NoReturn:
     """Break at what makes a tensor of an array."""
     graph_break("BZ1013", f"an array of numpy's goes into a graph: {why}", "make it a tensor outside")
 
@@ -141,7 +141,7 @@ def answer(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return t.attr(args[0], name)
 
 
-def refuse_method(name: str) -> Any:
+def refuse_method(name: str) -> NoReturn:
     """Break at a method that looks at what an array holds."""
     graph_break(
         "BZ1014",
