@@ -38,6 +38,8 @@ METADATA: dict[str, Any] = {
 }
 #: functions of numpy that ask for no more
 QUESTIONS = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
+#: functions of numpy that give an array as it is
+SAME = (np.asarray, np.asanyarray)
 
 
 def is_outside(t: Tracer, value: Any) -> bool:
@@ -134,11 +136,12 @@ def length(t: Tracer, array: Any) -> Any:
 
 
 def answer(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
-    """What a function of numpy says of an array's metadata; MISSING for any other."""
-    name = QUESTIONS.get(fn)
-    if name is None or kwargs or len(args) != 1 or not is_outside(t, args[0]):
+    """What a function of numpy says of an array's metadata, or the array itself; MISSING for any other."""
+    if kwargs or len(args) != 1 or not is_outside(t, args[0]):
         return MISSING
-    return t.attr(args[0], name)
+    if fn in SAME:
+        return args[0]
+    return t.attr(args[0], QUESTIONS[fn]) if fn in QUESTIONS else MISSING
 
 
 def refuse_method(name: str) -> NoReturn:

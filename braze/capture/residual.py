@@ -171,7 +171,8 @@ class _Writer:
         if not self.capture.apart:
             return []
         tensors = tuple(i for i, spec in enumerate(self.capture.specs) if isinstance(spec, TensorSpec))
-        check = f"{self.names.name_of(share_memory)}(inputs, {self.capture.apart!r}, {tensors!r})"
+        arguments = f"inputs, {self.capture.apart!r}, {tensors!r}, {self.capture.name!r}"
+        check = f"{self.names.name_of(share_memory)}({arguments})"
         return [f"if {check}:", f"    {self._run_as_it_is()}"]
 
     def _contents(self, doubted: Callable[[], None] | None) -> list[str]:
