@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
+import torch.fx
 
 from braze import native
 from braze.capture import again, reads
@@ -23,8 +24,6 @@ from braze.graph import torch_compat
 from braze.native import torch_state
 
 if TYPE_CHECKING:
-    import torch.fx
-
     from braze.capture.tracer import Tracer
 
 #: attributes of an array -> the same of the tensor over its memory
@@ -154,11 +153,12 @@ def refuse_method(name: str) -> NoReturn:
     )
 
 
-def apart(graph: torch.fx.Graph, inputs: Any) -> tuple[int, ...]:
+def apart(graph: torch.fx.GraphModule, inputs: Any) -> tuple[int, ...]:
     """Which inputs of a graph that writes are over arrays' memory: where they overlap others, no tensor says so."""
+    parts = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
     made = tuple(i for i, (_, place) in enumerate(inputs) if place.step is Step.TENSOR_OF)
     tensors = sum(isinstance(place.value, torch.Tensor) for _, place in inputs)
-    return made if tensors > 1 and any(map(again.writes, graph.nodes)) else ()
+    return made if tensors > 1 and any(again.writes(node) for part in parts for node in part.nodes) else ()
 
 
 FIELDS[np.ndarray] = field

@@ -114,7 +114,7 @@ def finish(
         contents=tuple((place.source, held) for place, held in t.contents.items()),
         draws=tuple(what for what, _, _ in t.draws),
         drawn=tuple(index for index, _ in drawn),
-        apart=arrays.apart(graph, inputs) if module is not None else (),
+        apart=arrays.apart(module, inputs) if module is not None else (),
     )
 
 

@@ -225,6 +225,23 @@ def an_array_over_a_tensor(c):
 
 
 @scenario
+def arrays_that_overlap_where_a_checkpoint_writes(c):
+    def region(y, z):
+        y.add_(1)
+        return y * z
+
+    @c
+    def f(x, a, b):
+        with torch.no_grad():
+            y, z = torch.from_numpy(a), torch.from_numpy(b)
+            return torch.utils.checkpoint.checkpoint(region, y, z, use_reentrant=False) * x
+
+    for shift in (3, 0, 1, 3):
+        base = np.arange(6, dtype=np.float32)
+        yield f(X[0], base[:3], base[shift : shift + 3]), base
+
+
+@scenario
 def the_same_array_with_other_numbers(c):
     @c
     def f(a):
