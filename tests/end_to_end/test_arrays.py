@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import braze
-from braze.support.errors import CaptureError
+from braze.support.errors import CaptureError, UserError
 from braze.support.log import forget_warnings
 
 
@@ -58,6 +58,17 @@ def test_dynamic_from_the_first_call() -> None:
     for n in (3, 5, 7):
         f(torch.ones(n, 2), np.ones((n, 2)))
     assert len(f.graphs) == 1
+
+
+def test_sizes_of_arrays_have_names() -> None:
+    f = Counted(add, shapes={"x": ("B<=8", 2), "a": ("B", 2)})
+    for n in (3, 5, 7):
+        f(torch.ones(n, 2), np.ones((n, 2)))
+    assert len(f.graphs) == 1
+    with pytest.raises(UserError, match="BZ0021"):
+        f(torch.ones(9, 2), np.ones((9, 2)))
+    with pytest.raises(UserError, match="BZ0021"):
+        f(torch.ones(9, 2), np.ones(9))
 
 
 def test_what_an_array_holds_is_not_asked() -> None:
