@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import braze
+from braze.graph.holders import owns_all
 from braze.support.errors import CaptureError, UserError
 from braze.support.log import forget_warnings
 
@@ -209,3 +210,28 @@ def test_many_threads_with_arrays_of_their_own() -> None:
         thread.join()
     assert not wrong
     assert len(f.graphs) <= 2
+
+
+def test_a_backward_leaves_the_memory_of_arrays_alone() -> None:
+    """Large saved values that nobody else holds may be written over; an array holds this one."""
+
+    def f(a: Any, w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.sin(torch.from_numpy(a) * w) + 1) * 2
+
+    compiled = braze.compile(f)
+    n = 1 << 18
+    for _ in range(2):
+        a, given = np.full(n, 0.5, np.float32), np.full(n, 0.25, np.float32)
+        w, theirs = (torch.linspace(-1, 1, n).requires_grad_() for _ in range(2))
+        compiled(a, w).backward(torch.from_numpy(given))
+        assert (a == 0.5).all() and (given == 0.25).all()
+        f(a, theirs).backward(torch.from_numpy(given))
+        torch.testing.assert_close(w.grad, theirs.grad)
+
+
+def test_memory_of_an_array_is_held() -> None:
+    """The count of references to a tensor says nothing of an array below it."""
+
+    assert owns_all(torch.zeros(4))
+    assert not owns_all(torch.from_numpy(np.zeros(4))) and not owns_all(torch.zeros(4)[1:])
+    assert not owns_all(torch.frombuffer(bytearray(16), dtype=torch.float32))
