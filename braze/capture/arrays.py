@@ -15,9 +15,9 @@ import torch.fx
 from braze import native
 from braze.capture import again, reads
 from braze.capture.attributes import FIELDS
-from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.breaks import HINT_MOVE, BreakSignal, graph_break
 from braze.capture.iteration import LENGTHS
-from braze.capture.records import Step
+from braze.capture.records import Check, Guard, Source, Step
 from braze.capture.sources import Node
 from braze.capture.values import MISSING
 from braze.graph import torch_compat
@@ -67,7 +67,7 @@ def shared(t: Tracer, array: Any) -> Any:
     """``torch.from_numpy(array)``."""
     node = place_of(t, array)
     if node is None:
-        refuse("PyTorch makes no tensor of such an array")
+        refuse_array(t, array)
     if node not in t.arrays:
         t.arrays.add(node)
         return node.value
@@ -76,13 +76,34 @@ def shared(t: Tracer, array: Any) -> Any:
 
 def copied(t: Tracer, array: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor(array)``: the array's numbers as they are when the program is there."""
-    node = place_of(t, array) if array.flags.writeable else None  # else PyTorch would warn of the sharing
+    if not array.flags.writeable:
+        flag = attribute(t, array, "flags", "writeable")
+        refuse("PyTorch would warn of sharing the memory of one that may not be written", (flag, False))
+    node = place_of(t, array)
     if node is None:
-        refuse("PyTorch shares no memory with such an array")
+        refuse_array(t, array)
     wanted = dict(kwargs)
     grad = wanted.pop("requires_grad", False)
     made = t.recorder.call(torch.Tensor.to, (node.value,), {**wanted, "copy": True})
     return t.recorder.call(torch.Tensor.requires_grad_, (made,), {}) if grad else made
+
+
+def attribute(t: Tracer, array: Any, *names: str) -> Source:
+    """Where an attribute of an array is, or an attribute of that."""
+    place = t.tree.node_of(array)
+    assert place is not None
+    source = place.source
+    for name in names:
+        source = Source(Step.ATTR, name, source)
+    return source
+
+
+def refuse_array(t: Tracer, array: Any) -> NoReturn:
+    """Break at an array of which PyTorch makes no tensor: others of its dtype and strides break here too."""
+    values: list[tuple[Source, Any]] = [(attribute(t, array, "dtype", "str"), array.dtype.str)]
+    if any(step < 0 for step in array.strides):
+        values.append((attribute(t, array, "strides"), array.strides))
+    refuse("PyTorch makes no tensor of such an array", *values)
 
 
 def tensor_from(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
@@ -100,9 +121,13 @@ def tensor_from(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) ->
     return t.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
 
 
-def refuse(why: str) -> NoReturn:
-    """Break at what makes a tensor of an array."""
-    graph_break("BZ1013", f"an array of numpy's goes into a graph: {why}", "make it a tensor outside")
+def refuse(why: str, *values: tuple[Source, Any]) -> NoReturn:
+    """Break at what makes a tensor of an array, where these values are what they are."""
+    signal = BreakSignal(
+        "BZ1013", f"an array of numpy's goes into a graph: {why}", ("make it a tensor outside",)
+    )
+    signal.guards = tuple([Guard(source, Check.EQUAL, value) for source, value in values])
+    raise signal
 
 
 def field(t: Tracer, array: Any, name: str) -> Any:

@@ -163,6 +163,8 @@ def guards(t: Tracer) -> list[Guard]:
     for node in t.tree.order:
         if node not in seen:
             emit(t, node, found, seen)
+    if t.break_at is not None:
+        found += t.break_at.guards
     sources = [n.source for n in t.tree.inputs]
     if len(sources) > 1:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))

@@ -14,6 +14,7 @@ import torch
 
 import braze
 from braze.graph.holders import owns_all
+from braze.support import trace
 from braze.support.errors import CaptureError, UserError
 from braze.support.log import forget_warnings
 
@@ -190,6 +191,41 @@ def test_what_numpy_computes_breaks_the_graph(fn: Any, code: str) -> None:
 def test_of_what_pytorch_refuses_no_input_is_made(array: Any) -> None:
     with pytest.raises(CaptureError, match="BZ1013"):
         braze.compile(lambda a: torch.from_numpy(a), fullgraph=True)(array)
+
+
+def test_a_recompile_says_what_array_it_met() -> None:
+    f = braze.compile(lambda a: torch.from_numpy(a) + 1, backend="eager")
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    texts = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for array in (np.ones(3), np.ones(3, np.int8), frozen):
+            with trace.collect() as events:
+                f(array)
+            texts += [miss.text for kind, event in events if kind == "recompile" for miss in event.misses[:1]]
+    assert "torch.from_numpy(a) is float64[3]" in texts[0] and "now int8[3]" in texts[0]
+    assert "now an array that may not be written" in texts[1]
+
+
+def test_an_array_that_is_refused_does_not_stand_in_the_way_of_others() -> None:
+    f = Counted(lambda a: torch.from_numpy(a) + 1)
+    g = Counted(lambda a: torch.tensor(a) + 1)
+    frozen = np.ones(3, np.int16)
+    frozen.flags.writeable = False
+    for array in (np.ones(3)[::-1], np.ones(3, ">f4"), np.array([None])):
+        for fn in (f, g):
+            with pytest.raises((TypeError, ValueError)):
+                fn(array)
+    assert g(frozen).tolist() == [2, 2, 2]
+    f.graphs.clear()
+    g.graphs.clear()
+    for dtype in (np.float32, np.float64, np.int16, np.float32):
+        with trace.collect() as events:
+            f(np.ones(3, dtype))
+            g(np.ones(3, dtype))
+        assert not [event for kind, event in events if kind == "break"]
+    assert (len(f.graphs), len(g.graphs)) == (3, 3)
 
 
 def test_many_threads_with_arrays_of_their_own() -> None:
