@@ -50,8 +50,6 @@ def place_of(t: Tracer, array: Any) -> Node | None:
     """The place of the tensor over an array's memory; None where PyTorch makes none."""
     above = t.tree.node_of(array)
     assert above is not None
-    if t.knew_inference:
-        refuse("it would be made before inference mode is entered or left")
     node = above.child(Step.TENSOR_OF, "writable" if array.flags.writeable else "read-only")
     if node.real is MISSING:
         try:
@@ -63,11 +61,19 @@ def place_of(t: Tracer, array: Any) -> Node | None:
     return node
 
 
-def shared(t: Tracer, array: Any) -> Any:
-    """``torch.from_numpy(array)``."""
+def usable(t: Tracer, array: Any) -> Node:
+    """The place of the tensor over an array's memory, for a program that wants the tensor itself."""
+    if t.knew_inference:
+        refuse("it would be made before inference mode is entered or left")
     node = place_of(t, array)
     if node is None:
         refuse_array(t, array)
+    return node
+
+
+def shared(t: Tracer, array: Any) -> Any:
+    """``torch.from_numpy(array)``."""
+    node = usable(t, array)
     if node not in t.arrays:
         t.arrays.add(node)
         return node.value
@@ -79,9 +85,7 @@ def copied(t: Tracer, array: Any, kwargs: dict[str, Any]) -> Any:
     if not array.flags.writeable:
         flag = attribute(t, array, "flags", "writeable")
         refuse("PyTorch would warn of sharing the memory of one that may not be written", (flag, False))
-    node = place_of(t, array)
-    if node is None:
-        refuse_array(t, array)
+    node = usable(t, array)
     wanted = dict(kwargs)
     grad = wanted.pop("requires_grad", False)
     made = t.recorder.call(torch.Tensor.to, (node.value,), {**wanted, "copy": True})
@@ -108,6 +112,8 @@ def refuse_array(t: Tracer, array: Any) -> NoReturn:
 
 def tensor_from(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor``, ``as_tensor`` and ``asarray`` of an array from outside."""
+    if kwargs.get("copy") is False and len(kwargs) > 1:
+        refuse("it may not be copied, and PyTorch says whether it must be")
     kwargs = {k: v for k, v in kwargs.items() if v is not None and v is not False}
     copies = kwargs.pop("copy", False) or function is torch.tensor
     allowed = {"dtype", "device", "requires_grad"} if copies else {"dtype", "device"}
@@ -142,9 +148,8 @@ def field(t: Tracer, array: Any, name: str) -> Any:
     if array.dtype.metadata is not None:
         return MISSING
     assert node.parent is not None
-    dtype = node.parent.child(
-        Step.ATTR, "dtype"
-    )  # by what it says: unpickled arrays have dtypes of their own
+    # by what it says: unpickled arrays have dtypes of their own
+    dtype = node.parent.child(Step.ATTR, "dtype")
     t.read(dtype, Step.ATTR, "char", array.dtype.char)
     return array.dtype
 

@@ -84,6 +84,12 @@ def arguments_that_no_maker_takes(a):
         return y, torch.asarray(a, copy=False), torch.asarray(a, requires_grad=True)
 
 
+@case((A,), (A.astype(np.float64),))
+def a_copy_that_is_forbidden(a):
+    y = torch.from_numpy(a) + 1
+    return y, torch.asarray(a, dtype=torch.float64, copy=False)
+
+
 @whole((np.ones(3, np.float32),))
 def a_copy_with_a_gradient(a):
     y = torch.tensor(a, requires_grad=True)
@@ -581,7 +587,7 @@ def inside_inference_mode(c):
         x = torch.from_numpy(a) + 1
         with torch.inference_mode():
             y = torch.from_numpy(a)
-            z = y * 2
+            z = y * a.shape[1]
         return x, y.is_inference(), z.is_inference()
 
     yield f(A)
