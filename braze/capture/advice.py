@@ -9,11 +9,16 @@ import torch
 from braze.capture.guard_text import spec_of_value
 from braze.capture.records import Check, Guard, Source, Step
 from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.native.walk import Missing
 
 
 def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
     """What the user may do so that this guard no longer fails; ``name`` is the guarded thing as the user writes it."""
     match guard.check:
+        case Check.TENSOR if isinstance(value, Missing) and is_over_array(guard.source):
+            return (
+                "arrays that may be written have a variant, those that may not another: array.copy() may",
+            )
         case Check.TENSOR:
             return _tensor_advice(guard.expected, value, name)
         case Check.RANGE:
@@ -69,6 +74,11 @@ def _tensor_advice(spec: TensorSpec, value: Any, name: str) -> tuple[str, ...]:
     if now.strides != spec.strides:
         return (f"pass {name} with one layout: {name}.contiguous()",)
     return (f"pass {name} as the same kind of tensor each time",)
+
+
+def is_over_array(source: Source | None) -> bool:
+    """Whether a tensor is made of an array of numpy's."""
+    return source is not None and source.step is Step.TENSOR_OF
 
 
 def is_attribute(source: Source | None) -> bool:

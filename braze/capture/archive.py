@@ -21,7 +21,7 @@ from braze.capture.guards import build_table
 from braze.capture.named import name_of, object_at
 from braze.capture.records import Capture
 
-FORMAT = 1
+FORMAT = 2
 #: what reading bytes that nobody wrote so may raise
 DAMAGE = (
     ValueError,
@@ -46,6 +46,7 @@ FIELDS = (
     "inputs",
     "draws",
     "contents",
+    "apart",
 )
 
 

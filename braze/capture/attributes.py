@@ -242,8 +242,15 @@ def c_field(t: Tracer, found: Any, obj: Any, cls: type, name: str) -> Any:
         if value is MISSING:
             raise AttributeError(name)
         return value
+    fields = FIELDS.get(cls)
+    if fields is not None and (known := fields(t, obj, name)) is not MISSING:
+        return known
     real = found.__get__(node.real, cls)
     return t.read(node, Step.ATTR, name, real)
+
+
+#: classes of C -> (t, object from outside, name) -> what is known of the field without reading it there, or MISSING
+FIELDS: dict[type, Any] = {}
 
 
 def bind_class_value(

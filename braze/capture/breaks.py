@@ -20,6 +20,8 @@ class BreakSignal(BaseException):
         self.position: Any = None
         #: the user's lines that led here, outermost first, where the trace may stop elsewhere
         self.trail: tuple[Origin, ...] = ()
+        #: guards of what broke the graph: calls of which they do not hold may be captured farther
+        self.guards: tuple[Any, ...] = ()
 
 
 class Retry(BaseException):

@@ -250,6 +250,8 @@ def call_bound(
             return found
     if args and isinstance(owner, HASHED):
         args = (as_key(args[0]), *args[1:])
+    if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.identities:
+        return fn(*args)  # whatever it is, nothing looks at it
     if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
         refuse_opaque(t, (owner,))
         t.fill(owner)

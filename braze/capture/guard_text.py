@@ -79,6 +79,8 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return f"{above}[{key!r}]"
         case Step.TYPE:
             return f"type({above})"
+        case Step.TENSOR_OF:
+            return f"torch.from_numpy({above})"
         case Step.KEY:
             return f"list({above})[{key}]"
         case Step.CONSTANT:

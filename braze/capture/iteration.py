@@ -26,6 +26,8 @@ QUIET = frozenset(
 )  # fmt: skip
 
 
+#: whose own C code does not look into what they hold to go along them, or to count it
+SEQUENCES = (list, tuple)
 #: what tells its truth without Python code of a class; a symbolic value adds a guard by itself
 PLAIN_TRUTH = frozenset({int, str, float, list, tuple, torch.SymInt, torch.SymBool, torch.SymFloat})
 
@@ -49,7 +51,8 @@ def iterate(t: Tracer, value: Any) -> Any:
     ):
         return iter_by_index(t, value)
     t.fill(value)
-    refuse_opaque(t, (value,))
+    if type(value) not in SEQUENCES:
+        refuse_opaque(t, (value,))
     return iter(value)
 
 
@@ -134,6 +137,14 @@ def length(t: Tracer, value: Any) -> int:
     method = python_method(value, "__len__")
     if method is not MISSING:
         return t.call(method, (value,), None)
+    known = LENGTHS.get(type(value))
+    if known is not None and (found := known(t, value)) is not MISSING:
+        return found
     t.fill(value)
-    refuse_opaque(t, (value,))
+    if type(value) not in SEQUENCES:
+        refuse_opaque(t, (value,))
     return len(value)
+
+
+#: classes of C -> (t, object) -> its length where that is known without a look inside, or MISSING
+LENGTHS: dict[type, Any] = {}

@@ -10,6 +10,7 @@ import torch
 
 from braze.capture.guard_text import source_text
 from braze.capture.marks import Mark, Named, any_marks, marks_of
+from braze.capture.records import Step
 from braze.capture.sources import Node
 from braze.graph import torch_compat
 from braze.support.errors import UserError
@@ -38,7 +39,8 @@ class Marked:
     def fake(self, node: Node, real: torch.Tensor, dims: set[int]) -> torch.Tensor:
         """A fake with the sizes that were spoken of as symbols, besides those at ``dims``."""
         marks = marks_of(real) if real.__dict__ else {}
-        found = self.named.get(id(real))
+        over = node.parent if node.step is Step.TENSOR_OF else None
+        found = self.named.get(id(real if over is None else over.real))
         if found is not None:
             marks = {**marks, **found[1]}
         dims = dims - {d for d, mark in marks.items() if mark.kind == "static"}

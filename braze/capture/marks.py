@@ -110,7 +110,13 @@ def any_marks(values: Sequence[Any]) -> bool:
 # -- shapes=
 
 
-Named = Mapping[int, tuple[torch.Tensor, dict[int, Mark]]]
+#: id -> (tensor, or array of numpy's; what was asked of its dimensions)
+Named = Mapping[int, tuple[Any, dict[int, Mark]]]
+
+
+def is_array(value: Any) -> bool:
+    """Whether this is an array of numpy's, which is not imported for that."""
+    return (type(value).__module__, type(value).__name__) == ("numpy", "ndarray")
 
 
 def named_shapes(
@@ -118,22 +124,22 @@ def named_shapes(
 ) -> Named:
     """id of tensor -> (tensor, marks) for a call; :class:`UserError` where the call breaks a rule."""
     given = _bound(function, args, kwargs)
-    found: dict[int, tuple[torch.Tensor, dict[int, Mark]]] = {}
+    found: dict[int, tuple[Any, dict[int, Mark]]] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for rules in shapes:
         value = given.get(rules.argument)
         if value is None:
             continue
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) and not is_array(value):
             raise UserError(
                 "BZ0021", f"shapes= names {rules.argument}, which is a {type(value).__name__}, not a tensor"
             )
-        if value.dim() != len(rules.dims) and not (rules.open_ended and value.dim() > len(rules.dims)):
+        if value.ndim != len(rules.dims) and not (rules.open_ended and value.ndim > len(rules.dims)):
             raise UserError(
                 "BZ0021",
-                f"{rules.argument} has {value.dim()} dimensions; shapes= gives {len(rules.dims)}",
+                f"{rules.argument} has {value.ndim} dimensions; shapes= gives {len(rules.dims)}",
                 hints=["end the tuple with ... to leave further sizes as given"]
-                if value.dim() > len(rules.dims)
+                if value.ndim > len(rules.dims)
                 else (),
             )
         marks = found.setdefault(id(value), (value, {}))[1]

@@ -1,6 +1,7 @@
 """Numpy while tracing: computed for real where everything is known, as ``np.prod(x.shape)``; else the graph ends.
 
-An array made in the trace is an object of the trace. One from outside, or one made of a tensor's data, is a break.
+An array made in the trace is an object of the trace. Of one from outside (arrays.py) the metadata are known, and tensors
+are made of it; computing with it, or with one made of a tensor's data, is a break.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from braze import native
-from braze.capture import calls, operations
+from braze.capture import arrays, calls, operations
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.rules import rule
 from braze.capture.values import MISSING, is_constant, words
@@ -90,6 +91,11 @@ def called(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     owner = getattr(fn, "__self__", None)
     if type(fn) in (types.MethodDescriptorType, types.WrapperDescriptorType) and args:
         owner = args[0]
+    answer = arrays.answer(t, fn, args, kwargs)
+    if answer is not MISSING:
+        return answer
+    if type(owner) is np.ndarray and arrays.is_outside(t, owner):
+        arrays.refuse_method(fn.__name__)
     if is_numpy(fn) or (isinstance(owner, NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t, owner)):
         return call(t, fn, args, kwargs)
     return MISSING
@@ -123,6 +129,8 @@ TEMPORARY = 5
 @rule(torch.from_numpy)
 def from_numpy(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """A tensor that shares its memory with an array: with one that nothing else holds, a literal."""
+    if arrays.is_outside(t, args[0]) and not kwargs and len(args) == 1:
+        return arrays.shared(t, args[0])
     if type(args[0]) is not np.ndarray or args[0].base is not None or not is_temporary(t, args):
         graph_break("BZ1014", "a tensor shares its memory with an array of numpy's", "use torch.tensor")
     return literal(t, torch.tensor, args[0], {})
@@ -146,6 +154,8 @@ def maker(function: Any) -> None:
     """``torch.tensor`` and its like: numbers of numpy's bring their dtype."""
 
     def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if len(args) == 1 and arrays.is_outside(t, args[0]):
+            return arrays.tensor_from(t, function, args[0], kwargs)
         if args and type(args[0]) is np.ndarray:
             if function is torch.tensor:
                 return literal(t, function, args[0], kwargs)

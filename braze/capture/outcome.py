@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from braze.capture import assumed, chance
+from braze.capture import arrays, assumed, chance
 from braze.capture.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
@@ -114,6 +114,7 @@ def finish(
         contents=tuple((place.source, held) for place, held in t.contents.items()),
         draws=tuple(what for what, _, _ in t.draws),
         drawn=tuple(index for index, _ in drawn),
+        apart=arrays.apart(module, inputs) if module is not None else (),
     )
 
 
@@ -162,6 +163,8 @@ def guards(t: Tracer) -> list[Guard]:
     for node in t.tree.order:
         if node not in seen:
             emit(t, node, found, seen)
+    if t.break_at is not None:
+        found += t.break_at.guards
     sources = [n.source for n in t.tree.inputs]
     if len(sources) > 1:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))

@@ -16,6 +16,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from braze.capture.records import (
     Build,
     Capture,
@@ -125,6 +127,8 @@ class SourceText:
                 return f"{parent}.__closure__[{key}].cell_contents"
             case Step.FUNC:
                 return f"{parent}.__{key}__"
+            case Step.TENSOR_OF:
+                return f"{name(torch.from_numpy)}({parent})"
         raise InternalError("BZ9010", f"residual code cannot read a source of step {step}")
 
 

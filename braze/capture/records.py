@@ -33,6 +33,7 @@ class Step(enum.Enum):
     CLOSURE = "closure"  # key: index; contents of a function parent's cell
     FUNC = "func"  # parent.__func__ (key "func") or parent.__self__ (key "self") of a bound method
     CONSTANT = "constant"  # key: an object known by identity (a module such as torch, a class) (root)
+    TENSOR_OF = "tensor_of"  # key: "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
 
 
 class IdentityKey:
@@ -300,3 +301,6 @@ class Capture:
     drawn: tuple[
         int, ...
     ] = ()  # which of them are inputs of the graph, after ``inputs``, as tensors of no dimensions
+    apart: tuple[
+        int, ...
+    ] = ()  # inputs over arrays' memory, which shares nothing with other inputs: else nothing here is true

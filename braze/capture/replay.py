@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -206,3 +206,24 @@ def set_contents(container: Any, new: Any) -> None:
             base.__setitem__(container, key, value)
     else:
         (base.extend if base is collections.deque else base.update)(container, new)
+
+
+def share_memory(inputs: Sequence[Any], some: Sequence[int], tensors: Sequence[int], name: str) -> bool:
+    """Whether one of some inputs, over arrays' memory, may hold elements of another input; says so once."""
+    places = [(i, *reach(inputs[i])) for i in tensors if inputs[i].device.type == "cpu" and inputs[i].numel()]
+    chosen = [place for place in places if place[0] in some]
+    if not any(a[1] < b[2] and b[1] < a[2] for a in chosen for b in places if a[0] != b[0]):
+        return False
+    warn_once(
+        ("BZ2017", name),
+        f"BZ2017: a call of {name} runs as it is, uncompiled: an array of numpy's shares memory with another input "
+        "of a graph that writes",
+    )
+    return True
+
+
+def reach(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the one behind its last."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (last + 1) * tensor.element_size()

@@ -51,8 +51,10 @@ from braze.capture.replay import (
     set_attribute,
     set_contents,
     set_item,
+    share_memory,
 )
 from braze.capture.resume import Resumed
+from braze.graph.specs import TensorSpec
 from braze.support import trace
 from braze.support.errors import InternalError
 from braze.support.log import logger
@@ -162,7 +164,16 @@ class _Writer:
 
     def write(self, doubted: Callable[[], None] | None) -> list[str]:
         """Draws of random numbers, graph, then all reads and builds, then writes, then the end: return, or break."""
-        return [*self._contents(doubted), *self._draws(), *self._after_draws()]
+        return [*self._apart(), *self._contents(doubted), *self._draws(), *self._after_draws()]
+
+    def _apart(self) -> list[str]:
+        """Run the function as it is where an array shares memory with another input of a graph that writes."""
+        if not self.capture.apart:
+            return []
+        tensors = tuple(i for i, spec in enumerate(self.capture.specs) if isinstance(spec, TensorSpec))
+        arguments = f"inputs, {self.capture.apart!r}, {tensors!r}, {self.capture.name!r}"
+        check = f"{self.names.name_of(share_memory)}({arguments})"
+        return [f"if {check}:", f"    {self._run_as_it_is()}"]
 
     def _contents(self, doubted: Callable[[], None] | None) -> list[str]:
         """Run the function as it is where a tensor holds other numbers than those that the trace has read."""

@@ -13,12 +13,13 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from braze.capture import calls, chance, identities, known, markers, operations, overloads, unbacked
 from braze.capture.attributes import generic_attr, load_attr
 from braze.capture.breaks import HINT_MOVE, graph_break
-from braze.capture.iteration import advance, iterate, length
+from braze.capture.iteration import SEQUENCES, advance, iterate, length
 from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
 from braze.capture.values import MISSING, Identity, lookup_in_mro
 
@@ -208,6 +209,8 @@ def over_elements(cls: Any) -> None:
     def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         if args:
             args = (own_iterable(t, args[0]), *args[1:])
+            if cls in HANDING_ON:
+                args = (along(args[0]), *args[1:])
         return calls.call_c(t, cls, args, kwargs)
 
     rule(cls)(run)
@@ -217,7 +220,8 @@ def over_all(cls: Any) -> None:
     """``zip`` and ``map``: each argument is iterated, but for a function in front."""
 
     def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-        return calls.call_c(t, cls, tuple(own_iterable(t, a) for a in args), kwargs)
+        given = tuple(own_iterable(t, a) for a in args)
+        return calls.call_c(t, cls, tuple(map(along, given)) if cls is zip else given, kwargs)
 
     rule(cls)(run)
 
@@ -235,6 +239,15 @@ def own_iterable(t: Tracer, value: Any) -> Any:
     return value
 
 
+def along(value: Any) -> Any:
+    """An iterator over a list or tuple with arrays from outside, for C code that does nothing but hand them on."""
+    if type(value) in SEQUENCES and any(type(v) is np.ndarray for v in value):
+        return iter(value)
+    return value
+
+
+#: classes that do not look at the elements that they get
+HANDING_ON = (list, tuple, enumerate)
 for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted):
     over_elements(_cls)
 
@@ -244,6 +257,8 @@ def reversed_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     method = operations.python_method(args[0], "__reversed__") if len(args) == 1 else MISSING
     if method is not MISSING:
         return t.call(method, args, None, tail)
+    if len(args) == 1 and not kwargs and along(args[0]) is not args[0]:
+        return reversed(args[0])
     return calls.call_c(t, reversed, args, kwargs)
 
 

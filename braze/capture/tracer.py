@@ -139,6 +139,8 @@ class Tracer:
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
         self.draws: list[tuple[Draw, Any, Any]] = []
+        #: places of tensors over arrays' memory that the program has got
+        self.arrays: set[Node] = set()
         #: lru_cache'd functions called in this trace: results by arguments
         self.caches: dict[Any, Any] = {}
         #: metadata of the graph's inputs, by identity of the fake
@@ -236,7 +238,7 @@ class Tracer:
         """Whether a tensor was found through a module, or is a parameter: the same object at each call."""
         if isinstance(node.real, torch.nn.Parameter):
             return True
-        at = node.parent
+        at = node.parent if node.step is not Step.TENSOR_OF else None  # made at each call
         while at is not None:
             if isinstance(at.real, torch.nn.Module):
                 return True

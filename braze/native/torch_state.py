@@ -83,6 +83,15 @@ def no_modes() -> Iterator[None]:
         yield
 
 
+def tensor_of(array: Any, writable: bool) -> Any:
+    """A tensor over the memory of an array of numpy's, which may be written or may not; TypeError for anything else."""
+    if (type(array).__module__, type(array).__name__) != ("numpy", "ndarray"):
+        raise TypeError("not an array of numpy's")
+    if array.flags.writeable is not writable:
+        raise ValueError("the array is the other way writable")
+    return torch().from_numpy(array)
+
+
 def samples() -> list[Any]:
     """Tensors that differ in all that guards ask for, to try readings on."""
     t = torch()

@@ -43,6 +43,7 @@ STEPS = frozenset(
         "closure",
         "func",
         "constant",
+        "tensor_of",
     }
 )
 #: steps without a parent
@@ -61,6 +62,7 @@ KEY_TYPES: dict[str, type] = {
     "kwdefaults": str,
     "closure": int,
     "func": str,
+    "tensor_of": str,
 }
 OBJECT_CHECKS = frozenset(
     {
@@ -201,6 +203,8 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return type(parent)
         case "class_attr":
             return class_attribute(parent, key)
+        case "tensor_of":
+            return torch_state.tensor_of(parent, key == "writable")
         case _:
             return of_function(step, key, parent)
 

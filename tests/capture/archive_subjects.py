@@ -92,6 +92,13 @@ def draws(x: torch.Tensor) -> Any:
     return x + 1, number, random.randint(0, 9)
 
 
+def arrays(x: torch.Tensor, a: Any, rows: list[Any]) -> Any:
+    """Arrays of numpy as inputs, one of them written."""
+    y = torch.from_numpy(a)
+    y.mul_(2)
+    return x + y.sum() * a.shape[0] + torch.tensor(rows[0]), y
+
+
 class Net(torch.nn.Module):
     """Parameters, a buffer that is written, a counter."""
 

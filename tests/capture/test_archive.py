@@ -222,6 +222,7 @@ CASES: list[tuple[Any, tuple[Any, ...]]] = [
     (subjects.transposed_in_place, (X4,)),
     (subjects.splits, (X4,)),
     (subjects.draws, (X4,)),
+    (subjects.arrays, (X4, np.arange(3.0), [np.ones(4, np.float32)])),
     (subjects.Net.forward, (subjects.Net(), X4)),
 ]
 
@@ -367,6 +368,18 @@ def test_writes_are_replayed(kept: Kept) -> None:
         assert box == {"n": 4, "seen": 5}
         assert subjects.LOG == [4]
         assert torch.equal(x, X4 + 1) and torch.equal(result, (X4 + 1) * 2)
+
+
+def test_arrays_that_overlap_are_told_apart_from_those_that_do_not(kept: Kept) -> None:
+    counts = []
+    for _ in range(2):
+        base = np.arange(6, dtype=np.float32)
+        (result, y), counted = kept.run(subjects.arrays, X4, base[:4], [base[2:6]])
+        expected = np.array([0, 2, 4, 6, 4, 5], np.float32)
+        assert np.array_equal(base, expected) and y.tolist() == expected[:4].tolist()
+        assert torch.equal(result, X4 + 12.0 * 4 + torch.tensor(expected[2:]))
+        counts.append(counted)
+    assert counts == [{"captures": 1}, {"captures_loaded": 1}]
 
 
 def test_numbers_are_drawn_anew(kept: Kept) -> None:

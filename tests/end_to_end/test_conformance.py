@@ -11,6 +11,7 @@ import pytest
 import braze
 from braze.support.errors import CaptureError
 from tests.end_to_end import (  # noqa: F401
+    corpus_arrays,
     corpus_attributes,
     corpus_breaks,
     corpus_chance,

@@ -1,5 +1,9 @@
 """Guards on tensors and on PyTorch's state: native readings agree with Python's."""
 
+import gc
+import weakref
+
+import numpy as np
 import pytest
 import torch
 
@@ -236,3 +240,91 @@ def test_walks_do_not_keep_tensors():
     for _ in range(100):
         program.match(function, (tensor,))
     assert sys.getrefcount(tensor) == before
+
+
+# -- tensors over arrays of numpy
+
+
+def tensor_of(value, key="writable", inputs=(1,)):
+    """What each implementation reads as the tensor over an array; they must agree."""
+    nodes = [(-1, "local", 0), (0, "tensor_of", key)]
+    found = [kind(nodes, [], inputs).match(function, (value,)) for kind in PROGRAMS]
+    told = [kind(nodes, [], inputs).explain(function, (value,)) for kind in PROGRAMS]
+    assert len({row is None for row in found}) == 1
+    assert [row is None for row in told] == [row is not None for row in found]
+    return found[0]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint16", "float16", "float64", "complex64"])
+def test_a_tensor_over_an_array_is_read(dtype):
+    array = np.zeros((2, 3), dtype).T
+    (made,) = tensor_of(array)
+    assert torch_state.metadata(made) == torch_state.metadata(torch.from_numpy(array))
+    assert made.data_ptr() == array.ctypes.data
+    made.fill_(1)
+    assert array.all()
+
+
+def test_the_tensor_holds_the_array():
+    array = np.full(1000, 3.0)
+    watched = weakref.ref(array)
+    (made,) = tensor_of(array)
+    del array
+    assert watched() is not None and made.sum() == 3000
+    del made
+    assert watched() is None
+
+
+def test_arrays_that_may_not_be_written_are_others():
+    array = np.zeros(3)
+    assert tensor_of(array, "read-only") is None
+    array.flags.writeable = False
+    assert tensor_of(array) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        None,
+        [1.0],
+        torch.ones(2),
+        np.float64(2),
+        np.ndarray,
+        np.zeros(3)[::-1],
+        np.zeros(3, ">f4"),
+        np.array([None]),
+        np.zeros(2, "f4,i4"),
+        np.ma.masked_array([1.0]),
+        np.zeros(3).view(np.recarray),
+    ],
+    ids=repr,
+)
+def test_nothing_else_is_made_a_tensor(value):
+    assert tensor_of(value) is None
+
+
+def test_a_tensor_over_an_array_is_checked_and_binds_symbols():
+    nodes = [(-1, "local", 0), (0, "tensor_of", "writable")]
+    like = torch.zeros(3, 4)
+    checks = [(1, "tensor", plain(like, sizes=(("sym", 0), 4), strides=(4, 1)))]
+    for kind in PROGRAMS:
+        program = kind(nodes, checks, [1], 1)
+        for n in (3, 5, 3, 3, 3, 3, 7):  # the C walk remembers what held
+            assert program.match(function, (np.zeros((n, 4), np.float32),)) is not None
+            assert program.match(function, (np.zeros((n, 4)),)) is None
+            assert program.match(function, (np.zeros((n, 5), np.float32),)) is None
+            assert program.match(function, (torch.zeros(n, 4),)) is None
+
+
+def test_the_collector_goes_on():
+    before = gc.isenabled()
+    tensor_of(np.zeros(3))
+    assert gc.isenabled() is before
+    gc.disable()
+    try:
+        tensor_of(np.zeros(3))
+        assert not gc.isenabled()
+    finally:
+        if before:
+            gc.enable()

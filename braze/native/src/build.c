@@ -4,6 +4,7 @@
 static const char *const step_names[STEP_COUNT] = {
     "local", "global", "cell", "globals_of", "attr", "dict", "item", "key",
     "type", "class_attr", "defaults", "kwdefaults", "closure", "func", "constant",
+    "tensor_of",
 };
 static const char *const check_names[CHECK_STATE] = {
     "type", "is", "equal", "length", "keys", "has_key", "absent", "tensor", "int", "alias", "distinct", "range",
@@ -68,7 +69,10 @@ build_node(Node *node, PyObject *row)
     node->step = index_of(PyTuple_GET_ITEM(row, 1), step_names, STEP_COUNT);
     node->key = PyTuple_GET_ITEM(row, 2);
     node->index = -1;
-    if (node->step == STEP_FUNC) {
+    if (node->step == STEP_TENSOR_OF) {
+        node->index = PyUnicode_CompareWithASCIIString(node->key, "writable") == 0;
+    }
+    else if (node->step == STEP_FUNC) {
         node->index = PyUnicode_CompareWithASCIIString(node->key, "func") == 0 ? 0 : 1;
     }
     else if (PyLong_CheckExact(node->key) && as_index(node->key, &node->index) < 0) {

@@ -20,6 +20,7 @@ enum {
     STEP_CLOSURE,
     STEP_FUNC,
     STEP_CONSTANT,
+    STEP_TENSOR_OF,
     STEP_COUNT
 };
 

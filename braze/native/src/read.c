@@ -168,6 +168,32 @@ read_of_function(PyObject *parent, const Node *node)
     }
 }
 
+/* A tensor over the memory of an array of numpy's, as torch.from_numpy makes it; of one that may be written, or of one
+ * that may not. All that is called is written in C, and the collector, which may run finalizers, waits. */
+static PyObject *
+read_tensor_of(Walk *walk, PyObject *array, bool writable)
+{
+    static PyObject *make = NULL;
+    if (strcmp(Py_TYPE(array)->tp_name, "numpy.ndarray") != 0 || (Py_TYPE(array)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+        return NULL;
+    }
+    if (make == NULL) {
+        PyObject *torch = PyImport_ImportModule("torch");
+        make = torch != NULL ? PyObject_GetAttrString(torch, "from_numpy") : NULL;
+        Py_XDECREF(torch);
+    }
+    int collecting = PyGC_Disable();
+    PyObject *flags = make != NULL ? PyObject_GetAttrString(array, "flags") : NULL;
+    PyObject *answer = flags != NULL ? PyObject_GetAttrString(flags, "writeable") : NULL;
+    PyObject *tensor = answer == (writable ? Py_True : Py_False) ? PyObject_CallOneArg(make, array) : NULL;
+    Py_XDECREF(answer);
+    Py_XDECREF(flags);
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return keep(walk, tensor);
+}
+
 PyObject *
 node_read(Walk *walk, int index, bool *cacheable)
 {
@@ -196,6 +222,8 @@ node_read(Walk *walk, int index, bool *cacheable)
         return read_key(walk, parent, node->index);
     case STEP_TYPE:
         return (PyObject *)Py_TYPE(parent);
+    case STEP_TENSOR_OF:
+        return read_tensor_of(walk, parent, node->index == 1);
     case STEP_CLASS_ATTR:
         *cacheable = true;
         return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, node->key) : NULL;
