@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from braze.capture import hooks
 from braze.capture.building import RecipeTable
 from braze.capture.records import Build, Constant, Effect, EffectKind, FromSource
 from braze.capture.shadows import DictShadow, keys_of
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
     """All effects; state of PyTorch last."""
-    effects: list[Effect] = []
+    effects: list[Effect] = hooks.effects(t, table)
     for shadow in t.shadows:
         if isinstance(shadow, DictShadow):
             effects += items_written(table, shadow)
@@ -71,7 +72,7 @@ def tensor_fields(t: Tracer, table: RecipeTable) -> list[Effect]:
 
 def written(t: Tracer) -> list[Any]:
     """What the program has written outside by now, to be compared with a later answer."""
-    found: list[Any] = [len(t.replays), len(t.draws)]
+    found: list[Any] = [len(t.replays), len(t.draws), [h.removed for h in t.hooks.values()]]
     for shadow in (*t.shadows, *t.instance_dicts):
         if isinstance(shadow, DictShadow):
             new, gone = shadow.changed_keys()

@@ -211,6 +211,7 @@ class EffectKind(enum.Enum):
     SET_GLOBAL = "set_global"  # (function whose globals, name, value)
     SET_CELL = "set_cell"  # (cell, value)
     CALL = "call"  # (callable, args...): e.g. torch._C._set_grad_enabled(value) that outlives the frame
+    MADE = "made"  # (value): it is made, also where nobody takes it: a hook's handle
 
 
 @record

@@ -297,6 +297,8 @@ class _Writer:
                 return f"{args[0]}.__globals__[{effect.name!r}] = {args[1]}"
             case EffectKind.SET_CELL:
                 return f"{args[0]}.cell_contents = {args[1]}"
+            case EffectKind.MADE:
+                return "pass"
             case EffectKind.CALL:
                 return f"{args[0]}({', '.join(args[1:])})"
 

@@ -16,6 +16,8 @@ from braze.capture import (
     crossing,
     functions,
     generators,
+    hook_rules,
+    hooks,
     iteration,
     library,
     numpy_rules,
@@ -75,6 +77,7 @@ RULES = (
     numpy_rules.called,
     torch_objects.apply,
     class_bodies.build_class,
+    hook_rules.remove,
 )
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
@@ -137,6 +140,8 @@ class Tracer:
         self.tracebacks: dict[int, tuple[types.TracebackType, Origin, types.TracebackType | None]] = {}
         #: calls to replay after the graph: (callable, args, kwargs)
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        #: hooks put on tensors, by identity of what stands for their handles, in order
+        self.hooks: dict[int, hooks.Hooked] = {}
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
         self.draws: list[tuple[Draw, Any, Any]] = []
         #: lru_cache'd functions called in this trace: results by arguments

@@ -23,6 +23,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_globals,
     corpus_grammar,
     corpus_granted,
+    corpus_hooks,
     corpus_identity,
     corpus_known,
     corpus_language,

@@ -1,0 +1,78 @@
+"""Hooks that the program puts on tensors: they are put there when the graph has run, in the order of the program.
+
+A tensor from outside gets its hook as it would in eager: its gradient comes out of the compiled backward, and autograd hands
+it to the hook. A tensor that the graph makes may get one where nothing else of the graph reads it: then all of its gradient
+comes from those to whom it is returned. Elsewhere the gradient exists inside the compiled backward only, and the graph ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.breaks import BreakSignal, Unrebuildable
+from braze.capture.records import Build, Constant, Effect, EffectKind
+
+if TYPE_CHECKING:
+    from braze.capture.building import RecipeTable
+    from braze.capture.tracer import Tracer
+
+HINT = "put the hook on a tensor that comes into the function, or use torch.autograd.Function"
+#: the methods of a tensor that take a hook and give a handle
+REGISTER: tuple[Any, ...] = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+
+
+class Hooked:
+    """One hook. ``version``: how often its tensor had been written when it came."""
+
+    __slots__ = ("handle", "hook", "register", "removed", "tensor", "version")
+
+    def __init__(self, register: Any, tensor: Any, hook: Any, handle: Any) -> None:
+        self.register = register
+        self.tensor = tensor
+        self.hook = hook
+        self.handle = handle
+        self.version = tensor._version
+        self.removed = False
+
+
+def effects(t: Tracer, table: RecipeTable) -> list[Effect]:
+    """The hooks that stay."""
+    found = []
+    for hooked in t.hooks.values():
+        if hooked.removed:
+            continue
+        check(t, hooked)
+        found.append(Effect(EffectKind.MADE, (table.id_of(hooked.handle),)))
+    return found
+
+
+def recipe(table: RecipeTable, handle: Any) -> Build | None:
+    """How residual code gets a handle: it puts the hook on the tensor. None for a handle from elsewhere."""
+    found = table.t.hooks.get(id(handle))
+    if found is None or found.handle is not handle:
+        return None
+    if found.removed:
+        raise Unrebuildable(handle)
+    return Build(
+        "call", (table.add(Constant(found.register)), table.id_of(found.tensor), table.id_of(found.hook))
+    )
+
+
+def check(t: Tracer, hooked: Hooked) -> None:
+    """Go back to before the hook where eager's would see another gradient than the one that comes in afterwards."""
+    tensor = hooked.tensor
+    place = t.tree.node_of(tensor)
+    if place is not None and place.real.is_leaf:
+        return  # a leaf stays one: it is written under no_grad only
+    reason = ""
+    if tensor._version != hooked.version:
+        reason = "a hook is put on a tensor that is written in place afterwards"
+    elif place is None and t.recorder.nodes[id(tensor)][1].users:
+        reason = (
+            "a hook is put on a tensor in the middle of the graph: its gradient exists in the backward only"
+        )
+    if reason:
+        t.break_at = BreakSignal("BZ1010", reason, (HINT,))
+        raise Unrebuildable(hooked.handle)

@@ -1,0 +1,384 @@
+"""Hooks that a compiled function puts on tensors: on what comes in, on what it returns, and on what lies between."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tests.end_to_end.conformance import WHOLE, WITH_KERNELS, attempt, scenario
+
+X = torch.arange(6.0).reshape(2, 3)
+Y = X - 2.5
+
+
+def whole(fn):
+    """A scenario whose functions are captured without a break, and run with kernels too."""
+    WHOLE.add(fn.__name__)
+    WITH_KERNELS.add(fn.__name__)
+    return scenario(fn)
+
+
+def leaf(x=X):
+    return x.clone().requires_grad_()
+
+
+@whole
+def on_a_parameter(c):
+    n, log = nn.Linear(3, 2), []
+    nn.init.ones_(n.weight)
+    nn.init.zeros_(n.bias)
+
+    @c
+    def f(x):
+        handle = n.weight.register_hook(lambda g: log.append(g.clone()) or g * 3)
+        return n(x).sin(), handle
+
+    for x in (X, Y):
+        y, handle = f(x)
+        y.sum().backward()
+        yield y, n.weight.grad, n.bias.grad, log, len(n.weight._backward_hooks)
+        handle.remove()
+        yield len(n.weight._backward_hooks)
+
+
+@whole
+def on_an_input_that_has_a_history(c):
+    log = []
+
+    @c
+    def f(x):
+        x.register_hook(lambda g: log.append("first") or g + 1)
+        y = x * 2
+        x.register_hook(lambda g: log.append("second") or g * 10)
+        return y.sum() + x.sin().sum()
+
+    for _ in range(2):
+        w = leaf()
+        f(w * 3).backward()
+        yield w.grad, log
+
+
+@whole
+def many_hooks_in_order(c):
+    log = []
+
+    @c
+    def f(x, names):
+        for name in names:
+            x.register_hook(lambda g, name=name: log.append(name) or g * 2)
+        return (x * x).sum()
+
+    for names in (("a", "b", "c"), ("d",), ()):
+        w = leaf()
+        f(w, names).backward()
+        yield w.grad, log
+
+
+@whole
+def put_on_and_taken_off(c):
+    log = []
+
+    @c
+    def f(x):
+        one = x.register_hook(lambda g: log.append("one") or g * 2)
+        two = x.register_hook(lambda g: log.append("two") or g * 3)
+        one.remove()
+        one.remove()
+        with x.register_hook(lambda g: log.append("never")):
+            y = x * x
+        return y.sum(), two
+
+    w = leaf()
+    y, two = f(w)
+    y.backward()
+    yield w.grad, log, len(w._backward_hooks)
+    two.remove()
+    y, two = f(w)
+    y.backward()
+    yield w.grad, log, len(w._backward_hooks)
+
+
+@whole
+def after_the_gradient_is_there(c):
+    log = []
+
+    @c
+    def f(w, x, lr):
+        def step(p):
+            log.append(p.grad.sum().item())
+            with torch.no_grad():
+                p.sub_(p.grad, alpha=lr)
+            p.grad = None
+
+        handle = w.register_post_accumulate_grad_hook(step)
+        return (w * x).sum(), handle
+
+    w = leaf(X[0])
+    for lr in (0.5, 0.25):
+        y, handle = f(w, X, lr)
+        y.backward()
+        handle.remove()
+        yield y, w, w.grad, log
+
+
+@whole
+def on_what_is_returned(c):
+    log = []
+
+    @c
+    def f(x):
+        y = x.sin()
+        y.register_hook(lambda g: log.append(g.clone()) or g * 10)
+        return y, (x * 2).sum()
+
+    for _ in range(2):
+        w = leaf()
+        y, other = f(w)
+        (y.sum() * 3 + other).backward()
+        yield y, w.grad, log
+
+
+@whole
+def on_a_view_that_is_returned(c):
+    log = []
+
+    @c
+    def f(x):
+        y = x.view(-1)
+        y.register_hook(lambda g: log.append(g.clone()) or g * 10)
+        z = (x * 2)[0]
+        z.register_hook(lambda g: g + 1)
+        return y, z
+
+    for _ in range(2):
+        w = leaf()
+        y, z = f(w)
+        (y.sum() * 3 + (z * z).sum()).backward()
+        yield y, z, w.grad, log
+
+
+@whole
+def handles_kept(c):
+    class Watch:
+        def __init__(self):
+            self.handles, self.seen = [], []
+
+        def __call__(self, x):
+            self.handles.append(x.register_hook(self.see))
+            self.last = self.handles[-1]
+            return x * 2
+
+        def see(self, g):
+            self.seen.append(g.clone())
+
+        def clear(self):
+            for handle in self.handles:
+                handle.remove()
+            self.handles.clear()
+
+    watch = Watch()
+    f = c(lambda x: watch(x).sum())
+    for clear in (False, True, False):
+        w = leaf()
+        y = f(w)
+        if clear:
+            watch.clear()
+        y.backward()
+        yield w.grad, watch.seen, len(watch.handles), len(w._backward_hooks)
+
+
+@whole
+def a_hook_that_takes_itself_off(c):
+    log = []
+
+    @c
+    def f(x):
+        def once(g):
+            log.append("once")
+            handle.remove()
+            return g * 2
+
+        handle = x.register_hook(once)
+        return (x * 3).sum()
+
+    w = leaf()
+    y = f(w)
+    y.backward(retain_graph=True)
+    y.backward()
+    yield w.grad, log
+
+
+@whole
+def hooks_over_what_the_graph_makes(c):
+    @c
+    def f(x, w):
+        scale = (x * 2).sum().detach()
+        found = []
+        w.register_hook(lambda g: found.append(g) or g * scale)
+        return (x * w).sum(), found
+
+    for x in (X, Y):
+        w = leaf(X[0])
+        y, found = f(x, w)
+        y.backward()
+        yield y, w.grad, found
+
+
+@whole
+def leaves_written_without_gradients(c):
+    @c
+    def f(w, x):
+        w.register_hook(lambda g: g * 2)
+        with torch.no_grad():
+            w.mul_(0.5)
+        return (w * x).sum()
+
+    w = leaf(X[0])
+    f(w, X).backward()
+    yield w, w.grad
+
+
+@scenario
+def in_the_middle(c):
+    log = []
+
+    @c
+    def f(x):
+        y = x * 2
+        y.register_hook(lambda g: log.append("y") or g * 10)
+        z = y.sin()
+        handle = z.register_hook(lambda g: log.append("z") or g + 1)
+        if x.dim() == 1:
+            handle.remove()
+        log.append("made")
+        return z.sum() + y.sum()
+
+    for x in (X, X[0], X, X[0]):
+        w = leaf(x)
+        out = f(w)
+        out.backward()
+        yield out, w.grad, log
+
+
+@scenario
+def in_the_middle_of_modules(c):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+            for p in self.parameters():
+                nn.init.constant_(p, 0.25)
+            self.gradient = None
+
+        def keep(self, g):
+            self.gradient = g
+
+        def forward(self, x):
+            h = self.a(x).relu()
+            if h.requires_grad:
+                h.register_hook(self.keep)
+            return self.b(h)
+
+    n = Block()
+    f = c(n)
+    for x in (X, Y):
+        f(x).sum().backward()
+        yield n.a.weight.grad, n.gradient
+    with torch.no_grad():
+        yield f(X)
+
+
+@scenario
+def written_after_the_hook(c):
+    log = []
+
+    @c
+    def f(x):
+        x.register_hook(lambda g: log.append(g.clone()) or g * 10)
+        x.mul_(3)
+        return x.sin().sum()
+
+    @c
+    def g(x):
+        x.mul_(3)
+        x.register_hook(lambda g: log.append(g.clone()) or g * 10)
+        return x.sin().sum()
+
+    for fn in (f, g, f, g):
+        w = leaf()
+        fn(w * 2).backward()
+        yield w.grad, log
+
+
+@scenario
+def hooks_that_are_refused(c):
+    f = c(lambda x: (x.register_hook(lambda g: g), x * 2)[1])
+    g = c(lambda x: (x.register_post_accumulate_grad_hook(print), x * 2)[1])
+    h = c(lambda x: ((x * 2).register_post_accumulate_grad_hook(print), x * 2)[1])
+    for fn in (f, g, h):
+        yield attempt(fn, X), attempt(fn, leaf() * 2)
+
+    @c
+    def caught(x):
+        try:
+            x.register_hook(lambda g: g)
+        except RuntimeError as error:
+            return x + 1, str(error)
+
+    yield caught(X), caught(X)
+    wrong = c(lambda x: x.register_hook())
+    yield type(attempt(wrong, leaf()))
+
+
+@scenario
+def around_a_break(c):
+    log = []
+
+    @c
+    def f(x):
+        handle = x.register_hook(lambda g: log.append("a") or g * 2)
+        print("half way")
+        x.register_hook(lambda g: log.append("b") or g * 3)
+        y = (x * float(x.detach().sum())).sum()
+        if x.dim() == 1:
+            handle.remove()
+        return y
+
+    for x in (X, X[0]):
+        w = leaf(x)
+        f(w).backward()
+        yield w.grad, log, len(w._backward_hooks)
+
+
+@scenario
+def errors_after_a_hook(c):
+    log = []
+
+    @c
+    def f(x, y):
+        x.register_hook(lambda g: log.append("hook") or g * 2)
+        return (x @ y).sum()
+
+    w = leaf()
+    yield f(w, X.T.clone())
+    yield attempt(f, w, X), len(w._backward_hooks)
+    f(w, X.T.clone()).backward()
+    yield w.grad, log
+
+
+@scenario
+def the_inside_of_a_handle(c):
+    @c
+    def f(x):
+        a, b = x.register_hook(lambda g: g), x.register_hook(lambda g: g * 2)
+        kept = {a.id: "a", b.id: "b"}
+        return x * 2, kept[b.id], a.id == b.id, type(a), isinstance(b, torch.utils.hooks.RemovableHandle)
+
+    @c
+    def g(x):
+        a = x.register_hook(lambda g: g)
+        return a.id in a.hooks_dict_ref(), x + 1
+
+    yield f(leaf())
+    yield f(leaf())
+    yield g(leaf())
