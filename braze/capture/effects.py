@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from braze.capture import hooks
+from braze.capture import definitions, hooks
 from braze.capture.building import RecipeTable
 from braze.capture.records import Build, Constant, Effect, EffectKind, FromSource
 from braze.capture.shadows import DictShadow, keys_of
@@ -30,8 +30,15 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
             effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
     for table_of in t.globals.values():
         for name, value in table_of.written.items():
+            if table_of.function is None:
+                owner = table.add(Constant(table_of.module))
+                effects.append(Effect(EffectKind.SETATTR, (owner, table.id_of(value)), name))
+                continue
             owner = table.add(Constant(table_of.function))
             effects.append(Effect(EffectKind.SET_GLOBAL, (owner, table.id_of(value)), name))
+    for owner_of, name, value in definitions.written(t):
+        target = table.add(Constant(owner_of))
+        effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
     for cell, value in t.cells_written.values():
         if value is not MISSING:
             effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
@@ -84,6 +91,7 @@ def written(t: Tracer) -> list[Any]:
         found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
     for space in t.globals.values():
         found += [(k, id(v)) for k, v in space.written.items()]
+    found += [(id(owner), name, id(value)) for owner, name, value in definitions.written(t)]
     found += [(id(cell), id(value)) for cell, value in t.cells_written.values()]
     return found
 

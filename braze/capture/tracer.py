@@ -142,6 +142,10 @@ class Tracer:
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         #: hooks put on tensors, by identity of what stands for their handles, in order
         self.hooks: dict[int, hooks.Hooked] = {}
+        #: classes whose dicts were read whole, by identity
+        self.class_dicts: dict[int, Any] = {}
+        #: functions from outside, and attributes written there, by identity of the function
+        self.function_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
         self.draws: list[tuple[Draw, Any, Any]] = []
         #: lru_cache'd functions called in this trace: results by arguments
@@ -277,8 +281,8 @@ class Tracer:
         node = self.tree.root(Step.GLOBAL, name)
         return node.value if node.real is not MISSING else reads.wrap(self, node, value)
 
-    def global_value(self, own: dict[str, Any], name: str, value: Any, module: Any) -> Any:
-        """An attribute of a module object."""
+    def globals_at(self, own: dict[str, Any], module: Any) -> Globals:
+        """The globals of a module object."""
         found = self.globals.get(id(own))
         if found is None:
             if own is self.function.__globals__:
@@ -286,7 +290,7 @@ class Tracer:
             else:
                 found = Globals(own, vars(builtins), self.tree.constant(module), Step.DICT)
             self.globals[id(own)] = found
-        return found.get(self, name)
+        return found
 
     def trust_class_value(self, owner: Any, name: str, found: Any) -> None:
         """Guard what a class of the user's holds; libraries do not change."""
@@ -297,6 +301,8 @@ class Tracer:
     def class_value(self, owner: Any, name: str, found: Any) -> Any:
         """A value that a class holds."""
         if self.made_classes and self.is_ours(owner):
+            return found
+        if Lookups.written and id(owner) in Lookups.written and name in Lookups.written[id(owner)][1]:
             return found
         if is_trusted_module(owner.__module__):
             if is_identity_type(type(found)) or type(found) in reads.CONSTANTS:
@@ -488,7 +494,7 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
         with collector_paused, t.state.outside_inference(), t.mode:
             return _interpret(t, localsplus)
     finally:
-        Lookups.end()
+        Lookups.forget()
         for error in t.raised.values():
             error.restore()
         if t.made_classes:

@@ -16,6 +16,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_chance,
     corpus_class_bodies,
     corpus_classes,
+    corpus_definitions,
     corpus_exceptions,
     corpus_features,
     corpus_functions,
