@@ -195,11 +195,13 @@ Recipe = FromSource | GraphOutput | Constant | Build | Drawn
 
 @record
 class Draw:
-    """A call of a function of Python's ``random``, done before the graph runs. The arguments are plain numbers."""
+    """A call of a function of Python's ``random``, done before the graph runs. The arguments are plain numbers, or tuples of
+    such. ``item``: number ``args[1]`` of the list that draw ``args[0]`` gave.
+    """
 
     name: str
-    args: tuple[int | float, ...] = ()
-    kwargs: tuple[tuple[str, int | float], ...] = ()
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
 
 
 class EffectKind(enum.Enum):

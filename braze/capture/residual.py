@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from braze.capture.again import can_run_again, draws, put_back, random_state
 from braze.capture.bytecode import first_offset
-from braze.capture.chance import GENERATOR
+from braze.capture.chance import GENERATOR, ITEM, shuffled
 from braze.capture.known import holds
 from braze.capture.recipes import Namespace, Rebuilder, SourceText, literal
 from braze.capture.records import (
@@ -178,7 +178,11 @@ class _Writer:
     def _draws(self) -> list[str]:
         lines = []
         for index, draw in enumerate(self.capture.draws):
-            function = self.names.name_of(getattr(GENERATOR, draw.name), f"random_{draw.name}")
+            if draw.name == ITEM:
+                lines.append(f"d{index} = d{draw.args[0]}[{draw.args[1]}]")
+                continue
+            drawing = shuffled if draw.name == "shuffle" else getattr(GENERATOR, draw.name)
+            function = self.names.name_of(drawing, f"random_{draw.name}")
             args = [literal(v) or self.names.name_of(v, "number") for v in draw.args]
             args += [f"{k}={literal(v) or self.names.name_of(v, 'number')}" for k, v in draw.kwargs]
             lines.append(f"d{index} = {function}({', '.join(args)})")
