@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from braze.capture import definitions, hooks
+from braze.capture import definitions, hooks, seeds
 from braze.capture.building import RecipeTable
 from braze.capture.records import Build, Constant, Effect, EffectKind, FromSource
 from braze.capture.shadows import DictShadow, keys_of
@@ -55,7 +55,7 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
             named = tuple(table.id_of(v) for v in kwargs.values())
             target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
         effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
-    effects += tensor_fields(t, table)
+    effects += tensor_fields(t, table) + seeds.effects(t, table)
     for function, args in t.state.effects():
         effects.append(
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
@@ -79,7 +79,7 @@ def tensor_fields(t: Tracer, table: RecipeTable) -> list[Effect]:
 
 def written(t: Tracer) -> list[Any]:
     """What the program has written outside by now, to be compared with a later answer."""
-    found: list[Any] = [len(t.replays), len(t.draws), [h.removed for h in t.hooks.values()]]
+    found: list[Any] = [len(t.replays), len(t.draws), len(t.seeds), [h.removed for h in t.hooks.values()]]
     for shadow in (*t.shadows, *t.instance_dicts):
         if isinstance(shadow, DictShadow):
             new, gone = shadow.changed_keys()

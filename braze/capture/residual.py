@@ -21,6 +21,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
+import torch
+
 from braze.capture.again import can_run_again, draws, put_back, random_state
 from braze.capture.bytecode import first_offset
 from braze.capture.chance import GENERATOR, ITEM, shuffled
@@ -53,6 +55,7 @@ from braze.capture.replay import (
     set_item,
 )
 from braze.capture.resume import Resumed
+from braze.capture.seeds import SEED
 from braze.support import trace
 from braze.support.errors import InternalError
 from braze.support.log import logger
@@ -181,15 +184,26 @@ class _Writer:
             if draw.name == ITEM:
                 lines.append(f"d{index} = d{draw.args[0]}[{draw.args[1]}]")
                 continue
+            if draw.name == SEED:
+                lines.append(f"{self.names.name_of(torch.manual_seed)}({draw.args[0]})")
+                continue
             drawing = shuffled if draw.name == "shuffle" else getattr(GENERATOR, draw.name)
             function = self.names.name_of(drawing, f"random_{draw.name}")
             args = [literal(v) or self.names.name_of(v, "number") for v in draw.args]
             args += [f"{k}={literal(v) or self.names.name_of(v, 'number')}" for k, v in draw.kwargs]
             lines.append(f"d{index} = {function}({', '.join(args)})")
         graph = self.capture.graph
-        if lines and graph is not None and can_run_again(graph.graph):
+        if not lines or graph is None or not can_run_again(graph.graph):
+            return lines
+        if self._seeds():
+            lines.insert(0, f"state = {self.names.name_of(random_state, 'random_state')}()")
+        if len(self.capture.draws) > self._seeds():
             lines.insert(0, f"drawn = {self.names.name_of(GENERATOR.getstate, 'random_getstate')}()")
         return lines
+
+    def _seeds(self) -> int:
+        """How many of the draws only set a seed."""
+        return sum(draw.name == SEED for draw in self.capture.draws)
 
     def _call_of_graph(self) -> str:
         """The call of the graph with its inputs; numbers that were drawn follow, in tensors."""
@@ -243,10 +257,12 @@ class _Writer:
         run, args = self._call_as_it_is()
         again = self.names.name_of(run_again, "run_again")
         before, after = [], []
-        if draws(graph.graph):
+        seeds = self._seeds()
+        if draws(graph.graph) and not seeds:
             before = [f"state = {self.names.name_of(random_state, 'random_state')}()"]
+        if before or seeds:
             after = [f"    {self.names.name_of(put_back, 'put_back')}(state)"]
-        if self.capture.draws:
+        if len(self.capture.draws) > seeds:
             after.append(f"    {self.names.name_of(GENERATOR.setstate, 'random_setstate')}(drawn)")
         return [
             *before,

@@ -355,13 +355,6 @@ refuse("BZ1007", "input() and open() talk to the outside", input, open)
 refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
 refuse("BZ1006", "dir() looks at all that an object has", dir)
 refuse("BZ1006", "the call stack is looked at", sys._getframe)
-refuse(
-    "BZ1017",
-    "a seed is set or a generator's state is touched",
-    torch.manual_seed,
-    torch.seed,
-    torch.initial_seed,
-)
 refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
 
 

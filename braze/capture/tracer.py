@@ -25,6 +25,7 @@ from braze.capture import (
     raised,
     reads,
     rules,
+    seeds,
     tensors,
     torch_objects,
     torch_rules,
@@ -142,6 +143,8 @@ class Tracer:
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         #: hooks put on tensors, by identity of what stands for their handles, in order
         self.hooks: dict[int, hooks.Hooked] = {}
+        #: seeds of PyTorch's generators that are set when the graph has run, in order
+        self.seeds: list[seeds.Later] = []
         #: classes whose dicts were read whole, by identity
         self.class_dicts: dict[int, Any] = {}
         #: functions from outside, and attributes written there, by identity of the function

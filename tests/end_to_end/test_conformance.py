@@ -34,6 +34,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_numpy,
     corpus_objects,
     corpus_records,
+    corpus_seeds,
     corpus_statements,
     corpus_surroundings,
     corpus_tensors,
