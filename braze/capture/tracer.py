@@ -20,6 +20,7 @@ from braze.capture import (
     hooks,
     iteration,
     library,
+    namespaces,
     numpy_rules,
     outcome,
     raised,
@@ -79,6 +80,7 @@ RULES = (
     torch_objects.apply,
     class_bodies.build_class,
     hook_rules.remove,
+    namespaces.globals_,
 )
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]

@@ -31,6 +31,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_library,
     corpus_modes,
     corpus_modules,
+    corpus_namespaces,
     corpus_numpy,
     corpus_objects,
     corpus_records,
