@@ -60,6 +60,7 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
         effects.append(
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
         )
+    hooks.verify(t, table)
     return effects
 
 

@@ -21,6 +21,7 @@ class GlobalsShadow(DictShadow):
     """The dict of a module's globals: read by name, with what the program has written; anything else ends the graph."""
 
     __slots__ = ("space",)
+    space: Any
 
     def get(self, t: Tracer, key: Any) -> Any:
         """The value under a name, with the guards of any dict."""

@@ -149,6 +149,8 @@ class Tracer:
         self.seeds: list[seeds.Later] = []
         #: classes whose dicts were read whole, by identity
         self.class_dicts: dict[int, Any] = {}
+        #: the instructions whose hooks become parts of the graph
+        self.hooks_inside: frozenset[int] = frozenset()
         #: functions from outside, and attributes written there, by identity of the function
         self.function_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
@@ -474,12 +476,17 @@ def trace_frame(
     with trace.stage("capture"):
         stop = -1 if stop_at is None else stop_at
         reason: BreakSignal | None = None
+        inside: frozenset[int] = frozenset()
         while True:
             t = Tracer(function, options, stop, symbolic, trusting)
             t.marked = Marked(t, named or {}, localsplus)
             t.break_at = reason
+            t.hooks_inside = inside
             try:
                 return _trace(t, localsplus)
+            except hooks.Inside as found:  # from the start: the hook's instructions count, too
+                inside |= {found.step}
+                stop, reason = -1 if stop_at is None else stop_at, None
             except Retry as retry:
                 if stop == 1:  # not even the arguments can be handed on
                     raise Unsupported(

@@ -382,3 +382,232 @@ def the_inside_of_a_handle(c):
     yield f(leaf())
     yield f(leaf())
     yield g(leaf())
+
+
+@whole
+def computed_in_the_middle(c):
+    @c
+    def f(x, k):
+        y, m = x * 2, x.detach().cos()
+        y.register_hook(lambda g: g * 5 + k * m)
+        z = y.sin()
+        z.register_hook(lambda g: g.clamp(-0.5, 0.5))
+        with torch.no_grad():
+            n = z.exp()
+        return z.sum() + y.mean(), n
+
+    for k in (3, 2, 4):
+        w = leaf()
+        out, n = f(w, k)
+        out.backward()
+        yield out, n, w.grad
+
+
+@whole
+def gradients_reversed_in_a_module(c):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+            for p in self.parameters():
+                nn.init.constant_(p, 0.25)
+
+        def forward(self, x, weight=0.5):
+            h = self.a(x).relu()
+            if h.requires_grad:
+                h.register_hook(lambda g, weight=weight: -weight * torch.nan_to_num(g))
+            return self.b(h)
+
+    n = Block()
+    f = c(n)
+    for x in (X, Y):
+        out = f(x)
+        out.sum().backward()
+        yield out, n.a.weight.grad, n.b.weight.grad
+    with torch.no_grad():
+        yield f(X)
+
+
+@whole
+def a_hook_that_does_nothing(c):
+    @c
+    def f(x):
+        y = x * 2
+        y.register_hook(lambda g: None)
+        return (y * y).sum()
+
+    w = leaf()
+    f(w).backward()
+    yield w.grad
+
+
+@scenario
+def variables_that_change_before_the_backward(c):
+    class Holder:
+        scale = 2.0
+
+    holder = Holder()
+
+    @c
+    def after(x):
+        y, k = x * 2, 3.0
+        y.register_hook(lambda g: g * k)
+        z = y.sin().sum()
+        k = 10.0
+        return z
+
+    @c
+    def told(x):
+        y, k = x * 2, 3.0
+        y.register_hook(lambda g: g * k)
+
+        def tell(value):
+            nonlocal k
+            k = value
+
+        return y.sin().sum(), tell
+
+    @c
+    def broken(x):
+        y, k = x * 2, 3.0
+        y.register_hook(lambda g: g * k)
+        z = y.sin().sum()
+        print("half way")
+        k = 7.0
+        return z
+
+    @c
+    def of_an_object(x):
+        y = x * 2
+        y.register_hook(lambda g: g * holder.scale)
+        return y.sin().sum()
+
+    @c
+    def of_an_input(x, m):
+        y = x * 2
+        y.register_hook(lambda g: g * m)
+        return y.sin().sum()
+
+    @c
+    def of_a_global(x):
+        y = x * 2
+        y.register_hook(lambda g: g * SCALE)
+        return y.sin().sum()
+
+    global SCALE
+    for scale in (2.0, 3.0):
+        w = leaf()
+        after(w).backward()
+        yield w.grad
+        w = leaf()
+        z, tell = told(w)
+        tell(scale)
+        z.backward()
+        yield w.grad
+        w = leaf()
+        broken(w).backward()
+        yield w.grad
+        w, SCALE, m = leaf(), 1.0, torch.ones(3)
+        z = of_an_object(w) + of_an_input(w, m) + of_a_global(w)
+        holder.scale = SCALE = scale
+        z.backward()
+        yield w.grad
+
+
+SCALE = 1.0
+
+
+@scenario
+def hooks_in_the_middle_that_do_more(c):
+    @c
+    def used_before(x):
+        y = x * 2
+        z = y.cos().sum()
+        y.register_hook(lambda g: g * 3)
+        return z + y.sin().sum()
+
+    @c
+    def twice(x):
+        y = x * 2
+        y.register_hook(lambda g: g + 1)
+        y.register_hook(lambda g: g * 3)
+        return y.sin().sum()
+
+    @c
+    def removed(x):
+        y = x * 2
+        handle = y.register_hook(lambda g: g * 3)
+        z = y.sin().sum()
+        handle.remove()
+        return z
+
+    @c
+    def handed_out(x):
+        y = x * 2
+        handle = y.register_hook(lambda g: g * 3)
+        return y.sin().sum(), handle
+
+    @c
+    def in_place(x):
+        y = x * 2
+        y.register_hook(lambda g: g * 3)
+        z = (y + 1).sum()
+        y.mul_(2)
+        return z + y.sum()
+
+    @c
+    def gradient_written(x):
+        y = x * 2
+        y.register_hook(lambda g: (g.mul_(2), None)[1])
+        return y.sin().sum()
+
+    @c
+    def with_gradients_of_its_own(x):
+        y = x * 2
+        z = y.sin()
+        z.register_hook(lambda g: g * y)
+        return (z * z).sum()
+
+    kept = []
+
+    @c
+    def kept_by_others(x):
+        y = x * 2
+        y.register_hook(lambda g: g + 1)
+        kept.append(y)
+        return y.sin().sum()
+
+    functions = [used_before, twice, removed, in_place, gradient_written, with_gradients_of_its_own]
+    for fn in functions * 2:
+        w = leaf()
+        out = attempt(fn, w)
+        if isinstance(out, torch.Tensor):
+            out.backward()
+        yield type(out), w.grad
+    for _ in range(2):
+        w = leaf()
+        out = kept_by_others(w)
+        kept.pop().register_hook(lambda g: g * 3)
+        out.backward()
+        yield w.grad
+    for remove in (False, True):
+        w = leaf()
+        out, handle = handed_out(w)
+        if remove:
+            handle.remove()
+        out.backward()
+        yield w.grad
+
+
+@scenario
+def a_gradient_of_another_shape(c):
+    @c
+    def f(x):
+        y = x * 2
+        y.register_hook(lambda g: g.sum())
+        return (y * y).sum()
+
+    for _ in range(2):
+        w = leaf()
+        out = f(w)
+        yield type(attempt(out.backward))
