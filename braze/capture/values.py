@@ -175,8 +175,9 @@ def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
 
 
 def _look_up(cls: type, name: str) -> tuple[Any, Any]:
+    written = Lookups.written
     for owner in type.__getattribute__(cls, "__mro__"):
-        found = held_by(owner, name)
+        found = held_by(owner, name) if written else _class_dict(owner).get(name, MISSING)
         if found is not MISSING:
             return found, owner
     return MISSING, None

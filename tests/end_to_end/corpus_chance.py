@@ -121,6 +121,15 @@ def a_long_list(x, things):
     return x + random.choice(things), things
 
 
+MODULE = random  # not the name of an import: its functions are looked up as methods are
+
+
+@case((X,), times=3)
+def methods_of_the_modules_generator(x):
+    a = MODULE.choice(["add", "sub", "mul"])
+    return x + MODULE.random(), a, MODULE.sample(["a", "b", "c", "d"], 2), MODULE.choice([1, 2, 3])
+
+
 @case((X, 0), (X, 1), (X, 2), times=2)
 def draws_that_fail(x, how):
     random.random()
