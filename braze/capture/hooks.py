@@ -15,6 +15,7 @@ import torch
 
 from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, Effect, EffectKind
+from braze.capture.replay import AfterGiven, WhereGiven
 
 if TYPE_CHECKING:
     from braze.capture.building import RecipeTable
@@ -72,9 +73,9 @@ def recipe(table: RecipeTable, handle: Any) -> Build | None:
         return None
     if found.removed or found.inside:
         raise Unrebuildable(handle)
-    return Build(
-        "call", (table.add(Constant(found.register)), table.id_of(found.tensor), table.id_of(found.hook))
-    )
+    guarded = WhereGiven if found.register is torch.Tensor.register_hook else AfterGiven
+    hook = table.add(Build("call", (table.add(Constant(guarded)), table.id_of(found.hook))))
+    return Build("call", (table.add(Constant(found.register)), table.id_of(found.tensor), hook))
 
 
 def check(t: Tracer, hooked: Hooked) -> None:

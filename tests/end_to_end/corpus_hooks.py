@@ -75,6 +75,24 @@ def many_hooks_in_order(c):
 
 
 @whole
+def where_no_gradient_comes(c):
+    log = []
+
+    @c
+    def f(x, w, v):
+        w.register_hook(lambda g: log.append("w") or g + 1)
+        v.register_hook(lambda g: log.append("v") or g + 1)
+        v.register_post_accumulate_grad_hook(lambda p: log.append("after v"))
+        return (x * w.detach()).sum() + x.sin().sum(), (x * v).sum()
+
+    for both in (False, True, False):
+        x, w, v = leaf(), leaf(X[0]), leaf(X[0])
+        one, other = f(x, w, v)
+        (one + other if both else one).backward()
+        yield one, other, x.grad, w.grad, v.grad, log
+
+
+@whole
 def put_on_and_taken_off(c):
     log = []
 
