@@ -21,6 +21,8 @@ from braze.capture.sources import Node
 from braze.capture.values import (
     CONSTANTS,
     MISSING,
+    Lookups,
+    held_by,
     is_constant,
     is_identity_type,
     is_library_module,
@@ -122,7 +124,9 @@ def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
         value = module_state(t, obj, name)
         if value is not MISSING:
             return value
+        note_absent(t, cls, name)
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=None)
+    note_absent(t, cls, name)
     if type(hook) is types.FunctionType:
         return t.call(hook, (obj, name), None, tail)
     if hook is not MISSING:
@@ -278,6 +282,8 @@ def bind_class_value(
         return t.call(getter, (t.class_value(owner, name, found), obj, cls), None, tail)
     if getter is not MISSING:
         return found.__get__(obj, cls)
+    if owner is not cls:
+        note_absent(t, cls, name, owner)
     return t.class_value(owner, name, found)
 
 
@@ -307,10 +313,11 @@ def module_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     own = types.ModuleType.__getattribute__(obj, "__dict__")
     value = own.get(name, MISSING)
     if value is MISSING:
-        return getattr(obj, name)
+        space = t.globals.get(id(own))
+        return space.written[name] if space is not None and name in space.written else getattr(obj, name)
     if name == "__dict__":
         graph_break("BZ1014", "the whole dict of a module is read")
-    return t.global_value(own, name, value, obj)
+    return t.globals_at(own, obj).get(t, name)
 
 
 def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
@@ -324,18 +331,37 @@ def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
     ):
         if type(from_meta) is property:
             return t.call(from_meta.fget, (cls,), None, tail)
+        if name == "__dict__" and id(cls) in Lookups.written:
+            graph_break(
+                "BZ1010", f"the dict of the class {cls.__name__!r} is read, which the function has written"
+            )
         if name == "__dict__":
-            return from_meta.__get__(cls, meta)
+            t.class_dicts[id(cls)] = cls
         return from_meta.__get__(cls, meta)
     found, owner = lookup_in_mro(cls, name)
     if found is not MISSING:
         return class_value_through(t, cls, found, owner, name, tail)
     if from_meta is not MISSING:
         return bind_class_value(t, from_meta, meta_owner, cls, meta, name, tail)
+    note_absent(t, cls, name)
     hook, _ = lookup_in_mro(meta, "__getattr__")
     if type(hook) is types.FunctionType:
         return t.call(hook, (cls, name), None, tail)
     return getattr(cls, name)
+
+
+def note_absent(t: Tracer, cls: Any, name: str, until: Any = None) -> None:
+    """Guard that no class of the user's among a class and its bases, up to where it was found, has an attribute."""
+    for owner in type.__getattribute__(cls, "__mro__"):
+        if owner is until:
+            return
+        if is_library_module(owner.__module__) or not owner.__flags__ & (1 << 9) or t.is_ours(owner):
+            continue
+        node = t.tree.constant(owner)
+        if node.absent is None:
+            node.absent = {}
+            t.tree.order.append(node)
+        node.absent[name] = True
 
 
 def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, tail: bool) -> Any:
@@ -355,11 +381,19 @@ def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, 
         return found.__get__(None, cls)
     if name in ("__bases__", "__mro__", "__name__", "__qualname__", "__module__", "__doc__"):
         return getattr(cls, name)
+    if owner is not cls:
+        note_absent(t, cls, name, owner)
     return t.class_value(owner, name, found)
 
 
 def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
     """An attribute of a function."""
+    if t.function_fields and id(fn) in t.function_fields:
+        fields = t.function_fields[id(fn)][1]
+        if name in fields:
+            return fields[name]
+        if name == "__dict__":
+            graph_break("BZ1010", f"the dict of the function {fn.__name__!r} is read, which has been written")
     value = getattr(fn, name, MISSING)
     if value is MISSING:
         if not t.is_ours(fn) and not is_library_module(fn.__module__):
@@ -406,7 +440,7 @@ def super_attr(t: Tracer, proxy: Any, name: str, tail: bool) -> Any:
         return getattr(proxy, name)
     mro = obj_type.__mro__
     for owner in mro[mro.index(this) + 1 :]:
-        found = type.__dict__["__dict__"].__get__(owner).get(name, MISSING)
+        found = held_by(owner, name)
         if found is MISSING:
             continue
         if obj is obj_type or (issubclass(type(obj), type) and obj_type is not type(obj)):

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.hooks import RemovableHandle
 
-from braze.capture import chance, raised, sizes, unbacked
+from braze.capture import chance, hooks, raised, sizes, unbacked
 from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.replay import native_new
@@ -160,6 +161,8 @@ class RecipeTable:
 
     def built(self, value: Any, kind: type) -> Recipe:
         """A container or object made in the trace."""
+        if kind is RemovableHandle and (made := hooks.recipe(self, value)) is not None:
+            return made
         maker = BUILDERS.get(kind)
         if maker is not None:
             return maker(self, value)

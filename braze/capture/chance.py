@@ -26,13 +26,17 @@ if TYPE_CHECKING:
     from braze.capture.recorder import Recorder
     from braze.capture.tracer import Tracer
 
-#: methods of generators that give one number and change nothing but the generator
+#: methods of generators that give a number or numbers; of what they are given, ``shuffle`` alone changes something
 DRAWS = frozenset(
     words(
         """random uniform triangular randint randrange getrandbits gauss normalvariate lognormvariate expovariate
-    betavariate gammavariate vonmisesvariate paretovariate weibullvariate"""
+    betavariate gammavariate vonmisesvariate paretovariate weibullvariate choice choices sample shuffle"""
     )
 )
+#: what stands for a draw that takes one number out of an earlier one, which gave a list: (which draw, which number)
+ITEM = "item"
+#: numbers to choose from, and numbers in a list that is given, at most
+MOST, MOST_GIVEN = 4096, 64
 #: the generator whose methods the module's functions are
 GENERATOR: Any = random._inst  # type: ignore[attr-defined]
 #: integers beyond this do not fit into a tensor
@@ -40,21 +44,64 @@ LARGEST = 1 << 62
 
 
 def draw(t: Tracer, name: str, owner: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
-    """``random.name(...)``: a symbol for the number; a break where it is no number, or of another generator."""
-    given = tuple(map(number, args))
-    named = {k: number(v) for k, v in (kwargs or {}).items()}
-    numbers = all(type(v) in (int, float) and math.isfinite(v) for v in (*given, *named.values()))
-    if name not in DRAWS or owner is not GENERATOR or not numbers:
+    """``random.name(...)``: symbols for its numbers; a break where it gives others, or is of another generator."""
+    t.fill_arguments((*args, *(kwargs or {}).values()))
+    if name == "shuffle" and owner is GENERATOR and len(args) == 1 and not kwargs and type(args[0]) is list:
+        args[0][:] = draw_numbers(t, name, (elements(name, args[0]),), {})
+        return None
+    named = {k: plain(name, v) for k, v in (kwargs or {}).items()}
+    if owner is not GENERATOR:
+        refuse(name)
+    return draw_numbers(t, name, tuple([plain(name, v) for v in args]), named)
+
+
+def draw_numbers(t: Tracer, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Note a draw from Python's generator: a symbol for the number that it gives, or a list of such."""
+    if name not in DRAWS:
         refuse(name)
     try:
-        kind = native.unhooked(example, name, given, named)
+        kinds = native.unhooked(example, name, args, kwargs)
     except Exception:  # whatever it raises, the program is to get it from its own call, after what was drawn
         refuse(name)
-    if kind is None:
+    what = Draw(name, args, tuple(kwargs.items()))
+    if kinds is None:
         refuse(name)
-    value = t.mode.unknown(kind)
-    t.draws.append((Draw(name, given, tuple(named.items())), value, t.here()))
+    if type(kinds) is not list:
+        return note(t, what, t.mode.unknown(kinds))
+    if len(kinds) > MOST_GIVEN:
+        refuse(name)
+    first = len(t.draws)
+    note(t, what, None)
+    return [note(t, Draw(ITEM, (first, i)), t.mode.unknown(kind)) for i, kind in enumerate(kinds)]
+
+
+def note(t: Tracer, what: Draw, value: Any) -> Any:
+    """Enter a draw, and what stands for its number."""
+    t.draws.append((what, value, t.here()))
     return value
+
+
+def plain(name: str, value: Any) -> Any:
+    """An argument as a constant: a number, None, or a tuple of numbers."""
+    if value is None:
+        return None
+    if type(value) in (list, tuple, range):
+        return elements(name, value)
+    value = number(value)
+    if type(value) not in (int, float) or not math.isfinite(value):
+        refuse(name)
+    return value
+
+
+def elements(name: str, values: Any) -> tuple[int | float, ...]:
+    """Numbers to choose from, or to put in another order: all of them integers, or all of them floats."""
+    if len(values) > MOST:
+        refuse(name)
+    found = tuple(map(number, values))
+    kinds = set(map(type, found))
+    if len(kinds) != 1 or not kinds <= {int, float} or not all(map(math.isfinite, found)):
+        refuse(name)
+    return found
 
 
 def number(value: Any) -> Any:
@@ -68,13 +115,27 @@ def number(value: Any) -> Any:
     )
 
 
-def example(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
-    """The kind of number that such a draw gives; None where it may fit into no tensor."""
-    found = getattr(random.Random(0), name)(*args, **kwargs)
-    if type(found) is float:
-        return float
-    largest = 1 << args[0] if name == "getrandbits" and args else max(map(abs, (*args, *kwargs.values())))
-    return int if type(found) is int and largest <= LARGEST else None
+def example(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The kind of number that such a draw gives, or a list of such; None where one may fit into no tensor."""
+    if name == "shuffle":
+        found: Any = list(args[0])
+    else:
+        found = getattr(random.Random(0), name)(*args, **kwargs)
+    kinds = set(map(type, found)) if type(found) is list else {type(found)}
+    if kinds == {float} or not kinds:
+        return [float] * len(found) if type(found) is list else float
+    given = [v for a in (*args, *kwargs.values()) for v in (a if type(a) is tuple else (a,)) if v is not None]
+    largest = 1 << args[0] if name == "getrandbits" and args else max(map(abs, given))
+    if kinds != {int} or largest > LARGEST:
+        return None
+    return [int] * len(found) if type(found) is list else int
+
+
+def shuffled(values: tuple[int | float, ...]) -> list[int | float]:
+    """Numbers in an order that is drawn."""
+    made = list(values)
+    GENERATOR.shuffle(made)
+    return made
 
 
 def refuse(name: str) -> NoReturn:
@@ -85,7 +146,7 @@ def refuse(name: str) -> NoReturn:
 def index_of(t: Tracer, symbol: Any) -> int | None:
     """Which draw of the trace a symbol stands for."""
     for index, (_, drawn, _) in enumerate(t.draws):
-        if drawn.node._expr == symbol:
+        if drawn is not None and drawn.node._expr == symbol:
             return index
     return None
 

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze import native
 from braze.capture.breaks import graph_break
+from braze.capture.definitions import written
 from braze.capture.frame import Frame
 from braze.capture.records import Check, Step
 from braze.capture.shadows import DictShadow
@@ -149,11 +150,19 @@ def outside_applied(t: Tracer) -> Iterator[None]:
             if shadow.original.get(key, MISSING) is not value:
                 undo.append((shadow.real, key, shadow.real.get(key, MISSING)))
                 shadow.real[key] = value
+    pending = [(owner, name, value, vars(owner).get(name, MISSING)) for owner, name, value in written(t)]
+    for owner, name, value, _ in pending:
+        setattr(owner, name, value)
     t.modes_on += 1
     try:
         yield
     finally:
         t.modes_on -= 1
+        for owner, name, _, before in reversed(pending):
+            if before is MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
         for real, key, value in reversed(undo):
             if value is MISSING:
                 real.pop(key, None)

@@ -26,6 +26,8 @@ def is_about_extents(guard: Guard) -> bool:
 def is_data(source: Source) -> bool:
     """Whether a number at this source may become a symbol once it changes: any that user code holds."""
     while source.parent is not None:
+        if source.parent.step is Step.CONSTANT:  # a counter on a class or a function
+            return source.step in (Step.CLASS_ATTR, Step.ATTR)
         if source.step not in DATA:
             return False
         source = source.parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from braze.capture import definitions, hooks, seeds
 from braze.capture.building import RecipeTable
 from braze.capture.records import Build, Constant, Effect, EffectKind, FromSource
 from braze.capture.shadows import DictShadow, keys_of
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
     """All effects; state of PyTorch last."""
-    effects: list[Effect] = []
+    effects: list[Effect] = hooks.effects(t, table)
     for shadow in t.shadows:
         if isinstance(shadow, DictShadow):
             effects += items_written(table, shadow)
@@ -29,8 +30,15 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
             effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
     for table_of in t.globals.values():
         for name, value in table_of.written.items():
+            if table_of.function is None:
+                owner = table.add(Constant(table_of.module))
+                effects.append(Effect(EffectKind.SETATTR, (owner, table.id_of(value)), name))
+                continue
             owner = table.add(Constant(table_of.function))
             effects.append(Effect(EffectKind.SET_GLOBAL, (owner, table.id_of(value)), name))
+    for owner_of, name, value in definitions.written(t):
+        target = table.add(Constant(owner_of))
+        effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
     for cell, value in t.cells_written.values():
         if value is not MISSING:
             effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
@@ -47,11 +55,12 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
             named = tuple(table.id_of(v) for v in kwargs.values())
             target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
         effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
-    effects += tensor_fields(t, table)
+    effects += tensor_fields(t, table) + seeds.effects(t, table)
     for function, args in t.state.effects():
         effects.append(
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
         )
+    hooks.verify(t, table)
     return effects
 
 
@@ -71,7 +80,7 @@ def tensor_fields(t: Tracer, table: RecipeTable) -> list[Effect]:
 
 def written(t: Tracer) -> list[Any]:
     """What the program has written outside by now, to be compared with a later answer."""
-    found: list[Any] = [len(t.replays), len(t.draws)]
+    found: list[Any] = [len(t.replays), len(t.draws), len(t.seeds), [h.removed for h in t.hooks.values()]]
     for shadow in (*t.shadows, *t.instance_dicts):
         if isinstance(shadow, DictShadow):
             new, gone = shadow.changed_keys()
@@ -83,6 +92,7 @@ def written(t: Tracer) -> list[Any]:
         found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
     for space in t.globals.values():
         found += [(k, id(v)) for k, v in space.written.items()]
+    found += [(id(owner), name, id(value)) for owner, name, value in definitions.written(t)]
     found += [(id(cell), id(value)) for cell, value in t.cells_written.values()]
     return found
 

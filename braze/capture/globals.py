@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 class Globals:
     """The globals of one module. ``owner``: a node from which ``step`` reads them; None for the root frame's."""
 
-    __slots__ = ("builtins", "cache", "function", "library", "owner", "real", "step", "trusted", "written")
+    __slots__ = (
+        "builtins",
+        "cache",
+        "function",
+        "library",
+        "module",
+        "owner",
+        "real",
+        "step",
+        "trusted",
+        "written",
+    )
 
     def __init__(
         self, real: dict[str, Any], builtins: dict[str, Any], owner: Node | None, step: Step
@@ -38,6 +49,8 @@ class Globals:
         self.written: dict[str, Any] = {}
         #: a function with these globals, for effects
         self.function: Any = None
+        #: the module object through which they were written
+        self.module: Any = None
 
     def get(self, t: Tracer, name: str) -> Any:
         """A global, else a builtin; NameError where there is neither."""

@@ -147,7 +147,7 @@ def unfilled(t: Tracer, obj: Any) -> DictShadow | None:
         shadow = t.dict_views.get(id(obj))
         if shadow is not None and shadow.view is not obj:
             shadow = None
-    return shadow if type(shadow) is DictShadow and not shadow.filled else None
+    return shadow if isinstance(shadow, DictShadow) and not shadow.filled else None
 
 
 def contains(t: Tracer, container: Any, item: Any) -> bool:

@@ -196,11 +196,13 @@ Recipe = FromSource | GraphOutput | Constant | Build | Drawn
 
 @record
 class Draw:
-    """A call of a function of Python's ``random``, done before the graph runs. The arguments are plain numbers."""
+    """A call of a function of Python's ``random``, done before the graph runs. The arguments are plain numbers, or tuples of
+    such. ``item``: number ``args[1]`` of the list that draw ``args[0]`` gave.
+    """
 
     name: str
-    args: tuple[int | float, ...] = ()
-    kwargs: tuple[tuple[str, int | float], ...] = ()
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
 
 
 class EffectKind(enum.Enum):
@@ -212,6 +214,7 @@ class EffectKind(enum.Enum):
     SET_GLOBAL = "set_global"  # (function whose globals, name, value)
     SET_CELL = "set_cell"  # (cell, value)
     CALL = "call"  # (callable, args...): e.g. torch._C._set_grad_enabled(value) that outlives the frame
+    MADE = "made"  # (value): it is made, also where nobody takes it: a hook's handle
 
 
 @record

@@ -194,6 +194,27 @@ def delete_item(container: Any, key: Any) -> None:
     builtin_base(container).__delitem__(container, key)
 
 
+class WhereGiven:
+    """A tensor's hook that eager calls only with gradients: the backward of a whole graph hands on None, too, where it has none."""
+
+    __slots__ = ("hook",)
+
+    def __init__(self, hook: Callable[[torch.Tensor], Any]) -> None:
+        self.hook = hook
+
+    def __call__(self, grad: torch.Tensor | None) -> Any:
+        return None if grad is None else self.hook(grad)
+
+
+class AfterGiven(WhereGiven):
+    """As :class:`WhereGiven`, of a hook that gets the tensor when its gradient has been added."""
+
+    __slots__ = ()
+
+    def __call__(self, tensor: Any) -> Any:
+        return None if tensor.grad is None else self.hook(tensor)
+
+
 def set_contents(container: Any, new: Any) -> None:
     """Give a list, dict, set or deque the contents and order of ``new``, in place."""
     base = builtin_base(container)

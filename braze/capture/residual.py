@@ -21,9 +21,11 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
+import torch
+
 from braze.capture.again import can_run_again, draws, put_back, random_state
 from braze.capture.bytecode import first_offset
-from braze.capture.chance import GENERATOR
+from braze.capture.chance import GENERATOR, ITEM, shuffled
 from braze.capture.known import holds
 from braze.capture.recipes import Namespace, Rebuilder, SourceText, literal
 from braze.capture.records import (
@@ -54,6 +56,7 @@ from braze.capture.replay import (
     share_memory,
 )
 from braze.capture.resume import Resumed
+from braze.capture.seeds import SEED
 from braze.graph.specs import TensorSpec
 from braze.support import trace
 from braze.support.errors import InternalError
@@ -189,14 +192,29 @@ class _Writer:
     def _draws(self) -> list[str]:
         lines = []
         for index, draw in enumerate(self.capture.draws):
-            function = self.names.name_of(getattr(GENERATOR, draw.name), f"random_{draw.name}")
+            if draw.name == ITEM:
+                lines.append(f"d{index} = d{draw.args[0]}[{draw.args[1]}]")
+                continue
+            if draw.name == SEED:
+                lines.append(f"{self.names.name_of(torch.manual_seed)}({draw.args[0]})")
+                continue
+            drawing = shuffled if draw.name == "shuffle" else getattr(GENERATOR, draw.name)
+            function = self.names.name_of(drawing, f"random_{draw.name}")
             args = [literal(v) or self.names.name_of(v, "number") for v in draw.args]
             args += [f"{k}={literal(v) or self.names.name_of(v, 'number')}" for k, v in draw.kwargs]
             lines.append(f"d{index} = {function}({', '.join(args)})")
         graph = self.capture.graph
-        if lines and graph is not None and can_run_again(graph.graph):
+        if not lines or graph is None or not can_run_again(graph.graph):
+            return lines
+        if self._seeds():
+            lines.insert(0, f"state = {self.names.name_of(random_state, 'random_state')}()")
+        if len(self.capture.draws) > self._seeds():
             lines.insert(0, f"drawn = {self.names.name_of(GENERATOR.getstate, 'random_getstate')}()")
         return lines
+
+    def _seeds(self) -> int:
+        """How many of the draws only set a seed."""
+        return sum(draw.name == SEED for draw in self.capture.draws)
 
     def _call_of_graph(self) -> str:
         """The call of the graph with its inputs; numbers that were drawn follow, in tensors."""
@@ -250,10 +268,12 @@ class _Writer:
         run, args = self._call_as_it_is()
         again = self.names.name_of(run_again, "run_again")
         before, after = [], []
-        if draws(graph.graph):
+        seeds = self._seeds()
+        if draws(graph.graph) and not seeds:
             before = [f"state = {self.names.name_of(random_state, 'random_state')}()"]
+        if before or seeds:
             after = [f"    {self.names.name_of(put_back, 'put_back')}(state)"]
-        if self.capture.draws:
+        if len(self.capture.draws) > seeds:
             after.append(f"    {self.names.name_of(GENERATOR.setstate, 'random_setstate')}(drawn)")
         return [
             *before,
@@ -308,6 +328,8 @@ class _Writer:
                 return f"{args[0]}.__globals__[{effect.name!r}] = {args[1]}"
             case EffectKind.SET_CELL:
                 return f"{args[0]}.cell_contents = {args[1]}"
+            case EffectKind.MADE:
+                return "pass"
             case EffectKind.CALL:
                 return f"{args[0]}({', '.join(args[1:])})"
 

@@ -126,13 +126,6 @@ def object_init(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return None
 
 
-@rule(vars)
-def vars_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    if not args:
-        graph_break("BZ1006", "vars() without an argument")
-    return load_attr(t, args[0], "__dict__")
-
-
 #: symbols are numbers to the program
 NUMBER_OF = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
@@ -368,15 +361,7 @@ def refuse(code: str, reason: str, *targets: Any) -> None:
 refuse("BZ1001", "braze.graph_break() was called", markers.graph_break)
 refuse("BZ1007", "input() and open() talk to the outside", input, open)
 refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
-refuse("BZ1006", "dir() looks at all that an object has", dir)
 refuse("BZ1006", "the call stack is looked at", sys._getframe)
-refuse(
-    "BZ1017",
-    "a seed is set or a generator's state is touched",
-    torch.manual_seed,
-    torch.seed,
-    torch.initial_seed,
-)
 refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
 
 
@@ -409,11 +394,6 @@ for _name in ("random", "getrandbits"):
 @rule(type.__call__)
 def type_call(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.make(t, args[0], args[1:], kwargs)
-
-
-@rule(globals)
-def globals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    graph_break("BZ1006", "globals() is used as a dict")
 
 
 @rule(sys.exc_info)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.capture import definitions
 from braze.capture.attributes import dict_get, instance_value
 from braze.capture.breaks import graph_break
 from braze.capture.shadows import instance_dict
@@ -31,11 +32,16 @@ def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
         Lookups.end()
         type.__setattr__(obj, name, value)
         return
-    if isinstance(obj, type | types.ModuleType):
-        graph_break("BZ1010", f"an attribute of the {cls.__name__} {obj.__name__!r} is assigned")
+    if isinstance(obj, type):
+        definitions.write_class(t, obj, name, value)
+        return
+    if isinstance(obj, types.ModuleType):
+        definitions.write_module(t, obj, name, value)
+        return
     if cls is types.FunctionType:
         if not t.is_ours(obj):
-            graph_break("BZ1010", "an attribute of a function from outside is assigned")
+            definitions.write_function(t, obj, name, value)
+            return
         setattr(obj, name, value)
         return
     writer, owner = lookup_in_mro(cls, "__setattr__")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import unbacked
+from braze.capture import seeds, unbacked
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.interpret import resumable_step
-from braze.capture.rules import named, rule
+from braze.capture.records import Draw
+from braze.capture.rules import named, refuse, rule
 from braze.capture.state import CUDNN
 
 if TYPE_CHECKING:
@@ -144,3 +145,40 @@ for _check in named(torch, "_check", "_check_index", "_check_value", "_check_typ
 def check_is_size(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """It is no negative number, nor above ``max``."""
     unbacked.check_size(t, *args, **kwargs)
+
+
+# -- seeds
+
+
+@rule(torch.manual_seed)
+def manual_seed(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Before the graph where it has drawn nothing by now, else after it."""
+    seed = kwargs.get("seed") if kwargs else args[0] if args else None
+    if type(seed) is not int or len(args) + len(kwargs) != 1 or hasattr(t.recorder, "outer"):
+        graph_break(
+            "BZ1017", "a seed is set that is no plain number, or in a graph within the graph", HINT_MOVE
+        )
+    nodes = list(t.recorder.graph.nodes)
+    if not t.seeds and not any(map(seeds.may_draw, nodes)):
+        t.draws.append((Draw(seeds.SEED, (seed,)), None, t.here()))
+    else:
+        t.seeds.append(t.claim(seeds.Later(seed, nodes[-1])))
+    return t.tree.constant(torch.default_generator).value
+
+
+refuse(
+    "BZ1017",
+    "a seed is drawn, or a generator's state is touched",
+    torch.seed,
+    torch.initial_seed,
+    *named(
+        torch.Generator,
+        "get_state",
+        "set_state",
+        "manual_seed",
+        "seed",
+        "initial_seed",
+        "clone_state",
+        "graphsafe_set_state",
+    ),
+)

@@ -16,13 +16,17 @@ from braze.capture import (
     crossing,
     functions,
     generators,
+    hook_rules,
+    hooks,
     iteration,
     library,
+    namespaces,
     numpy_rules,
     outcome,
     raised,
     reads,
     rules,
+    seeds,
     tensors,
     torch_objects,
     torch_rules,
@@ -75,6 +79,8 @@ RULES = (
     numpy_rules.called,
     torch_objects.apply,
     class_bodies.build_class,
+    hook_rules.remove,
+    namespaces.globals_,
 )
 
 Symbolic = Any  # None | "all" | frozenset[(Source, dim)]
@@ -137,6 +143,16 @@ class Tracer:
         self.tracebacks: dict[int, tuple[types.TracebackType, Origin, types.TracebackType | None]] = {}
         #: calls to replay after the graph: (callable, args, kwargs)
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        #: hooks put on tensors, by identity of what stands for their handles, in order
+        self.hooks: dict[int, hooks.Hooked] = {}
+        #: seeds of PyTorch's generators that are set when the graph has run, in order
+        self.seeds: list[seeds.Later] = []
+        #: classes whose dicts were read whole, by identity
+        self.class_dicts: dict[int, Any] = {}
+        #: the instructions whose hooks become parts of the graph
+        self.hooks_inside: frozenset[int] = frozenset()
+        #: functions from outside, and attributes written there, by identity of the function
+        self.function_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
         self.draws: list[tuple[Draw, Any, Any]] = []
         #: places of tensors over arrays' memory that the program has got
@@ -274,8 +290,8 @@ class Tracer:
         node = self.tree.root(Step.GLOBAL, name)
         return node.value if node.real is not MISSING else reads.wrap(self, node, value)
 
-    def global_value(self, own: dict[str, Any], name: str, value: Any, module: Any) -> Any:
-        """An attribute of a module object."""
+    def globals_at(self, own: dict[str, Any], module: Any) -> Globals:
+        """The globals of a module object."""
         found = self.globals.get(id(own))
         if found is None:
             if own is self.function.__globals__:
@@ -283,7 +299,7 @@ class Tracer:
             else:
                 found = Globals(own, vars(builtins), self.tree.constant(module), Step.DICT)
             self.globals[id(own)] = found
-        return found.get(self, name)
+        return found
 
     def trust_class_value(self, owner: Any, name: str, found: Any) -> None:
         """Guard what a class of the user's holds; libraries do not change."""
@@ -294,6 +310,8 @@ class Tracer:
     def class_value(self, owner: Any, name: str, found: Any) -> Any:
         """A value that a class holds."""
         if self.made_classes and self.is_ours(owner):
+            return found
+        if Lookups.written and id(owner) in Lookups.written and name in Lookups.written[id(owner)][1]:
             return found
         if is_trusted_module(owner.__module__):
             if is_identity_type(type(found)) or type(found) in reads.CONSTANTS:
@@ -460,12 +478,17 @@ def trace_frame(
     with trace.stage("capture"):
         stop = -1 if stop_at is None else stop_at
         reason: BreakSignal | None = None
+        inside: frozenset[int] = frozenset()
         while True:
             t = Tracer(function, options, stop, symbolic, trusting)
             t.marked = Marked(t, named or {}, localsplus)
             t.break_at = reason
+            t.hooks_inside = inside
             try:
                 return _trace(t, localsplus)
+            except hooks.Inside as found:  # from the start: the hook's instructions count, too
+                inside |= {found.step}
+                stop, reason = -1 if stop_at is None else stop_at, None
             except Retry as retry:
                 if stop == 1:  # not even the arguments can be handed on
                     raise Unsupported(
@@ -485,7 +508,7 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
         with collector_paused, t.state.outside_inference(), t.mode:
             return _interpret(t, localsplus)
     finally:
-        Lookups.end()
+        Lookups.forget()
         for error in t.raised.values():
             error.restore()
         if t.made_classes:

@@ -175,26 +175,52 @@ def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
 
 
 def _look_up(cls: type, name: str) -> tuple[Any, Any]:
+    written = Lookups.written
     for owner in type.__getattribute__(cls, "__mro__"):
-        found = _class_dict(owner).get(name, MISSING)
+        found = held_by(owner, name) if written else _class_dict(owner).get(name, MISSING)
         if found is not MISSING:
             return found, owner
     return MISSING, None
 
 
+def held_by(cls: Any, name: str) -> Any:
+    """What a class itself holds under a name, as the program has left it; MISSING where there is nothing."""
+    if Lookups.written:
+        found = Lookups.written.get(id(cls))
+        if found is not None and name in found[1]:
+            return found[1][name]
+    return _class_dict(cls).get(name, MISSING)
+
+
 class Lookups:
-    """What :func:`lookup_in_mro` remembers for the length of a trace: programs that change classes break the graph."""
+    """What :func:`lookup_in_mro` remembers for the length of a trace, and what the program has written in classes from outside."""
 
     known: dict[int, dict[Any, tuple[Any, Any]]] | None = None
+    #: the class, and its new values by name; by identity of the class
+    written: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     @classmethod
     def begin(cls) -> None:
         """Remember from now on."""
         cls.known = {}
+        cls.written = {}
+
+    @classmethod
+    def write(cls, owner: Any, name: str, value: Any) -> None:
+        """Note a write; no class is changed before the graph has run."""
+        cls.written.setdefault(id(owner), (owner, {}))[1][name] = value
+        if cls.known is not None:
+            cls.known = {}
+
+    @classmethod
+    def forget(cls) -> None:
+        """The trace is over."""
+        cls.end()
+        cls.written = {}
 
     @classmethod
     def end(cls) -> None:
-        """Remember nothing: the trace is over, or it makes classes itself."""
+        """Remember nothing: the trace makes classes itself."""
         cls.known = None
 
 

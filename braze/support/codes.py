@@ -167,8 +167,9 @@ CODES: dict[str, Code] = {
     ),
     "BZ1010": Code(
         "write that cannot be replayed",
-        "An attribute of a class, module, tensor or foreign object is assigned.",
-        "Keep such state on objects or modules of your own.",
+        "What is assigned changes how others are looked up or called (a method, a descriptor, an attribute of a class or module "
+        "that is not the program's), belongs to a tensor or a foreign object, or a hook would see another gradient.",
+        "Keep plain values on objects, classes or modules of your own; put hooks on tensors that come in or are returned.",
     ),
     "BZ1011": Code(
         "unknown tensor",
@@ -203,9 +204,10 @@ CODES: dict[str, Code] = {
     ),
     "BZ1017": Code(
         "clock or chance",
-        "Python reads the clock, sets a seed or draws at random something that is no plain number of the module "
-        "random's own generator (random.choice, random.shuffle, numpy.random).",
-        "Draw plain numbers (random.random, random.randint) or use torch's random functions; read clocks outside.",
+        "Python reads the clock, touches a generator's state, sets a seed between random operations, or draws something else "
+        "than plain numbers of the module random's own generator (random.choice of words, numpy.random).",
+        "Draw plain numbers (random.random, random.choice of numbers) or use torch's random functions; seed before them; read "
+        "clocks outside.",
     ),
     "BZ1018": Code(
         "iterator from outside",

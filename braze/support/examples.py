@@ -173,22 +173,24 @@ def f(xs):
     "BZ1010": Example(
         """\
 class Config:
-    calls = 0
+    def scale(self):
+        return 2
 
 @braze.compile
 def f(x):
-    Config.calls += 1
-    return x * 2
+    Config.scale = lambda self: 3
+    return x * Config().scale()
 
 f(torch.ones(3))
 """,
         """\
-config = Config()
+class Config:
+    factor = 2
 
 @braze.compile
 def f(x):
-    config.calls += 1        # attributes of objects are replayed after the graph
-    return x * 2
+    Config.factor = 3        # plain values of classes and objects are written after the graph
+    return x * Config.factor
 """,
         "attributes of classes are replayed there",
     ),

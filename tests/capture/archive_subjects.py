@@ -99,6 +99,30 @@ def arrays(x: torch.Tensor, a: Any, rows: list[Any]) -> Any:
     return x + y.sum() * a.shape[0] + torch.tensor(rows[0]), y
 
 
+def chooses(x: torch.Tensor) -> Any:
+    order = [2, 0, 1]
+    random.shuffle(order)
+    torch.manual_seed(4)
+    return x + torch.rand(4), order, random.choices((0.5, -1.5), weights=[1, 2], k=2)
+
+
+def puts_hooks(x: torch.Tensor) -> Any:
+    handle = x.register_hook(lambda g: LOG.append(g))
+    return x * 2, handle
+
+
+class Count:
+    """A counter on a class."""
+
+    calls = 0
+
+
+def counts(x: torch.Tensor) -> torch.Tensor:
+    Count.calls = Count.calls + 1
+    counts.last = getattr(Count, "nothing", x.dim())  # type: ignore[attr-defined]
+    return x * Count.calls
+
+
 class Net(torch.nn.Module):
     """Parameters, a buffer that is written, a counter."""
 

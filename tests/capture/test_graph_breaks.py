@@ -59,7 +59,7 @@ def clock(x):
 
 
 def chance(x):
-    random.choice((1, 2))
+    random.choice(("a", "b"))
     return x + 1
 
 

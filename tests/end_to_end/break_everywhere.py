@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -180,11 +181,81 @@ def generators(x: torch.Tensor) -> Any:
     return total, pairs, best, sorted([3, 1, 2], key=lambda v: v * -1)
 
 
+WEIGHT = torch.nn.Parameter(torch.ones(3))
+
+
+class Counter:
+    calls = 0
+    last: Any = None
+
+
+def hooks(x: torch.Tensor) -> Any:
+    log: list[Any] = []
+    handle = WEIGHT.register_hook(lambda g: log.append("weight") or g * 2)
+    y = x * WEIGHT
+    y.register_hook(lambda g: g.clamp(-1, 1))
+    z = y.sin()
+    second = z.register_hook(lambda g: log.append("middle"))
+    made = z.detach().requires_grad_()
+    made.register_hook(lambda g: g + 1)
+    loss = (z * z + made * z).sum()
+    log.append("made")
+    loss.backward()
+    handle.remove()
+    second.remove()
+    grad = WEIGHT.grad
+    return loss.detach(), grad, made.grad, log
+
+
+def counts(x: torch.Tensor) -> Any:
+    Counter.calls += 1
+    counts.last = x.sum()
+    first = Counter.calls, getattr(Counter, "more", None)
+    Counter.more = [x.shape[0]]
+    Counter.more.append(Counter.calls)
+    Counter.last = counts.last + 1
+    Counter.calls = Counter.calls * 2
+    return first, Counter.calls, Counter.more, Counter.last, x * Counter.calls
+
+
+def chances(x: torch.Tensor) -> Any:
+    order = [0, 1, 2]
+    random.shuffle(order)
+    a = x * random.choice([2, 3])
+    torch.manual_seed(3)
+    some = random.sample(order, 2)
+    b = torch.rand(3)
+    torch.manual_seed(len(order))
+    c = x + random.choices((0.5, 1.5), k=1)[0]
+    names = sorted(vars())
+    return a, b, c, order, some, names, globals()["Pair"] is Pair
+
+
 MODEL = Model()
-FUNCTIONS = [arithmetic, loops, contexts, handlers, closures, objects, modules, mutation, generators]
+FUNCTIONS = [
+    arithmetic,
+    loops,
+    contexts,
+    handlers,
+    closures,
+    objects,
+    modules,
+    mutation,
+    generators,
+    hooks,
+    counts,
+    chances,
+]
 
 
 def restart() -> None:
     """Put the state that functions share back."""
     global MODEL
     MODEL = Model()
+    WEIGHT.grad = None
+    Counter.calls = 0
+    vars(counts).clear()
+    if hasattr(Counter, "more"):
+        del Counter.more
+    random.seed(0)
+    torch.manual_seed(0)

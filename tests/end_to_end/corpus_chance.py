@@ -66,6 +66,70 @@ def other_functions_of_random(x):
     return x * random.betavariate(1, 2), kind, order
 
 
+@case((X,), times=4, kernels=True, whole=True)
+def one_of_several_numbers(x):
+    k, p = random.choice([1, -2, 3]), random.choice((0.5, 1.5))
+    return x * k + p, random.choice(range(3, 9)), k
+
+
+@case((X, [1.0, 2.0, 4.0]), (X, [8.0]), times=3, whole=True)
+def several_of_several_numbers(x, weights):
+    some = random.sample(range(10), 3)
+    again = random.choices([-1.5, 2.5], k=3) + random.choices([1.0] * len(weights), weights=weights)
+    more = random.choices(range(len(weights)), cum_weights=weights, k=2)
+    return x * some[0] + again[-1], some, again, more, sum(some)
+
+
+@case((X, [3, 1, 2, 0]), (X, [0.5, -1.5]), times=3, kernels=True, whole=True)
+def put_in_another_order(x, given):
+    own = [0, 1, 2]
+    random.shuffle(own)
+    random.shuffle(given)
+    return x.roll(own[0]) + given[1], own, given
+
+
+@case((X,), times=6)
+def columns_in_an_order_that_is_drawn(x):
+    order = list(range(x.shape[1]))
+    random.shuffle(order)
+    y = x[:, order] * 2
+    return torch.cat([y[:, i : i + 1] for i in random.sample(order, 2)], 1), order
+
+
+@case((X, []), (X, [1, 2.0]), (X, ["a", "b", "c"]), (X, [True, False]), (X, [X, X + 1, X + 2]), times=3)
+def other_things_to_choose_from(x, things):
+    x = x + random.random()
+    try:
+        chosen = random.choice(things)
+    except IndexError as error:
+        return x, str(error), random.random()
+    random.shuffle(things)
+    return x * random.uniform(0, 1), chosen, things, random.sample(things, 2)
+
+
+@case((X, 5), (X, -1), (X, 100), times=2)
+def more_than_there_are(x, k):
+    try:
+        return x + 1, random.sample(range(10), k)
+    except ValueError as error:
+        return x - random.random(), str(error)
+
+
+@case((X, list(range(200))), times=2)
+def a_long_list(x, things):
+    random.shuffle(things)
+    return x + random.choice(things), things
+
+
+MODULE = random  # not the name of an import: its functions are looked up as methods are
+
+
+@case((X,), times=3)
+def methods_of_the_modules_generator(x):
+    a = MODULE.choice(["add", "sub", "mul"])
+    return x + MODULE.random(), a, MODULE.sample(["a", "b", "c", "d"], 2), MODULE.choice([1, 2, 3])
+
+
 @case((X, 0), (X, 1), (X, 2), times=2)
 def draws_that_fail(x, how):
     random.random()

@@ -111,12 +111,12 @@ def load_attribute(t: Any, f: Any, arg: int) -> None:
 
 @opcode("LOAD_METHOD", until=(3, 11))
 def load_method(t: Any, f: Any, arg: int) -> None:
-    push_method(f, load_attr(t, f.stack.pop(), f.code.co_names[arg]))
+    push_method(t, f, load_attr(t, f.stack.pop(), f.code.co_names[arg]))
 
 
-def push_method(f: Any, value: Any) -> None:
-    """The two values that a call takes: function and self, or NULL and callable."""
-    if type(value) is types.MethodType:
+def push_method(t: Any, f: Any, value: Any) -> None:
+    """The two values that a call takes: function and self, or NULL and callable. One from outside is guarded as it is called."""
+    if type(value) is types.MethodType and t.tree.node_of(value) is None:
         f.stack += (value.__func__, value.__self__)
     else:
         f.stack += (NULL, value)
@@ -125,7 +125,7 @@ def push_method(f: Any, value: Any) -> None:
 @opcode("LOAD_ATTR", since=(3, 12), until=(3, 12))
 def load_attribute_312(t: Any, f: Any, arg: int) -> None:
     if arg & 1:
-        push_method(f, load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]))
+        push_method(t, f, load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]))
     else:
         f.stack.append(load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1], True))
 
@@ -152,7 +152,7 @@ def load_super_attr(t: Any, f: Any, arg: int) -> None:
     elif sys.version_info >= (3, 13):
         f.stack += (value, NULL)
     else:
-        push_method(f, value)
+        push_method(t, f, value)
 
 
 @opcode("STORE_ATTR")

@@ -1,0 +1,59 @@
+"""``torch.manual_seed`` while tracing: a graph draws all of its random numbers between what runs before it and what runs after.
+
+A seed that is set before the graph draws anything is set before the graph runs; one that is set when it has drawn is set
+afterwards. Where the graph draws on both sides the graph ends at the seed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.fx
+
+from braze.capture.again import is_opaque, is_random, name_of
+from braze.capture.breaks import HINT_MOVE, BreakSignal, Unrebuildable
+from braze.capture.records import Constant, Effect, EffectKind
+
+if TYPE_CHECKING:
+    from braze.capture.building import RecipeTable
+    from braze.capture.tracer import Tracer
+
+#: stands among what is done before the graph for a seed of PyTorch's generators
+SEED = "manual_seed"
+
+
+class Later:
+    """A seed that is set after the graph. ``last``: the graph's last node by then."""
+
+    __slots__ = ("last", "seed")
+
+    def __init__(self, seed: int, last: torch.fx.Node) -> None:
+        self.seed = seed
+        self.last = last
+
+
+def may_draw(node: torch.fx.Node) -> bool:
+    """Whether a node may draw random numbers: also where it calls what braze does not look into."""
+    if node.op in ("placeholder", "output") or node.meta.get("setting"):
+        return False
+    if node.op not in ("call_function", "call_method") or is_random(name_of(node)) or is_opaque(node):
+        return True
+    return not str(getattr(node.target, "__module__", "torch")).startswith(("torch", "_operator", "math"))
+
+
+def effects(t: Tracer, table: RecipeTable) -> list[Effect]:
+    """The seeds that are set after the graph; back to before one that the graph draws after."""
+    found = []
+    for later in t.seeds:
+        node = later.last.next
+        while node.op != "root":
+            if may_draw(node):
+                t.break_at = BreakSignal(
+                    "BZ1017", "a seed is set between operations that draw random numbers", (HINT_MOVE,)
+                )
+                raise Unrebuildable(later)
+            node = node.next
+        target = table.add(Constant(torch.manual_seed))
+        found.append(Effect(EffectKind.CALL, (target, table.id_of(later.seed))))
+    return found
