@@ -280,7 +280,7 @@ HALF_CASES = [
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize(("op", "make"), HALF_CASES, ids=str)
+@pytest.mark.parametrize(("op", "make"), HALF_CASES, ids=[str(op) for op, _ in HALF_CASES])
 def test_in_narrow_types_it_is_no_further_from_the_truth_than_eager(op, make, dtype):
     args = make(dtype)
     exact = flat(op(*[a.double() if isinstance(a, torch.Tensor) else a for a in args]))[0]
