@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from braze import native
-from braze.capture import identities, known, overloads, sizes, unbacked
+from braze.capture import identities, known, overloads, sizes, tensor_facts, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
@@ -344,6 +344,11 @@ class RecordingMode(TorchFunctionMode):
         if is_metadata_getter(func):
             with disable_functions():
                 return func(*args, **kwargs)
+        getter = type(getattr(func, "__self__", None)) is types.GetSetDescriptorType
+        if getter and func.__self__.__name__ in tensor_facts.FIELDS:
+            return tensor_facts.field(self.recorder.t, args[0], func.__self__.__name__)
+        if getattr(func, "__name__", "") in tensor_facts.METHODS:
+            return tensor_facts.query(self.recorder.t, func, args, kwargs)
         return self.recorder.call(func, args, kwargs)
 
 
@@ -385,10 +390,9 @@ def is_metadata_getter(func: Any) -> bool:
 
 METADATA = frozenset(
     words(
-        """shape dtype device ndim requires_grad is_leaf layout is_cuda is_cpu is_sparse is_quantized
+        """shape dtype device ndim requires_grad layout is_cuda is_cpu is_sparse is_quantized
     is_meta is_mkldnn is_nested is_mps is_xpu is_xla is_vulkan is_ort is_ipu is_hpu is_mtia is_maia
-    itemsize nbytes name names output_nr is_sparse_csr _version grad_fn retains_grad _backward_hooks
-    _is_view is_inference"""
+    itemsize nbytes name names is_sparse_csr"""
     )
 )
 

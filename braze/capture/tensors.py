@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from braze.capture import tensor_facts
 from braze.capture.breaks import graph_break
 from braze.capture.recorder import METADATA, refuse_unfaked
 from braze.capture.records import Step
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
 #: methods that give metadata and never change anything
 QUERIES = frozenset(
     words(
-        """size dim stride numel nelement element_size storage_offset is_contiguous is_floating_point
-    is_complex is_signed is_inference get_device type_as_tuple ndimension is_conj is_neg is_pinned
-    is_same_size is_set_to is_distributed sym_size has_names dense_dim sparse_dim _is_view q_scale
-    __len__ __hash__ is_shared"""
+        """size dim stride numel nelement element_size is_contiguous is_floating_point is_complex is_signed
+    get_device type_as_tuple ndimension is_conj is_neg is_same_size is_distributed sym_size has_names
+    dense_dim sparse_dim q_scale __len__ __hash__"""
     )
 )
 #: methods that change a tensor's own metadata: of a graph's input its guards would no longer be true
@@ -37,9 +37,6 @@ RESHAPED_IN_PLACE = frozenset(
 )
 #: methods that parameters have of their own; a fake of one is of the class of all fakes
 PARAMETERS_OWN = frozenset({"__deepcopy__", "__reduce_ex__", "__repr__"})
-REFUSED_FIELDS = frozenset(
-    {"grad_fn", "_grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks", "_cdata", "_base"}
-)
 
 
 def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
@@ -50,14 +47,14 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
         refuse_unfaked(t, (obj,))
     if name in METADATA:
         return getattr(obj, name)
+    if name in tensor_facts.FIELDS:
+        return tensor_facts.field(t, obj, name)
     found, _ = lookup_in_mro(FakeTensor, name)
     if name in PARAMETERS_OWN and isinstance(obj, torch.nn.Parameter):
         found = vars(torch.nn.Parameter)[name]
     kind = type(found)
     if name == "__class__":
         return dense_class(obj)
-    if name in REFUSED_FIELDS:
-        graph_break("BZ1004", f"Tensor.{name} is read")
     if (
         kind is types.MethodDescriptorType
         or kind is types.WrapperDescriptorType
@@ -100,8 +97,8 @@ def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
         refuse_unfaked(t, args)
     if name in RESHAPED_IN_PLACE and t.tree.node_of(args[0]) is not None:
         graph_break("BZ1010", f"Tensor.{name} changes the shape of a tensor that comes from outside")
-    if name == "is_inference" and t.knew_inference:
-        graph_break("BZ1004", "Tensor.is_inference() of a tensor that the graph makes")
+    if name in tensor_facts.METHODS:
+        return tensor_facts.query(t, fn, args, kwargs)
     if name in QUERIES:
         return fn(*args, **kwargs)
     if name == "requires_grad_" and t.tree.node_of(args[0]) is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import seeds, unbacked
+from braze.capture import seeds, tensor_facts, unbacked
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.interpret import resumable_step
 from braze.capture.records import Draw
@@ -116,6 +116,16 @@ def exit_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(torch.is_inference_mode_enabled)
 def is_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return t.inference_on or t.state.inference
+
+
+@rule(torch.is_inference)
+def is_made_in_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return tensor_facts.is_inference(t, *args, **kwargs)
+
+
+@rule(torch.Tensor.is_shared)
+def is_shared(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return tensor_facts.query(t, torch.Tensor.is_shared, args, kwargs)
 
 
 # -- checks of what tensors hold

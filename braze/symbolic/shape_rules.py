@@ -12,6 +12,8 @@ A name makes the size a symbol; the same name is the same size everywhere. ``%8`
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +31,11 @@ class SizeRule:
     high: int | None = None
     multiple: int = 1
     text: str = ""
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None, int]:
+        """What it asks of a size, whatever its name."""
+        return self.low, self.high, self.multiple
 
     def allows(self, size: int) -> bool:
         """Whether a size obeys the rule by itself."""
@@ -56,7 +63,59 @@ def parse_shapes(shapes: Mapping[str, Any]) -> tuple[ShapeRules, ...]:
     """The rules of every argument named; refused with a caret where one cannot be read."""
     if not isinstance(shapes, Mapping):
         raise UserError("BZ0020", f"shapes= takes a dict of argument names, not {shapes!r}", hints=[_EXAMPLE])
-    return tuple(_argument(name, dims) for name, dims in shapes.items())
+    return joined([_argument(name, dims) for name, dims in shapes.items()])
+
+
+def joined(rules: Sequence[ShapeRules]) -> tuple[ShapeRules, ...]:
+    """The same rules, in which each name has the bounds that all of its dimensions were given; refused where none is left."""
+    found: dict[str, tuple[SizeRule, str]] = {}
+    for argument in rules:
+        for d, rule in enumerate(argument.dims):
+            where = f"{argument.argument}, dimension {d}"
+            known = found.get(rule.name)
+            if rule.name:
+                found[rule.name] = (rule, where) if known is None else (_join(*known, rule, where), where)
+    return tuple(
+        dataclasses.replace(
+            argument,
+            dims=tuple(found[rule.name][0] if rule.name else rule for rule in argument.dims),
+        )
+        for argument in rules
+    )
+
+
+def _join(one: SizeRule, place: str, other: SizeRule, where: str) -> SizeRule:
+    """What obeys two rules of one name."""
+    lows = [n for n in (one.low, other.low) if n is not None]
+    highs = [n for n in (one.high, other.high) if n is not None]
+    rule = SizeRule(
+        one.name, max(lows, default=None), min(highs, default=None), math.lcm(one.multiple, other.multiple)
+    )
+    for given in (one, other):
+        if given.bounds == rule.bounds:
+            return given
+    rule = dataclasses.replace(rule, text=_text(rule))
+    if not _obeyed(rule):
+        raise UserError(
+            "BZ0020",
+            f"shapes= says {one.text!r} ({place}) and {other.text!r} ({where}), and one name is one size",
+            why="no size obeys both",
+            hints=["give the two sizes names of their own, or bounds that leave a size"],
+        )
+    return rule
+
+
+def _text(rule: SizeRule) -> str:
+    """A rule as one would write it."""
+    low = f"{rule.low}<=" if rule.low is not None else ""
+    high = f"<={rule.high}" if rule.high is not None else ""
+    return f"{low}{rule.name}{high}" + (f" %{rule.multiple}" if rule.multiple > 1 else "")
+
+
+def _obeyed(rule: SizeRule) -> bool:
+    """Whether there is a size that obeys a rule."""
+    top = rule.high if rule.high is not None else (rule.low or 0) + rule.multiple
+    return any(rule.allows(n) for n in range(max(rule.low or 0, top - rule.multiple), top + 1))
 
 
 _EXAMPLE = 'shapes={"x": ("B", "S<=4096 %8"), "y": ("B", None)}'
@@ -120,8 +179,7 @@ def parse_rule(text: str, where: str = "shapes") -> SizeRule:
         else:
             low = max(number + (sign == ">"), low) if low is not None else number + (sign == ">")
     rule = SizeRule(name, low, high, multiple, text.strip())
-    top = high if high is not None else (low or 0) + multiple
-    if not any(rule.allows(n) for n in range(max(low or 0, top - multiple), top + 1)):
+    if not _obeyed(rule):
         raise _refusal(text, where, 0, "no size obeys this")
     return rule
 

@@ -221,6 +221,20 @@ def test_named_sizes_are_checked_at_each_call() -> None:
     assert sum(kind == "capture" for kind, _ in events) == 1
 
 
+def test_a_bound_that_stands_at_one_of_a_names_places_holds_of_the_name() -> None:
+    for shapes in ({"x": ("B", 2), "y": ("B<=8", 2)}, {"x": ("B<=8", 2), "y": ("B", 2)}):
+        compiled = braze.compile(lambda x, y: x + y, shapes=shapes, fullgraph=True)
+        for n in (4, 8, 2):
+            x = torch.rand(n, 2)
+            assert torch.equal(compiled(x, x), x + x)
+        fixed = braze.compile(lambda x, y: x + 1 if x.shape[0] <= 8 else y, shapes=shapes, fullgraph=True)
+        assert torch.equal(fixed(x, x), x + 1)
+        with pytest.raises(UserError, match="is 9; shapes= says 'B<=8'"):
+            compiled(torch.rand(9, 2), torch.rand(9, 2))
+    with pytest.raises(UserError, match="no size obeys both"):
+        braze.compile(lambda x, y: x + y, shapes={"x": ("B<=3",), "y": ("4<=B",)})
+
+
 def test_the_same_name_is_the_same_size() -> None:
     compiled = braze.compile(lambda x, y: x + y.sum(), shapes={"x": ("B",), "y": ("B",)})
     for n in (3, 4):

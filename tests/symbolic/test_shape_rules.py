@@ -51,6 +51,31 @@ def test_sizes_of_an_argument() -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("B", "B<=8", "B<=8"),
+        ("B<=8", "B", "B<=8"),
+        ("4<=B", "B<=8", "4<=B<=8"),
+        ("B<=18 %4", "B<=16 %6", "B<=16 %12"),
+        ("2<=B<=9", "B>=3 <20 %2", "3<=B<=9 %2"),
+    ],
+)
+def test_rules_of_one_name_are_joined(one: str, other: str, both: str) -> None:
+    x, y = parse_shapes({"x": (one, "C"), "y": (2, other)})
+    assert x.dims[0] == y.dims[1]
+    assert x.dims[0].bounds == parse_rule(both).bounds
+    assert x.dims[0].text in (one, other, both) and x.dims[1].text == "C"
+
+
+def test_rules_of_one_name_that_contradict_each_other_are_refused() -> None:
+    for one, other in (("B<4", "B>=4"), ("B<=10 %4", "7<B<=10 %5")):
+        with pytest.raises(UserError, match="BZ0020") as caught:
+            parse_shapes({"x": (one,), "y": (None, other)})
+        for part in (one, other, "x, dimension 0", "y, dimension 1"):
+            assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("text", "caret", "why"),
     [
         ("B<=", 3, "a number"),
