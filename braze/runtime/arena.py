@@ -3,6 +3,7 @@
 Nothing in an arena outlives the call that took it, so all graphs of a process share one pool a device: it holds
 one free arena, as large as the largest graph needs. A call that finds none free (another thread, or a graph inside
 a custom operator) makes its own. On a GPU work is still queued when a call returns, so an arena serves one stream.
+The halves of a training step, but small ones, make arenas of their own, which go after their last use.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ class Arena:
     __slots__ = ("_typed", "base", "bytes", "storage", "views")
 
     def __init__(self, size: int, device: str = "cpu") -> None:
+        size = -(-size // 64) * 64
         # an inference tensor could not be written outside inference mode later
         with torch.inference_mode(False):
-            self.storage = torch.empty(size + 64, dtype=torch.uint8, device=device)
+            self.storage = torch.empty(size, dtype=torch.uint8, device=device)
+            if self.storage.data_ptr() % 64:  # not as PyTorch's allocators give it
+                self.storage = torch.empty(size + 64, dtype=torch.uint8, device=device)
         self.bytes = size
         skip = -self.storage.data_ptr() % 64
         self.base = self.storage.data_ptr() + skip
         self.views: dict[Any, tuple[torch.Tensor, ...]] = {}
-        whole = size // 64 * 64
-        self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self.storage[skip : skip + whole]}
+        self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self.storage[skip : skip + size]}
 
     def keep(self, key: Any, views: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Remember a graph's views of this arena; the key must not keep the graph alive."""
@@ -60,11 +63,11 @@ class ArenaPool:
         try:
             arena = self._free.pop()
         except IndexError:
-            return Arena(-(-size // 64) * 64, self.device)
+            return Arena(size, self.device)
         if arena.bytes >= size:
             return arena
         del arena  # let the allocator have it before we ask for more
-        return Arena(-(-size // 64) * 64, self.device)
+        return Arena(size, self.device)
 
     def give(self, arena: Arena) -> None:
         """Return an arena; the larger one is kept where two come back."""

@@ -65,6 +65,7 @@ class Runtime:
         return self._triton[name]
 
     layouts = staticmethod(Layouts)
+    arena = staticmethod(Arena)
 
     @staticmethod
     def constant_view(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -85,11 +86,19 @@ class Runtime:
     def relayout(
         result: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype
     ) -> torch.Tensor:
-        """A result of ATen copied into the strides and the type that the kernels after it were made for."""
+        """A result of ATen in the strides and the type that the kernels after it were made for.
+
+        A copy, but where strides differ only in dimensions of one element: then the same memory.
+        """
         if tuple(result.shape) != tuple(sizes):
             raise RuntimeError(
                 f"an operator returned sizes {tuple(result.shape)} where {tuple(sizes)} were planned"
             )
+        told = zip(sizes, result.stride(), strides, strict=True)
+        if result.dtype is dtype and all(n == 1 or have == want for n, have, want in told):
+            # no view of it, which autograd would let nobody write to
+            place = result.storage_offset()
+            return result.new_empty(0).set_(result.untyped_storage(), place, tuple(sizes), tuple(strides))
         made = torch.empty_strided(sizes, strides, dtype=dtype, device=result.device)
         return made.copy_(result)
 

@@ -18,6 +18,8 @@ from braze.symbolic.expr import ZERO, Expr, Symbol
 
 #: bytes for which it pays to leave compiled code, which costs about a microsecond
 MUCH = 256 << 10
+#: a half of a training step that touches so many bytes does not keep its arena, whose making costs some microseconds
+UNKEPT = 1 << 20
 
 
 @record
@@ -84,6 +86,9 @@ class _Host:
         self.last = {n: k for k, g in enumerate(s.groups) for n in (*g.reads, *g.writes)}
         self.handed = dict(s.memory.handed)
         self.kept = {o.buffer for o in s.program.outputs if isinstance(o, BufferView)}
+        #: the arena is of this call, and goes after the last group that uses it
+        self.own_arena = lean and self._touches() >= UNKEPT
+        self.arena_until = max((slot.stop for slot in self.homes.slots.values()), default=-1)
 
     def function(self) -> list[str]:
         """The function that makes the call, as lines."""
@@ -111,7 +116,7 @@ class _Host:
                 "        )",
             ]
         lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
-        if arena:
+        if arena and not self.own_arena:
             lines.append("        give(arena)")
         return [*lines, f"        return {returned}", "", "    return call"]
 
@@ -178,17 +183,20 @@ class _Host:
         if not self.homes.slots:
             return []
         key = "graph"
-        lines = [f"arena = take({self.schedule.memory.arena_bytes})"]
+        take = "runtime.arena" if self.own_arena else "take"
+        lines = [f"arena = {take}({self.schedule.memory.arena_bytes})"]
         if not self.homes.static:
             names = ", ".join(self._size_names())
             lives = [f"({x.start}, {x.stop})," for x in self.homes.lives]
             sizes = tuple_text(tuple(x.bytes for x in self.homes.lives))
             self.bindings += ["layouts = runtime.layouts((", *_indent(lives), f"), lambda {names}: {sizes})"]
             key = "layout"
-            lines = [f"layout = layouts({names})", "arena = take(layout.bytes)"]
+            lines = [f"layout = layouts({names})", f"arena = {take}(layout.bytes)"]
         if self.views.of_arena:
             names = tuple_text(tuple(self.views.of_arena))
             arguments = ", ".join(self._bound())
+            if self.own_arena:
+                return [*lines, f"{names} = bind_views({arguments})"]
             lines.append(f"views = arena.views.get({key})")
             lines.append("if views is None:")
             lines.append(f"    views = arena.keep({key}, bind_views({arguments}))")
@@ -292,7 +300,15 @@ class _Host:
             for n in dict.fromkeys((*group.reads, *group.writes))
             if self.last[n] == k and n not in self.kept and self.homes.of(n) in self._owned()
         ]
+        if self.own_arena and k == self.arena_until:
+            dead += ["arena", *self.views.of_arena]
         return [f"del {', '.join(dead)}"] if dead else []
+
+    def _touches(self) -> int:
+        """Bytes that this call reads, makes and returns beside its arena, as far as they are known."""
+        names = {n for g in self.schedule.groups for n in (*g.reads, *g.writes)}
+        sizes = [storage_bytes(self.homes.buffers[n]).value for n in names if n not in self.homes.slots]
+        return sum(size for size in sizes if size is not None)
 
     def _owned(self) -> tuple[Home, ...]:
         """Where the tensors live that this call may let go of."""
