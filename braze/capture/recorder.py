@@ -229,7 +229,11 @@ class Recorder:
             refused = probe.eager_error(func, args, kwargs)
             if refused is not None:
                 raise refused
-        extents = self.extents(kwargs["out"]) if kwargs.get("out") is not None else None
+        extents = None
+        if kwargs.get("out") is not None:
+            extents = self.extents(kwargs["out"])
+            if probe.may_refuse_out(self.mode.call, func, args, kwargs):
+                graph_break("BZ1010", f"{name} may refuse an out= of type {kwargs['out'].dtype}")
         try:
             result = self.mode.call(func, args, kwargs)
         except BreakSignal:
@@ -303,6 +307,8 @@ class Recorder:
         if isinstance(result, torch.Tensor):
             if result.layout is not torch.strided:
                 graph_break("BZ1013", f"{node.target} gives a tensor of layout {result.layout}")
+            if result.dtype in QUANTIZED:  # fakes of them have neither scale nor any other behaviour of theirs
+                graph_break("BZ1013", f"{node.target} gives a quantized tensor")
             self.bind(result, node)
         elif isinstance(result, tuple | list):
             for index, item in enumerate(result):
@@ -353,6 +359,8 @@ class RecordingMode(TorchFunctionMode):
 
 
 OURS.add(RecordingMode.__torch_function__.__code__)
+
+QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 PLAIN_ARGUMENTS = frozenset(
     {

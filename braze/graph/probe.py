@@ -6,6 +6,7 @@ catches such an error is to see the one that eager raises.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,17 +39,47 @@ PRODUCTS = frozenset(
         "bilinear",
     ]
 )
+#: kernels of reductions refuse more dimensions
+MOST_DIMS = 64
 #: nothing larger is made only to hear an error
 LIMIT = 1 << 26
 
 
 def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether meta functions may let a call pass that eager refuses."""
+    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if first is not None and first.dim() > MOST_DIMS:
+        return True
     if name in WITHOUT_IDENTITY:
-        return bool(args) and isinstance(args[0], torch.Tensor) and _is_empty(args[0])
+        return first is not None and _is_empty(first)
     if name not in PRODUCTS or torch.is_autocast_enabled("cpu"):
         return False
     return len({v.dtype for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)}) > 1
+
+
+def may_refuse_out(
+    call: Callable[..., Any], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Whether ``out=`` is of a type to which a kernel may not cast its result; ``call`` makes calls on fakes.
+
+    Metadata are computed for any type. Kernels of few operators refuse the cast, and only trying tells of which; where the
+    call fails on zeros without ``out=`` too, nothing is told.
+    """
+    if not args:
+        return False
+    plain = {k: v for k, v in kwargs.items() if k != "out"}
+    try:
+        natural = call(func, args, plain)
+    except Exception:
+        return False  # an operator that has no other form, or a call that fails anyway
+    if _dtypes(natural) == _dtypes(kwargs["out"]):
+        return False
+    return eager_error(func, args, kwargs) is not None
+
+
+def _dtypes(result: Any) -> list[Any]:
+    """The types of a tensor, or of those of a tuple."""
+    return [t.dtype for t in ((result,) if isinstance(result, torch.Tensor) else result)]
 
 
 def _is_empty(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -90,7 +91,7 @@ def trace_graph(
         node.meta["val"] = fake
         tracer.note(fake, node)
         fakes.append(fake)
-    with torch.no_grad(), mode, tracer:
+    with torch.no_grad(), enable_python_dispatcher(), mode, tracer:
         out = fn(*fakes)
     graph.output(tree_map(tracer.node_of, tuple(_flat(out))))
     for node in graph.nodes:
