@@ -18,6 +18,7 @@ from braze.capture.resume import resume_code
 from braze.capture.site import Backend, Site, all_sites, copies, here, turn_to
 from braze.capture.skip import is_skipped
 from braze.options import Options
+from braze.support.collector import collector_paused
 
 Tracer = Callable[..., Capture]
 _hooked_codes: dict[CodeType, Any] = {}
@@ -59,15 +60,19 @@ class Session:
         named: Any = None,
         trusting: bool = True,
     ) -> Capture:
-        """Interpret a frame. The interpreter is loaded at the first compile."""
-        if self.tracer is None:
-            from braze.capture.tracer import trace_frame
+        """Interpret a frame. The interpreter is loaded at the first compile.
 
-            self.tracer = trace_frame
-        words = {"named": named} if named else {}
-        if not trusting:
-            words["trusting"] = False
-        return self.tracer(function, locals, self.options, symbolic=symbolic, **words)
+        Loading it makes enough objects to set off a full collection, which takes longer than all of the capture.
+        """
+        with collector_paused:
+            if self.tracer is None:
+                from braze.capture.tracer import trace_frame
+
+                self.tracer = trace_frame
+            words = {"named": named} if named else {}
+            if not trusting:
+                words["trusting"] = False
+            return self.tracer(function, locals, self.options, symbolic=symbolic, **words)
 
     def entry(self, function: FunctionType, name: str, *, resumed: bool = False, hooked: bool = False) -> Any:
         """A new entry for a function."""
