@@ -7,6 +7,7 @@ operators of PyTorch's own derivative formulas are recorded behind the forward's
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from braze.aot.records import OutputRole
 from braze.aot.trace import Recorder
 from braze.aot.views import is_dense
 from braze.graph import torch_compat
+from braze.graph.applied import applied
 from braze.graph.fakes import FakeMode, spec_of
+from braze.graph.hooked import Hooked
 from braze.support.errors import Unsupported
 
 Node = torch.fx.Node
@@ -27,10 +30,12 @@ class Differentiation:
 
     ``outputs``: what the user gets. ``seeds``: what gradients come in for, as ("input", k) for the new contents of
     input k or ("computed", k) for item k of ``outputs.computed()``; ``tangents`` are their placeholders. The
-    gradients' nodes come in the order of ``wanted``, the inputs that require grad.
+    gradients' nodes come in the order of ``wanted``, the inputs that require grad. ``functions``: the program has
+    backwards of its own in the graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, functions: bool) -> None:
+        self.functions = functions
         self.outputs: Outputs
         self.seeds: list[tuple[str, int]] = []
         self.tangents: list[Node] = []
@@ -39,6 +44,9 @@ class Differentiation:
     def __call__(self, recorder: Recorder, pairs: list[tuple[Any, Any]]) -> list[Node | None]:
         self.outputs = Outputs(recorder.graph, pairs)
         fakes = self._seeds(recorder)
+        if self.functions:
+            self._refuse_views_of_functions(recorder)
+            _refuse_choices_of_functions(fakes, recorder.mode.env is not None)
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
@@ -62,6 +70,25 @@ class Differentiation:
         """The item of the forward's tuple that each tangent belongs to."""
         written = {role.input: i for i, role in enumerate(mutations)}
         return tuple(written[k] if kind == "input" else len(mutations) + k for kind, k in self.seeds)
+
+    def _refuse_views_of_functions(self, recorder: Recorder) -> None:
+        """Views are made again by autograd's own, which do not know that an autograd function gave one its own backward."""
+        known = {*recorder.histories}
+        for node in (*self.outputs.placeholders, *self.outputs.bases.values()):
+            value = node.meta["val"]
+            known.add(value.grad_fn if isinstance(value, torch.Tensor) else None)
+        for node, value in self.outputs.outputs:
+            if not isinstance(value, torch.Tensor) or value.grad_fn in known:
+                continue
+            key = torch_compat.storage_key(value)
+            if id(value) not in self.outputs.sources and key not in self.outputs.bases:
+                continue
+            if _has_function(value.grad_fn, known):
+                raise Unsupported(
+                    "BZ2028",
+                    "a result that an autograd function gives, over the memory of an input or of another result",
+                    origin=node.meta.get("origin"),
+                )
 
     def _seeds(self, recorder: Recorder) -> list[Any]:
         """The fakes that gradients come in for."""
@@ -90,6 +117,53 @@ class Differentiation:
             self.tangents.append(node)
             made.append(fake)
         return made
+
+
+def _has_function(start: Any, known: set[Any]) -> bool:
+    """Whether there is a function of the program's among the operations that made a view, back to what is known."""
+    return any(_is_function(node) for node, _ in _behind([(start, 0)], known))
+
+
+def _refuse_choices_of_functions(fakes: list[Any], symbolic: bool) -> None:
+    """Refuse functions whose backward depends on which gradients come in, which is known at run time only.
+
+    A backward of several results gets zeros, or None, for one that has no part in the loss, and may make of them what it will.
+    PyTorch's own make nothing of them, nor do most of the program's. One that gets no gradient at all does not run: see ``missing``, where sizes are known.
+    """
+    reaching: dict[Any, dict[int, set[int]]] = {}
+    for seed, fake in enumerate(fakes):
+        for node, place in _behind([(fake.grad_fn, fake.output_nr)], set()):
+            if _is_function(node):
+                reaching.setdefault(node, {}).setdefault(place, set()).add(seed)
+    for node, places in reaching.items():
+        if node._forward_cls is not Hooked and applied(node._forward_cls).scales:
+            continue
+        ways = list(places.values())
+        if any(way != ways[0] for way in ways) or (symbolic and len(ways[0]) < len(fakes)):
+            raise Unsupported(
+                "BZ2028",
+                f"the backward of {node.name().removesuffix('Backward')}, which may run for some of its gradients only",
+                why="which results have a part in the loss is known when the backward runs",
+            )
+
+
+def _is_function(node: Any) -> bool:
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def _behind(starts: list[tuple[Any, int]], known: set[Any]) -> Iterator[tuple[Any, int]]:
+    """Autograd's nodes from some on back to the leaves, each once for each of its results that is reached."""
+    pending, seen, expanded = starts, set(), {None, *known}
+    while pending:
+        reached = pending.pop()
+        node = reached[0]
+        if node is None or node in known or reached in seen:
+            continue
+        seen.add(reached)
+        yield reached
+        if node not in expanded:
+            expanded.add(node)
+            pending += node.next_functions
 
 
 def _tangent(mode: FakeMode, like: Any) -> Any:

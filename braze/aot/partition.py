@@ -24,6 +24,7 @@ from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Par
 from braze.aot.roles import output_of, roles_of_results, tell_backward, tell_forward
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
+from braze.graph.applied import holds_functions
 from braze.graph.fakes import on_fakes, spec_of, was_given_history
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph
@@ -52,7 +53,7 @@ def partition(
         inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...] = tuple(
             _input_spec(value) for value in example_inputs
         )
-        joint = Differentiation() if needs_gradients(gm) else None
+        joint = Differentiation(holds_functions(gm)) if needs_gradients(gm) else None
         with tracing.stage("aot.trace"):
             traced = trace(gm, example_inputs, decompositions or {}, joint)
         if joint is not None:

@@ -298,6 +298,8 @@ class Program(_Run):
 
     def _step(self, node: Node) -> None:
         if node.op != "call_function":
+            if node.op == "get_attr" and node.name in self.inside | self.single:
+                raise Unproved("constant")  # a write that is refused
             self.terms[node] = name_of(node.op, str(node.target))
             return
         if _is_write(node):

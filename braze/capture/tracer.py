@@ -112,6 +112,8 @@ class Tracer:
         #: versions of fakes at their making, where these are not 0
         self.born: dict[int, int] = {}
         self.steps = 0
+        #: how many transforms that differentiate are around
+        self.transforms = 0
         self.frames: list[Frame] = []
         self.tree = Tree()
         self.mode = fakes.new_mode(

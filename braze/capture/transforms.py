@@ -77,7 +77,7 @@ def gradients(t: Tracer, function: Any, argnums: Any, has_aux: bool, given: Any,
     """(gradients in the structure of the arguments, value, what comes besides)."""
     with region(t, "grad", (function,), pure=False):
         split = Split(t, argnums, tuple(given))
-        with differentiating():
+        with differentiating(t):
             part = traced(t, function, split.arguments, split.own, named)
         value, aux = halves(part.result, has_aux)
         if not isinstance(value, torch.Tensor) or value.dim():
@@ -105,7 +105,8 @@ def jvp(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         along, spec = flatten(t, tangents)
         if spec != pytree.tree_structure(primals):
             graph_break("BZ1019", "its tangents have another structure than its primals")
-        part = traced(t, function, split.arguments, split.own)
+        with differentiating(t, torch.is_grad_enabled()):
+            part = traced(t, function, split.arguments, split.own)
         only_tensors(part.leaves)
         value, aux = halves(part.result, has_aux)
         others, count = union(part), len(pytree.tree_leaves(value))
@@ -140,7 +141,7 @@ def vjp(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     has_aux = bool(kwargs.get("has_aux", False))
     with region(t, "vjp", (function,)):
         split = Split(t, tuple(range(len(primals))), tuple(primals))
-        with differentiating():
+        with differentiating(t):
             part = traced(t, function, split.arguments, split.own)
         only_tensors(part.leaves)
         part.separate()
@@ -180,7 +181,7 @@ def jacobian(t: Tracer, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> 
             graph_break("BZ1019", "it is called with settings that braze does not carry")
         plain = {k: settings[k] for k in ("chunk_size", "randomness") if k in settings}
         split = Split(t, argnums, args)
-        with differentiating():
+        with differentiating(t):
             part = traced(t, function, split.arguments, split.own)
         only_tensors(part.leaves)
         value, aux = halves(part.result, has_aux)
@@ -266,10 +267,14 @@ def row_of(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def differentiating() -> Iterator[None]:
-    """Inside a transform that differentiates, grad mode is on."""
-    with torch.enable_grad():
-        yield
+def differentiating(t: Tracer, grad: bool = True) -> Iterator[None]:
+    """Inside a transform that differentiates, grad mode is on, but in those that go forward."""
+    t.transforms += 1
+    try:
+        with torch.set_grad_enabled(grad):
+            yield
+    finally:
+        t.transforms -= 1
 
 
 def closure(t: Tracer, function: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-class _Hooked(torch.autograd.Function):
+class Hooked(torch.autograd.Function):
     """``forward`` gives its tensor; ``backward`` what the hook makes of the gradient."""
 
     @staticmethod
@@ -30,4 +30,4 @@ class _Hooked(torch.autograd.Function):
 
 def hooked(tensor: torch.Tensor, hook: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     """The tensor; ``hook(gradient, *given)`` gives a tuple of the gradient that goes on."""
-    return _Hooked.apply(hook, tensor, *given)
+    return Hooked.apply(hook, tensor, *given)

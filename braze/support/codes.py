@@ -250,9 +250,10 @@ CODES: dict[str, Code] = {
     ),
     "BZ1103": Code(
         "recompile storm",
-        "Past the recompile limit each new value still compiles, since it is of a kind that no generic variant holds.",
-        "Keep the value that the warning names constant, or pass it as a tensor; options={'on_overflow': 'eager'} "
-        "runs such calls uncompiled instead.",
+        "Past the recompile limit new values went on to compile, since they are of a kind that no generic variant holds. "
+        "Calls that fit no variant run uncompiled from now on; one is compiled ever more rarely.",
+        "Keep the value that the warning names constant, or pass it as a tensor; a loop that breaks the graph and fills a "
+        "list runs so from some iteration on, and loses little. options={'on_overflow': 'error'} refuses such calls.",
     ),
     "BZ1104": Code(
         "compiled in a loop",
@@ -271,6 +272,13 @@ CODES: dict[str, Code] = {
         "PyTorch refuses to differentiate the graph, as it will when backward is called: a tensor that a gradient "
         "needs was changed in place, say.",
         "The graph runs in eager PyTorch, which raises the error where it always does. Mend what the message names.",
+    ),
+    "BZ2028": Code(
+        "autograd function that the backward cannot hold",
+        "A torch.autograd.Function gives a view of what it is given, which the graph returns beside it; or its backward gives something "
+        "even for gradients that are zero or None, and the loss may use some of the graph's results only.",
+        "The graph runs in eager PyTorch with the right gradients. Return a copy (x.clone() for x.view_as(x)), or go on computing "
+        "in the compiled function; compile the loss too.",
     ),
     "BZ2025": Code(
         "input of the backward that is not saved",

@@ -1,0 +1,36 @@
+"""Calls of the program's autograd functions, as targets of nodes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from braze.graph.hooked import hooked
+
+
+class Applied:
+    """A call of an autograd function: graphs name their targets by module and name.
+
+    ``scales``: its backward makes nothing of gradients that are zero, in all calls so far.
+    """
+
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+        self.scales = True
+        self.__name__ = self.__qualname__ = f"apply_{cls.__name__}"
+        self.__module__ = cls.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.cls.apply(*args, **kwargs)
+
+
+#: the one target for an autograd function
+applied = functools.cache(Applied)
+
+
+def holds_functions(gm: torch.fx.GraphModule) -> bool:
+    """Whether a captured graph has backwards of the program's own in it."""
+    graphs = [part.graph for part in gm.modules() if isinstance(part, torch.fx.GraphModule)]
+    return any(isinstance(n.target, Applied) or n.target is hooked for graph in graphs for n in graph.nodes)
