@@ -21,6 +21,8 @@ from braze.support.record import record
 
 #: compiles past the limit, each of which made room for itself, that are a storm
 STORM = 4
+#: misses that run uncompiled after a storm before one is compiled again, and how many more each time
+REST, LONGER = 16, 4
 #: functions compiled of one code object that are a storm: braze.compile stands in a loop
 COPIES = 16
 #: events that one guard gets a block for; then a line each
@@ -58,6 +60,21 @@ class History:
         self.failures: Counter[Any] = Counter()
         self.last: dict[Any, Miss] = {}
         self.evictions = 0
+        #: misses of the storm since the last compile, and how many are let by
+        self.let_by = 0
+        self.rest = REST
+
+    def rests(self, hits: int) -> bool:
+        """Whether a miss past the limit runs uncompiled: of a storm ever fewer are compiled, unless the last served calls."""
+        if self.evictions < STORM:
+            return False
+        if hits >= self.rest:
+            self.rest = REST
+        self.let_by += 1
+        if self.let_by <= self.rest:
+            return True
+        self.let_by, self.rest = 0, self.rest * LONGER
+        return False
 
     def note(self, misses: tuple[Miss, ...]) -> int:
         """Count what failed; how often the newest variant's guard has failed by now."""
@@ -156,7 +173,7 @@ def warn_of_limit(
 
 
 def warn_of_storm(name: str, place: str, key: Any, history: History, seconds: float) -> None:
-    """BZ1103, once: past the limit each new value still compiles, since no generic variant can hold it."""
+    """BZ1103, once: past the limit new values still compile, since no generic variant can hold them; from now on few do."""
     history.evictions += 1
     if history.evictions < STORM:
         return
@@ -167,7 +184,8 @@ def warn_of_storm(name: str, place: str, key: Any, history: History, seconds: fl
         f"BZ1103: {name} ({place}) is compiled again and again, {seconds:.1f} s so "
         f"far: symbolic sizes do not help against this guard, which failed {times} times:\n"
         + "\n".join(lines)
-        + "\n  or:    options={'on_overflow': 'eager'} runs such calls uncompiled, 'error' refuses them",
+        + "\n  then:  calls that fit no variant run uncompiled from now on, and are compiled ever more rarely\n"
+        "  or:    options={'on_overflow': 'error'} refuses them",
         subject="recompiles",
     )
 

@@ -111,7 +111,18 @@ def history_of(target: Any) -> tuple[Recompile, ...]:
 class Variant:
     """One capture with its guards, compiled."""
 
-    __slots__ = ("capture", "generic", "hits", "owner", "program", "residual", "seconds", "table", "used")
+    __slots__ = (
+        "capture",
+        "generic",
+        "hits",
+        "measured",
+        "owner",
+        "program",
+        "residual",
+        "seconds",
+        "table",
+        "used",
+    )
 
     def __init__(
         self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: int | None
@@ -127,6 +138,7 @@ class Variant:
         self.generic = False
         self.seconds = 0.0
         self.hits = 0  # the program's own count when it was last looked at
+        self.measured = 0  # hits that were none of the program's
         self.used = 0  # the number of the miss before which it was last seen to be used
 
 
@@ -236,9 +248,12 @@ class Site:
         owner = owner_of(function, locals)
         mine = [v for v in self.variants if v.owner == owner]
         self._note_uses()
+        generic = len(mine) >= limit
+        if generic and any(v.generic for v in mine) and self.history.rests(mine[-1].hits - mine[-1].measured):
+            trace.count("misses_let_by")
+            return self._uncapturable(function) if self.resumed else self._as_it_is(function)
         misses = self._explain(mine, function, locals)
         again = self.history.note(misses)
-        generic = len(mine) >= limit
         place = place_of(function, locals)
         if generic and self._overflows(mine, misses, place):
             return self._as_it_is(function)
@@ -305,6 +320,7 @@ class Site:
         if trace.collecting():
             frame = compiled_frame(self.name, capture, program, variant.seconds, self.entry, function, locals)
             trace.emit("frame", frame)
+            variant.measured = getattr(program, "hits", 0)
         if self.resumed:
             logger("graph_breaks").info(
                 "cost of that break: %.3f s to capture %s, and a guard walk and a call more in each run",
@@ -568,7 +584,9 @@ class Site:
 
     def _overflows(self, mine: list[Variant], misses: tuple[Miss, ...], place: str) -> bool:
         """At the limit: whether this call is to run uncompiled. Else there is room for a generic variant."""
-        key, policy = (mine[0].capture.code, mine[0].owner), self.session.options.on_overflow
+        # of the places at which one function goes on, one is told
+        code = place if self.resumed else mine[0].capture.code
+        key, policy = (code, mine[0].owner), self.session.options.on_overflow
         if policy == "error":
             why = f"it has been compiled {len(mine)} times (recompile_limit) and on_overflow is 'error'"
             raise refuse(self.name, place, misses, len(mine), "BZ1101", why)

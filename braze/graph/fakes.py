@@ -377,8 +377,10 @@ class FakeMode:
     def _non_leaf(self, fake: FakeTensor) -> torch.Tensor:
         """A copy of the fake with a grad_fn, for an input that autograd has produced."""
         with self, torch.enable_grad(), torch_compat.disable_functions():
+            if self.env is not None:
+                return _Same.apply(fake)  # a clone closes gaps, and to compare strides would guard them
             copy = fake.clone()
-            if self.env is not None or copy.stride() == fake.stride():
+            if copy.stride() == fake.stride():
                 return copy
             # a window with gaps, which a clone closes
             reach = sum((n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True) if n)
@@ -386,6 +388,18 @@ class FakeMode:
                 fake.storage_offset() + reach + 1, dtype=fake.dtype, device=fake.device, requires_grad=True
             )
             return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
+
+
+class _Same(torch.autograd.Function):
+    """A tensor of the same sizes and strides, whatever they are, with a history."""
+
+    @staticmethod
+    def forward(ctx: Any, fake: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
 
 
 def was_given_history(fake: torch.Tensor) -> bool:

@@ -25,6 +25,4 @@ if torch.__version__ >= "2.12":
 KNOWN_OF_ALL: dict[str, str] = {
     "fft.ihfft2": _CONJUGATED,
     "index_put": "runs as captured: the gradient of values at doubled places asks the data (BZ2021)",
-    "linalg.lstsq": "a comprehension that breaks in each iteration outgrows its variants: compiled at each call (BZ9013)",
-    "linalg.lstsq.grad_oriented": "as linalg.lstsq",
 }

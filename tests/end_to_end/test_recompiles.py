@@ -247,6 +247,56 @@ def test_a_value_that_no_generic_variant_holds_is_a_storm_told_once(heard: list[
     assert "on_overflow" in storm and len(heard) == 2
 
 
+def test_after_a_storm_few_calls_compile_until_a_variant_serves_again() -> None:
+    f = Compiled(by_mode, options={"recompile_limit": 2})
+    for i in range(200):
+        assert torch.equal(f(torch.ones(2), "m" * i), torch.full((2,), float(i)))
+    assert f.graphs == 2 + 4 + 2 + 1  # the limit, the storm, after 16 and 64 calls; the first generic one
+    for i in range(300, 600):
+        f(torch.ones(2), "stays")
+    assert f.graphs == 10 and f.compiled.hits > 100
+
+
+def in_a_list(xs: list[torch.Tensor]) -> list[float]:
+    return [inner(x).sum().item() for x in xs]
+
+
+def inner(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) * 2
+
+
+def in_a_dict(xs: list[torch.Tensor]) -> dict[float, torch.Tensor]:
+    found = {}
+    for i, x in enumerate(xs):
+        found[x.sum().item() + i] = inner(x)
+    return found
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("fn", [in_a_list, in_a_dict])
+def test_a_loop_that_breaks_in_each_iteration_compiles_a_bounded_number_of_times(
+    fn: Callable[..., Any], dynamic: bool | None, heard: list[str]
+) -> None:
+    f = braze.compile(fn, backend="eager", dynamic=dynamic, options={"verify": 2})
+    made = []
+    for length in (40, 40, 30, 45):
+        before = trace.COUNTERS["captures"]
+        xs = [torch.arange(3.0) - i for i in range(length)]
+        assert str(f(xs)) == str(fn(xs))
+        made.append(trace.COUNTERS["captures"] - before)
+    assert made[0] <= 30 and sum(made[1:]) <= 4, made
+    assert sorted(message.split(":")[0] for message in heard) == ["BZ1101", "BZ1103"]
+
+
+def test_guards_hold_of_windows_with_gaps_that_have_a_history() -> None:
+    f = Compiled(lambda x: x * 2, dynamic=True, options={"verify": 2})
+    for n in (4, 5, 6):
+        base = torch.rand(n, 8, requires_grad=True) * 2
+        assert torch.equal(f(base[:, : n - 1]), base[:, : n - 1] * 2)
+        assert torch.equal(f(base.t()[1:n]), base.t()[1:n] * 2)
+    assert f.graphs == 2
+
+
 def test_on_overflow_eager_runs_what_fits_no_variant_as_it_is(heard: list[str]) -> None:
     f = Compiled(by_mode, options={"recompile_limit": 2, "on_overflow": "eager"})
     for i in range(6):
