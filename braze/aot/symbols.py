@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import Any
 
 import torch
 
 from braze.graph import torch_compat
+from braze.graph.numbers import FOLDED, FUNCTIONS
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
@@ -107,20 +106,8 @@ class SymbolNodes:
                 done = expr.func(done, part)
                 result = self._call(FOLDED[name], (result, operand), done, like)
             return result
-        match name:
-            case "IntTrueDiv" | "FloatTrueDiv":
-                return self._call(operator.truediv, tuple(operands), expr, like)
-            case "FloorDiv" | "CleanDiv":
-                return self._call(operator.floordiv, tuple(operands), expr, like)
-            case "Mod" | "PythonMod":
-                return self._call(operator.mod, tuple(operands), expr, like)
-            case "Pow" | "PowByNatural" | "FloatPow":
-                return self._call(operator.pow, tuple(operands), expr, like)
-        if name in torch_compat.SYMBOLIC_QUESTIONS:
-            return self._call(torch_compat.SYMBOLIC_QUESTIONS[name], tuple(operands), expr, like)
-        unary = UNARY.get(name)
-        if unary is not None:
-            return self._call(unary, tuple(operands), expr, like)
+        if name in FUNCTIONS:
+            return self._call(FUNCTIONS[name], tuple(operands), expr, like)
         raise Unsupported("BZ2011", f"a size computed as {expr}", why=f"no graph node for {name}")
 
     def _call(self, function: Any, operands: tuple[Any, ...], expr: Any, like: Symbolic) -> torch.fx.Node:
@@ -135,24 +122,3 @@ class SymbolNodes:
 
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-#: operation on any number of operands -> the function of two
-FOLDED: dict[str, Any] = {
-    "Add": operator.add,
-    "Mul": operator.mul,
-    "Max": torch.sym_max,
-    "Min": torch.sym_min,
-    "And": operator.and_,
-    "Or": operator.or_,
-}
-
-#: expression -> the function of one number that computes it
-UNARY: dict[str, Any] = {
-    "ToFloat": torch.sym_float,
-    "Abs": abs,
-    "FloorToInt": math.floor,
-    "CeilToInt": math.ceil,
-    "TruncToInt": math.trunc,
-    "RoundToInt": round,
-    **torch_compat.SYMBOLIC_MATH,
-}

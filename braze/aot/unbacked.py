@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.aot.symbols import FOLDED, SYMBOLIC
+from braze.aot.symbols import SYMBOLIC
 from braze.graph import torch_compat
+from braze.graph.numbers import FOLDED, QUESTIONS
 
 if TYPE_CHECKING:
     from braze.aot.symbols import SymbolNodes
@@ -25,7 +26,7 @@ CHECK = aten._assert_scalar.default
 #: functions of a captured condition that are copied as they stand
 COPIED = frozenset(
     {
-        *torch_compat.SYMBOLIC_QUESTIONS.values(),
+        *QUESTIONS.values(),
         *FOLDED.values(),
         operator.floordiv,
         operator.mod,

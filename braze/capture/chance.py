@@ -18,6 +18,7 @@ from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.records import Build, Constant, Draw, Drawn, Recipe
 from braze.capture.values import words
 from braze.graph import torch_compat
+from braze.graph.numbers import QUESTIONS
 
 if TYPE_CHECKING:
     import torch.fx
@@ -166,7 +167,7 @@ def recipe(table: RecipeTable, value: Any) -> Recipe | None:
             return None
         number = Constant(int(side) if side.is_Integer else float(side)) if index is None else Drawn(index)
         sides.append(table.add(number))
-    question = torch_compat.SYMBOLIC_QUESTIONS[expr.func.__name__]
+    question = QUESTIONS[expr.func.__name__]
     return Build("call", (table.add(Constant(question)), *sides))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +9,7 @@ import torch
 from braze.capture import chance
 from braze.capture.breaks import graph_break
 from braze.graph import torch_compat
+from braze.graph.numbers import FUNCTIONS
 
 if TYPE_CHECKING:
     from braze.capture.recorder import Recorder
@@ -114,30 +113,3 @@ def make_value(recorder: Recorder, expr: Any) -> Any:
     if expr.is_integer:
         return env.create_symintnode(expr, hint=None if found is None else int(found))
     return env.create_symfloatnode(expr, hint=None if found is None else float(found))
-
-
-FUNCTIONS: dict[str, Any] = {
-    "Add": operator.add,
-    "Mul": operator.mul,
-    "FloorDiv": operator.floordiv,
-    "CleanDiv": operator.floordiv,
-    "Mod": operator.mod,
-    "PythonMod": operator.mod,
-    "Max": torch.sym_max,
-    "Min": torch.sym_min,
-    "Pow": operator.pow,
-    "PowByNatural": operator.pow,
-    "IntTrueDiv": operator.truediv,
-    "FloatTrueDiv": operator.truediv,
-    "ToFloat": torch.sym_float,
-    "FloatPow": operator.pow,
-    "TruncToInt": torch.sym_int,
-    "CeilToInt": math.ceil,
-    "FloorToInt": math.floor,
-    "RoundToInt": round,
-    "Abs": abs,
-    "And": operator.and_,
-    "Or": operator.or_,
-    **torch_compat.SYMBOLIC_QUESTIONS,
-    **torch_compat.SYMBOLIC_MATH,
-}

@@ -159,7 +159,9 @@ def transforming() -> bool:
 
 def watched() -> bool:
     """Whether transforms or modes are to see the calls of a program one by one."""
-    return bool(torch._C._len_torch_dispatch_stack()) or transforming()
+    # two default devices are not told from one and another mode by guards
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack() > 1
+    return bool(modes) or transforming()
 
 
 #: how function modes are entered and left
@@ -591,17 +593,6 @@ def make_float_symbol(env: Any, value: float, name: str) -> torch.SymFloat:
     symbol = env.create_unspecified_symbol(value, source, _symbolic_shapes().DimDynamic.DYNAMIC)
     return env.create_symfloatnode(symbol, hint=value, source=source)
 
-
-#: the functions that ask something of symbolic numbers, by their names in expressions
-SYMBOLIC_QUESTIONS: dict[str, Any] = {
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
-    "LessThan": operator.le,
-    "StrictLessThan": operator.lt,
-    "GreaterThan": operator.ge,
-    "StrictGreaterThan": operator.gt,
-    "Not": torch.sym_not,
-}
 
 #: functions of symbolic floats that have no public name, by their names in expressions
 SYMBOLIC_MATH = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,47 +9,11 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.graph import torch_compat
+from braze.graph.numbers import ALLOWED
 from braze.graph.specs import Dialect
 from braze.support.errors import InternalError
 
 Node = torch.fx.Node
-
-#: Python functions on sizes that may stand between ATen operators
-SIZE_FUNCTIONS = frozenset(
-    {
-        operator.add,
-        operator.sub,
-        operator.mul,
-        operator.floordiv,
-        operator.mod,
-        operator.pow,
-        operator.neg,
-        torch.sym_max,
-        torch.sym_min,
-        operator.eq,
-        operator.ne,
-        operator.lt,
-        operator.le,
-        operator.gt,
-        operator.ge,
-        operator.and_,
-        operator.or_,
-        torch.sym_not,
-        # numbers made of sizes
-        operator.truediv,
-        operator.abs,
-        abs,
-        round,
-        math.floor,
-        math.ceil,
-        math.trunc,
-        math.sqrt,
-        torch.sym_float,
-        torch.sym_int,
-        *torch_compat.SYMBOLIC_MATH.values(),
-    }
-)
 
 
 def verify(
@@ -80,7 +43,7 @@ def verify(
 
 
 def _is_allowed(node: Node, allowed: Collection[Any]) -> bool:
-    return node.target is operator.getitem or node.target in SIZE_FUNCTIONS or node.target in allowed
+    return node.target is operator.getitem or node.target in ALLOWED or node.target in allowed
 
 
 def _ends_in_a_tuple(node: Node, module: torch.fx.GraphModule) -> str:
@@ -100,7 +63,7 @@ def _is_aten(node: Node, module: torch.fx.GraphModule) -> str:
         return f"{node.op} in an ATen graph"
     if node.op != "call_function" or isinstance(node.target, OpOverload):
         return ""
-    if node.target is operator.getitem or node.target in SIZE_FUNCTIONS:
+    if node.target is operator.getitem or node.target in ALLOWED:
         return ""
     return f"{node.target} is no ATen overload"
 
