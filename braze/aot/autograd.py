@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from braze.aot.missing import without_tangents
-from braze.aot.records import Backward, Partition, SavedFrom
+from braze.aot.records import Backward, Partition
 from braze.aot.wrap import Boxed, evaluator, symbol_reader
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
@@ -112,15 +112,10 @@ class _Plan:
         names = self.symbols(inputs)
         found = []
         for each in self.saved:
-            match each.source:
-                case SavedFrom.INPUT:
-                    found.append(inputs[each.index])
-                case SavedFrom.OUTPUT:
-                    found.append(results[each.index])
-                    if each.name:
-                        names = {**names, each.name: results[each.index]}
-                case SavedFrom.SYMBOL:
-                    found.append(names[each.name])
+            value = each.of(inputs, results, names)
+            if each.name and each.name not in names:  # a number that the forward has made
+                names = {**names, each.name: value}
+            found.append(value)
         return found, names
 
     def unpacked(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:

@@ -108,15 +108,12 @@ def _halves(joint_module: torch.fx.GraphModule, results: int, choice: Choice) ->
     with graph.inserting_before(output):
         if mode.env is not None:
             sizes.find(given)
-        saved: list[Any] = []
-        for node, source in zip(wanted, backward.saved, strict=False):
-            match source.source:
-                case SavedFrom.INPUT:
-                    saved.append(given[source.index])
-                case SavedFrom.OUTPUT:
-                    saved.append(values[source.index])
-                case SavedFrom.SYMBOL:
-                    saved.append(sizes.node(node.meta["val"]))
+        named = {
+            each.name: sizes.node(node.meta["val"])
+            for node, each in zip(wanted, backward.saved, strict=False)
+            if each.source is SavedFrom.SYMBOL
+        }
+        saved = [each.of(given, values, named) for each in backward.saved]
     output.args = ((*values[:results], *saved),)
     module.recompile()
     return module, backward.graph

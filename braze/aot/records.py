@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch.fx
 
@@ -61,6 +63,16 @@ class Saved:
     source: SavedFrom
     index: int = -1
     name: str = ""
+
+    def of(self, inputs: Sequence[Any], results: Sequence[Any], sizes: Mapping[str, Any]) -> Any:
+        """The value, of a call of the forward with these inputs and results."""
+        match self.source:
+            case SavedFrom.INPUT:
+                return inputs[self.index]
+            case SavedFrom.OUTPUT:
+                return results[self.index]
+            case SavedFrom.SYMBOL:
+                return sizes[self.name]
 
 
 @record
