@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.foreach import FOREACH
+from braze.runtime import recurrent
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -92,6 +93,11 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.alpha_dropout.default: dropout,
         aten.native_batch_norm.default: native_batch_norm,
     }
+)
+
+#: the same for what is differentiated, whose results the backward reads
+IN_TRAINING: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
+    {aten.mkldnn_rnn_layer.default: recurrent.OPERATOR}
 )
 
 #: norms of inputs and parameters in two types: what is in which type in the kernels PyTorch's fakes do not tell; our

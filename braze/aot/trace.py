@@ -19,13 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import control_flow, unbacked
-from braze.aot.structural import MIXED_NORMS, STRUCTURAL
+from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.aot.writes import functional_form
 from braze.graph import torch_compat
 from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
-from braze.graph.fakes import FakeMode, mode_of, new_mode
+from braze.graph.fakes import FakeMode, Same, mode_of, new_mode
 from braze.graph.printer import describe
 from braze.graph.transforms import TRANSFORMS
 from braze.support.errors import BrazeError, Origin, Unsupported
@@ -78,7 +78,8 @@ def trace(
     With ``after_forward`` autograd watches the trace; what that function returns is ``Traced.extras``.
     """
     mode = mode_of(example_inputs) or mode_of(n.meta.get("val") for n in gm.graph.nodes) or new_mode()
-    recorder = Recorder(mode, {**STRUCTURAL, **decompositions}, differentiable=after_forward is not None)
+    rules = {**STRUCTURAL, **(IN_TRAINING if after_forward is not None else {}), **decompositions}
+    recorder = Recorder(mode, rules, differentiable=after_forward is not None)
     env: dict[torch.fx.Node, Any] = {}
     inputs = iter(example_inputs)
     watched = after_forward is not None or bool(gm.meta.get("uses_autograd"))
@@ -165,7 +166,9 @@ class Recorder(TorchDispatchMode):
         if captured.meta.get("leaf", fake.is_leaf):
             return alias
         with torch.enable_grad():
-            return alias.clone()
+            copy = alias.clone()
+            # a clone closes the gaps of a window, and gives what is expanded memory for each element
+            return copy if hints(copy.stride()) == hints(alias.stride()) else Same.apply(alias)
 
     def use_symbols(self) -> None:
         """Let sizes of the inputs stand for the symbols in them."""
@@ -193,7 +196,7 @@ class Recorder(TorchDispatchMode):
             return self._under_policy(self.policy, func, args, kwargs)
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if rule is not None:
-            with self, _without_autocast(func):
+            with self:  # autocast is off below dispatch modes: parts are not cast one by one
                 result = self._decomposed(rule, args, kwargs)
             if result is not NotImplemented and func not in STRUCTURAL:
                 result = self._as_eager(func, args, kwargs, result)
@@ -559,13 +562,6 @@ def _ambient_state_restored() -> Iterator[None]:
 def _is_composite(func: Any) -> bool:
     """Whether PyTorch defines the operator by others."""
     return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
-
-
-def _without_autocast(func: Any) -> Any:
-    """Parts of an operator with a kernel of its own are not cast one by one."""
-    if torch_compat.any_autocast() and not _is_composite(func):
-        return torch_compat.disable_autocast()
-    return contextlib.nullcontext()
 
 
 @functools.cache

@@ -307,8 +307,6 @@ class Recorder:
         if isinstance(result, torch.Tensor):
             if result.layout is not torch.strided:
                 graph_break("BZ1013", f"{node.target} gives a tensor of layout {result.layout}")
-            if result.dtype in QUANTIZED:  # fakes of them have neither scale nor any other behaviour of theirs
-                graph_break("BZ1013", f"{node.target} gives a quantized tensor")
             self.bind(result, node)
         elif isinstance(result, tuple | list):
             for index, item in enumerate(result):
@@ -359,8 +357,6 @@ class RecordingMode(TorchFunctionMode):
 
 
 OURS.add(RecordingMode.__torch_function__.__code__)
-
-QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 PLAIN_ARGUMENTS = frozenset(
     {

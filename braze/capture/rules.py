@@ -363,6 +363,7 @@ refuse("BZ1007", "input() and open() talk to the outside", input, open)
 refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
 refuse("BZ1006", "the call stack is looked at", sys._getframe)
 refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
+refuse("BZ1013", "a quantized tensor is made, which graphs do not hold", torch.quantize_per_tensor)
 
 
 @rule(id)

@@ -387,6 +387,15 @@ def _index(x: Tensor, indices: Sequence[Any]) -> Any:
     return _new([*x.shape[: places[0]], *middle, *x.shape[places[-1] + 1 :]], x.dtype)
 
 
+def _multilabel_margin(x: Tensor, target: Tensor, reduction: int) -> Any:
+    """The one loss of what is no batch has no dimensions, where PyTorch's own meta function gives it one."""
+    if reduction or x.dim() != 1 or not x.numel() or not x.is_floating_point():
+        return NotImplemented
+    if target.shape != x.shape or target.dtype is not torch.int64:
+        return NotImplemented
+    return _new([], x.dtype), _new(x.shape, x.dtype)
+
+
 # -- new tensors -------------------------------------------------------------------------------------
 
 
@@ -516,6 +525,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.masked_fill.Scalar: _masked_fill,
     aten.masked_fill.Tensor: _masked_fill,
     aten.gather.default: _gather,
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.new_zeros.default: _sized,

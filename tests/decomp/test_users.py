@@ -191,6 +191,24 @@ def test_not_implemented_leaves_the_operator():
     torch.testing.assert_close(second, F.gelu(X, approximate="tanh"))
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_the_parts_of_an_operator_are_not_cast_one_by_one(train):
+    """Autocast decides at the operator that the program calls: gelu is none that it casts, whatever it is made of."""
+    x = torch.randn(4, 4, requires_grad=train)
+
+    def f(x):
+        return F.gelu(x), torch.mm(x, x)
+
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        braze.decompositions({aten.gelu.default: lambda x, approximate="none": torch.mm(x, x)}),
+    ):
+        whole, product = braze.compile(f)(x)
+    assert whole.dtype == torch.float32 and product.dtype == torch.bfloat16
+    torch.testing.assert_close(whole, x @ x)
+
+
+@pytest.mark.provokes("BZ9022")
 def test_another_result_than_the_operators_is_told_and_not_used():
     with (
         braze.decompositions({aten.gelu.default: lambda x, approximate="none": x.sum()}),

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import braze
 from tests.end_to_end.training import check, result
 from tests.helpers import logged
 
@@ -266,3 +267,17 @@ def test_gradients_are_eagers(program, inputs, backend):
     with logged() as messages:
         check(program, inputs, backend)
     assert not [m for m in messages if "as captured" in m]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("train", [False, True])
+def test_an_lstm_leaves_its_backward_what_that_needs(backend, train):
+    """oneDNN's layer fills its workspace only where grad mode is on, and gives none where it is off."""
+    lstm = torch.nn.LSTM(4, 5).train(train)
+    x = torch.randn(3, 2, 4)
+    compiled = braze.compile(lstm, backend=backend, fullgraph=True)
+    for f in (lstm, compiled):
+        with torch.no_grad():
+            torch.testing.assert_close(f(x), lstm(x))
+    gradients = [torch.autograd.grad(f(x)[0].sin().sum(), lstm.parameters()) for f in (compiled, lstm)]
+    torch.testing.assert_close(*gradients)

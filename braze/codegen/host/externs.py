@@ -91,8 +91,10 @@ def argument_text(value: object, views: Views, number: bool = False) -> str:
     return constant_text(value)
 
 
-def extern_lines(call: ExternCall, function: str, views: Views) -> list[str]:
-    """The statements of one extern call."""
+def extern_lines(
+    call: ExternCall, function: str, views: Views, unread: frozenset[str] = frozenset()
+) -> list[str]:
+    """The statements of one extern call; of results that nobody reads the layout does not matter, and some are None."""
     kinds = scalar_arguments(call)
     args = [argument_text(a, views, i in kinds) for i, a in enumerate(call.args)]
     args += [f"{k}={argument_text(v, views, k in kinds)}" for k, v in call.kwargs]
@@ -109,7 +111,8 @@ def extern_lines(call: ExternCall, function: str, views: Views) -> list[str]:
     targets = [identifier(o) if o else "_" for o in call.outputs]
     many = returns_several(call.target) or len(targets) > 1
     lines = [f"{tuple_text(tuple(targets)) if many else targets[0]} = {text}"]
-    return lines + made + [line for o in call.outputs if o for line in _layout(o, views.homes)]
+    read = [o for o in call.outputs if o and o not in unread]
+    return lines + made + [line for o in read for line in _layout(o, views.homes)]
 
 
 def _made(made: MadeSize, call: ExternCall, homes: Homes) -> list[str]:

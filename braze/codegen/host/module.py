@@ -233,7 +233,7 @@ class _Host:
             if kernel is not None:
                 self._triton(kernel)
             elif isinstance(group.call, ExternCall):
-                self._extern(group.call)
+                self._extern(group.call, self._dropped(group, k))
                 if group.call.makes:
                     known.update(m.symbol for m in group.call.makes)
                     self.body += self._checked(known)
@@ -286,12 +286,16 @@ class _Host:
         b = self.homes.buffers[name]
         return self.views.text(BufferView(name, b.sizes, b.strides, ZERO, b.dtype))
 
-    def _extern(self, call: ExternCall) -> None:
+    def _extern(self, call: ExternCall, unread: frozenset[str]) -> None:
         target = call.out_variant or call.target
         if target not in self.operators:
             self.operators[target] = f"op_{overload(target).__name__.replace('.', '_')}_{len(self.operators)}"
             self.bindings.append(f'{self.operators[target]} = runtime.operator("{target}")')
-        self.body += extern_lines(call, self.operators[target], self.views)
+        self.body += extern_lines(call, self.operators[target], self.views, unread)
+
+    def _dropped(self, group: Group, k: int) -> frozenset[str]:
+        """What group ``k`` makes and nobody reads."""
+        return frozenset(n for n in group.writes if self.last[n] == k and n not in self.kept)
 
     def _releases(self, group: Group, k: int) -> list[str]:
         """Let go of extern results that are not used after group ``k``."""
