@@ -46,7 +46,7 @@ class Differentiation:
         fakes = self._seeds(recorder)
         if self.functions:
             self._refuse_views_of_functions(recorder)
-            _refuse_choices_of_functions(fakes, recorder.mode.env is not None)
+            _refuse_choices_of_functions(fakes, set(recorder.histories), recorder.mode.env is not None)
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
@@ -124,7 +124,7 @@ def _has_function(start: Any, known: set[Any]) -> bool:
     return any(_is_function(node) for node, _ in _behind([(start, 0)], known))
 
 
-def _refuse_choices_of_functions(fakes: list[Any], symbolic: bool) -> None:
+def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bool) -> None:
     """Refuse functions whose backward depends on which gradients come in, which is known at run time only.
 
     A backward of several results gets zeros, or None, for one that has no part in the loss, and may make of them what it will.
@@ -132,7 +132,7 @@ def _refuse_choices_of_functions(fakes: list[Any], symbolic: bool) -> None:
     """
     reaching: dict[Any, dict[int, set[int]]] = {}
     for seed, fake in enumerate(fakes):
-        for node, place in _behind([(fake.grad_fn, fake.output_nr)], set()):
+        for node, place in _behind([(fake.grad_fn, fake.output_nr)], known):
             if _is_function(node):
                 reaching.setdefault(node, {}).setdefault(place, set()).add(seed)
     for node, places in reaching.items():

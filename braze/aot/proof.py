@@ -291,7 +291,7 @@ class Program(_Run):
     def _set(self, node: Node, term: Any, shape: Sequence[int] | None = None) -> None:
         """Write to a node's memory."""
         if node.name in self.single:
-            self.value[_key(node)] = term
+            self.value[_key(node)] = term.clone() if isinstance(term, Tensor) else term
             return
         window = self.window(node)
         window.copy_(self.names.elements(term, tuple(window.shape if shape is None else shape)).clone())

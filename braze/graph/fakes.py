@@ -166,7 +166,7 @@ class FakeMode:
                 fake.__dict__.update(_is_buffer=True, persistent=getattr(tensor, "persistent", True))
             if not symbolic_dims:
                 self._storages.setdefault(torch_compat.storage_key(tensor), (fake, tensor))
-        if tensor.requires_grad and not tensor.is_leaf:
+        if tensor.requires_grad and not _is_leaf(tensor):
             result = self._non_leaf(fake)
             result.__dict__["_history"] = result.grad_fn
             return result
@@ -378,7 +378,7 @@ class FakeMode:
         """A copy of the fake with a grad_fn, for an input that autograd has produced."""
         with self, torch.enable_grad(), torch_compat.disable_functions():
             if self.env is not None:
-                return _Same.apply(fake)  # a clone closes gaps, and to compare strides would guard them
+                return Same.apply(fake)  # a clone closes gaps, and to compare strides would guard them
             copy = fake.clone()
             if copy.stride() == fake.stride():
                 return copy
@@ -390,7 +390,15 @@ class FakeMode:
             return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
 
 
-class _Same(torch.autograd.Function):
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether nothing made a tensor that requires grad. Of some views nobody may ask any more."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError as error:
+        raise Unsupported("BZ2029", "a view that autograd has given up", why=str(error)) from error
+
+
+class Same(torch.autograd.Function):
     """A tensor of the same sizes and strides, whatever they are, with a history."""
 
     @staticmethod

@@ -273,6 +273,11 @@ CODES: dict[str, Code] = {
         "needs was changed in place, say.",
         "The graph runs in eager PyTorch, which raises the error where it always does. Mend what the message names.",
     ),
+    "BZ2029": Code(
+        "view without a history",
+        "An input is one of several views that one operation made (chunk, split, unbind) of a tensor that was written in place since.",
+        "PyTorch refuses what is done with it; make the views after the write, or write out of place.",
+    ),
     "BZ2028": Code(
         "autograd function that the backward cannot hold",
         "A torch.autograd.Function gives a view of what it is given, which the graph returns beside it; or its backward gives something "

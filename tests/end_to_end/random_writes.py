@@ -134,6 +134,7 @@ outputs_of = st.lists(numbers_of, min_size=1, max_size=4)
 PLACES: dict[str, Callable[[], Sequence[Tensor]]] = {
     "apart": lambda: (numbers(3, 4), numbers(4, seed=1)),
     "transposed": lambda: (numbers(4, 3).t(), numbers(2, 3, 2, seed=1)),
+    "windows": lambda: (numbers(3, 8)[:, 1:7:2], numbers(4, 3, seed=1)[:, 1]),
     "halves": lambda: numbers(8).split(4),
     "overlapping": lambda: _windows(numbers(10), slice(0, 6), slice(3, 9)),
     "inside": lambda: _windows(numbers(12).view(3, 4), slice(None), 1),
@@ -151,7 +152,7 @@ def holds(
     steps: Sequence[Step], outputs: Sequence[int], place: str, grad: bool, backend: str = "aot_eager"
 ) -> None:
     """The program, compiled, leaves behind what it does in eager; at a second call too."""
-    if grad and place not in ("apart", "transposed"):
+    if grad and place not in ("apart", "transposed", "windows"):
         grad = False
     braze.reset()
     compiled = braze.compile(lambda *xs: run(steps, outputs, *xs), backend=backend, options={"verify": 2})

@@ -45,6 +45,15 @@ FOUND: list[tuple[list[Step], list[int], str, bool]] = [
     ),  # a view that the proof misread
     ([("write mul_by", 0, 1, 0)], [0], "overlapping", False),  # eager's error for overlapping operands
     ([("write copy_", 1, 0, 0), ("write mul_by", 0, 1, 0)], [1], "overlapping", False),
+    # contents that the proof took for those of later
+    ([("add", 0, 0, 0), ("write copy_", 3, 0, 0), ("write add_", 1, 0, 0)], [3], "three", False),
+    ([("sin", 0, 0, 0)], [2], "windows", True),  # a result with gaps, read as one without
+    (
+        [("view chunk", 0, 0, 0), ("write add_", 0, 0, 0), ("view transpose", 2, 0, 0)],
+        [0],
+        "apart",
+        True,
+    ),  # a view that autograd has given up
 ]
 
 
