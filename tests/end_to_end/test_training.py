@@ -281,3 +281,31 @@ def test_an_lstm_leaves_its_backward_what_that_needs(backend, train):
             torch.testing.assert_close(f(x), lstm(x))
     gradients = [torch.autograd.grad(f(x)[0].sin().sum(), lstm.parameters()) for f in (compiled, lstm)]
     torch.testing.assert_close(*gradients)
+
+
+WINDOWS = {
+    "columns": lambda h: h[:, 1:3],
+    "column": lambda h: h[:, 1],
+    "rows": lambda h: h[::2],
+    "every other": lambda h: h[:, ::2].t(),
+    "expanded": lambda h: h.expand(2, 4, 5),
+    "one row": lambda h: h[0].expand(4, 5),
+    "chunk": lambda h: h.chunk(2, -1)[1],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_parts_of_a_result_from_outside(window, dynamic):
+    """What eager code has computed comes into the graph as it lies in memory, gaps and all."""
+
+    def run(function):
+        x = t(4, 5, dtype=torch.float64)
+        out = function(WINDOWS[window](x * 2))
+        (out * out.detach().cos()).sum().backward()
+        return out.detach(), out.stride(), x.grad
+
+    ours, theirs = run(braze.compile(lambda h: h.exp() + h, dynamic=dynamic)), run(lambda h: h.exp() + h)
+    torch.testing.assert_close(ours[0], theirs[0])
+    torch.testing.assert_close(ours[2], theirs[2])
+    assert ours[1] == theirs[1]
