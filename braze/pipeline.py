@@ -37,7 +37,7 @@ from braze.schedule.records import Schedule
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, InternalError, Unsupported
-from braze.support.log import logger, warn_once
+from braze.support.log import logger, warn, warn_once
 from braze.support.record import record
 from braze.support.shortage import Shortage
 from braze.target import cpu_target
@@ -103,7 +103,7 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
         if ctx.options.verify and isinstance(error, InternalError):
             raise
         trace.count("graphs_run_as_captured")
-        logger("aot").warning("BZ6015: %s runs operator by operator, through ATen.\n%s", named.name, error)
+        warn(f"BZ6015: {named.name} runs operator by operator, through ATen.\n{error}", "aot")
         return uncompiled
     except Exception as error:
         if not is_out_of_memory(error):
@@ -193,7 +193,7 @@ def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[
     try:
         call = compile_graph(gm, examples, dataclasses.replace(ctx, name=f"{ctx.name}_part", consumes=False))
     except Unsupported as error:
-        logger("aot").warning("a subgraph of %s runs eagerly, as captured.\n%s", ctx.name, error)
+        warn(f"a subgraph of {ctx.name} runs eagerly, as captured.\n{error}", "aot")
         return None
     return lambda *inputs: call(inputs)
 

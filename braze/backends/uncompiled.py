@@ -9,8 +9,9 @@ import torch.fx
 
 from braze.graph.fakes import mode_of
 from braze.graph.torch_compat import UNDECIDED, size_oblivious
-from braze.support import log, trace
+from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
+from braze.support.log import warn
 
 
 def compiled_or_as_captured(
@@ -37,5 +38,5 @@ def compiled_or_as_captured(
             raise
         trace.count("graphs_run_as_captured")
         trace.emit("fallback", f"the graph of {name} ({error.code}: {error.what})")
-        log.logger("aot").warning("%s", f"{name} runs eagerly, as captured.\n{error}")
+        warn(f"{name} runs eagerly, as captured.\n{error}", "aot")
         return gm.forward

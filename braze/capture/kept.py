@@ -11,7 +11,7 @@ from typing import Any
 from braze.capture import archive, fingerprint
 from braze.capture.archived_values import NotArchived
 from braze.capture.records import Capture
-from braze.capture.site import module_in
+from braze.capture.slots import module_in
 from braze.options import Options
 from braze.runtime.cache import CacheKey, DiskCache, key
 from braze.support import trace

@@ -23,7 +23,8 @@ END = object()
 
 #: the files whose frames stand between residual code and the user's
 MACHINERY = frozenset(
-    os.path.join(os.path.dirname(__file__), f"{name}.py") for name in ("replay", "session", "site", "points")
+    os.path.join(os.path.dirname(__file__), f"{name}.py")
+    for name in ("announce", "attempt", "points", "replay", "session", "site")
 )
 
 

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import threading
 import time
-import traceback
 import weakref
-from collections.abc import Callable, Hashable, Sequence
-from types import CodeType, FunctionType
+from collections.abc import Callable, Hashable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from braze import native
-from braze.capture import bytecode
-from braze.capture.breaks import BreakSignal, Retry, Stopped
+from braze.capture.announce import announce
+from braze.capture.attempt import attempt
 from braze.capture.closures import OfClosure, is_bound, same_closure
 from braze.capture.dynamic import (
     Extents,
@@ -30,10 +26,8 @@ from braze.capture.dynamic import (
     extents,
     is_about_extents,
 )
-from braze.capture.guard_text import guards_text
 from braze.capture.guards import GuardTable, build_table, read_source
 from braze.capture.late import Questions
-from braze.capture.marks import Named, named_shapes
 from braze.capture.misses import Miss, explain_miss, place_of
 from braze.capture.recompiles import (
     Copies,
@@ -43,15 +37,16 @@ from braze.capture.recompiles import (
     warn_of_limit,
     warn_of_storm,
 )
-from braze.capture.records import BreakKind, Capture, GraphBreak
+from braze.capture.records import Capture
 from braze.capture.report import compiled_frame
 from braze.capture.residual import build_residual
-from braze.capture.resume import STATE_NAMES, CannotResume, cannot_resume
+from braze.capture.resume import CannotResume
+from braze.capture.slots import arguments, owner_of
 from braze.capture.stance import Stance, stance
 from braze.graph.torch_compat import is_out_of_memory, mute_fakes, watched
 from braze.support import trace
 from braze.support.collector import collector_paused
-from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
+from braze.support.errors import BrazeError, CaptureError, InternalError
 from braze.support.log import logger, warn_once
 from braze.support.shortage import Shortage
 
@@ -290,11 +285,19 @@ class Site:
         )
         traced = capture is None
         if capture is None:
-            capture = self._trace(function, locals, symbolic)
+            capture = attempt(
+                self.session,
+                self.name,
+                function,
+                locals,
+                symbolic,
+                inner=self.hooked or self.resumed,
+                trusting=self.doubts < MOST_DOUBTS,
+            )
         if capture is None:
             return self._uncapturable(function)
         packed = keeper.pack(capture, function) if keeper is not None and traced else None
-        self._report(capture)
+        announce(capture, self.name, self.session, hooked=self.hooked, resumed=self.resumed)
         questions = Questions(capture)
         graph = self._compile_graph(capture)
         capture = questions.answered()
@@ -373,72 +376,6 @@ class Site:
         )
         return variant.residual, tuple(read_source(s, function, locals) for s in variant.capture.inputs)
 
-    def _named(self, function: FunctionType, locals: tuple[Any, ...]) -> Named:
-        """The tensors whose sizes ``shapes=`` names; an error where the call breaks its rules."""
-        shapes = self.session.options.shapes
-        if not shapes or self.hooked or self.resumed:
-            return {}
-        args, kwargs = arguments(function.__code__, locals)
-        return named_shapes(function, args, kwargs, shapes)
-
-    def _trace(self, function: FunctionType, locals: tuple[Any, ...], symbolic: Any) -> Capture | None:
-        """Trace the frame; None where it cannot be captured at all."""
-        options = self.session.options
-        strict = options.fullgraph and not self.hooked and not self.resumed
-        if bytecode.VERSION not in bytecode.VERSIONS:
-            self._refuse_unknown_python(strict)
-            return None
-        if cannot_resume(function.__code__):
-            if strict:
-                raise CaptureError(
-                    "BZ1009", f"{self.name} is a generator or coroutine", hints=["compile what it calls"]
-                )
-            if not (self.hooked or self.resumed):
-                code = function.__code__
-                warn_once(
-                    ("BZ1009", code),
-                    f"BZ1009: {self.name} ({code.co_filename}:{code.co_firstlineno}) runs uncompiled: it is a "
-                    "generator or coroutine, whose frame cannot be captured\n  do:  compile the functions that it calls",
-                )
-            return None
-        try:
-            named, trusting = self._named(function, locals), self.doubts < MOST_DOUBTS
-            return self.session.trace(function, locals, symbolic, named, trusting)
-        except Unsupported as error:
-            if strict:
-                raise CaptureError(
-                    error.code,
-                    error.what,
-                    why=error.why,
-                    hints=error.hints,
-                    origin=error.origin,
-                    trail=error.trail,
-                ) from error
-            warn_once((error.code, function.__code__), f"{self.name} runs uncompiled.\n{error}")
-        except BrazeError:
-            raise
-        except (Exception, BreakSignal, Retry, Stopped) as error:
-            if is_out_of_memory(error):
-                raise
-            # a fault of the interpreter must not become one of the user's program
-            if strict or options.verify:
-                raise InternalError("BZ9014", f"the capture of {self.name} failed: {error!r}") from error
-            shown = "".join(traceback.format_exception(error)[-8:])
-            warn_once(
-                ("BZ9014", function.__code__),
-                f"BZ9014: the capture of {self.name} failed; it runs uncompiled.\n{shown}",
-            )
-            trace.count("captures_failed")
-        return None
-
-    def _refuse_unknown_python(self, strict: bool) -> None:
-        """Nothing is captured by a Python whose instructions may mean something else."""
-        what = f"Python {'.'.join(map(str, bytecode.VERSION))} is newer than this braze"
-        hint = "use Python 3.11 to 3.13, or a newer braze"
-        if strict:
-            raise CaptureError("BZ6003", what, hints=[hint])
-        warn_once("BZ6003", f"BZ6003: {what}: compiled functions run as they are\n  do:  {hint}")
-
     def _uncapturable(self, function: FunctionType) -> Answer | None:
         """Run the frame as it is; what it calls is still captured."""
         trace.count("frames_uncaptured")
@@ -476,35 +413,6 @@ class Site:
             )
         trace.count("graphs")
         return compiled
-
-    def _report(self, capture: Capture) -> None:
-        trace.emit("capture", capture)
-        log = logger("capture")
-        log.info(
-            "captured %s: %d instructions, %d guards", capture.name, capture.instructions, len(capture.guards)
-        )
-        if logger("guards").isEnabledFor(logging.INFO):
-            logger("guards").info("guards of %s\n%s", capture.name, guards_text(capture))
-        if capture.graph is not None:
-            logger("graph").info("graph of %s\n%s", capture.name, _LazyGraph(capture.graph))
-        if trace.dumping():
-            trace.dump(f"guards_{capture.name}", "txt", guards_text(capture))
-        at = capture.graph_break
-        if at is None:
-            return
-        if self.session.options.fullgraph and not self.hooked:
-            raise CaptureError(
-                at.code, f"graph break: {at.reason}", hints=at.hints, origin=at.origin, trail=at.trail
-            )
-        if at.kind is BreakKind.NEXT and self.resumed:
-            return  # a loop that an earlier break left with its iterator outside: no news to the user
-        trace.count("graph_breaks")
-        trace.emit("break", at)
-        place = at.code, str(at.origin)
-        again = place in self.session.told
-        self.session.told.add(place)
-        text = f"{at.code} at {at.origin} once more, in {self.name}" if again else break_text(at)
-        logger("graph_breaks").info("%s", text)
 
     # -- recompiles
 
@@ -614,52 +522,3 @@ class _As:
 
     def __init__(self, function: FunctionType) -> None:
         self.__wrapped__ = function
-
-
-def owner_of(function: FunctionType, locals: tuple[Any, ...]) -> int | None:
-    """Identity of the module whose method runs, by which variants are counted."""
-    module = module_in(function, locals)
-    return id(module) if module is not None else None
-
-
-def module_in(function: FunctionType, locals: Sequence[Any]) -> torch.nn.Module | None:
-    """The module whose method runs."""
-    names = STATE_NAMES.get(function.__code__)
-    first: Any = locals[0] if locals else None
-    if names is not None:  # a resumed frame: the first argument is somewhere in the state
-        own = function.__code__.co_varnames[:1]
-        first = first[names.index(own[0])] if own and own[0] in names else None
-    return first if isinstance(first, torch.nn.Module) else None
-
-
-class _LazyGraph:
-    """Prints a graph module only if a log line is really written."""
-
-    def __init__(self, graph: Any) -> None:
-        self.graph = graph
-
-    def __str__(self) -> str:
-        return self.graph.print_readable(print_output=False)
-
-
-def break_text(at: GraphBreak) -> str:
-    """A graph break as a paragraph: code, reason, the user's line, what to do."""
-    return str(
-        Unsupported(at.code, f"graph break: {at.reason}", hints=at.hints, origin=at.origin, trail=at.trail)
-    )
-
-
-def arguments(code: CodeType, locals: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call that fills the argument slots so."""
-    position = code.co_argcount
-    args = locals[:position]
-    kwargs = dict(
-        zip(code.co_varnames[position:], locals[position : position + code.co_kwonlyargcount], strict=False)
-    )
-    position += code.co_kwonlyargcount
-    if code.co_flags & 0x04:
-        args += tuple(locals[position])
-        position += 1
-    if code.co_flags & 0x08:
-        kwargs.update(locals[position])
-    return args, kwargs

@@ -1,16 +1,18 @@
 """Logging by subject: ``BRAZE_LOGS="guards,+graph_breaks,-kernels"``.
 
 A bare name turns a subject on at INFO, ``+name`` at DEBUG, ``-name`` off; ``all`` means every
-subject; ``help`` prints the names. A module's name (``+braze.capture.site``, or a package's) means whatever is
+subject; ``help`` prints the names. A module's name (``+braze.capture.announce``, or a package's) means whatever is
 logged from there. Warnings that matter to a user are given once per cause.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -43,6 +45,7 @@ _modules: dict[str, int] = {}
 #: levels of the subjects as they were asked for, where modules are named too
 _levels: dict[str, int] = {}
 _seen: set[object] = set()
+_listeners: list[Callable[[str], None]] = []
 _lock = threading.Lock()
 
 
@@ -53,14 +56,36 @@ def logger(subject: str) -> logging.Logger:
     return logging.getLogger(f"braze.{subject}")
 
 
+def warn(message: str, subject: str = "capture") -> None:
+    """Log ``message`` as a warning, each time."""
+    _hear(message)
+    logger(subject).warning("%s", message, stacklevel=2)
+
+
 def warn_once(cause: object, message: str, subject: str = "capture") -> bool:
     """Log ``message`` as a warning the first time ``cause`` (any hashable) is seen."""
+    _hear(message)
     with _lock:
         if cause in _seen:
             return False
         _seen.add(cause)
-    logger(subject).warning(message)
+    logger(subject).warning("%s", message)
     return True
+
+
+@contextlib.contextmanager
+def listen(listener: Callable[[str], None]) -> Iterator[None]:
+    """Call ``listener`` with each warning given inside the block, also where the user has been told before or has turned it off."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def _hear(message: str) -> None:
+    for listener in tuple(_listeners):
+        listener(message)
 
 
 def forget_warnings() -> None:
@@ -134,4 +159,4 @@ def subjects_help() -> str:
     """The table that ``BRAZE_LOGS=help`` prints."""
     width = max(map(len, SUBJECTS))
     rows = [f"  {n:<{width}}  {t}" for n, t in SUBJECTS.items()]
-    return "\n".join(["BRAZE_LOGS subjects (or modules, as braze.capture.site):", *rows])
+    return "\n".join(["BRAZE_LOGS subjects (or modules, as braze.capture.announce):", *rows])
