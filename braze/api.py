@@ -20,7 +20,7 @@ from braze.capture.marks import check_names, mark_dynamic, mark_static, mark_unb
 from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
 from braze.decomp import users
-from braze.graph import torch_compat
+from braze.graph import torch_import
 from braze.module import CompiledModule, compile_module
 from braze.settings import Settings
 from braze.support import log, trace
@@ -187,7 +187,7 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
         )
     if disable:
         return model
-    torch_compat.warn_of_untested_version()
+    torch_import.warn_of_untested_version()
     if isinstance(model, CompiledModule):
         model = model.__compiled__.original
     check_names(model.forward if isinstance(model, nn.Module) else model, settings.shapes)

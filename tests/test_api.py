@@ -13,7 +13,7 @@ from torch import nn
 
 import braze
 from braze import api
-from braze.graph import torch_compat
+from braze.graph import torch_import
 from braze.support import log
 from braze.support.errors import CaptureError, UserError
 from tests.helpers import logged
@@ -279,7 +279,7 @@ def test_reset_forgets_compiled_code():
 
 
 def test_warns_once_of_an_untested_torch(monkeypatch):
-    monkeypatch.setattr(torch_compat, "VERSION", (9, 9))
+    monkeypatch.setattr(torch_import, "VERSION", (9, 9))
     log.forget_warnings()
     with logged() as messages:
         braze.compile(double)

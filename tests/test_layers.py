@@ -158,4 +158,4 @@ def private_torch_names(path: Path) -> list[str]:
 def test_private_names_of_torch_stand_in_one_file(path: Path):
     if module_name(path) in TABLE["private_torch"]:
         return
-    assert not private_torch_names(path), "move these to braze/graph/torch_compat.py"
+    assert not private_torch_names(path), "move these to one of braze/graph/torch_*.py"

@@ -15,7 +15,7 @@ from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
-from braze.graph.torch_compat import is_unbacked_symbol
+from braze.graph.torch_symbols import is_unbacked_symbol
 from braze.support.errors import Unsupported
 
 Node = torch.fx.Node

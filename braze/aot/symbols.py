@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 from braze.graph.numbers import FOLDED, FUNCTIONS
 from braze.support.errors import Unsupported
 
@@ -53,7 +53,7 @@ class SymbolNodes:
             self.bind(value, node)
         elif isinstance(value, torch.Tensor):
             for dim, size in enumerate(value.shape):
-                if isinstance(size, torch.SymInt) and torch_compat.is_unbacked_symbol(size.node._expr):
+                if isinstance(size, torch.SymInt) and torch_symbols.is_unbacked_symbol(size.node._expr):
                     self._sized.setdefault(size.node._expr, (node, dim))
                     self._sized.setdefault(size.node.expr, (node, dim))
 
@@ -84,7 +84,7 @@ class SymbolNodes:
             return int(expr)
         if expr.is_Float:
             return float(expr)
-        if torch_compat.is_condition(expr) and not expr.free_symbols:
+        if torch_symbols.is_condition(expr) and not expr.free_symbols:
             return bool(expr)
         found = self._nodes.get(expr)
         if found is None and expr in self._sized:
@@ -113,8 +113,8 @@ class SymbolNodes:
     def _call(self, function: Any, operands: tuple[Any, ...], expr: Any, like: Symbolic) -> torch.fx.Node:
         node = self._graph.call_function(function, operands)
         env = like.node.shape_env
-        if torch_compat.is_condition(expr):
-            node.meta["val"] = torch_compat.bool_of(env, expr)
+        if torch_symbols.is_condition(expr):
+            node.meta["val"] = torch_symbols.bool_of(env, expr)
             return node
         make = env.create_symintnode if expr.is_integer else env.create_symfloatnode
         node.meta["val"] = make(expr, hint=None)

@@ -22,7 +22,7 @@ from braze.aot import control_flow, unbacked
 from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.aot.writes import functional_form
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, Same, mode_of, new_mode
@@ -228,7 +228,7 @@ class Recorder(TorchDispatchMode):
         try:
             return rule(*args, **kwargs)
         except RuntimeError as error:
-            if type(error).__name__ != torch_compat.UNDECIDED:
+            if type(error).__name__ != torch_symbols.UNDECIDED:
                 raise
             return NotImplemented
 
@@ -586,7 +586,7 @@ def hints(extents: Any) -> list[Any]:
 
 
 def _hint(size: torch.SymInt) -> Any:
-    return size.node.expr if torch_compat.is_unbacked(size) else size.node.hint
+    return size.node.expr if torch_symbols.is_unbacked(size) else size.node.hint
 
 
 def _is_empty(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.aot.symbols import SYMBOLIC
-from braze.graph import torch_compat
+from braze.graph import torch_compat, torch_symbols
 from braze.graph.numbers import FOLDED, QUESTIONS
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def _same(env: Any, known: Any, made: Any, symbols: SymbolNodes | None) -> None:
         known, made = known.args[0], made.args[0]
     if known == made or not (known.is_Symbol and made.is_Symbol):
         return
-    if torch_compat.is_unbacked_symbol(known) and torch_compat.is_unbacked_symbol(made):
-        known = torch_compat.first_name(env, known)
+    if torch_symbols.is_unbacked_symbol(known) and torch_symbols.is_unbacked_symbol(made):
+        known = torch_symbols.first_name(env, known)
         if made != known and made not in env.replacements:
-            torch_compat.rename_unbacked(env, made, known)
+            torch_symbols.rename_unbacked(env, made, known)
             if symbols is not None:
                 symbols.rename(made, known)
 
@@ -108,9 +108,9 @@ def sizes_of_views(inputs: Iterable[Any], outputs: Sequence[Any]) -> list[torch.
     for value in outputs:
         if isinstance(value, torch.Tensor) and torch_compat.storage_key(value) in shared:
             for extent in (*value.shape, *value.stride(), value.storage_offset()):
-                if isinstance(extent, torch.SymInt) and torch_compat.is_unbacked(extent):
+                if isinstance(extent, torch.SymInt) and torch_symbols.is_unbacked(extent):
                     env = extent.node.shape_env
                     for symbol in extent.node.expr.free_symbols:
-                        if torch_compat.is_unbacked_symbol(symbol):
+                        if torch_symbols.is_unbacked_symbol(symbol):
                             found.setdefault(symbol, env.create_symintnode(symbol, hint=None))
     return list(found.values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 
 aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def is_view(node: Node) -> bool:
 def has_overlap(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may be the same memory."""
     shape, strides = tuple(tensor.shape), tensor.stride()
-    if any(isinstance(n, torch.SymInt) and torch_compat.is_unbacked(n) for n in (*shape, *strides)):
+    if any(isinstance(n, torch.SymInt) and torch_symbols.is_unbacked(n) for n in (*shape, *strides)):
         shape, strides = tuple(map(hint, shape)), tuple(map(hint, strides))
     if any(n == 0 for n in shape):
         return False
@@ -57,7 +57,7 @@ def hint(size: Any) -> int:
     """A size as it was when tracing, about which nothing is decided; some size, of one that only the data tell."""
     if not isinstance(size, torch.SymInt):
         return int(size)
-    return torch_compat.some_value(size) if torch_compat.is_unbacked(size) else int(size.node.hint)
+    return torch_symbols.some_value(size) if torch_symbols.is_unbacked(size) else int(size.node.hint)
 
 
 def apply_view(node: Node, parent: Node) -> Call:

@@ -8,7 +8,7 @@ from typing import Any
 import torch.fx
 
 from braze.graph.fakes import mode_of
-from braze.graph.torch_compat import UNDECIDED, size_oblivious
+from braze.graph.torch_symbols import UNDECIDED, size_oblivious
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
 from braze.support.log import warn

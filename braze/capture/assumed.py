@@ -17,7 +17,7 @@ from braze.capture.again import can_run_again
 from braze.capture.breaks import HINT_DATA, BreakSignal, Retry
 from braze.capture.interpret import resumable_step, trail_of
 from braze.capture.values import MISSING
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 
 if TYPE_CHECKING:
     import torch.fx
@@ -85,7 +85,7 @@ def of_sizes(t: Tracer, value: torch.SymBool) -> bool:
     """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks."""
     if hasattr(t.recorder, "outer"):
         return bool(value)
-    with torch_compat.size_oblivious(t.mode.env):
+    with torch_symbols.size_oblivious(t.mode.env):
         holds = bool(value)  # raises where that does not decide it
     signal = unbacked.signal_at(t, value.node.expr)
     signal.position, signal.trail = resumable_step(t), trail_of(t)

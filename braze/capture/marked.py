@@ -12,7 +12,7 @@ from braze.capture.guard_text import source_text
 from braze.capture.marks import Mark, Named, any_marks, marks_of
 from braze.capture.records import Step
 from braze.capture.sources import Node
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 from braze.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Marked:
             real.shape[d], f"{node.source}.size({d})", rule.low, rule.high, unbacked=mark.kind == "unbacked"
         )
         if not self.watching:
-            torch_compat.watch_specialisation(mode.env, self._seen)
+            torch_symbols.watch_specialisation(mode.env, self._seen)
             self.watching = True
         if isinstance(size, torch.SymInt):
             if rule.multiple > 1 and size % rule.multiple != 0:

@@ -27,7 +27,8 @@ from braze.capture.crossing import OURS, refuse_opaque
 from braze.capture.records import Step
 from braze.graph import probe, quick
 from braze.graph.fakes import FakeMode
-from braze.graph.torch_compat import TENSOR_BASE, UNDECIDED, disable_functions, size_oblivious
+from braze.graph.torch_compat import TENSOR_BASE, disable_functions
+from braze.graph.torch_symbols import UNDECIDED, size_oblivious
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer

@@ -8,7 +8,7 @@ import torch
 
 from braze.capture import chance
 from braze.capture.breaks import graph_break
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 from braze.graph.numbers import FUNCTIONS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
         return found
     if expr.is_Integer:
         return int(expr)
-    if torch_compat.is_condition(expr) and not expr.free_symbols:
+    if torch_symbols.is_condition(expr) and not expr.free_symbols:
         return bool(expr)
     if expr.is_Float or (expr.is_number and not expr.free_symbols):
         return float(expr)
@@ -104,12 +104,12 @@ def make_value(recorder: Recorder, expr: Any) -> Any:
     """A SymInt for an expression."""
     env = recorder.mode.env
     assert env is not None
-    known = torch_compat.hints(env)
+    known = torch_symbols.hints(env)
     found = expr.xreplace({s: known[s] for s in expr.free_symbols if s in known})
     if found.free_symbols:  # of what only the data tell there is no hint
         found = None
-    if torch_compat.is_condition(expr):
-        return torch_compat.bool_of(env, expr)
+    if torch_symbols.is_condition(expr):
+        return torch_symbols.bool_of(env, expr)
     if expr.is_integer:
         return env.create_symintnode(expr, hint=None if found is None else int(found))
     return env.create_symfloatnode(expr, hint=None if found is None else float(found))

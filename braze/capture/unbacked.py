@@ -18,7 +18,7 @@ import torch
 from braze.capture import chance, sizes
 from braze.capture.breaks import BreakSignal, graph_break
 from braze.capture.values import MISSING
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 
 if TYPE_CHECKING:
     from braze.capture.recorder import Recorder
@@ -90,7 +90,7 @@ HINT_INDEX = "index with the tensor that holds the number, or one dimension afte
 
 def is_unbacked(value: Any) -> bool:
     """Whether a value is a number that only the data tell."""
-    return type(value) in Symbolic and torch_compat.is_unbacked(value)
+    return type(value) in Symbolic and torch_symbols.is_unbacked(value)
 
 
 def read(recorder: Recorder, name: str, tensor: torch.Tensor) -> Any:
@@ -108,7 +108,7 @@ def scalar(recorder: Recorder, tensor: torch.Tensor) -> Any:
     recorder.mode.become_dynamic()
     value = recorder.mode.call(torch.Tensor.item, (tensor,), {})
     env = recorder.mode.env
-    torch_compat.fresh_symbols(env)
+    torch_symbols.fresh_symbols(env)
     if type(value) not in Symbolic or value.node._expr in recorder.symbols:
         return value  # a constant, or read before
     node = recorder.add_node("call_method", "item", (recorder.node_of(tensor),), {})
@@ -153,7 +153,7 @@ def claim(recorder: Recorder, node: torch.fx.Node, result: Any) -> None:
     env = recorder.mode.env
     if env is None or not env.pending_fresh_unbacked_symbols:
         return
-    fresh = torch_compat.fresh_symbols(env)
+    fresh = torch_symbols.fresh_symbols(env)
     if type(result) in Symbolic:
         recorder.symbols.setdefault(result.node._expr, node)
     for tensor in _tensors(result):
@@ -181,7 +181,7 @@ def note_checks(recorder: Recorder, message: Any = None) -> None:
     if env is None or env.num_deferred_runtime_asserts == recorder.checks:
         return
     later = 0
-    for condition in torch_compat.runtime_checks(env):
+    for condition in torch_symbols.runtime_checks(env):
         if condition in recorder.checked:
             continue
         try:
@@ -220,14 +220,14 @@ def said(recorder: Recorder, condition: Any) -> str:
         drawn = chance.index_of(recorder.t, symbol)
         here = node.meta.get("origin") if node is not None else None
         here = here if drawn is None else recorder.t.draws[drawn][2]
-        if torch_compat.is_unbacked_symbol(symbol) and here is not None:
+        if torch_symbols.is_unbacked_symbol(symbol) and here is not None:
             whence.append(f"{symbol} is from {here[0].origin(here[1])}")
     return text + (f" ({', '.join(whence)})" if whence else "")
 
 
 def undecided(t: Tracer, error: Exception) -> BreakSignal | None:
     """The break at a decision by a number that only the data tell; None for any other error."""
-    if type(error).__name__ != torch_compat.UNDECIDED:
+    if type(error).__name__ != torch_symbols.UNDECIDED:
         return None
     condition = getattr(error, "cond", None)
     if condition is None:
@@ -260,7 +260,7 @@ def check(t: Tracer, torchs: Any, condition: Any, message: Any = None) -> None:
 def assume(t: Tracer, condition: torch.SymBool, text: Any = None) -> bool:
     """Take a condition for granted, with a check in the graph; False where it is known not to hold."""
     note_checks(t.recorder)
-    holds = torch_compat.expect_true(condition)
+    holds = torch_symbols.expect_true(condition)
     note_checks(t.recorder, text)
     return holds
 
@@ -272,8 +272,8 @@ def extreme(t: Tracer, values: Any, symbolic: Any) -> Any:
     for value in values:
         true = value <= found if symbolic is torch.sym_max else found <= value
         if type(true) is torch.SymBool and is_unbacked(true):
-            torch_compat.expect_true(true)
-    t.recorder.checked.update(torch_compat.runtime_checks(t.mode.env))
+            torch_symbols.expect_true(true)
+    t.recorder.checked.update(torch_symbols.runtime_checks(t.mode.env))
     return found
 
 
@@ -295,4 +295,4 @@ def check_size(t: Tracer, number: Any, message: Any = None, *, max: Any = None) 
     if max is not None:
         check(t, torch._check, number <= max, message)
     if is_unbacked(number):
-        torch_compat.call_a_size(number)
+        torch_symbols.call_a_size(number)

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import direct, dynamic_ops, metadata, quick, torch_compat
+from braze.graph import direct, dynamic_ops, metadata, quick, torch_compat, torch_import, torch_symbols
 from braze.graph.ground import Ground
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
 
-torch_compat.postpone_dynamo()
+torch_import.postpone_dynamo()
 
 #: types whose metadata says all; other subclasses carry behaviour that a fake would lose
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.parameter.UninitializedBuffer})
@@ -96,7 +96,7 @@ class FakeMode:
         torch_compat.settle_device_guard()
         #: which of what only data tell may be symbols: numbers read out of tensors, sizes of results
         self.scalars, self.shapes = scalars, shapes
-        env = torch_compat.symbolic_environment(scalars, shapes) if dynamic else None
+        env = torch_symbols.symbolic_environment(scalars, shapes) if dynamic else None
         self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
         self.dispatch.owner = self
         self.dispatch.symbolic_memos = {}
@@ -175,8 +175,8 @@ class FakeMode:
     def become_dynamic(self) -> Any:
         """The ShapeEnv, made now where the mode was static so far."""
         if self.env is None:
-            self.env = torch_compat.symbolic_environment(self.scalars, self.shapes)
-            torch_compat.give_environment(self.dispatch, self.env)
+            self.env = torch_symbols.symbolic_environment(self.scalars, self.shapes)
+            torch_symbols.give_environment(self.dispatch, self.env)
             self.ground = Ground(self.env)
         return self.env
 
@@ -184,7 +184,7 @@ class FakeMode:
         """An int or float that only a call of the graph tells."""
         env = self.become_dynamic()
         self.scalars = True
-        made = torch_compat.make_unbacked(env, kind)
+        made = torch_symbols.make_unbacked(env, kind)
         if kind is float:
             self.read_floats.add(self.name_of(made))
         return made
@@ -199,9 +199,9 @@ class FakeMode:
         """A size of which bounds are promised; ``unbacked``: as if only the data told, 0 and 1 are no special cases."""
         env = self.become_dynamic()
         if unbacked:
-            made: Any = torch_compat.make_unbacked_size(env, low, high)
+            made: Any = torch_symbols.make_unbacked_size(env, low, high)
         else:
-            made = torch_compat.make_bounded_symbol(env, value, source, low, high)
+            made = torch_symbols.make_bounded_symbol(env, value, source, low, high)
         if isinstance(made, torch.SymInt):
             name = str(made.node.expr)
             self.symbols.setdefault(name, SymbolSpec(name, value))
@@ -218,7 +218,7 @@ class FakeMode:
         """A symbolic float with this hint; the float itself where the mode is static, or it is not finite or zero (of either sign)."""
         if self.env is None or not math.isfinite(value) or value == 0:
             return value
-        made = torch_compat.make_float_symbol(self.env, value, source or f"float{len(self.floats)}")
+        made = torch_symbols.make_float_symbol(self.env, value, source or f"float{len(self.floats)}")
         self.floats[str(made.node.expr)] = value
         return made
 
@@ -233,7 +233,7 @@ class FakeMode:
 
     def derived_float(self, value: float, sources: Iterable[torch.SymFloat]) -> torch.SymFloat:
         """A symbol for what a node computes from other symbolic floats."""
-        made = torch_compat.make_float_symbol(self.env, value, f"float{len(self.floats)}")
+        made = torch_symbols.make_float_symbol(self.env, value, f"float{len(self.floats)}")
         name = self.name_of(made)
         self.floats[name] = value
         self._derived[name] = frozenset().union(
@@ -255,7 +255,7 @@ class FakeMode:
         """A symbol for an int or a size."""
         if self.env is None:
             return value
-        made = torch_compat.make_symbol(self.env, value, source or f"int{len(self.symbols)}")
+        made = torch_symbols.make_symbol(self.env, value, source or f"int{len(self.symbols)}")
         if isinstance(made, torch.SymInt):
             name = str(made.node.expr)
             self.symbols.setdefault(name, SymbolSpec(name, value))
@@ -312,7 +312,7 @@ class FakeMode:
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call itself; where C++ would make numbers of symbolic sizes, by way of Python's composites."""
         by_python = self.env is not None and (
-            torch_compat.COMPOSITES_FIX_SIZES
+            torch_symbols.COMPOSITES_FIX_SIZES
             or ((self.scalars or self.shapes) and holds_unbacked((*args, *kwargs.values())))
         )
         if not by_python:
@@ -419,12 +419,12 @@ def holds_unbacked(values: Any) -> bool:
     """Whether a size of one of these tensors, or a number here, is one that only the data tell."""
     for value in values:
         if isinstance(value, FakeTensor):
-            if any(type(n) is torch.SymInt and torch_compat.is_unbacked(n) for n in value.shape):
+            if any(type(n) is torch.SymInt and torch_symbols.is_unbacked(n) for n in value.shape):
                 return True
         elif isinstance(value, (list, tuple)):
             if holds_unbacked(value):
                 return True
-        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and torch_compat.is_unbacked(
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and torch_symbols.is_unbacked(
             value
         ):
             return True

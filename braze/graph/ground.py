@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.symbolic.border import SizeSymbols
@@ -126,7 +126,7 @@ class Ground(SizeSymbols):
 
     def refresh(self) -> None:
         """Take in what guards have settled since: bounds and remainders of symbols."""
-        ranges = torch_compat.ranges(self.env)
+        ranges = torch_symbols.ranges(self.env)
         now = (len(self.env.guards), [ranges.get(e) for e in self._originals.values()])
         if now == self._seen:
             return
@@ -245,7 +245,7 @@ class Ground(SizeSymbols):
         return found
 
     def _hint(self, form: Expr) -> int | None:
-        known = torch_compat.hints(self.env)
+        known = torch_symbols.hints(self.env)
         values = {
             s: known[self._originals[s.name]] for s in form.symbols() if self._originals[s.name] in known
         }
@@ -261,7 +261,7 @@ class Ground(SizeSymbols):
         return found
 
     def _write(self, form: Expr) -> Any:
-        words = torch_compat.sympy_words()
+        words = torch_symbols.sympy_words()
         match form:
             case Integer(number):
                 return words.Integer(number)
@@ -298,7 +298,7 @@ class Ground(SizeSymbols):
     def _part(self, number: Any) -> Expr | None:
         if type(number) is int:
             return Integer(number)
-        if type(number) is not torch.SymInt or torch_compat.is_unbacked(number):
+        if type(number) is not torch.SymInt or torch_symbols.is_unbacked(number):
             return None
         return self.form(number)
 
@@ -311,7 +311,7 @@ class Ground(SizeSymbols):
             if condition.free_symbols:
                 trace.count("size_questions")
             return self._evaluate(condition, *args, **kwargs)
-        words = torch_compat.sympy_words()
+        words = torch_symbols.sympy_words()
         return words.true if known else words.false
 
     def _answer(self, condition: Any) -> bool | None:

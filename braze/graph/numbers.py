@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.torch_compat import SYMBOLIC_MATH
+from braze.graph.torch_symbols import SYMBOLIC_MATH
 
 #: those that ask something
 QUESTIONS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 from braze.support.errors import Unsupported
 
 Relation = tuple[str, tuple[str, ...]]
@@ -33,7 +33,7 @@ def relations(
     replaced = dict(env.replacements)
     floats = floats or {}
     if floats:
-        replaced.update((s, value) for s, value in torch_compat.hints(env).items() if str(s) in floats)
+        replaced.update((s, value) for s, value in torch_symbols.hints(env).items() if str(s) in floats)
     for symbol, bounds in env.var_to_range.items():
         if str(symbol) in floats:
             continue
@@ -54,7 +54,7 @@ def relations(
     if bound is None:
         return list(found.values())
     return [
-        r for r in found.values() if all(n in bound or not torch_compat.is_unbacked_symbol(n) for n in r[1])
+        r for r in found.values() if all(n in bound or not torch_symbols.is_unbacked_symbol(n) for n in r[1])
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_compat
+from braze.graph import torch_symbols
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Lazy
@@ -75,8 +75,8 @@ for _name, _op in {
     "sqrt": Op.SQRT, "cos": Op.COS, "cosh": Op.COSH, "sin": Op.SIN, "sinh": Op.SINH, "tan": Op.TAN,
     "tanh": Op.TANH, "asin": Op.ASIN, "acos": Op.ACOS, "atan": Op.ATAN, "log2": Op.LOG2,
 }.items():  # fmt: skip
-    if f"OpaqueUnaryFn_{_name}" in torch_compat.SYMBOLIC_MATH:
-        OPERATIONS[torch_compat.SYMBOLIC_MATH[f"OpaqueUnaryFn_{_name}"]] = _op
+    if f"OpaqueUnaryFn_{_name}" in torch_symbols.SYMBOLIC_MATH:
+        OPERATIONS[torch_symbols.SYMBOLIC_MATH[f"OpaqueUnaryFn_{_name}"]] = _op
 
 #: numbers that lowerings take as values rather than look at
 OPERANDS = frozenset({"self", "other", "exponent", "fill_value", "value"})

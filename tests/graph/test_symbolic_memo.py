@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from braze.graph import fakes, torch_compat
+from braze.graph import fakes, torch_compat, torch_symbols
 from braze.graph.torch_compat import storage_key
 
 CALLS = {
@@ -26,7 +26,9 @@ CALLS = {
 
 def composites():
     """Where C++ would make numbers of symbolic sizes, Python's composites, as ``FakeMode.call`` has it."""
-    return torch_compat.python_dispatcher() if torch_compat.COMPOSITES_FIX_SIZES else contextlib.nullcontext()
+    return (
+        torch_compat.python_dispatcher() if torch_symbols.COMPOSITES_FIX_SIZES else contextlib.nullcontext()
+    )
 
 
 def made(sizes=(5, 6, 8), dims=(0, 1)):

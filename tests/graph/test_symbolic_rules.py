@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from braze.graph import fakes, metadata
-from braze.graph.torch_compat import ranges
+from braze.graph.torch_symbols import ranges
 
 aten = torch.ops.aten
 F32, I64 = torch.float32, torch.int64

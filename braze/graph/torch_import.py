@@ -1,0 +1,116 @@
+"""How to do without Dynamo's import.
+
+Making a ``FakeTensorMode`` and running the first operator in it imports ``torch._dynamo`` (about a second) for
+a setting and for ``disable``. Here a stand-in takes the module's place until somebody uses it for anything
+else; then it loads the real one, so a later ``torch.compile`` works as ever. For a version of PyTorch that was
+not tested, nothing is replaced and the slow import happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from braze.support.log import warn_once
+
+TESTED = {(2, 11), (2, 12), (2, 13)}
+
+DYNAMO = "torch._dynamo"
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+_loading = threading.RLock()
+
+
+class LazyDynamo(ModuleType):
+    """Stands for ``torch._dynamo`` until an attribute of it is wanted.
+
+    ``disable`` is answered here, since PyTorch's meta functions ask for it on their first call; what it gave
+    out is taken back when the real module comes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(DYNAMO)
+        folder = os.path.join(os.path.dirname(torch.__file__), "_dynamo")
+        self.__dict__.update(__file__=os.path.join(folder, "__init__.py"), __package__=DYNAMO, _given=[])
+        self.__dict__["disable"] = self._disable
+
+    def _disable(self, fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
+        if fn is None or not recursive or "__dynamo_disable" in getattr(fn, "__dict__", ()):
+            return self._real().disable(fn, recursive, **kwargs)
+        self._given.append(fn)
+        return fn
+
+    def _real(self) -> Any:
+        with _loading:
+            if sys.modules.get(DYNAMO) is self:
+                del sys.modules[DYNAMO]
+                torch.__dict__.pop("_dynamo", None)
+                for fn in self._given:
+                    fn.__dict__.pop("__dynamo_disable", None)
+                self.__dict__.pop("disable", None)
+            return importlib.import_module(DYNAMO)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        return getattr(self._real(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("__spec__", "__loader__", "config"):
+            self.__dict__[name] = value
+        else:
+            setattr(self._real(), name, value)
+
+
+def warn_of_untested_version() -> None:
+    """Say once that this PyTorch is not one that the tests run on."""
+    if VERSION not in TESTED:
+        warn_once(
+            ("torch version", VERSION),
+            f"braze is tested with PyTorch 2.11 to 2.13, not {torch.__version__}: start-up is slower here; "
+            "compare results with eager before you rely on them",
+        )
+
+
+def postpone_dynamo() -> bool:
+    """Put the stand-in in place; whether it now stands there."""
+    if VERSION not in TESTED:
+        warn_of_untested_version()
+        return False
+    with _loading:
+        there = sys.modules.get(DYNAMO)
+        if there is not None:
+            return isinstance(there, LazyDynamo)
+        stand_in = LazyDynamo()
+        sys.modules[DYNAMO] = stand_in
+        # the settings are a module of their own that needs nothing of the package
+        stand_in.__dict__["__path__"] = [os.path.dirname(stand_in.__dict__["__file__"])]
+        try:
+            importlib.import_module(f"{DYNAMO}.config")
+        finally:
+            del stand_in.__dict__["__path__"]
+        return True
+
+
+@contextlib.contextmanager
+def stand_ins() -> Iterator[None]:
+    """For one import: the two names of Dynamo that the validator of size guards (off unless asked for) takes."""
+    errors, utils = ModuleType(f"{DYNAMO}.exc"), ModuleType(f"{DYNAMO}.utils")
+    errors.__dict__["TorchDynamoException"] = type("TorchDynamoException", (RuntimeError,), {})
+    utils.__dict__["dynamo_timed"] = lambda *args, **kwargs: contextlib.nullcontext()
+    sys.modules.update({module.__name__: module for module in (errors, utils)})
+    try:
+        yield
+    finally:
+        for module in (errors, utils):
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
