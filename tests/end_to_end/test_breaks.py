@@ -672,3 +672,63 @@ def test_a_graph_that_is_not_traced_in_inference_mode_leaves_no_mode_behind() ->
 
     assert braze.compile(f, backend=backend)(torch.ones(2)).tolist() == [2, 2]
     assert made == [[1, 1]] and not torch.is_inference_mode_enabled()
+
+
+def _uses(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        y = y + 1
+        braze.graph_break()
+        return y * scale
+
+    return inner(x)
+
+
+def _writes(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    count = 1
+
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        nonlocal scale, count
+        scale = scale + y
+        braze.graph_break()
+        count += 1
+        scale = scale * 2
+        return y * scale
+
+    return inner(x), scale, count
+
+
+def _calls_in_a_loop(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    for k in range(4):
+
+        def inner(
+            y: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor] = lambda y, k=k: y + k
+        ) -> torch.Tensor:
+            braze.graph_break()
+            return part(y) * (scale + k)
+
+        x = inner(x)
+    return x
+
+
+@pytest.mark.parametrize("program", [_uses, _writes, _calls_in_a_loop])
+def test_each_call_of_an_inner_function_that_breaks_has_its_own_variables(
+    program: Callable[..., object],
+) -> None:
+    compiled = braze.compile(program, backend="eager")
+    for k in range(4):
+        args = torch.ones(2) * k, torch.full((2,), float(k + 2))
+        torch.testing.assert_close(compiled(*args), program(*args))
+
+
+def test_layers_with_backward_hooks_on_all_modules() -> None:
+    """PyTorch calls such a layer in a function that it makes at each call, in which the graph breaks."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(4)])
+    seen: list[object] = []
+    handle = torch.nn.modules.module.register_module_full_backward_hook(lambda m, i, o: seen.append(m))
+    try:
+        out = braze.compile(model, backend="eager")(torch.ones(1, 2, requires_grad=True))
+    finally:
+        handle.remove()
+    torch.testing.assert_close(out, model(torch.ones(1, 2)))
+    out.sum().backward()
+    assert seen == [model[3], model[2], model[1], model[0], model]

@@ -122,8 +122,9 @@ def copy_free_vars(t: Any, f: Any, arg: int) -> None:
     cells = f.function.__closure__ or ()
     first = len(f.locals) - arg
     f.locals[first:] = cells
-    if t.is_ours(f.function):
-        return
+    resumed = getattr(f.function, "__braze_resumed__", None)
+    if t.is_ours(f.function) or (resumed is not None and resumed.cells is not None):
+        return  # those of a resumed frame come in its state: the next call may be of another closure
     root = f is t.frames[0]
     for index, cell in enumerate(cells):
         if id(cell) not in t.cells and not t.is_ours(cell):
