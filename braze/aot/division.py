@@ -204,7 +204,7 @@ class _Division:
             drop_unread(module.graph)
             module.graph.lint()
             module.recompile()
-        depends = tuple(tangents_of(node, joint.tangents) for node in self.gradients)
+        depends = tangents_of(joint.module.graph, self.gradients, joint.tangents)
         specs = tuple(spec_of_input(n.meta["val"], joint.mode) for n in placeholders(self.backward))
         backward = Backward(
             self.backward, sources, joint.tangent_of, joint.gradients, depends, specs, joint.results

@@ -15,6 +15,7 @@ import torch
 from braze.aot.cut import reached
 from braze.aot.records import Backward
 from braze.graph import torch_compat
+from braze.graph.captured import Late
 from braze.graph.passes import drop_unread, is_impure
 
 aten = torch.ops.aten
@@ -53,7 +54,7 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     graph.lint()
     made = dataclasses.replace(
         backward,
-        graph=torch.fx.GraphModule(backward.graph, graph),
+        graph=Late(graph, backward.graph),
         gradients=tuple(backward.gradients[i] for i in kept),
         depends=tuple(backward.depends[i] for i in kept),
     )

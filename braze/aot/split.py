@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from braze.aot.cut import Choice, Halves, ancestors, backward_order, reached
+from braze.aot.cut import Choice, Halves, backward_order, reached
 from braze.aot.outputs import copied
 from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import is_view
+from braze.graph.captured import Late
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
@@ -32,7 +33,7 @@ def split(joint: JointGraph, choice: Choice) -> Backward:
     wanted = list(output.args[0])[results:]
     halves = Halves(graph, values[:results], wanted, tangents, joint.written)
     kept = choice(halves)
-    depends = tuple(tangents_of(node, tangents) for node in wanted)
+    depends = tangents_of(graph, wanted, tangents)
     saved = [n for n in graph.nodes if n in kept]
     builder = _Backward(module, saved, tangents)
     backward_graph = builder.build(wanted, halves.effects, halves.behind, mode)
@@ -44,15 +45,24 @@ def split(joint: JointGraph, choice: Choice) -> Backward:
         graph.erase_node(node)
     drop_unread(graph)
     graph.lint()
-    backward = torch.fx.GraphModule(module, backward_graph)
+    backward = Late(backward_graph, module)
     inputs = tuple(spec_of_input(n.meta["val"], mode) for n in backward_graph.nodes if n.op == "placeholder")
     return Backward(backward, sources, joint.tangent_of, joint.gradients, depends, inputs, results)
 
 
-def tangents_of(gradient: Node, tangents: Sequence[Node]) -> tuple[int, ...]:
-    """Which tangents a gradient is made of, by number."""
-    found = ancestors([gradient])
-    return tuple(i for i, node in enumerate(tangents) if node in found)
+def tangents_of(
+    graph: torch.fx.Graph, gradients: Sequence[Node], tangents: Sequence[Node]
+) -> tuple[tuple[int, ...], ...]:
+    """Which tangents each gradient is made of, by number."""
+    made_of = {node: 1 << i for i, node in enumerate(tangents)}  # one bit for each
+    for node in graph.nodes:
+        bits = 0
+        for read in node.all_input_nodes:
+            bits |= made_of.get(read, 0)
+        if bits:
+            made_of[node] = bits
+    numbers = range(len(tangents))
+    return tuple(tuple(i for i in numbers if made_of.get(node, 0) >> i & 1) for node in gradients)
 
 
 def keep_read_inputs(

@@ -23,6 +23,7 @@ from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.aot.writes import functional_form
 from braze.graph import torch_compat, torch_symbols
+from braze.graph.captured import Late
 from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, Same, mode_of, new_mode
@@ -102,7 +103,7 @@ def trace(
         pairs = [(recorder.argument(value), value) for value in (*outputs, *made)]
         extras = after_forward(recorder, pairs) if after_forward is not None else []
     recorder.graph.output(tuple(node for node, _ in pairs))
-    module = torch.fx.GraphModule(recorder.constants, recorder.graph)
+    module = Late(recorder.graph, recorder.constants)
     return Traced(module, mode, pairs, extras, tuple(str(n.node.expr) for n in made))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from braze.options import near
+from braze.support.collector import collector_paused
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -74,7 +75,8 @@ def find_backend(backend: str | Compiler) -> Backend:
             )
         return Backend(getattr(backend, "__name__", type(backend).__name__), backend)
     if backend not in _backends and backend in _OURS:
-        importlib.import_module(_OURS[backend])
+        with collector_paused:  # all stages are loaded, which else sets off a full collection
+            importlib.import_module(_OURS[backend])
     if backend not in _backends:
         hint = near(backend, list_backends())
         raise UserError(

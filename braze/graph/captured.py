@@ -31,7 +31,7 @@ _INFIX: dict[Any, str] = {
 class Captured(torch.fx.GraphModule):
     """A GraphModule over ``graph`` whose first code is written late. ``held``: subgraphs, by the names that nodes give."""
 
-    def __init__(self, graph: torch.fx.Graph, held: dict[str, Any] | None = None) -> None:
+    def __init__(self, graph: torch.fx.Graph, held: dict[str, Any] | torch.nn.Module | None = None) -> None:
         self.__dict__["_first"] = True
         super().__init__(held or {}, graph, class_name="Captured")
 
@@ -40,6 +40,9 @@ class Captured(torch.fx.GraphModule):
         if self.__dict__.pop("_first", False):
             self.__dict__["_late"] = True
             return None
+        return self._write()
+
+    def _write(self) -> Any:
         self.__dict__.pop("_late", None)
         return super().recompile()
 
@@ -47,7 +50,7 @@ class Captured(torch.fx.GraphModule):
     def code(self) -> str:
         """PyTorch's text of the graph."""
         if self.__dict__.get("_late"):
-            self.recompile()
+            self._write()
         return super().code
 
     def __reduce__(self) -> Any:
@@ -60,10 +63,24 @@ class Captured(torch.fx.GraphModule):
         """Writes the code; from then on the class of this one module has it as a plain method."""
         written = forward_of(self.graph)
         if written is None:
-            self.recompile()
+            self._write()
         else:
             type(self).forward = written  # type: ignore[method-assign, assignment]
         return getattr(self, "forward")  # noqa: B009  # no longer this property
+
+
+class Late(Captured):
+    """A module of a stage's own, whose code is written late after each ``recompile``, too. ``held``: as GraphModule's root."""
+
+    def recompile(self) -> Any:
+        """Forget the code."""
+        if not self.__dict__.pop("_first", False) and "forward" in vars(type(self)):
+            del type(self).forward
+        self.__dict__["_late"] = True
+
+    def __reduce__(self) -> Any:
+        """As PyTorch's module."""
+        return torch.fx.GraphModule(self, self.graph).__reduce__()
 
 
 class _Text:

@@ -53,6 +53,8 @@ class DType(enum.Enum):
         self.label = label
         self.itemsize = itemsize
 
+    __hash__ = object.__hash__  # an Enum's own is Python code, and each node that is looked up hashes two
+
     @property
     def is_float(self) -> bool:
         return self.label in ("f16", "bf16", "f32", "f64")
@@ -149,6 +151,8 @@ class Op(enum.Enum):
     # args=(i,), attr=n: i, known to be in 0 <= i < n; elsewhere an IndexError, and never a read out of bounds
     CHECK_INDEX = "check_index"
     MASKED = "masked"  # args=(cond, value, other): loads inside value happen only where cond holds
+
+    __hash__ = object.__hash__  # as of DType
 
 
 @interned

@@ -130,6 +130,11 @@ def _last_uses(groups: Sequence[Group]) -> dict[str, int]:
 
 def storage_bytes(buffer: Buffer) -> Expr:
     """Bytes from the first to the last element."""
+    sizes = [s.number for s in buffer.sizes if isinstance(s, Integer)]
+    strides = [s.number for s in buffer.strides if isinstance(s, Integer)]
+    if len(sizes) == len(strides) == len(buffer.sizes):
+        span = sum([(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)])
+        return Integer(0 if 0 in sizes else (span + 1) * buffer.dtype.itemsize)
     last: Expr = ZERO
     for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
         if size is ZERO:

@@ -117,30 +117,29 @@ def interned(cls: type[T]) -> type[T]:
     table: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
     writers = [getattr(made, name).__set__ for name in names]
     count = len(names)
+    references = table.data  # type: ignore[attr-defined]
 
     def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) != count:
             args = _bind(cls.__name__, names, defaults, args, kwargs)
         key = tuple([_distinct(a) if type(a) in _LOOKALIKES else a for a in args])
-        found = table.get(key)
-        if found is not None:
-            return found
+        # most records that are asked for exist: the table's own method would take as long again
+        reference = references.get(key)
+        if reference is not None:
+            found = reference()
+            if found is not None:
+                return found
         new = object.__new__(cls)
         for write, value in zip(writers, args):
             write(new, value)
         # setdefault keeps one winner when two threads make the same record at once
         return table.setdefault(key, new)
 
-    made.__new__ = create
-    made.__init__ = _initialised_in_new
+    made.__new__ = create  # and no __init__: object's takes what __new__ has taken
     made.__copy__ = _same
     made.__deepcopy__ = _same
     made.__reduce__ = lambda self: (made, tuple(getattr(self, n) for n in names))
     return made
-
-
-def _initialised_in_new(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Fields are written once, when the instance is made."""
 
 
 def _same(self: Any, memo: Any = None) -> Any:

@@ -107,7 +107,10 @@ class Expr:
         """c where self = c*symbol + rest and neither c nor rest holds symbol; None where not linear."""
         c: Expr = ZERO
         for monomial, k in terms(self):
-            if symbol not in monomial.symbols():
+            if monomial is symbol:
+                c = c + k if c is not ZERO else Integer(k)
+                continue
+            if isinstance(monomial, Symbol) or symbol not in monomial.symbols():
                 continue
             factors = list(monomial.factors if isinstance(monomial, Product) else (monomial,))
             if factors.count(symbol) != 1:
@@ -354,7 +357,7 @@ ONE = Integer(1)
 
 def as_expr(value: IntLike) -> Expr:
     """An Expr from an int or an Expr."""
-    return value if isinstance(value, Expr) else Integer(int(value))
+    return Integer(value) if type(value) is int else value if isinstance(value, Expr) else Integer(int(value))
 
 
 def terms(e: Expr) -> tuple[tuple[Expr, int], ...]:
@@ -484,26 +487,35 @@ def _order(x: Expr, y: Expr) -> int | None:
 def _sum(pairs: Iterable[tuple[Expr, int]], constant: int = 0) -> Expr:
     found: dict[Expr, int] = {}
     for e, k in pairs:
-        if isinstance(e, Integer):
-            constant += k * e.number
-        elif isinstance(e, Sum):
-            constant += k * e.constant
-            for m, c in e.parts:
+        kind = type(e)
+        if kind is Integer:
+            constant += k * e.number  # type: ignore[attr-defined]
+        elif kind is Sum:
+            constant += k * e.constant  # type: ignore[attr-defined]
+            for m, c in e.parts:  # type: ignore[attr-defined]
                 found[m] = found.get(m, 0) + k * c
         else:
             found[e] = found.get(e, 0) + k
-    _rejoin_quotients(found)
-    parts = tuple(sorted(((m, k) for m, k in found.items() if k), key=lambda p: str(p[0])))
-    if not parts:
+    if not found:
         return Integer(constant)
-    if len(parts) == 1 and not constant and parts[0][1] == 1:
-        return parts[0][0]
-    return Sum(parts, constant)
+    _rejoin_quotients(found)
+    listed = [part for part in found.items() if part[1]]
+    if not listed:
+        return Integer(constant)
+    if len(listed) > 1:
+        listed.sort(key=_by_text)
+    elif not constant and listed[0][1] == 1:
+        return listed[0][0]
+    return Sum(tuple(listed), constant)
+
+
+def _by_text(part: tuple[Expr, int]) -> str:
+    return str(part[0])
 
 
 def _rejoin_quotients(found: dict[Expr, int]) -> None:
     """k*d*(x//d) + k*(x%d) = k*x, in place."""
-    for m in [m for m in found if isinstance(m, Mod)]:
+    for m in [m for m in found if type(m) is Mod]:
         d, k = m.divisor.value, found.get(m, 0)
         # the caller keeps the constant, so only numerators without one can be put back
         if d is None or not k or constant_part(m.numerator):

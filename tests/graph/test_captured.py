@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.fx
 
-from braze.graph.captured import Captured, forward_of
+from braze.graph.captured import Captured, Late, forward_of
 
 
 def some_graph() -> torch.fx.Graph:
@@ -62,27 +62,60 @@ def test_nothing_is_written_before_it_is_wanted() -> None:
     assert "torch.clamp" in module.code
 
 
-def test_an_edit_counts_after_recompile() -> None:
+@pytest.mark.parametrize("kind", [Captured, Late])
+def test_an_edit_counts_after_recompile(kind: type[Captured]) -> None:
     for early in (False, True):
         g = torch.fx.Graph()
         x = g.placeholder("x")
         node = g.call_function(torch.neg, (x,))
         g.output((node,))
-        module = Captured(g)
+        module = kind(g)
         if early:
             assert module(torch.ones(1))[0].item() == -1
         node.target = torch.exp
         module.recompile()
         assert module(torch.zeros(1))[0].item() == 1
         assert "torch.exp" in module.code
+        node.target = torch.cos
+        module.recompile()
+        assert "torch.cos" in module.code
+        assert module(torch.zeros(1))[0].item() == 1 and module(torch.ones(1))[0].item() < 1
 
 
-def test_copies_and_pickles() -> None:
-    module = Captured(some_graph())
+def test_a_late_module_is_not_written_by_recompile() -> None:
+    module = Late(some_graph())
+    for _ in range(2):
+        module.recompile()
+        assert "_code" not in vars(module) and "forward" not in vars(type(module))
+        module(*INPUTS)
+        assert "_code" not in vars(module) and "forward" in vars(type(module))
+
+
+def test_a_late_module_holds_what_its_root_holds() -> None:
+    root = torch.nn.Module()
+    root.weight = torch.nn.Parameter(torch.full((1,), 3.0))
+    g = torch.fx.Graph()
+    g.output((g.call_function(torch.add, (g.placeholder("x"), g.get_attr("weight"))),))
+    module = Late(g, root)
+    assert module.weight is root.weight and module(torch.ones(1))[0].item() == 4
+
+
+@pytest.mark.parametrize("kind", [Captured, Late])
+@pytest.mark.parametrize("early", [False, True])
+def test_copies_and_pickles(kind: type[Captured], early: bool) -> None:
+    module = kind(some_graph())
+    if early:
+        module(*INPUTS)
     wanted = torch.fx.GraphModule({}, some_graph())(*INPUTS)
-    same(copy.deepcopy(module)(*INPUTS), wanted)
+    copied = copy.deepcopy(module)
+    same(copied(*INPUTS), wanted)
     same(copy.copy(module)(*INPUTS), wanted)
     same(pickle.loads(pickle.dumps(module))(*INPUTS), wanted)
+    node = next(n for n in copied.graph.nodes if n.target is torch.clamp)
+    node.kwargs = {"min": 9.0}
+    copied.recompile()
+    assert copied(*INPUTS)[0].tolist() == [9, 20] and wanted[0].tolist() == [5, 20]
+    same(module(*INPUTS), wanted)
 
 
 def test_values_are_let_go_after_their_last_use() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import operator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braze.loops.ir import LoopProgram, Op
+from braze.loops.ir import Buffer, BufferKind, DType, LoopProgram, Op
 from braze.runtime.placement import ALIGNMENT, Layouts, best_fit, largest_first
-from braze.schedule.memory import Life, _pack_symbolic
+from braze.schedule.memory import Life, _pack_symbolic, storage_bytes
 from braze.schedule.verify import check_memory
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol
-from tests.schedule.programs import Builder, axes, call, load, scheduled
+from tests.schedule.programs import call, elementwise, load, reversed_, scheduled
 from tests.schedule.test_random_programs import programs
 
 
@@ -26,6 +28,24 @@ def lives(draw: st.DrawFn) -> list[Life]:
         stop = start + draw(st.integers(0, 8))
         found.append(Life(f"b{k}", start, stop, Integer(draw(st.integers(0, 2000)))))
     return sorted(found, key=lambda x: (x.start, x.buffer))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), max_size=4), st.sampled_from(list(DType)))
+def test_storage_reaches_to_the_last_element(axes: list[tuple[int, int]], dtype: DType) -> None:
+    """The same for numbers as for symbols of which the numbers are known later."""
+    sizes, strides = tuple(s for s, _ in axes), tuple(s for _, s in axes)
+    names = tuple(Symbol(f"s{k}", 1) for k in range(len(axes)))
+    steps = tuple(map(Integer, strides))
+    known, asked = (
+        storage_bytes(Buffer("b", dtype, each, steps, "cpu", BufferKind.TEMPORARY))
+        for each in (tuple(map(Integer, sizes)), names)
+    )
+    last = max(
+        (sum(map(operator.mul, at, strides)) for at in itertools.product(*map(range, sizes))), default=-1
+    )
+    assert known.value == (last + 1) * dtype.itemsize
+    assert 0 in sizes or asked.evaluate(dict(zip(names, sizes, strict=True))) == known.value
 
 
 def overlap(a: Life, b: Life) -> bool:
@@ -90,47 +110,33 @@ def eager_peak(plan: object) -> int:
     return peak
 
 
-def chain() -> Builder:
-    """Three pointwise kernels kept apart by reversed reads."""
-    b = Builder()
-    b.input("x", 64)
-    over = axes("i", 64)
-    i = over[0].symbol
-    b.point("p", over, load("x", 63 - i))
-    b.point("q", over, load("p", 63 - i))
-    b.point("r", over, load("q", 63 - i))
-    b.point("out", over, load("r", 63 - i))
-    return b
+def chain() -> LoopProgram:
+    """Pointwise kernels kept apart by reversed reads."""
+    return elementwise(p=reversed_("x"), q=reversed_("p"), r=reversed_("q"), out=reversed_("r"))
 
 
 def test_dead_buffers_are_used_again() -> None:
     """A chain of kernels needs two slots, not three."""
-    assert scheduled(chain().program("out")).memory.arena_bytes.value == 2 * 256
+    assert scheduled(chain()).memory.arena_bytes.value == 2 * 256
 
 
 def test_pointwise_result_takes_its_operands_place() -> None:
     """A kernel whose operand dies at the same index writes over it."""
-    b = Builder()
-    b.input("x", 64)
-    over = axes("i", 64)
-    i = over[0].symbol
-    b.point("p", over, load("x", 63 - i))
-    b.point("q", over, call(Op.EXP, load("p", i)))
-    b.point("out", over, load("q", 63 - i))
-    plan = scheduled(b.program("out"), fusion=False)
+    program = elementwise(p=reversed_("x"), q=lambda i: call(Op.EXP, load("p", i)), out=reversed_("q"))
+    plan = scheduled(program, fusion=False)
     assert plan.memory.reuse == (("q", "p"),)
     assert plan.memory.arena_bytes.value == 256
 
 
 def test_reader_at_other_points_is_not_overwritten() -> None:
     """An operand read elsewhere than at the written element keeps its place."""
-    plan = scheduled(chain().program("out"), fusion=False)
+    plan = scheduled(chain(), fusion=False)
     assert plan.memory.reuse == ()
 
 
 def test_verifier_finds_an_overlap() -> None:
     """Two live buffers put at one offset are reported."""
-    plan = scheduled(chain().program("out"))
+    plan = scheduled(chain())
     broken = dataclasses.replace(
         plan.memory, slots=tuple(dataclasses.replace(s, offset=Integer(0)) for s in plan.memory.slots)
     )

@@ -73,6 +73,7 @@ class Body:
         #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
         self.scratch: dict[str, tuple[str, Expr]] = {}
         self.scopes: list[Scope] = [Scope(0, {}, "  ")]
+        self._loads: dict[Node, frozenset[str]] = {}
         self._count = 0
 
     # -- scopes ---------------------------------------------------------------------------------
@@ -398,12 +399,16 @@ class Body:
     def forget(self, buffer: str) -> None:
         """Drop values that were loaded from a buffer before it is written."""
         for scope in self.scopes:
-            stale = [
-                k for k in scope.values
-                if isinstance(k, Node) and any(n.op is Op.LOAD and n.attr[0] == buffer for n in walk(k))
-            ]  # fmt: skip
+            stale = [k for k in scope.values if isinstance(k, Node) and buffer in self._loaded_by(k)]
             for k in stale:
                 del scope.values[k]
+
+    def _loaded_by(self, node: Node) -> frozenset[str]:
+        """The buffers that an expression loads from."""
+        found = self._loads.get(node)
+        if found is None:
+            found = self._loads[node] = frozenset(n.attr[0] for n in walk(node) if n.op is Op.LOAD)
+        return found
 
     def _store_scratch(self, buffer: str, value: Value) -> None:
         pointer, at = self.scratch[buffer]
