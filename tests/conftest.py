@@ -1,15 +1,69 @@
-"""Every module and every test draws the same random numbers, whatever ran before it."""
+"""Every module and every test draws the same random numbers, and braze's own faults fail the test they happen in."""
 
 from __future__ import annotations
 
 import random
+import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from braze.support import log
+
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
+
+#: a compiled graph that failed where Python does not, or a broken invariant: the program runs on, more slowly, with the
+#: right result, so that a test which only compares results would not notice
+FAULT = re.compile(r"\bBZ(?:6013|9\d{3})\b")
+#: a message on a process's stderr, up to the next
+SHOWN = re.compile(r"^\[braze\.\w+\] .*(?:\n(?!\[braze\.).*)*", re.MULTILINE)
+
+_heard: list[str] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    listening = log.listen(_heard.append)
+    listening.__enter__()
+    config.add_cleanup(lambda: listening.__exit__(None, None, None))
+    with_ears(config)
+
+
+def with_ears(config: pytest.Config) -> None:
+    """What processes that tests start say is heard where the test has their output."""
+    silent = subprocess.Popen.communicate
+
+    def communicate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = silent(self, *args, **kwargs)
+        for text in output:
+            shown = text.decode(errors="replace") if isinstance(text, bytes) else text or ""
+            _heard.extend(SHOWN.findall(shown))
+        return output
+
+    subprocess.Popen.communicate = communicate  # type: ignore[method-assign]
+    config.add_cleanup(lambda: setattr(subprocess.Popen, "communicate", silent))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _heard.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """After the test: the faults that it (or what it is set up with) provoked are the ones it says it provokes."""
+    result = yield
+    expected = {code for mark in item.iter_markers("provokes") for code in mark.args}
+    told = [(FAULT.findall(message), message) for message in _heard]
+    for codes, message in told:
+        assert expected.issuperset(codes), f"braze reported a fault of its own: {message}"
+    missing = expected.difference(*(codes for codes, _ in told))
+    assert not missing, f"marked to provoke {', '.join(sorted(missing))}, which did not happen"
+    return result
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

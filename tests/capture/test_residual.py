@@ -224,6 +224,7 @@ def test_writes_are_replayed_in_order_after_all_reads() -> None:
     assert target.table == {"k": "old"} and not hasattr(target, "gone")
 
 
+@pytest.mark.provokes("BZ6013")
 def test_python_runs_the_function_if_the_graph_fails() -> None:
     recipes = [FromSource(local(1)), Constant(1)]
     target = types.SimpleNamespace(v=0)

@@ -205,6 +205,7 @@ def test_a_script_with_two_breaks_names_both_lines(tmp_path: Path) -> None:
     assert "2 graph breaks" in done.stdout and "cost:" in done.stdout
 
 
+@pytest.mark.provokes("BZ6013")
 def test_a_graph_that_fails_where_the_program_goes_on_is_told():
     """The program handles what its data raise: eager's answer, and a word about what such a call costs."""
 

@@ -207,6 +207,7 @@ def test_a_compiler_that_was_killed_had_no_memory(monkeypatch: pytest.MonkeyPatc
             build._run([("cc", "x.c")], ["int x;"])
 
 
+@pytest.mark.provokes("BZ9002")
 def test_a_broken_invariant_of_a_stage_is_told_and_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from braze.support.errors import InternalError
 

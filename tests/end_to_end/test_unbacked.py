@@ -446,6 +446,7 @@ def test_ctc_loss_of_lengths_in_tensors(backend: str, reduction: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.provokes("BZ6013")
 def test_sizes_are_taken_for_neither_0_nor_1_and_that_is_checked(backend: str) -> None:
     """An early exit for nothing found: the graph serves all other data, Python the exit."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -130,6 +130,25 @@ class Builder:
         )
         mutated = tuple(n for n in inputs if n in written)
         return LoopProgram("test", tuple(made), tuple(self.steps), inputs, views, mutated)
+
+
+#: elements of the buffers of :func:`elementwise`
+SIZE = 64
+
+
+def elementwise(**values: Callable[[Expr], Node]) -> LoopProgram:
+    """Buffers made one after the other from ``x`` or each other, by their value at an index; the last is the output."""
+    b = Builder()
+    b.input("x", SIZE)
+    over = axes("i", SIZE)
+    for name, value in values.items():
+        b.point(name, over, value(over[0].symbol))
+    return b.program(*list(values)[-1:])
+
+
+def reversed_(buffer: str) -> Callable[[Expr], Node]:
+    """A buffer read from its end, which keeps what makes it and what reads it two kernels."""
+    return lambda i: load(buffer, SIZE - 1 - i)
 
 
 def _view(name: str, sizes: Sequence[int]) -> BufferView:

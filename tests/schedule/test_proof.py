@@ -17,21 +17,15 @@ from braze.support.errors import InternalError
 from braze.support.trace import COUNTERS
 from braze.symbolic.expr import ZERO, Integer
 from tests.helpers import logged
-from tests.schedule.programs import Builder, axes, call, context, load, scheduled
+from tests.schedule.programs import Builder, axes, call, context, elementwise, load, reversed_, scheduled
 from tests.schedule.test_random_programs import programs
 
 
 def chain(*, same: bool) -> Schedule:
     """x -> p -> q -> r -> out; q is read off p at the same places, or at others."""
-    b = Builder()
-    b.input("x", 64)
-    over = axes("i", 64)
-    i = over[0].symbol
-    b.point("p", over, load("x", 63 - i))
-    b.point("q", over, call(Op.EXP, load("p", i if same else 63 - i)))
-    b.point("r", over, load("q", 63 - i))
-    b.point("out", over, load("r", 63 - i))
-    return scheduled(b.program("out"), fusion=False)
+    exponential = lambda i: call(Op.EXP, load("p", i) if same else reversed_("p")(i))
+    program = elementwise(p=reversed_("x"), q=exponential, r=reversed_("q"), out=reversed_("r"))
+    return scheduled(program, fusion=False)
 
 
 def fails(s: Schedule, plan: MemoryPlan, match: str) -> None:
@@ -84,14 +78,12 @@ def test_writing_over_an_operand_read_elsewhere_is_found() -> None:
 
 
 def test_writing_over_what_is_read_later_is_found() -> None:
-    b = Builder()
-    b.input("x", 64)
-    over = axes("i", 64)
-    i = over[0].symbol
-    b.point("p", over, load("x", 63 - i))
-    b.point("q", over, call(Op.EXP, load("p", i)))
-    b.point("out", over, call(Op.ADD, load("q", 63 - i), load("p", 63 - i)))
-    s = scheduled(b.program("out"), fusion=False)
+    program = elementwise(
+        p=reversed_("x"),
+        q=lambda i: call(Op.EXP, load("p", i)),
+        out=lambda i: call(Op.ADD, reversed_("q")(i), reversed_("p")(i)),
+    )
+    s = scheduled(program, fusion=False)
     assert not s.memory.reuse
     fails(s, dataclasses.replace(s.memory, reuse=(("q", "p"),)), "which is used until group")
 
@@ -149,16 +141,10 @@ def test_plans_of_random_programs_are_proved_and_their_ruins_are_not(program: Lo
             prove_memory(s.program, s.groups, with_slot(s.memory, b.buffer, offset=a.offset))
 
 
+@pytest.mark.provokes("BZ9041")
 def test_a_plan_that_is_disproved_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each value has memory of its own then, and braze says so; under verify it is an error."""
-    b = Builder()
-    b.input("x", 64)
-    over = axes("i", 64)
-    i = over[0].symbol
-    b.point("p", over, load("x", 63 - i))
-    b.point("q", over, load("p", 63 - i))
-    b.point("out", over, load("q", 63 - i))
-    program = b.program("out")
+    program = elementwise(p=reversed_("x"), q=reversed_("p"), out=reversed_("q"))
     whole = scheduler.plan_memory
 
     def broken(*args: object, **kwargs: object) -> MemoryPlan:
