@@ -144,7 +144,7 @@ def _function(plan: _Plan) -> Any:
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            results = plan.forward(inputs)
+            results = _roots(plan.forward(inputs))
             values, ctx.sizes = plan.values(inputs, results)
             ctx.save_for_backward(*(values[i] for i in plan.tensors))
             ctx.numbers = [values[i] for i in plan.numbers]
@@ -177,6 +177,11 @@ def _function(plan: _Plan) -> Any:
             return plan.gradients_of(half.call(values), half.owners, given)
 
     return Compiled
+
+
+def _roots(results: Sequence[Any]) -> list[Any]:
+    """The results, each a tensor of its own where kernels gave a view: autograd lets nobody write to views of functions."""
+    return [r.detach() if isinstance(r, torch.Tensor) and r._is_view() else r for r in results]
 
 
 def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]:

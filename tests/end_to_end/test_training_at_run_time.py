@@ -434,3 +434,19 @@ def test_a_graph_break_in_training():
         return grads(model)
 
     same(both(act))
+
+
+@pytest.mark.parametrize(
+    "write", [lambda y: y.mul_(3), lambda y: y[0].mul_(3), lambda y: y.view(-1)[1:].add_(1)]
+)
+def test_results_may_be_written_through_their_views(write):
+    """Whether the graph ends with a view or not."""
+
+    def run(compile):
+        x = torch.ones(4, requires_grad=True)
+        y = compile(lambda x: (x * 2).view(2, 2))(x)
+        write(y)
+        (y * y.detach()).sum().backward()
+        return y.detach(), x.grad
+
+    torch.testing.assert_close(run(braze.compile), run(lambda fn: fn))
