@@ -26,7 +26,7 @@ from braze.graph import torch_compat, torch_symbols
 from braze.graph.captured import Late
 from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
-from braze.graph.fakes import FakeMode, Same, mode_of, new_mode
+from braze.graph.fakes import FakeMode, mode_of, new_mode, same
 from braze.graph.printer import describe
 from braze.graph.transforms import TRANSFORMS
 from braze.support.errors import BrazeError, Origin, Unsupported
@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):
         with torch.enable_grad():
             copy = alias.clone()
             # a clone closes the gaps of a window, and gives what is expanded memory for each element
-            return copy if hints(copy.stride()) == hints(alias.stride()) else Same.apply(alias)
+            return copy if hints(copy.stride()) == hints(alias.stride()) else same(alias)
 
     def use_symbols(self) -> None:
         """Let sizes of the inputs stand for the symbols in them."""

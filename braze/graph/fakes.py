@@ -378,7 +378,7 @@ class FakeMode:
         """A copy of the fake with a grad_fn, for an input that autograd has produced."""
         with self, torch.enable_grad(), torch_compat.disable_functions():
             if self.env is not None:
-                return Same.apply(fake)  # a clone closes gaps, and to compare strides would guard them
+                return same(fake)  # a clone closes gaps, and to compare strides would guard them
             copy = fake.clone()
             if copy.stride() == fake.stride():
                 return copy
@@ -398,16 +398,29 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
         raise Unsupported("BZ2029", "a view that autograd has given up", why=str(error)) from error
 
 
-class Same(torch.autograd.Function):
-    """A tensor of the same sizes and strides, whatever they are, with a history."""
+def same(fake: torch.Tensor) -> Any:
+    """The result of an operation on a fake: of its sizes and strides, whatever they are, and as far into memory of its own."""
+    with torch_compat.outside_modes():
+        memory = torch.empty(
+            fake.untyped_storage().nbytes() // fake.dtype.itemsize, dtype=fake.dtype, device="meta"
+        )
+        meta = torch.empty(0, dtype=fake.dtype, device="meta")
+        meta.set_(memory.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+        device = torch_compat.device_of_fake(fake)
+        made = torch_compat.assemble_fake(fake.fake_mode, meta, device, False)  # type: ignore[attr-defined]
+    return _Given.apply(fake, [made])
+
+
+class _Given(torch.autograd.Function):
+    """The one tensor in a list, as what became of another."""
 
     @staticmethod
-    def forward(ctx: Any, fake: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    def forward(ctx: Any, fake: torch.Tensor, made: list[Any]) -> Any:
+        return made[0]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
 
 
 def was_given_history(fake: torch.Tensor) -> bool:

@@ -48,6 +48,7 @@ FOUND: list[tuple[list[Step], list[int], str, bool]] = [
     # contents that the proof took for those of later
     ([("add", 0, 0, 0), ("write copy_", 3, 0, 0), ("write add_", 1, 0, 0)], [3], "three", False),
     ([("sin", 0, 0, 0)], [2], "windows", True),  # a result with gaps, read as one without
+    ([("view transpose", 0, 0, 0)], [2], "windows", True),  # and from elsewhere
     (
         [("view chunk", 0, 0, 0), ("write add_", 0, 0, 0), ("view transpose", 2, 0, 0)],
         [0],
