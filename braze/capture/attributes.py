@@ -75,6 +75,8 @@ def _reader_of(cls: type) -> Any:
         return method_attr
     if cls is super:
         return super_attr
+    if issubclass(cls, enum.Enum):
+        return member_attr
     if is_identity_type(cls):
         return native_attr
     if issubclass(cls, threading.local):
@@ -129,6 +131,7 @@ def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     note_absent(t, cls, name)
     if type(hook) is types.FunctionType:
         return t.call(hook, (obj, name), None, tail)
+    note_absent(t, cls, "__getattr__")
     if hook is not MISSING:
         return getattr(obj, name)
     raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=None)
@@ -139,12 +142,16 @@ def generic_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     cls = type(obj)
     found, owner, data = class_lookup(cls, name)
     if data:
+        if owner is not cls:
+            note_absent(t, cls, name, owner)
         return call_descriptor(t, found, owner, obj, cls, name, tail)
     value = instance_value(t, obj, name)
     if value is not MISSING:
         return value
     if found is MISSING:
         return MISSING
+    if owner is not cls:
+        note_absent(t, cls, name, owner)
     return bind_class_value(t, found, owner, obj, cls, name, tail)
 
 
@@ -249,8 +256,12 @@ def c_field(t: Tracer, found: Any, obj: Any, cls: type, name: str) -> Any:
     fields = FIELDS.get(cls)
     if fields is not None and (known := fields(t, obj, name)) is not MISSING:
         return known
-    real = found.__get__(node.real, cls)
-    return t.read(node, Step.ATTR, name, real)
+    real = getattr(node.real, name, MISSING) if type(found) is types.MemberDescriptorType else None
+    if real is MISSING:
+        graph_break(
+            "BZ1014", f"the field {name!r} of a {cls.__name__} from outside is read, which is not set"
+        )
+    return t.read(node, Step.ATTR, name, found.__get__(node.real, cls))
 
 
 #: classes of C -> (t, object from outside, name) -> what is known of the field without reading it there, or MISSING
@@ -282,8 +293,6 @@ def bind_class_value(
         return t.call(getter, (t.class_value(owner, name, found), obj, cls), None, tail)
     if getter is not MISSING:
         return found.__get__(obj, cls)
-    if owner is not cls:
-        note_absent(t, cls, name, owner)
     return t.class_value(owner, name, found)
 
 
@@ -314,7 +323,14 @@ def module_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     value = own.get(name, MISSING)
     if value is MISSING:
         space = t.globals.get(id(own))
-        return space.written[name] if space is not None and name in space.written else getattr(obj, name)
+        if space is not None and name in space.written:
+            return space.written[name]
+        found, owner = lookup_in_mro(type(obj), name)  # as torch.backends.cudnn.enabled is
+        if found is not MISSING and type(found) not in C_DESCRIPTORS and hasattr(type(found), "__set__"):
+            return call_descriptor(t, found, owner, obj, type(obj), name, tail)
+        if not is_library_module(own.get("__name__")):
+            note_missing(t, obj, name)
+        return getattr(obj, name)
     if name == "__dict__":
         graph_break("BZ1014", "the whole dict of a module is read")
     return t.globals_at(own, obj).get(t, name)
@@ -323,7 +339,7 @@ def module_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
 def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
     """An attribute of a class: the metaclass's data descriptors, the MRO, then the metaclass's others."""
     meta = type(cls)
-    if issubclass(meta, enum.EnumMeta):
+    if issubclass(meta, enum.EnumMeta) and is_fixed_in_enum(t, cls, name):
         return getattr(cls, name)
     from_meta, meta_owner = lookup_in_mro(meta, name)
     if from_meta is not MISSING and (
@@ -342,12 +358,32 @@ def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
     if found is not MISSING:
         return class_value_through(t, cls, found, owner, name, tail)
     if from_meta is not MISSING:
+        note_absent(t, cls, name)
         return bind_class_value(t, from_meta, meta_owner, cls, meta, name, tail)
     note_absent(t, cls, name)
     hook, _ = lookup_in_mro(meta, "__getattr__")
     if type(hook) is types.FunctionType:
         return t.call(hook, (cls, name), None, tail)
     return getattr(cls, name)
+
+
+#: what tells which member this is
+IN_MEMBERS = frozenset({"name", "value", "_name_", "_value_"})
+
+
+def is_fixed_in_enum(t: Tracer, cls: Any, name: str) -> bool:
+    """Whether an attribute of a class of constants, or of one of them, needs no guard."""
+    if name in cls._member_map_ or name in IN_MEMBERS or name.startswith("__"):
+        return True
+    return is_library_module(cls.__module__) or t.is_ours(cls)
+
+
+def member_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of a member of an enum."""
+    if is_fixed_in_enum(t, type(obj), name):
+        return getattr(obj, name)
+    t.tree.constant(obj)
+    return instance_attr(t, obj, name, tail)
 
 
 def note_absent(t: Tracer, cls: Any, name: str, until: Any = None) -> None:
@@ -357,16 +393,34 @@ def note_absent(t: Tracer, cls: Any, name: str, until: Any = None) -> None:
             return
         if is_library_module(owner.__module__) or not owner.__flags__ & (1 << 9) or t.is_ours(owner):
             continue
-        node = t.tree.constant(owner)
-        if node.absent is None:
-            node.absent = {}
-            t.tree.order.append(node)
-        node.absent[name] = True
+        note_missing(t, owner, name)
+
+
+def note_missing(t: Tracer, owner: Any, name: str) -> None:
+    """Guard that there is no such name in the dict of a class, function or module."""
+    node = t.tree.constant(owner)
+    if node.absent is None:
+        node.absent = {}
+        t.tree.order.append(node)
+    node.absent[name] = True
+
+
+def special_method(t: Tracer, cls: Any, name: str) -> Any:
+    """What a class has under the name of a special method, guarded as calls of it are; MISSING."""
+    found, owner = lookup_in_mro(cls, name)
+    if cls.__flags__ & (1 << 9) and not is_library_module(cls.__module__) and cls.__module__ != "builtins":
+        if owner is not cls:
+            note_absent(t, cls, name, owner)
+        if type(found) is types.FunctionType:
+            t.trust_class_value(owner, name, found)
+    return found
 
 
 def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, tail: bool) -> Any:
     """``cls.name`` for a value of its MRO: descriptors bound to no instance."""
     kind = type(found)
+    if owner is not cls:
+        note_absent(t, cls, name, owner)
     if kind is types.FunctionType or kind is staticmethod or kind is classmethod:
         t.trust_class_value(owner, name, found)
         if kind is classmethod:
@@ -381,8 +435,6 @@ def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, 
         return found.__get__(None, cls)
     if name in ("__bases__", "__mro__", "__name__", "__qualname__", "__module__", "__doc__"):
         return getattr(cls, name)
-    if owner is not cls:
-        note_absent(t, cls, name, owner)
     return t.class_value(owner, name, found)
 
 
@@ -397,20 +449,9 @@ def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
     value = getattr(fn, name, MISSING)
     if value is MISSING:
         if not t.is_ours(fn) and not is_library_module(fn.__module__):
-            node = t.tree.constant(fn)
-            if node.absent is None:
-                node.absent = {}
-                t.tree.order.append(node)
-            node.absent[name] = True
+            note_missing(t, fn, name)
         raise AttributeError(f"'function' object has no attribute {name!r}", name=name, obj=fn)
-    if t.is_ours(fn) or name in (
-        "__name__",
-        "__qualname__",
-        "__module__",
-        "__doc__",
-        "__code__",
-        "__class__",
-    ):
+    if t.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
         return value
     if is_constant(value) or is_identity_type(type(value)):
         node = t.tree.constant(fn)
@@ -442,6 +483,8 @@ def super_attr(t: Tracer, proxy: Any, name: str, tail: bool) -> Any:
     for owner in mro[mro.index(this) + 1 :]:
         found = held_by(owner, name)
         if found is MISSING:
+            if owner is not object:
+                note_absent(t, owner, name, owner.__mro__[1])
             continue
         if obj is obj_type or (issubclass(type(obj), type) and obj_type is not type(obj)):
             if name == "__new__":

@@ -13,7 +13,7 @@ import torch.nn.functional
 
 from braze import native
 from braze.capture import chance, effects, foreign, generators, identities, policy, scans, scripted
-from braze.capture.attributes import class_lookup, instance_value, load_attr
+from braze.capture.attributes import class_lookup, instance_value, load_attr, note_absent, special_method
 from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
 from braze.capture.frame import bind
@@ -221,6 +221,8 @@ def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, t
     owner = fn.__self__
     if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__ == PYBIND:
         purity = policy.FUNCTIONS.get(fn)
+        if fn in policy.SETTINGS:
+            return t.state.told(fn, args, kwargs)
         if purity is policy.Purity.BLIND:
             return fn(*args, **kwargs) if kwargs else fn(*args)
         if purity is policy.Purity.CALLS:
@@ -357,7 +359,7 @@ def instantiate(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None, t
     if issubclass(meta, EnumMeta):
         return cls(*args, **(kwargs or {}))
     if meta is not type:
-        maker, _ = lookup_in_mro(meta, "__call__")
+        maker = special_method(t, meta, "__call__")
         if type(maker) is types.FunctionType:
             return call(t, maker, (cls, *args), kwargs, tail)
     return make(t, cls, args, kwargs)
@@ -378,6 +380,7 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         t.trust_class_value(owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
     elif issubclass(cls, BaseException):
+        note_absent(t, cls, "__new__", owner)
         t.fill_arguments(args)
         obj = new(cls, *args)
     elif owner is object or type(init) is types.FunctionType:
@@ -394,6 +397,8 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         return last_resort(t, cls, args, kwargs)
     if not isinstance(obj, cls):
         return obj
+    if init_owner is not cls:
+        note_absent(t, cls, "__init__", init_owner)
     if type(init) is types.FunctionType:
         t.trust_class_value(init_owner, "__init__", init)
         call(t, init, (obj, *args), kwargs)
@@ -423,6 +428,8 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     if scripted.is_scripted(fn):
         return scripted.call_scripted(t, fn, args, kwargs, tail)
     found, owner, _ = class_lookup(cls, "__call__")
+    if owner is not cls:
+        note_absent(t, cls, "__call__", owner)
     if found is torch.nn.Module.__call__:
         return call_module(t, fn, args, kwargs, tail)
     if type(found) is types.FunctionType:
@@ -478,6 +485,8 @@ def call_module(t: Tracer, module: Any, args: Any, kwargs: dict[str, Any] | None
     if instance_value(t, module, "forward") is MISSING and not hooked(t, module):
         forward, owner = lookup_in_mro(type(module), "forward")
         if type(forward) is types.FunctionType:
+            if owner is not type(module):
+                note_absent(t, type(module), "forward", owner)
             t.trust_class_value(owner, "forward", forward)
             return call(t, forward, (module, *args), kwargs, tail)
     if foreign.is_unfinished(module):

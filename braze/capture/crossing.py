@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze import native
+from braze.capture.attributes import special_method
 from braze.capture.breaks import graph_break
 from braze.capture.definitions import written
 from braze.capture.frame import Frame
@@ -30,6 +31,7 @@ from braze.capture.values import (
     Identity,
     UnknownText,
     is_identity_type,
+    lookup_in_mro,
 )
 from braze.graph.torch_compat import disable_functions
 
@@ -117,6 +119,8 @@ def called_from_c(t: Tracer, function: Any, localsplus: tuple[Any, ...]) -> Any:
         t.claim(localsplus[0])
     elif code.co_name == "__set_name__":
         t.claim(localsplus[1])
+    if localsplus:
+        guard_special_method(t, function, type(localsplus[0]))
     with t.entered_from_c():
         slots = [NULL] * len(t.decoded(code).slots)
         for index, value in enumerate(localsplus[: len(slots) - len(code.co_freevars)]):
@@ -126,6 +130,16 @@ def called_from_c(t: Tracer, function: Any, localsplus: tuple[Any, ...]) -> Any:
         if code.co_flags & 0x2A0:
             return t.start_generator(f)
         return t.run(f)
+
+
+def guard_special_method(t: Tracer, function: Any, cls: type) -> None:
+    """Where C code found a function in a class (``list(x)`` calls ``__iter__``), guard that it is there."""
+    name = function.__name__
+    if lookup_in_mro(cls, name)[0] is not function:
+        held = (n for owner in cls.__mro__ for n, v in vars(owner).items() if v is function)
+        name = next(held, "")
+    if name:
+        special_method(t, cls, name)
 
 
 @contextlib.contextmanager

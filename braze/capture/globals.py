@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from braze.capture.breaks import graph_break
 from braze.capture.records import Step
 from braze.capture.sources import Node
 from braze.capture.values import (
@@ -82,6 +83,8 @@ class Globals:
 
     def _builtin(self, t: Tracer, name: str) -> Any:
         value = self.builtins.get(name, MISSING)
+        if value is MISSING and not t.is_ours(self.function):
+            graph_break("BZ1014", f"the global {name!r} is read, which is not defined")
         if value is MISSING:
             raise NameError(f"name '{name}' is not defined", name=name)
         if self.owner is None and not self.library:

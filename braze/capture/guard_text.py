@@ -117,6 +117,9 @@ def guard_text(guard: Guard, code: Any = None, names: Mapping[Source, str] = NO_
             body = f"different objects: {', '.join(source_text(s, code, names) for s in expected)}"
         case Check.RANGE:
             body = expected.expression
+        case Check.SETTING:
+            function, given, value = expected
+            body = f"{function.__name__}({', '.join(map(repr, given))}) is {value!r}"
         case _:
             body = f"{guard.check.value.replace('_', ' ')} is {expected}"
     return f"{body}    # {guard.origin}" if guard.origin is not None else body

@@ -38,7 +38,7 @@ def iterate(t: Tracer, value: Any) -> Any:
         if value.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
         return iter(t.recorder.call(torch.Tensor.unbind, (value, 0), {}))
-    method = python_method(value, "__iter__")
+    method = python_method(t, value, "__iter__")
     if method is not MISSING:
         return t.call(method, (value,), None)
     if type(value) in QUIET:
@@ -47,7 +47,7 @@ def iterate(t: Tracer, value: Any) -> Any:
         return value
     if (
         lookup_in_mro(type(value), "__iter__")[0] is MISSING
-        and python_method(value, "__getitem__") is not MISSING
+        and python_method(t, value, "__getitem__") is not MISSING
     ):
         return iter_by_index(t, value)
     t.fill(value)
@@ -71,9 +71,9 @@ def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:
     kind = type(iterator)
     if kind in QUIET and t.tree.node_of(iterator) is None:
         return next(iterator) if raising else next(iterator, end)
-    if t.tree.node_of(iterator) is not None and python_method(iterator, "__next__") is MISSING:
+    if t.tree.node_of(iterator) is not None and python_method(t, iterator, "__next__") is MISSING:
         graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
-    method = python_method(iterator, "__next__")
+    method = python_method(t, iterator, "__next__")
     try:
         if method is not MISSING:
             return t.call(method, (iterator,), None)
@@ -117,11 +117,11 @@ def truth(t: Tracer, value: Any) -> bool:
         )
     if isinstance(value, dict):
         t.fill(value)
-    method = python_method(value, "__bool__")
+    method = python_method(t, value, "__bool__")
     if method is not MISSING:
         return bool(t.call(method, (value,), None))
     if lookup_in_mro(kind, "__bool__")[0] is MISSING:
-        method = python_method(value, "__len__")
+        method = python_method(t, value, "__len__")
         if method is not MISSING:
             return bool(t.call(method, (value,), None))
     refuse_opaque(t, (value,))
@@ -134,7 +134,7 @@ def length(t: Tracer, value: Any) -> int:
         if value.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
         return value.shape[0]
-    method = python_method(value, "__len__")
+    method = python_method(t, value, "__len__")
     if method is not MISSING:
         return t.call(method, (value,), None)
     known = LENGTHS.get(type(value))

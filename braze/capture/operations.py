@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.capture import floats, unbacked
+from braze.capture.attributes import special_method
 from braze.capture.breaks import graph_break
 from braze.capture.calls import call_c
 from braze.capture.shadows import DictShadow
@@ -41,9 +42,9 @@ COMPARE_METHODS = {
 UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
 
 
-def python_method(value: Any, name: str) -> Any:
+def python_method(t: Tracer, value: Any, name: str) -> Any:
     """A special method written in Python, or MISSING."""
-    found, _ = lookup_in_mro(type(value), name)
+    found = special_method(t, type(value), name)
     return found if type(found) is types.FunctionType else MISSING
 
 
@@ -59,12 +60,12 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         return function(a, number(b) if type(a) is str else b)
     names = METHODS[function]
     for name in names[:-1]:
-        method = python_method(a, name)
+        method = python_method(t, a, name)
         if method is not MISSING:
             result = t.call(method, (a, b), None, False)
             if result is not NotImplemented:
                 return result
-    method = python_method(b, names[-1])
+    method = python_method(t, b, names[-1])
     if method is not MISSING and type(a) is not type(b):
         result = t.call(method, (b, a), None, False)
         if result is not NotImplemented:
@@ -88,6 +89,9 @@ def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
     """An operator with a tensor: one node, unless the other side has Python code for it."""
     other = b if isinstance(a, torch.Tensor) else a
     if not isinstance(other, torch.Tensor) and type(other) not in SAFE:
+        names: tuple[str, ...] = METHODS.get(function) or COMPARE_METHODS.get(function) or ()
+        for name in names:
+            special_method(t, type(other), name)
         return call_c(t, function, (a, b), None)
     if not isinstance(a, torch.Tensor):
         function = NOT_IN_PLACE.get(function, function)
@@ -113,12 +117,12 @@ def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any
     if type(a) in SAFE and type(b) in SAFE:
         return function(a, b)
     left, right = COMPARE_METHODS[function]
-    method = python_method(a, left)
+    method = python_method(t, a, left)
     if method is not MISSING:
         result = t.call(method, (a, b), None, False)
         if result is not NotImplemented:
             return result
-    method = python_method(b, right)
+    method = python_method(t, b, right)
     if method is not MISSING:
         result = t.call(method, (b, a), None, False)
         if result is not NotImplemented:
@@ -132,7 +136,7 @@ def unary(t: Tracer, function: Any, a: Any) -> Any:
         return t.recorder.call(function, (a,), {})
     if type(a) is torch.SymFloat:
         return floats.combine(t, function, a)
-    method = python_method(a, UNARY_METHODS[function])
+    method = python_method(t, a, UNARY_METHODS[function])
     if method is not MISSING:
         return t.call(method, (a,), None)
     return call_c(t, function, (a,), None)
@@ -161,7 +165,7 @@ def contains(t: Tracer, container: Any, item: Any) -> bool:
             return shadow.get(t, item) is not MISSING
     if isinstance(container, torch.Tensor):
         graph_break("BZ1003", "membership in a tensor depends on what it holds")
-    method = python_method(container, "__contains__")
+    method = python_method(t, container, "__contains__")
     if method is not MISSING:
         return t.truth(t.call(method, (container, item), None))
     if lookup_in_mro(kind, "__contains__")[0] is MISSING:
@@ -187,7 +191,7 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
         return t.recorder.call(operator.getitem, (obj, key), {})
     if isinstance(obj, type) or hasattr(kind, "__mro_entries__"):
         return obj[key]
-    method = python_method(obj, "__getitem__")
+    method = python_method(t, obj, "__getitem__")
     if method is not MISSING:
         return t.call(method, (obj, key), None, tail)
     if isinstance(obj, dict):
@@ -197,7 +201,7 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
             value = shadow.get(t, key)
             if value is not MISSING:
                 return value
-        missing = python_method(obj, "__missing__")
+        missing = python_method(t, obj, "__missing__")
         if missing is not MISSING and not dict.__contains__(obj, key):
             return t.call(missing, (obj, key), None, tail)
     return call_c(t, operator.getitem, (obj, key), None)
@@ -214,7 +218,7 @@ def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
             return
         t.recorder.call(operator.setitem, (obj, key, value), {})
         return
-    method = python_method(obj, "__setitem__")
+    method = python_method(t, obj, "__setitem__")
     if method is not MISSING:
         t.call(method, (obj, key, value), None)
         return
@@ -235,7 +239,7 @@ def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
 
 def delete_item(t: Tracer, obj: Any, key: Any) -> None:
     """``del obj[key]``."""
-    method = python_method(obj, "__delitem__")
+    method = python_method(t, obj, "__delitem__")
     if method is not MISSING:
         t.call(method, (obj, key), None)
         return

@@ -82,11 +82,31 @@ _SETTINGS = words(
     _get_mem_efficient_sdp_enabled _get_math_sdp_enabled _get_cudnn_sdp_enabled _get_default_device
     is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
     is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available
-    _get_deterministic_algorithms _get_cublas_allow_tf32 _get_float32_matmul_precision
+    _get_deterministic_algorithms _get_cublas_allow_tf32 _get_float32_matmul_precision _get_warnAlways
+    _get_deterministic_fill_uninitialized_memory _get_deterministic_algorithms_warn_only
     _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
     _get_cudnn_benchmark _get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel _get_fp32_precision_getter
     _cuda_get_cudnn_benchmark_limit _get_overrideable_sdp_enabled _get_sdp_priority_order is_anomaly_check_nan_enabled
     _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
+)
+#: those of them that other guards see, or that never change
+_GUARDED = frozenset(
+    words(
+        """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled
+    _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
+    _cuda_getDeviceCount _len_torch_function_stack _len_torch_dispatch_stack _get_cpu_capability
+    _get_default_device is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
+    is_autocast_cache_enabled _is_autocast_available _get_deterministic_algorithms
+    _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
+    _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
+    )
+)
+#: functions that tell a setting which is guarded where the program asks for it
+SETTINGS = frozenset(
+    vars(home)[name]
+    for home in (torch._C, torch)
+    for name in _SETTINGS
+    if name in vars(home) and name not in _GUARDED
 )
 for _home in (torch._C, torch, torch._C._functorch):
     FUNCTIONS |= {

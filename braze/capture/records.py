@@ -124,6 +124,7 @@ class Check(enum.Enum):
     DEFAULT_DEVICE = "default_device"  # torch.device or None
     FUNCTION_MODES = "function_modes"  # int: number of active torch function/dispatch modes (0)
     DETERMINISTIC = "deterministic"  # bool
+    SETTING = "setting"  # (function of PyTorch, arguments, value): what it gives
 
 
 @record

@@ -225,7 +225,7 @@ def own_iterable(t: Tracer, value: Any) -> Any:
         callable(value) and not isinstance(value, torch.nn.Module)
     ):
         return value
-    if isinstance(value, torch.Tensor) or operations.python_method(value, "__iter__") is not MISSING:
+    if isinstance(value, torch.Tensor) or operations.python_method(t, value, "__iter__") is not MISSING:
         return iterate(t, value)
     if hasattr(type(value), "__next__") and t.tree.node_of(value) is not None:
         graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
@@ -247,7 +247,7 @@ for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted):
 
 @rule(reversed)
 def reversed_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    method = operations.python_method(args[0], "__reversed__") if len(args) == 1 else MISSING
+    method = operations.python_method(t, args[0], "__reversed__") if len(args) == 1 else MISSING
     if method is not MISSING:
         return t.call(method, args, None, tail)
     if len(args) == 1 and not kwargs and along(args[0]) is not args[0]:

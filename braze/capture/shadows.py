@@ -207,7 +207,13 @@ def shadow_dict(t: Tracer, node: Node, real: dict[Any, Any]) -> Any:
     node.guard(Check.TYPE, cls)
     node.container = DictShadow(node, Step.ITEM, real, view)
     t.shadows.append(node.container)
-    return t.tree.bind(node, real, view)
+    made = t.tree.bind(node, real, view)
+    if isinstance(real, collections.defaultdict):
+        factory = node.child(Step.ATTR, "default_factory")
+        factory.real = factory.value = real.default_factory
+        factory.guard(Check.IS, real.default_factory)
+        t.tree.order.append(factory)
+    return made
 
 
 def shadow_list(t: Tracer, node: Node, real: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from braze.capture.records import Check
 from braze.graph import torch_compat
+from braze.native import torch_state
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -60,13 +61,19 @@ class TorchState:
         self.start: dict[str, Any] = {}
         self.autocast: tuple[Any, ...] = ()
         self.inference = False
+        self.device: torch.device | None = None
+        self.modes = 0
         self.nesting = 0
+        #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
+        self.asked: dict[tuple[Any, tuple[Any, ...]], Any] = {}
+        self.changed = False
 
     def remember(self) -> None:
         """Note the state, to guard it and to set it back."""
         self.start = {name: read() for name, (read, _) in RESTORE.items()}
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
+        self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
 
     @contextlib.contextmanager
     def outside_inference(self) -> Iterator[None]:
@@ -91,6 +98,13 @@ class TorchState:
             torch.autocast_decrement_nesting()
         self.nesting = 0
 
+    def told(self, function: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+        """What a function tells of a setting, guarded unless the program may have made it so."""
+        value = function(*args, **(kwargs or {}))
+        if not self.changed and not kwargs:
+            self.asked[function, tuple(args)] = value
+        return value
+
     def effects(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """(setter, arguments) for each setting that the program leaves changed."""
         calls: list[tuple[Any, tuple[Any, ...]]] = []
@@ -112,13 +126,8 @@ class TorchState:
             (Check.INFERENCE_MODE, self.inference),
             (Check.AUTOCAST, self.autocast),
             (Check.DEFAULT_DTYPE, self.start["dtype"]),
-            (Check.DEFAULT_DEVICE, default_device()),
-            (Check.FUNCTION_MODES, 0),
+            (Check.DEFAULT_DEVICE, self.device),
+            (Check.FUNCTION_MODES, self.modes),
             (Check.DETERMINISTIC, self.start["deterministic"]),
+            *((Check.SETTING, (function, args, value)) for (function, args), value in self.asked.items()),
         ]
-
-
-def default_device() -> torch.device | None:
-    """The device that ``torch.set_default_device`` set, if any."""
-    mode = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return mode.device if mode is not None else None

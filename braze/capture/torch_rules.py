@@ -39,6 +39,7 @@ SETTERS = [
 
 def note(t: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
     """Do it, and put it into the graph."""
+    t.state.changed = True
     result = function(*args, **kwargs)
     node = t.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
     node.meta["origin"] = t.here()
@@ -121,6 +122,12 @@ def is_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(torch.is_inference)
 def is_made_in_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return tensor_facts.is_inference(t, *args, **kwargs)
+
+
+@rule(torch.get_default_device)
+def get_default_device(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Guarded in each capture."""
+    return torch.get_default_device(*args, **kwargs)
 
 
 @rule(torch.Tensor.is_shared)

@@ -104,18 +104,15 @@ class Tracer:
         self.options = options
         self.stop_at = stop_at
         self.symbolic = symbolic
-        #: whether small tensors of models may be taken to hold what they hold now, and what they were taken to hold
+        #: whether small tensors of models may be taken to hold what they hold now
         self.trusting = trusting
-        self.contents: dict[Node, Any] = {}
-        #: errors that are taken not to be raised: the breaks where that cannot be
-        self.granted: list[BreakSignal] = []
-        #: versions of fakes at their making, where these are not 0
-        self.born: dict[int, int] = {}
         self.steps = 0
         #: how many transforms that differentiate are around
         self.transforms = 0
         self.frames: list[Frame] = []
         self.tree = Tree()
+        self._nothing_read()
+        self._nothing_done()
         self.mode = fakes.new_mode(
             dynamic=bool(symbolic),
             scalars=options.capture_scalar_outputs,
@@ -123,6 +120,29 @@ class Tracer:
         )
         self.recorder = Recorder(self, self.mode)
         self.state = TorchState(self)
+        self.handled: BaseException | None = None
+        #: whether frames are being interpreted: a generator dropped later runs nothing
+        self.live = True
+        self.break_at: BreakSignal | None = None
+        #: the last exception that left a frame, and where it was raised
+        self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())
+        #: how many recording modes are on: C code is running
+        self.modes_on = 0
+        self.inference: list[Any] = []
+        self.inference_on = False
+        #: whether a part of the graph runs in inference mode: fakes do not know theirs
+        self.knew_inference = False
+        self.decoded = decoded
+        self.local_names = decoded(function.__code__).slots
+        self._hooks: bool | None = None
+        self.fake_error: BaseException | None = None
+
+    def _nothing_read(self) -> None:
+        """What the trace finds outside, and what it knows of that."""
+        #: what small tensors of models were taken to hold
+        self.contents: dict[Node, Any] = {}
+        #: versions of fakes at their making, where these are not 0
+        self.born: dict[int, int] = {}
         self.shadows: list[Any] = []
         self.instance_dicts: list[DictShadow] = []
         #: views of instance dicts that the program got as values
@@ -130,18 +150,37 @@ class Tracer:
         self.globals: dict[int, Globals] = {}
         #: contents of outside closure cells, by identity of the cell
         self.cells: dict[int, tuple[types.CellType, Node]] = {}
+        self.symbolic_places: list[Node] = []
+        #: bound methods in C that modules of libraries hold, by identity
+        self.fixed: dict[int, Any] = {}
+        #: classes whose dicts were read whole, by identity
+        self.class_dicts: dict[int, Any] = {}
+        #: places of tensors over arrays' memory that the program has got
+        self.arrays: set[Node] = set()
+        #: lru_cache'd functions called in this trace: results by arguments
+        self.caches: dict[Any, Any] = {}
+        #: metadata of the graph's inputs, by identity of the fake
+        self.specs: dict[int, Any] = {}
+        #: sizes that the user spoke of
+        self.marked: Marked
+        #: what id() was asked of, by identity
+        self.identities: dict[int, Any] = {}
+        #: functions from outside that were interpreted, and constants of trusted modules, for the archive
+        self.inlined: dict[types.FunctionType, None] = {}
+        self.trusted: list[tuple[str, str, Any]] = []
+        #: tensors from outside that no fake can stand for, and why: they may be handed on, not used
+        self.unfaked: dict[int, tuple[Any, str]] = {}
+
+    def _nothing_done(self) -> None:
+        """What the program makes and does in the trace, to be done when the graph has run."""
+        #: errors that are taken not to be raised: the breaks where that cannot be
+        self.granted: list[BreakSignal] = []
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
         #: objects made in the trace that the final state must know of: functions, generators
         self.made: dict[int, tuple[Any, int]] = {}
         self.made_classes = False
-        self.symbolic_places: list[Node] = []
-        self.handled: BaseException | None = None
-        #: whether frames are being interpreted: a generator dropped later runs nothing
-        self.live = True
         #: exceptions raised in the trace, and the traceback entries made for them, by identity
         self.raised: dict[int, raised.Raised] = {}
-        #: bound methods in C that modules of libraries hold, by identity
-        self.fixed: dict[int, Any] = {}
         self.tracebacks: dict[int, tuple[types.TracebackType, Origin, types.TracebackType | None]] = {}
         #: calls to replay after the graph: (callable, args, kwargs)
         self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
@@ -149,50 +188,20 @@ class Tracer:
         self.hooks: dict[int, hooks.Hooked] = {}
         #: seeds of PyTorch's generators that are set when the graph has run, in order
         self.seeds: list[seeds.Later] = []
-        #: classes whose dicts were read whole, by identity
-        self.class_dicts: dict[int, Any] = {}
         #: the instructions whose hooks become parts of the graph
         self.hooks_inside: frozenset[int] = frozenset()
         #: functions from outside, and attributes written there, by identity of the function
         self.function_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
         self.draws: list[tuple[Draw, Any, Any]] = []
-        #: places of tensors over arrays' memory that the program has got
-        self.arrays: set[Node] = set()
-        #: lru_cache'd functions called in this trace: results by arguments
-        self.caches: dict[Any, Any] = {}
-        #: metadata of the graph's inputs, by identity of the fake
-        self.specs: dict[int, Any] = {}
-        self.break_at: BreakSignal | None = None
-        #: the last exception that left a frame, and where it was raised
-        self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())
-        #: sizes that the user spoke of
-        self.marked: Marked
         #: instance dicts written, by identity of the shadow
         self.dirty: dict[int, DictShadow] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
         #: parameters that the trace made, by identity: they are claimed
         self.parameters: set[int] = set()
-        #: what id() was asked of, by identity
-        self.identities: dict[int, Any] = {}
         #: attributes that the program put on tensors of the graph
         self.tensor_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
-        #: how many recording modes are on: C code is running
-        self.modes_on = 0
-        self.inference: list[Any] = []
-        self.inference_on = False
-        #: whether a part of the graph runs in inference mode: fakes do not know theirs
-        self.knew_inference = False
-        #: functions from outside that were interpreted, and constants of trusted modules, for the archive
-        self.inlined: dict[types.FunctionType, None] = {}
-        self.trusted: list[tuple[str, str, Any]] = []
-        self.decoded = decoded
-        self.local_names = decoded(function.__code__).slots
-        self._hooks: bool | None = None
-        self.fake_error: BaseException | None = None
-        #: tensors from outside that no fake can stand for, and why: they may be handed on, not used
-        self.unfaked: dict[int, tuple[Any, str]] = {}
 
     # -- reading from outside
 
@@ -386,13 +395,29 @@ class Tracer:
         positional, named = fn.__defaults__ or (), fn.__kwdefaults__ or {}
         if self.is_ours(fn):
             return positional, named
-        node = self.tree.constant(fn)
+        node, fixed = self.tree.constant(fn), is_library_module(fn.__module__)
+        if not fixed and positional:
+            own = node.child(Step.ATTR, "__defaults__")
+            if own.real is MISSING:
+                own.real = own.value = positional
+                own.guard(Check.EQUAL if is_constant(positional) else Check.IS, positional)
+                self.tree.order.append(own)
         return (
             tuple(
                 [v if plain(v) else self.read(node, Step.DEFAULTS, i, v) for i, v in enumerate(positional)]
             ),
-            {k: v if plain(v) else self.read(node, Step.KWDEFAULTS, k, v) for k, v in named.items()},
+            {
+                k: v if fixed and plain(v) else self.read(node, Step.KWDEFAULTS, k, v)
+                for k, v in named.items()
+            },
         )
+
+    def release(self) -> None:
+        """Let go of the values of the call, which the parts of a trace that point at each other would keep until they are collected."""
+        for node in (*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()):
+            node.children = {}
+            node.dict = node.container = None
+        vars(self).clear()
 
     def truth(self, value: Any) -> bool:
         """``bool(value)``."""
@@ -499,6 +524,8 @@ def trace_frame(
                 stop = retry.stop_at if stop < 0 else min(stop - 1, retry.stop_at)
                 stop = max(stop, 1)
                 reason = t.break_at or reason
+            finally:
+                t.release()
 
 
 def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
@@ -528,7 +555,8 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     except Stopped:
         return outcome.at_break(t)
     except BreakSignal as signal:
-        t.break_at = signal
+        # without its frames, which hold the trace and with it the values of the call
+        t.break_at = signal.with_traceback(None)
         raise Retry(signal.position) from None
     except RecursionError:
         t.break_at = BreakSignal("BZ1016", "calls nested too deeply", skip=True)

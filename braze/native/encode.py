@@ -112,9 +112,9 @@ def tensor_spec(expected: tuple[Any, ...]) -> tuple[Any, ...] | None:
 def state_spec(check: str, expected: Any) -> tuple[int, int, tuple[Any, ...]]:
     """``(number of the state or -1, expected value, autocast rows)`` in numbers."""
     facts = calibrate.facts()
-    kind = STATES[check]
     if facts is None or check not in facts.states:
         return _THROUGH_PYTHON
+    kind = STATES[check]
     if check == "default_dtype":
         return kind, facts.dtype_number(expected), ()
     if check == "default_device":

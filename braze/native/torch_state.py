@@ -60,8 +60,16 @@ def deterministic() -> bool:
     return torch().are_deterministic_algorithms_enabled()
 
 
+def setting(expected: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``(function, arguments, value)`` with the value that the function gives now."""
+    function, args, _ = expected
+    return function, args, function(*args)
+
+
 def current(check: str, expected: Any = None) -> Any:
     """The present value of one kind of global state, by the name of its check."""
+    if check == "setting":
+        return setting(expected)
     if check == "autocast" and expected is not None:
         return autocast(tuple(row[0] for row in expected if isinstance(row, tuple)))
     return globals()[check]()

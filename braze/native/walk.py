@@ -24,6 +24,7 @@ GLOBAL_CHECKS = frozenset(
         "default_device",
         "function_modes",
         "deterministic",
+        "setting",
     }
 )
 STEPS = frozenset(
@@ -405,7 +406,7 @@ def explain(
         check = plain(check)
         try:
             if not walk.holds(node, check, expected):
-                return index, seen(walk, node, check)
+                return index, seen(walk, node, check, expected)
         except Exception:  # as in match
             return index, walk.values.get(node, MISSING)
     try:
@@ -415,12 +416,12 @@ def explain(
     return None
 
 
-def seen(walk: Walk, node: int, check: str) -> Any:
+def seen(walk: Walk, node: int, check: str, expected: Any) -> Any:
     """What to show as the value a failed check saw."""
     if check == "range":
         return tuple(walk.symbols)
     if check in GLOBAL_CHECKS:
-        return torch_state.current(check)
+        return torch_state.setting(expected)[-1] if check == "setting" else torch_state.current(check)
     value = walk.value(node)
     if check == "type":
         return type(value)

@@ -178,6 +178,7 @@ def test_every_check_has_a_text() -> None:
         Check.ALIAS: local(1),
         Check.DISTINCT: (local(0), local(1)),
         Check.RANGE: ShapeRelation("s0 > 2", ("s0",)),
+        Check.SETTING: (torch.get_num_threads, (), 1),
     }
     guards = tuple(Guard(None if c is Check.RANGE else local(0), c, examples.get(c, True)) for c in Check)
     text = guards_text(capture_of(*guards)).splitlines()

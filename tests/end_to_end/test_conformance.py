@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,7 +42,7 @@ from tests.end_to_end import (  # noqa: F401
     corpus_tensor_facts,
     corpus_tensors,
 )
-from tests.end_to_end.conformance import SCENARIOS, WHOLE, WITH_KERNELS, observe
+from tests.end_to_end.conformance import SCENARIOS, WHOLE, WITH_KERNELS, check_like_python, observe
 
 #: What is known to differ, and why. A case that starts to pass fails here until its line is removed.
 KNOWN: dict[str, str] = {}
@@ -58,11 +58,7 @@ CAUGHT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def cases(names: list[str]) -> list[object]:
@@ -76,20 +72,12 @@ def cases(names: list[str]) -> list[object]:
 
 @pytest.mark.parametrize("name", cases(list(SCENARIOS)))
 def test_like_python(name: str) -> None:
-    expected = observe(name, lambda fn: fn)
-    seen = observe(name, lambda fn: braze.compile(fn, backend="eager"))
-    for ours, theirs in zip(seen, expected):
-        assert ours == theirs
-    assert len(seen) == len(expected)
+    check_like_python(name)
 
 
 @pytest.mark.parametrize("name", cases([name for name in SCENARIOS if name in WITH_KERNELS]))
 def test_like_python_with_kernels(name: str) -> None:
-    expected = observe(name, lambda fn: fn, exact=False)
-    seen = observe(name, lambda fn: braze.compile(fn), exact=False)
-    for ours, theirs in zip(seen, expected):
-        assert ours == theirs
-    assert len(seen) == len(expected)
+    check_like_python(name, kernels=True)
 
 
 @pytest.mark.parametrize("name", cases([name for name in SCENARIOS if name in WHOLE]))

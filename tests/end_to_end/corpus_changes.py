@@ -1,0 +1,331 @@
+"""What a program depends on changes between two calls: defaults, classes, enums, modules, settings, names that were not there."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+
+import torch
+
+from tests.end_to_end.conformance import said, scenario
+
+X = torch.arange(6.0)
+
+
+@scenario
+def defaults_of_functions(c):
+    def g(x, k=2, *, m=3):
+        return x * k + m
+
+    class A:
+        def go(self, x, k=2, shift=(1, 2)):
+            return x * k + shift[0]
+
+    a = A()
+    f, own, method = c(lambda x: g(x)), c(g), c(lambda x: a.go(x))
+    yield f(X), own(X), method(X)
+    g.__defaults__ = (5,)
+    A.go.__defaults__ = (4, (1, 2))
+    yield f(X), own(X), method(X)
+    g.__kwdefaults__["m"] = 7
+    A.go.__defaults__ = (4, [9])
+    yield f(X), own(X), method(X)
+    g.__kwdefaults__ = {"m": 8}
+    yield f(X), own(X), method(X)
+
+
+@scenario
+def special_methods_replaced(c):
+    class B:
+        k = 1
+
+        def __add__(self, other):
+            return other + self.k
+
+        def __len__(self):
+            return 3
+
+        def __call__(self, x):
+            return x + self.k
+
+        def __getitem__(self, i):
+            return i + 1
+
+        def __eq__(self, other):
+            return True
+
+        def __iter__(self):
+            return iter((1, 2))
+
+        def __contains__(self, other):
+            return True
+
+        def __neg__(self):
+            return 4
+
+        __hash__ = None
+
+    class D(B):
+        pass
+
+    d = D()
+    f = c(lambda x: (d + x, d + 1, x * len(d), d(x), x * d[2], x if d else -x, d == 3, list(d), 5 in d, -d))
+    yield f(X)
+    for cls in (B, D):
+        for name, method in {
+            "__add__": lambda s, o: o - 1,
+            "__len__": lambda s: 8,
+            "__call__": lambda s, x: x - 7,
+            "__getitem__": lambda s, i: 50,
+            "__eq__": lambda s, o: False,
+            "__iter__": lambda s: iter((4,)),
+            "__contains__": lambda s, o: False,
+            "__neg__": lambda s: 11,
+            "__bool__": lambda s: cls is B,
+        }.items():
+            setattr(cls, name, method)
+            yield name, f(X)
+
+
+@scenario
+def methods_that_a_subclass_gets_later(c):
+    class P:
+        level = 1
+
+        def go(self, x):
+            return x + 1
+
+        @staticmethod
+        def s(x):
+            return x * 2
+
+        @classmethod
+        def of(cls, x):
+            return x * cls.level
+
+        @property
+        def p(self):
+            return self.level * 2
+
+    class Q(P):
+        pass
+
+    class R(Q):
+        def go(self, x):
+            return super().go(x) * 10
+
+    q, r = Q(), R()
+    f = c(lambda x: (q.go(x), q.s(x), q.of(x), q.p * x, r.go(x), r.s(x), Q.of(x), getattr(q, "more", 0)))
+    yield f(X)
+    Q.s = staticmethod(lambda x: x * 3)
+    yield f(X)
+    Q.of = classmethod(lambda cls, x: x * 5)
+    yield f(X)
+    Q.go = lambda self, x: x - 1
+    yield f(X)
+    Q.p = 7
+    yield f(X)
+    R.s = staticmethod(lambda x: x * 8)
+    yield f(X)
+    P.__getattr__ = lambda self, name: 6
+    yield f(X)
+
+
+@scenario
+def modules_of_the_program_get_a_forward(c):
+    class Base(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    class Own(Base):
+        pass
+
+    own = Own()
+    f, g = c(lambda x: own(x)), c(own)
+    yield f(X), g(X)
+    Own.forward = lambda self, x: x * 2
+    yield f(X), g(X)
+
+
+@scenario
+def making_of_objects_changes(c):
+    class Meta(type):
+        def __call__(cls, *args):
+            return super().__call__(*args)
+
+    class A(metaclass=Meta):
+        def __init__(self, v):
+            self.v = v
+
+    class E(Exception):
+        k = 1
+
+    def raising(x):
+        try:
+            raise E("a")
+        except E as e:
+            return x * e.k + len(e.args)
+
+    f, raising = c(lambda x: x * A(3).v), c(raising)
+    yield f(X), raising(X)
+    E.__init__ = lambda self, a: Exception.__init__(self, a, a)
+    Meta.__call__ = lambda cls, *args: types.SimpleNamespace(v=10)
+    yield f(X), raising(X)
+
+
+@scenario
+def classes_of_constants_change(c):
+    class M(enum.Enum):
+        A = 1
+        B = 2
+
+        @property
+        def scale(self):
+            return TABLE[self.value]
+
+        def times(self, x):
+            return x * self.value
+
+    TABLE = {1: 10, 2: 20}
+    M.extra = 3
+    M.A.note = 2
+    f = c(lambda x, m: (x * m.value + M.extra + m.scale, M.A.note, m.times(x), m.name, [k.name for k in M]))
+    for change in (
+        lambda: None,
+        lambda: TABLE.update({1: 11}),
+        lambda: setattr(M, "extra", 5),
+        lambda: setattr(M.A, "note", 4),
+        lambda: setattr(M, "times", lambda self, x: x - self.value),
+        lambda: setattr(M, "scale", property(lambda self: 100)),
+    ):
+        change()
+        yield f(X, M.A), f(X, M.B)
+
+
+@scenario
+def what_was_not_there(c):
+    space = {"torch": torch}
+    exec(
+        "def named(x):\n    try:\n        return x * late\n    except NameError:\n        return x\n"
+        "def inner(x):\n    return named(x)",
+        space,
+    )
+    home = types.ModuleType("home")
+
+    class Slotted:
+        __slots__ = ("k",)
+
+    kept = Slotted()
+    named, inner = c(space["named"]), c(space["inner"])
+    f = c(lambda x: (x + hasattr(home, "flag"), getattr(home, "other", 2), hasattr(kept, "k")))
+    yield named(X), inner(X), f(X)
+    space["late"] = 4
+    home.flag = True
+    kept.k = 1
+    yield named(X), inner(X), f(X)
+    home.other = 5
+    del space["late"], kept.k
+    yield named(X), inner(X), f(X)
+
+
+@scenario
+def what_makes_missing_items(c):
+    class D(dict):
+        def __missing__(self, key):
+            return 7
+
+    d, counted = D(a=1), collections.defaultdict(lambda: 3)
+
+    def f(x):
+        return x * d["b"] + d["a"] + counted["k"], len(counted)
+
+    f = c(f)
+    yield f(X), f(X)
+    D.__missing__ = lambda self, key: 8
+    del counted["k"]
+    counted.default_factory = lambda: 4
+    yield f(X), f(X)
+    counted.clear()
+    counted.default_factory = None
+    yield said(lambda: f(X))
+
+
+@scenario
+def names_of_functions(c):
+    def g(x):
+        return x * len(g.__name__) + len(g.__doc__ or "")
+
+    f = c(g)
+    yield f(X)
+    g.__name__, g.__doc__ = "longer", "text"
+    yield f(X)
+
+
+@scenario
+def settings_of_torch(c):
+    def f(x):
+        return (
+            x + 1,
+            torch.get_float32_matmul_precision(),
+            torch.is_anomaly_enabled(),
+            torch.backends.cudnn.enabled,
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.deterministic,
+            torch.backends.mkldnn.enabled,
+            torch.backends.cuda.math_sdp_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.utils.deterministic.fill_uninitialized_memory,
+        )
+
+    f = c(f)
+    yield f(X)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        yield f(X)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    with torch.autograd.set_detect_anomaly(True):
+        yield f(X)
+    for kind, name in ((torch.backends.cudnn, n) for n in ("enabled", "benchmark", "deterministic")):
+        before = getattr(kind, name)
+        try:
+            setattr(kind, name, not before)
+            yield f(X)
+        finally:
+            setattr(kind, name, before)
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield f(X)
+    torch.backends.cuda.enable_math_sdp(False)
+    try:
+        yield f(X)
+    finally:
+        torch.backends.cuda.enable_math_sdp(True)
+    yield f(X)
+
+
+@scenario
+def default_devices(c):
+    def f(x):
+        return torch.zeros(2).device, torch.get_default_device(), (x + 1).device, torch.tensor([1.0]).device
+
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            return result + 1 if func is torch.add else result
+
+    f, g = c(f), c(lambda x: torch.add(x, 1) + torch.ones(6))
+    yield [str(d) for d in f(X)], g(X)
+    for device in ("cpu", "meta"):
+        torch.set_default_device(device)
+        try:
+            yield [str(d) for d in f(X)]
+        finally:
+            torch.set_default_device(None)
+        with torch.device(device):
+            yield [str(d) for d in f(X)], [str(d) for d in f(X)]
+        yield [str(d) for d in f(X)]
+    with Watching():
+        yield g(X)
+    yield g(X)
