@@ -11,6 +11,8 @@ from braze.decomp.registry import decompose
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+#: types of targets; of others PyTorch's kernel says that they are refused
+CLASSES = (torch.int64, torch.uint8)
 
 
 @decompose(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
@@ -18,7 +20,7 @@ def nll_loss_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> Any:
     """-x[target], weighted; targets equal to ``ignore_index`` count for nothing. Also the total weight."""
-    if x.numel() == 0 or x.dim() not in (1, 2, 4):
+    if x.numel() == 0 or x.dim() not in (1, 2, 4) or target.dtype not in CLASSES:
         return NotImplemented
     dim = 0 if x.dim() == 1 else 1
     kept, safe = _targets(target, ignore_index)

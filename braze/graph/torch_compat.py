@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import operator
@@ -182,6 +183,17 @@ def _state_of_fakes(mode: FakeTensorMode, device: torch.device) -> dict[str, Any
 def has_composite_kernel(func: Any) -> bool:
     """Whether an operator overload is defined by other operators."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def without_saving_hooks() -> Any:
+    """A context in which no hook of the program's (a checkpoint's, say) sees what autograd saves of fakes."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+
+
+def _as_it_is(saved: Any) -> Any:
+    return saved
 
 
 def any_autocast() -> bool:

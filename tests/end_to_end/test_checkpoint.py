@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -176,3 +177,21 @@ def test_what_the_function_writes_outside_is_left_to_eager():
     braze.compile(f, backend="eager")(x).backward()
     assert len(seen) == 2
     torch.testing.assert_close(x.grad, X.cos())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_around_a_compiled_function(reentrant):
+    """Its hooks see what a call saves, not what a compile does; and the second run draws what the first drew."""
+    x = torch.ones(1000, requires_grad=True)
+    compiled = braze.compile(lambda x: F.dropout(x, 0.5))
+    y = checkpoint(lambda x: compiled(x) * x, x, use_reentrant=reentrant)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * y.detach())
+
+
+def test_hooks_on_what_is_saved_see_tensors_only():
+    seen = []
+    x = torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t.tolist()) or t, lambda t: t):
+        braze.compile(lambda x: (x.sin() * x).sum())(x).backward()
+    assert seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -89,3 +90,13 @@ def test_logits_that_a_layer_makes_are_there_once_and_their_gradient_once():
     h.grad = w.grad = None
     clear_arenas()
     assert peak_bytes(lambda: compiled(h, w).backward()) < 2.1 * 512 * CLASSES * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_targets_of_other_types_are_refused_as_in_eager(dtype: torch.dtype) -> None:
+    def run(compile: Any) -> str:
+        with pytest.raises(RuntimeError) as info:
+            compile(F.cross_entropy)(torch.zeros(4, 5), torch.zeros(4, dtype=dtype))
+        return str(info.value).split("\n")[0]
+
+    assert run(braze.compile) == run(lambda fn: fn)
