@@ -73,27 +73,40 @@ def peak(halves: Halves, kept: set[Node]) -> float:
     return max(_Play(halves, kept, backward=False).peak, _Play(halves, kept, backward=True).peak)
 
 
+def memory_of(node: Node) -> Node:
+    """The value whose memory a node is, through views."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 class _Play:
     """One half, node by node, with the bytes that are live."""
 
     def __init__(self, halves: Halves, kept: set[Node], *, backward: bool) -> None:
-        self.ends = {*kept, *(halves.gradients if backward else halves.results)}
+        # what is returned as a view is the memory that it views
+        results = {memory_of(n) for n in halves.results}
+        stays = {memory_of(n) for n in halves.gradients} if backward else {*results, *kept}
+        self.ends = {*kept, *stays}
         self.order = backward_nodes(halves, kept) if backward else _forward_order(halves)
         self.position = {node: i for i, node in enumerate(self.order)}
         last = self._last_uses()
-        held = sum(_size(n) for n in halves.results)
+        held = sum(_size(n) for n in results)
         if backward:
-            held += sum(_size(n) for n in kept if n not in halves.results)
+            held += sum(_size(n) for n in kept if n not in results)
         free: dict[int, float] = {}
         if backward:
             for node in kept:
                 free[last.get(node, -1)] = free.get(last.get(node, -1), 0) + _size(node)
         live = most = float(held)
-        stays = set(halves.gradients if backward else {*halves.results, *kept})
         for i, node in enumerate(self.order):
-            if self._in_memory(node) and node not in halves.results:
+            if self._in_memory(node) and node not in results:
                 live += _size(node)
-                most = max(most, live)
+                dying = (n for n in node.all_input_nodes if last.get(n) == i and n not in stays)
+                over = is_elementwise(node.target) and any(
+                    _size(n) == _size(node) and self._in_memory(n) for n in dying
+                )
+                most = max(most, live - _size(node) if over else live)
                 if node not in stays:
                     free[last.get(node, i)] = free.get(last.get(node, i), 0) + _size(node)
             live -= free.pop(i, 0)
@@ -105,7 +118,12 @@ class _Play:
             return False
         if node in self.ends or not (is_elementwise(node.target) or node.target in CHEAP):
             return True
-        return any(u in self.position and not fuses(u) for u in node.users)
+        return self._is_read_whole(node)
+
+    def _is_read_whole(self, node: Node) -> bool:
+        """Whether what fuses with nothing reads this from memory, through views or not."""
+        users = [u for u in node.users if u in self.position]
+        return any(self._is_read_whole(u) if is_view(u) else not fuses(u) for u in users)
 
     def _last_uses(self) -> dict[Node, int]:
         """When each value is read last, through views and what fuses."""
