@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import nn
 
+import braze
+
 Scenario = Callable[[Callable[..., Any]], Iterator[Any]]
 SCENARIOS: dict[str, Scenario] = {}
 #: the scenarios that are run with braze's own kernels too
@@ -98,6 +100,16 @@ def observe(name: str, c: Callable[..., Any], *, exact: bool = True) -> list[Any
     if exact:
         seen.append(("torch.rand", float(torch.rand(()))))
     return seen
+
+
+def check_like_python(name: str, *, kernels: bool = False) -> None:
+    """Compiled, a scenario shows what it shows in Python: bit for bit, or with kernels up to rounding."""
+    backend = "braze" if kernels else "eager"
+    expected = observe(name, lambda fn: fn, exact=not kernels)
+    seen = observe(name, lambda fn: braze.compile(fn, backend=backend), exact=not kernels)
+    for ours, theirs in zip(seen, expected):
+        assert ours == theirs
+    assert len(seen) == len(expected)
 
 
 class Values:

@@ -6,7 +6,7 @@ import ast
 import copy
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -91,11 +91,7 @@ def rewritten(function: Callable[..., Any], how: Any) -> Callable[..., Any] | No
     return made
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 X = torch.arange(6.0).reshape(2, 3)

@@ -80,11 +80,7 @@ def check(fn: Callable[..., Any], *args: Any, calls: int = 2) -> Seen:
     return seen
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 X = torch.arange(6.0).reshape(2, 3)

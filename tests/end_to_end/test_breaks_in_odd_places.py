@@ -18,11 +18,7 @@ note = braze.disable(lambda *values: None)
 X = torch.arange(6.0).reshape(2, 3)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def keywords(x: Any, *args: int, k: int = 2, **more: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,12 +15,7 @@ import braze
 from braze.support import trace
 from braze.support.errors import UserError
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def captures(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], **words: Any) -> int:

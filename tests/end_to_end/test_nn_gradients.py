@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +21,7 @@ LAYERS = {info.name.removeprefix("nn."): info for info in module_db}
 UNTRAINED: dict[str, str] = {}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are built, not found."""
-    folder: Path = tmp_path_factory.mktemp("kernels")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BRAZE_CACHE_DIR", str(folder))
-        yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("own_kernels")
 
 
 def samples(info: ModuleInfo) -> list[Any]:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-import braze
 from tests.end_to_end import ops
 from tests.end_to_end.ops_known import KNOWN
 
@@ -23,14 +20,7 @@ OTHERS = (torch.float64, torch.bfloat16, torch.int64, torch.bool, None, None)
 WHOLE = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64]  # fmt: skip
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are built, not found."""
-    folder: Path = tmp_path_factory.mktemp("kernels")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BRAZE_CACHE_DIR", str(folder))
-        yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("own_kernels")
 
 
 def key(name: str, variant: str, dtype: torch.dtype | None) -> str:

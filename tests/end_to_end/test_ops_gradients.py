@@ -6,26 +6,16 @@ Two samples of each, in one graph. All samples take most of an hour: ``BRAZE_SWE
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import braze
 from tests.end_to_end import op_gradients
 from tests.end_to_end.op_gradients_known import KNOWN, KNOWN_OF_ALL
 
 SWEEP = bool(os.environ.get("BRAZE_SWEEP"))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are built, not found."""
-    folder: Path = tmp_path_factory.mktemp("kernels")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BRAZE_CACHE_DIR", str(folder))
-        yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("own_kernels")
 
 
 def cases(known: dict[str, str]) -> list[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,12 +40,7 @@ STAGES: dict[str, tuple[Any, str]] = {
 COUNT = itertools.count(1)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, stage: str, error: Callable[[], BaseException]) -> None:

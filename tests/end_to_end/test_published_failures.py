@@ -6,7 +6,6 @@ Each names the report; numbers are issues of https://github.com/pytorch/pytorch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -36,11 +35,7 @@ cleared_sum.register_fake(lambda out, x: None)
 count_both.register_fake(lambda a, b: None)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def two() -> list[Tensor]:

@@ -36,11 +36,7 @@ class Compiled:
         return result
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    braze.reset()
-    yield
-    braze.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_the_same_shapes_compile_once() -> None:

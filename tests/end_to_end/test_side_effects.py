@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-import braze
 from tests.end_to_end import corpus_side_effects, corpus_torch_effects
-from tests.end_to_end.conformance import observe, scenarios_of
+from tests.end_to_end.conformance import check_like_python, scenarios_of
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 @pytest.mark.parametrize("name", [*scenarios_of(corpus_side_effects), *scenarios_of(corpus_torch_effects)])
 def test_side_effects(name: str) -> None:
-    braze.reset()
-    expected = observe(name, lambda fn: fn)
-    seen = observe(name, lambda fn: braze.compile(fn, backend="eager"))
-    for ours, theirs in zip(seen, expected, strict=True):
-        assert ours == theirs
+    check_like_python(name)
 
 
 @pytest.mark.parametrize(
@@ -27,8 +24,4 @@ def test_side_effects(name: str) -> None:
     ],
 )
 def test_side_effects_with_kernels(name: str) -> None:
-    braze.reset()
-    expected = observe(name, lambda fn: fn, exact=False)
-    seen = observe(name, lambda fn: braze.compile(fn), exact=False)
-    for ours, theirs in zip(seen, expected, strict=True):
-        assert ours == theirs
+    check_like_python(name, kernels=True)

@@ -8,6 +8,7 @@ import threading
 import weakref
 
 from braze.native import DEFAULT, Entry, GuardProgram, native_available, pure
+from tests.native.hooked import raised
 
 KINDS = (
     ((Entry, GuardProgram), (pure.Entry, pure.GuardProgram)) if native_available else ((Entry, GuardProgram),)
@@ -17,15 +18,6 @@ KINDS = (
 def locals_of(entry, function, locals):
     """An on_miss whose residual answers with the argument slots."""
     return (lambda inputs, *slots: slots), ()
-
-
-def raised(kind, call):
-    """The exception of that kind that a call raises."""
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError("did not raise")
 
 
 def plain(a, b):

@@ -8,17 +8,9 @@ import weakref
 from collections import deque
 
 from braze.native import GuardProgram, native_available, pure, walk
+from tests.native.hooked import raised
 
 PROGRAMS = (GuardProgram, pure.GuardProgram) if native_available else (pure.GuardProgram,)
-
-
-def raised(kind, call):
-    """The exception of that kind that a call raises."""
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError("did not raise")
 
 
 def anything(*args, **kwargs):
