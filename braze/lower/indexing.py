@@ -7,11 +7,14 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
-from braze.lower.lazy import Index, Lazy
+from braze.lower.lazy import Index, Lazy, numel
 from braze.lower.pointwise_core import broadcast_index, broadcast_sizes, merge_ops
-from braze.lower.realize import ProgramBuilder
+from braze.lower.realize import COSTLY, ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.symbolic.expr import ZERO, Expr
+
+#: fewer elements than this at each position read: finding the position is what costs
+SHORT_ROW = 16
 
 
 def position(g: ProgramBuilder, index: Node, extent: Expr, wrap: bool = True) -> Expr:
@@ -43,7 +46,7 @@ def embedding(g: ProgramBuilder, weight: Lazy, indices: Lazy, *_: Any, **__: Any
         row = position(g, indices.load(index[:lead]), weight.sizes[0], wrap=False)
         return weight.load([row, *index[lead:]])
 
-    return _gathered(g, weight, [indices], (*indices.sizes, *weight.sizes[1:]), inner)
+    return _gathered(g, weight, [indices], (*indices.sizes, *weight.sizes[1:]), inner, weight.sizes[1:])
 
 
 @lowering(aten.index_select.default)
@@ -59,7 +62,8 @@ def index_select(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy) -> Any:
         at[dim] = position(g, indices.load([index[dim]]), x.sizes[dim], wrap=False)
         return x.load(at)
 
-    return _gathered(g, x, [indices], (*x.sizes[:dim], indices.sizes[0], *x.sizes[dim + 1 :]), inner)
+    after = x.sizes[dim + 1 :]
+    return _gathered(g, x, [indices], (*x.sizes[:dim], indices.sizes[0], *after), inner, after)
 
 
 @lowering(aten.gather.default)
@@ -75,7 +79,7 @@ def gather(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy, *, sparse_grad: 
         at[dim] = position(g, indices.load(index), x.sizes[dim], wrap=False)
         return x.load(at)
 
-    return _gathered(g, x, [indices], indices.sizes, inner)
+    return _gathered(g, x, [indices], indices.sizes, inner, ())
 
 
 @lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
@@ -108,15 +112,23 @@ def index_tensors(g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None]) ->
             at[d] = position(g, tensor.load(place(inside)), x.sizes[d])
         return x.load(at)
 
-    return _gathered(g, x, tensors, (*kept[:start], *shape, *kept[start:]), inner)
+    return _gathered(g, x, tensors, (*kept[:start], *shape, *kept[start:]), inner, kept[start:])
 
 
 def _gathered(
-    g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy], sizes: tuple[Expr, ...], inner: Any
+    g: ProgramBuilder,
+    x: Lazy,
+    indices: Sequence[Lazy],
+    sizes: tuple[Expr, ...],
+    inner: Any,
+    row: Sequence[Expr],
 ) -> Lazy:
+    """Elements read where indices say; ``row``: the sizes of what is read in one piece."""
     g.realize_if_costly(x)
     values = [x, *indices]
+    # an index read for every few elements is dear: a table of biases is looked up once, not for every window of a picture
+    short = (length := numel(row).value) is not None and length < SHORT_ROW
     return Lazy(
         sizes, x.dtype, x.device, inner,
-        cost=2 + sum(v.pending_cost for v in values), ops=merge_ops(values, g.op_name),
+        cost=(COSTLY if short else 2) + sum(v.pending_cost for v in values), ops=merge_ops(values, g.op_name),
     )  # fmt: skip

@@ -94,3 +94,15 @@ def test_gather_of_values_in_loss() -> None:
         return -log.gather(1, labels[:, None]).mean()
 
     check(nll, torch.randn(4, 7), torch.tensor([0, 6, 3, 3]))
+
+
+@pytest.mark.parametrize(("heads", "steps"), [(3, 2), (32, 1)])
+def test_short_rows_are_looked_up_once_for_a_broadcast(heads: int, steps: int) -> None:
+    """Biases by relative position for every window of a picture; long rows are read where they are used."""
+
+    def biased(scores: torch.Tensor, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        bias = table[places.view(-1)].view(4, 4, heads)
+        return scores + bias
+
+    inputs = (torch.randn(8, 4, 4, heads), torch.randn(49, heads), torch.randint(0, 49, (4, 4)))
+    assert len(check(biased, *inputs).steps) == steps
