@@ -35,6 +35,12 @@ def _apply(g: ProgramBuilder, scalar: Callable[..., Node], operands: Sequence[An
     return elementwise(g, scalar, operands, cost=cost)
 
 
+def _bent(d: Node, limit: float, inner: Node, outer: Node) -> Node:
+    """``inner`` where the difference is within the limit, else ``outer`` with its sign."""
+    high = build.where(build.binary(Op.GE, d, k(limit, d)), outer, inner)
+    return build.where(build.binary(Op.LE, d, k(-limit, d)), build.unary(Op.NEG, outer), high)
+
+
 @lowering(aten.mse_loss_backward.default)
 def mse_loss_backward(g: ProgramBuilder, grad: Lazy, x: Lazy, target: Lazy, reduction: int) -> Any:
     """2 · (x - target) · grad."""
@@ -52,9 +58,7 @@ def huber_loss_backward(
     def scalar(dy: Node, a: Node, b: Node) -> Node:
         d = build.sub(a, b)
         outer = build.mul(build.mul(norm, dy), k(delta, d))
-        inner = build.mul(build.mul(norm, d), dy)
-        high = build.where(build.binary(Op.GE, d, k(delta, d)), outer, inner)
-        return build.where(build.binary(Op.LE, d, k(-delta, d)), build.unary(Op.NEG, outer), high)
+        return _bent(d, delta, build.mul(build.mul(norm, d), dy), outer)
 
     return _apply(g, scalar, (grad, x, target), 7)
 
@@ -68,10 +72,8 @@ def smooth_l1_loss_backward(
 
     def scalar(dy: Node, a: Node, b: Node) -> Node:
         d = build.sub(a, b)
-        outer = build.mul(norm, dy)
         inner = build.div(build.mul(build.mul(norm, d), dy), k(beta, d))
-        high = build.where(build.binary(Op.GE, d, k(beta, d)), outer, inner)
-        return build.where(build.binary(Op.LE, d, k(-beta, d)), build.unary(Op.NEG, outer), high)
+        return _bent(d, beta, inner, build.mul(norm, dy))
 
     return _apply(g, scalar, (grad, x, target), 10)
 

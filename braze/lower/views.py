@@ -179,18 +179,22 @@ def fresh(g: ProgramBuilder, x: Lazy) -> Lazy:
 
 def permute_value(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
     """Dimension d of the result is dimension dims[d] of ``x``."""
-    order = [d % x.rank for d in dims]
+    return _of_dimensions(g, x, [d % x.rank for d in dims])
+
+
+def _of_dimensions(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
+    """The dimensions ``dims`` of ``x`` in that order; the others are of size 1."""
 
     def place(index: Index) -> Index:
         out: list[Expr] = [ZERO] * x.rank
-        for i, d in zip(index, order, strict=True):
+        for i, d in zip(index, dims, strict=True):
             out[d] = i
         return out
 
     def strided(view: BufferView) -> BufferView:
-        return window(view, [view.sizes[d] for d in order], [view.strides[d] for d in order])
+        return window(view, [view.sizes[d] for d in dims], [view.strides[d] for d in dims])
 
-    return view_of(g, x, tuple(x.sizes[d] for d in order), place, strided)
+    return view_of(g, x, tuple(x.sizes[d] for d in dims), place, strided)
 
 
 @lowering(aten.permute.default)
@@ -273,18 +277,7 @@ def squeeze_value(g: ProgramBuilder, x: Lazy, dims: Sequence[int]) -> Lazy:
     gone = {d % x.rank for d in dims if x.sizes[d % x.rank] is ONE} if x.rank else set()
     if not gone:
         return x
-    kept = [d for d in range(x.rank) if d not in gone]
-
-    def place(index: Index) -> Index:
-        out: list[Expr] = [ZERO] * x.rank
-        for i, d in zip(index, kept, strict=True):
-            out[d] = i
-        return out
-
-    def strided(view: BufferView) -> BufferView:
-        return window(view, [view.sizes[d] for d in kept], [view.strides[d] for d in kept])
-
-    return view_of(g, x, tuple(x.sizes[d] for d in kept), place, strided)
+    return _of_dimensions(g, x, [d for d in range(x.rank) if d not in gone])
 
 
 @lowering(aten.squeeze.default)

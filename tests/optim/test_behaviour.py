@@ -348,8 +348,8 @@ def test_subclasses():
         braze.compile_optimizer(replaced)
 
 
-def test_grad_scaler_of_a_plain_optimizer(pair):
-    """The scaler unscales and skips by itself."""
+def train_scaled(pair):
+    """Four steps under scalers, one of them with a gradient that overflows; the scalers."""
     scalers = [torch.amp.GradScaler("cpu", init_scale=8.0) for _ in pair.models]
     for turn in range(4):
         for m, o, s in zip(pair.models, pair.optimizers, scalers):
@@ -360,22 +360,19 @@ def test_grad_scaler_of_a_plain_optimizer(pair):
             s.step(o)
             s.update()
     pair.check()
+    return scalers
+
+
+def test_grad_scaler_of_a_plain_optimizer(pair):
+    """The scaler unscales and skips by itself."""
+    scalers = train_scaled(pair)
     assert scalers[0].get_scale() == scalers[1].get_scale()
 
 
 def test_grad_scaler_of_a_fused_optimizer():
     """With fused=True the optimizer unscales and skips: gradients and counts of steps end as PyTorch's."""
     pair = Pair(foreach=None, fused=True)
-    scalers = [torch.amp.GradScaler("cpu", init_scale=8.0) for _ in pair.models]
-    for turn in range(4):
-        for m, o, s in zip(pair.models, pair.optimizers, scalers):
-            o.zero_grad()
-            s.scale(m(torch.ones(2, 6)).square().sum()).backward()
-            if turn == 2:
-                m[0].weight.grad[0, 0] = float("inf")
-            s.step(o)
-            s.update()
-    pair.check()
+    train_scaled(pair)
     for p, q in zip(*(m.parameters() for m in pair.models)):
         torch.testing.assert_close(p.grad, q.grad)
     steps = [next(iter(o.state.values()))["step"].item() for o in pair.optimizers]
