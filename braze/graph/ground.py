@@ -28,6 +28,7 @@ from braze.symbolic.expr import (
     Sum,
     Symbol,
     constant_part,
+    linear,
     terms,
 )
 from braze.symbolic.flat import Flattener, close_bounds, parts_of
@@ -170,15 +171,21 @@ class Ground(SizeSymbols):
 
     def _learn_quotient(self, zero: Expr) -> None:
         """Of a sum that is 0, the quotient by the least number is what the others make of it."""
+        common = math.gcd(constant_part(zero), *(k for _, k in terms(zero))) or 1
         found = [
-            (m.divisor.value, m, k)
+            (m.divisor.value, m, k // common)
             for m, k in terms(zero)
-            if isinstance(m, FloorDiv) and m.divisor.value is not None and abs(k) == 1
+            if isinstance(m, FloorDiv) and m.divisor.value is not None and abs(k) == common
         ]
         if len(terms(zero)) < 2 or not found:
             return
-        _, quotient, k = min(found, key=lambda f: f[0])
-        rest = (quotient * k - zero) * k
+        _, quotient, sign = min(found, key=lambda f: f[0])
+        others = [(m, k) for m, k in terms(zero) if m is not quotient and m != quotient]
+        rest = linear(
+            [m for m, _ in others],
+            [Integer(-sign * k // common) for _, k in others],
+            Integer(-sign * constant_part(zero) // common),
+        )
         if quotient not in parts_of(rest):
             self.equals[quotient] = rest
             self._flattener = Flattener(self.residues, self.equals)
@@ -340,6 +347,10 @@ def _remainder_of(condition: Any) -> tuple[Any, int, int] | None:
     if kind not in ("Equality", "Unequality", "LessThan"):
         return None
     asked, wanted = condition.args
+    if type(asked).__name__ == "Mul":  # 4 * (x % 2) == 0
+        factor, bare = asked.as_coeff_Mul()
+        if factor.is_Integer and factor > 1 and wanted.is_Integer and not wanted % factor:
+            asked, wanted = bare, wanted / factor
     if type(asked).__name__ not in ("Mod", "PythonMod") or not (
         asked.args[1].is_Integer and wanted.is_Integer
     ):

@@ -104,6 +104,21 @@ def test_a_guard_on_the_remainder_of_a_quotient_answers_for_others(sized):
             assert not lets_in or quotient.evaluate(at) == other.evaluate(at)
 
 
+def test_a_guard_on_a_multiple_of_a_remainder_answers_for_the_quotient(sized):
+    mode, s, t = sized
+    rows = (s + 15) // 16
+    assert 4 * rows % 8 == 0 and 6 * t % 8 == 0
+    before = asked(mode)
+    assert before == 2
+    assert rows == (s + 15) // 32 * 2 and 4 * rows // ((s + 15) // 32) == 8
+    assert t % 4 == 0 and t // 4 * 4 == t
+    assert asked(mode) == before
+    for quotient, other in mode.ground.equals.items():
+        for size in (18, 32, 49, 224):
+            at = dict.fromkeys((*quotient.symbols(), *other.symbols()), size)
+            assert ((size + 15) // 16) % 2 or quotient.evaluate(at) == other.evaluate(at)
+
+
 def test_arithmetic_is_in_normal_form_and_has_hints(sized):
     mode, s, t = sized
     missing = mode.ground.combined(operator.mod, mode.ground.combined(operator.sub, 7, s), 7)
