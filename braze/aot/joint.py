@@ -44,8 +44,8 @@ class Differentiation:
     def __call__(self, recorder: Recorder, pairs: list[tuple[Any, Any]]) -> list[Node | None]:
         self.outputs = Outputs(recorder.graph, pairs)
         fakes = self._seeds(recorder)
+        self._refuse_other_histories(recorder)
         if self.functions:
-            self._refuse_views_of_functions(recorder)
             _refuse_choices_of_functions(fakes, set(recorder.histories), recorder.mode.env is not None)
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
@@ -71,23 +71,29 @@ class Differentiation:
         written = {role.input: i for i, role in enumerate(mutations)}
         return tuple(written[k] if kind == "input" else len(mutations) + k for kind, k in self.seeds)
 
-    def _refuse_views_of_functions(self, recorder: Recorder) -> None:
-        """Views are made again by autograd's own, which do not know that an autograd function gave one its own backward."""
-        known = {*recorder.histories}
-        for node in (*self.outputs.placeholders, *self.outputs.bases.values()):
-            value = node.meta["val"]
-            known.add(value.grad_fn if isinstance(value, torch.Tensor) else None)
+    def _refuse_other_histories(self, recorder: Recorder) -> None:
+        """Views are made again by autograd's own, of the whole; what has come by its memory otherwise has another history."""
+        wholes = [n.meta["val"] for n in (*self.outputs.placeholders, *self.outputs.bases.values())]
+        wholes = [value for value in wholes if isinstance(value, torch.Tensor)]
+        bases = [value._base if value._is_view() else value for value in wholes]
+        known = {*recorder.histories, *[value.grad_fn for value in wholes]}
         for node, value in self.outputs.outputs:
-            if not isinstance(value, torch.Tensor) or value.grad_fn in known:
+            if not isinstance(value, torch.Tensor) or any(value is whole for whole in wholes):
                 continue
             key = torch_compat.storage_key(value)
             if id(value) not in self.outputs.sources and key not in self.outputs.bases:
                 continue
-            if _has_function(value.grad_fn, known):
+            origin = node.meta.get("origin")
+            if self.functions and _has_function(value.grad_fn, known):
                 raise Unsupported(
                     "BZ2028",
                     "a result that an autograd function gives, over the memory of an input or of another result",
-                    origin=node.meta.get("origin"),
+                    origin=origin,
+                )
+            own = value.grad_fn is not None and not any(value._base is base for base in bases)
+            if own and value.grad_fn not in known:
+                raise Unsupported(
+                    "BZ2030", "a result with a history of its own, over memory of another", origin=origin
                 )
 
     def _seeds(self, recorder: Recorder) -> list[Any]:

@@ -77,7 +77,7 @@ def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | No
 
     Its reads must be up to date. The second part is None where a node returns just what it writes.
     """
-    if is_custom(node.target):
+    if is_custom(node.target) or _draws_by_place(node):
         return _custom_values(node, insert)
     own = _functional_with_results(node.target)
     if own is None:
@@ -90,8 +90,17 @@ def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | No
     return values, result if returned > 1 else insert(operator.getitem, (result, 0), {})
 
 
+def _draws_by_place(node: Node) -> bool:
+    """Whether an operator draws numbers in the order of memory, where the one that computes them draws in that of rows."""
+    if node.target is not aten.bernoulli_.float or node.kwargs.get("generator") is not None:
+        return False
+    val = node.args[0].meta["val"]  # type: ignore[union-attr]
+    plain = all(type(n) is int for n in (*val.shape, *val.stride()))
+    return plain and not val.is_contiguous()
+
+
 def _custom_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]:
-    """As :func:`functional_values`, for an operator of which only the schema is known."""
+    """As :func:`functional_values`, by the operator itself on copies."""
     given = tuple(
         len(value) if isinstance(value, (list, tuple)) else None if value is None else -1
         for value in (_argument(node, i, p) for i, p in written_parameters(node.target))  # type: ignore[arg-type]

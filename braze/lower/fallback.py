@@ -95,7 +95,12 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
 def call_on_copies(g: ProgramBuilder, functional: Functional, args: Any, kwargs: dict[str, Any]) -> Any:
     """Call a custom operator that writes, each argument that it writes being a fresh buffer."""
     made = g.val if isinstance(g.val, (tuple, list)) else (g.val,)
-    given, named, copies = functional.with_copies(args, kwargs, lambda x: g.lazy(g.copy(x).buffer))
+    laid_out = iter(made[functional.results :])
+
+    def copy(x: Any) -> Any:
+        return g.lazy(g.copy(x, tuple(g.symbols.exprs(next(laid_out).stride()))).buffer)
+
+    given, named, copies = functional.with_copies(args, kwargs, copy)
     g.val, g.op_name = tuple(made[: functional.results]), functional.original.__name__.partition(".")[0]
     own = call_extern(g, functional.original, given, named)
     everything = (*own, *copies)

@@ -273,6 +273,12 @@ CODES: dict[str, Code] = {
         "needs was changed in place, say.",
         "The graph runs in eager PyTorch, which raises the error where it always does. Mend what the message names.",
     ),
+    "BZ2030": Code(
+        "memory with two histories",
+        "A result shares its memory with an input or with another result, but is no view of it for autograd: it was detached, and "
+        "then written with what has a gradient.",
+        "The graph runs in eager PyTorch with the right gradients. Write to a copy.",
+    ),
     "BZ2029": Code(
         "view without a history",
         "An input is one of several views that one operation made (chunk, split, unbind) of a tensor that was written in place since.",

@@ -113,3 +113,27 @@ def test_the_numbers_are_those_of_philox() -> None:
     """The known answers of Salmon et al.'s library for counters and keys of zeros and of ones."""
     assert philox.philox(0, np.zeros(1))[0].tolist() == [0x6627E8D5]
     assert philox.philox(0, np.zeros(1))[1].tolist() == [0xE169C58D]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_fallback_random_draws_by_place_in_memory(grad: bool) -> None:
+    """Eager draws a mask in the order of memory, which is not that of rows after a transpose."""
+
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x.transpose(0, 1) * 2, 0.5)
+
+    x = torch.ones(3, 4, 5).requires_grad_(grad)
+    torch.manual_seed(3)
+    expected = dropped(x)
+    torch.manual_seed(3)
+    found = braze.compile(dropped, options={"fallback_random": True})(x)
+    assert torch.equal(found, expected)
+
+
+def test_fallback_random_in_a_layer_of_a_transformer() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True)
+    x = torch.linspace(-1, 1, 80).reshape(2, 5, 8)
+    torch.manual_seed(3)
+    expected = layer(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(braze.compile(layer, options={"fallback_random": True})(x), expected)
