@@ -80,6 +80,7 @@ class Facts:
 
 _lock = threading.RLock()
 _found: list[Facts | None] = []
+_allocating: list[bool] = []
 _numbers: dict[Any, int] = {}
 
 
@@ -97,13 +98,24 @@ def facts() -> Facts | None:
 
 
 def bind_torch() -> dict[str, bool]:
-    """Calibrate now (once); what is read natively, by name."""
+    """Calibrate now (once), what compiled kernels need besides the guards, too; what is read natively, by name."""
     known = facts()
+    _bind_allocation(known)
     names = ("tensors", "keys", "requires_grad", *STATE_SYMBOLS)
     if known is None:
         return dict.fromkeys(names, False)
     states = {name: name in known.states for name in STATE_SYMBOLS}
     return {"tensors": True, "keys": known.keys, "requires_grad": known.requires_grad, **states}
+
+
+def _bind_allocation(known: Facts | None) -> None:
+    """Let C make tensors, if it can read them. A capture alone does without."""
+    with _lock:
+        if not _allocating:
+            _allocating.append(True)
+            if known is not None and known.keys and known.requires_grad:
+                with torch_state.no_modes():
+                    allocation.configure(_core())
 
 
 def tensor_meta(tensor: Any) -> tuple[Any, ...]:
@@ -152,7 +164,6 @@ def calibrate() -> Facts | None:
     core._configure(torch.Tensor, offset, -1 if keys is None else keys, grad, bits)
     if keys is not None and grad:
         _configure_images(core, offset, keys)
-        allocation.configure(core)
     return Facts(keys=keys is not None, requires_grad=grad, states=states)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from braze import native
-from braze.native import allocation, calibrate, torch_state
+from braze.native import allocation, torch_state
 
 core = pytest.importorskip("braze.native._native")
 native.bind_torch()
@@ -128,12 +128,12 @@ def test_from_many_threads():
 def test_a_dtype_that_does_not_agree_is_left_to_torch(monkeypatch):
     monkeypatch.setattr(allocation, "_agrees", lambda core, dtype: dtype is not torch.float32)
     try:
-        calibrate.calibrate()
+        allocation.configure(core)
         with torch.device("meta"):
             assert native.empty_strided((2,), (1,), dtype=torch.float32).device.type == "meta"
             assert native.empty_strided((2,), (1,), dtype=torch.float64).device.type == "cpu"
     finally:
         monkeypatch.undo()
-        calibrate.calibrate()
+        allocation.configure(core)
     with torch.device("meta"):
         assert native.empty_strided((2,), (1,), dtype=torch.float32).device.type == "cpu"
