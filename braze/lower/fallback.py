@@ -23,7 +23,7 @@ INTENDED = frozenset(
         "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math_for_mha", "_scaled_mm", "cat",
         "native_dropout", "bernoulli", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
-        "randperm", "multinomial", "normal", "uniform", "exponential", "sort", "topk", "empty", "empty_strided",
+        "randperm", "multinomial", "normal", "uniform", "exponential", "sort", "topk", "empty", "empty_like", "empty_strided",
         "_assert_async", "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d", "upsample_bicubic2d",
         "upsample_nearest2d", "cumsum", "cumprod", "linear_cross_entropy", "subgraphs", "random_subgraphs", "subgraph_gradients",
         # gradients
