@@ -92,6 +92,9 @@ class Tracer:
     Its methods only say where each thing is done; handlers and rules get at their neighbours through them.
     """
 
+    #: whether frames are being interpreted: a generator dropped later, or by :meth:`release`, runs nothing
+    live = False
+
     def __init__(
         self,
         function: types.FunctionType,
@@ -121,7 +124,6 @@ class Tracer:
         self.recorder = Recorder(self, self.mode)
         self.state = TorchState(self)
         self.handled: BaseException | None = None
-        #: whether frames are being interpreted: a generator dropped later runs nothing
         self.live = True
         self.break_at: BreakSignal | None = None
         #: the last exception that left a frame, and where it was raised
