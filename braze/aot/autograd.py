@@ -51,7 +51,10 @@ def differentiable(
     function = _function(plan)
 
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
-        return function.apply(*inputs)
+        if torch.is_grad_enabled():
+            return function.apply(*inputs)
+        with torch.enable_grad():  # the graph turns it on itself
+            return function.apply(*inputs)
 
     call.boxed = True  # type: ignore[attr-defined]
     return call

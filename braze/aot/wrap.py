@@ -38,6 +38,7 @@ class _Wrapped:
     def __init__(self, partition: Partition, compiled: Boxed, eager: Callable[..., Any] | None) -> None:
         self.compiled = compiled
         self.eager = eager
+        self.differentiated = partition.backward is not None
         self.boxed = True
         self.mutated = tuple(role.input for role in partition.mutations)
         written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
@@ -72,6 +73,12 @@ class _Wrapped:
         self.count = len(self.places) - count
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
+        if not self.differentiated or torch.is_grad_enabled():
+            return self._run(given)
+        with torch.enable_grad():  # the graph turns it on itself
+            return self._run(given)
+
+    def _run(self, given: Sequence[Any]) -> list[Any]:
         inputs = self._with_shared(given) if self.shared else given
         if inputs is None or (self.mutated and self._shares_written_memory(inputs)):
             return self._as_captured(given)

@@ -156,8 +156,9 @@ def holds(
         grad = False
     braze.reset()
     compiled = braze.compile(lambda *xs: run(steps, outputs, *xs), backend=backend, options={"verify": 2})
+    apart = any(step[0] == "write foreach" for step in steps)  # compiled, it writes tensor by tensor
     for _ in range(2):
-        hold_to_eager(compiled, lambda *xs: run(steps, outputs, *xs), PLACES[place], grad)
+        hold_to_eager(compiled, lambda *xs: run(steps, outputs, *xs), PLACES[place], grad, may_succeed=apart)
 
 
 def main(count: int, start: int, backend: str) -> None:

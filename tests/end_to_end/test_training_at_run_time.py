@@ -450,3 +450,34 @@ def test_results_may_be_written_through_their_views(write):
         return y.detach(), x.grad
 
     torch.testing.assert_close(run(braze.compile), run(lambda fn: fn))
+
+
+@pytest.mark.parametrize("kept", [lambda y: y.sum(), lambda y: y.view(-1)[1:], lambda y: (y, y[0])])
+def test_a_function_that_turns_gradients_on_is_called_without(kept):
+    def run(compile):
+        w = torch.linspace(0, 1, 4).requires_grad_()
+
+        @torch.enable_grad()
+        def f(x):
+            return kept((x * w).sin())
+
+        with torch.no_grad():
+            out = compile(f)(torch.ones(2, 4))
+        out = out if isinstance(out, tuple) else (out,)
+        sum(y.sum() for y in out).backward()
+        return [y.detach() for y in out], w.grad
+
+    torch.testing.assert_close(run(braze.compile), run(lambda fn: fn))
+
+
+def test_gradients_are_asked_for_in_a_function_called_without():
+    w = torch.linspace(0, 1, 4).requires_grad_()
+
+    def f(x):
+        with torch.enable_grad():
+            loss = (x * w).sin().sum()
+            found = torch.autograd.grad(loss, w)[0]
+        return found * 2
+
+    with torch.no_grad():
+        torch.testing.assert_close(braze.compile(f)(torch.ones(2, 4)), f(torch.ones(2, 4)))
