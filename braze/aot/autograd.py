@@ -18,6 +18,7 @@ from braze.aot.records import Backward, Partition
 from braze.aot.wrap import Boxed, evaluator, symbol_reader
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
+from braze.graph.torch_compat import is_batched
 from braze.support.errors import BackwardError
 
 #: bytes of an incoming gradient from which on it matters when it is let go of
@@ -129,6 +130,14 @@ class _Plan:
                 values[i] = value
         return values
 
+    def batched(self, values: list[Any], tangents: Sequence[Any], sizes: dict[str, int]) -> tuple[Any, ...]:
+        """The gradients under ``vmap``, for many tangents at once: by ATen's operators, of which each knows how."""
+        found = [tangents[position] for position in self.tangents]
+        given = [tangent is not None for tangent in found]
+        for tangent, layout in zip(found, self.layouts, strict=True):
+            values.append(layout(None, sizes) if tangent is None else tangent.contiguous())
+        return self.gradients_of(self._whole.graph(*values), self._whole.gradients, given)
+
     def gradients_of(
         self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]
     ) -> tuple[Any, ...]:
@@ -169,6 +178,8 @@ def _function(plan: _Plan) -> Any:
                     ],
                 )
             values = plan.unpacked(ctx.saved_tensors, ctx.numbers)
+            if any(map(is_batched, tangents)):
+                return plan.batched(values, tangents, ctx.sizes)
             # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
             ctx.maybe_clear_saved_tensors()
             found = taken_over(tangents, LARGE)

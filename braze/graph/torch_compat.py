@@ -185,6 +185,12 @@ def has_composite_kernel(func: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
+def is_batched(value: Any) -> bool:
+    """Whether a value is a tensor that stands for many, under ``vmap``."""
+    known = torch._C._functorch
+    return value is not None and (known.is_batchedtensor(value) or known.is_legacy_batchedtensor(value))
+
+
 def without_saving_hooks() -> Any:
     """A context in which no hook of the program's (a checkpoint's, say) sees what autograd saves of fakes."""
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:

@@ -481,3 +481,13 @@ def test_gradients_are_asked_for_in_a_function_called_without():
 
     with torch.no_grad():
         torch.testing.assert_close(braze.compile(f)(torch.ones(2, 4)), f(torch.ones(2, 4)))
+
+
+def test_gradients_of_many_tangents_at_once():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
+
+    def rows(call):
+        every = torch.eye(12).view(12, 4, 3)
+        return torch.autograd.grad(call(X), list(model.parameters()), every, is_grads_batched=True)
+
+    torch.testing.assert_close(rows(braze.compile(model)), rows(model))
