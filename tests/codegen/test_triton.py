@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, below
-
 import pytest
 import torch
 
