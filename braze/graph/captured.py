@@ -190,25 +190,13 @@ def _text(value: Any, scope: dict[str, Any]) -> str:
         return f"slice({_text(value.start, scope)}, {_text(value.stop, scope)}, {_text(value.step, scope)})"
     if kind is dict or kind is immutable_dict:
         return "{" + ", ".join([f"{_text(k, scope)}: {_text(v, scope)}" for k, v in value.items()]) + "}"
-    if kind in _HELD:
-        return _held(value, scope)
-    raise _Unwritable
+    if isinstance(value, _CONTAINERS) and kind is not torch.Size:
+        raise _Unwritable
+    return _held(value, scope)
 
 
-#: types of arguments without parts
-_HELD = frozenset(
-    {
-        float,
-        complex,
-        bytes,
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-        torch.Size,
-        type(...),
-    }
-)
+#: in subclasses of these there may be nodes; any other object is an argument as it is, for which PyTorch's text may lack a name
+_CONTAINERS = (tuple, list, dict, slice)
 
 
 def _held(value: Any, scope: dict[str, Any]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import operator
 import pickle
 import traceback
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -151,11 +152,31 @@ def test_a_traceback_shows_the_line() -> None:
     assert "x.reshape(7)" in "".join(traceback.format_exception(caught.value))
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: int
+
+
 def test_what_it_cannot_write_is_pytorchs() -> None:
     g = torch.fx.Graph()
     x = g.placeholder("x")
-    held = torch.nn.Module()
-    held.weight = torch.nn.Parameter(torch.ones(1))
-    g.output((g.call_function(torch.add, (x, range(3)[1])), g.call_function(len, (range(4),))))
+    g.output((x, g.call_function(len, (Pair(x, 1),))))
     assert forward_of(g) is None
-    assert Captured(g)(torch.ones(1))[1] == 4
+    assert Captured(g)(torch.ones(1))[1] == 2
+
+
+@dataclasses.dataclass
+class Chosen:
+    """As PyTorch's operators take options."""
+
+    factor: int
+
+
+def test_an_object_is_an_argument_though_its_text_means_nothing() -> None:
+    def scaled(x: torch.Tensor, chosen: Chosen) -> torch.Tensor:
+        return x * chosen.factor
+
+    g = torch.fx.Graph()
+    g.output((g.call_function(scaled, (g.placeholder("x"), Chosen(3))),))
+    (result,) = Captured(g).forward(torch.ones(2))
+    assert torch.equal(result, torch.full((2,), 3.0))
