@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,6 +126,25 @@ def test_error_is_relative_to_the_float64_result():
     assert worker.error([torch.tensor([1.1, 2.2])], exact) == pytest.approx(0.1)
     assert worker.error([torch.tensor([1.0])], exact) == float("inf")
     assert worker.error([], exact) == float("inf")
+
+
+def test_the_time_of_graphs_is_told_apart_from_their_captures(monkeypatch):
+    now = [0.0]
+    clocks = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0] / 2)
+    monkeypatch.setattr(worker, "time", clocks)
+
+    def slow(x):
+        now[0] += 5
+        return x + 1
+
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(slow, (graph.placeholder("x"),)),))
+    backend = worker.Clocked()
+    call = backend(torch.fx.GraphModule({}, graph), [])
+    for _ in range(2):
+        now[0] += 3
+        assert call(torch.ones(1))[0].item() == 2
+    assert (backend.seconds, backend.cpu_seconds) == (10, 5)
 
 
 def test_a_worker_reports_failures_and_goes_on(tmp_path):
