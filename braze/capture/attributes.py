@@ -388,6 +388,8 @@ def member_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
 
 def note_absent(t: Tracer, cls: Any, name: str, until: Any = None) -> None:
     """Guard that no class of the user's among a class and its bases, up to where it was found, has an attribute."""
+    if is_library_module(cls.__module__):  # and so are its bases
+        return
     for owner in type.__getattribute__(cls, "__mro__"):
         if owner is until:
             return

@@ -59,6 +59,8 @@ def is_outside(t: Tracer, tensor: torch.Tensor) -> bool:
 
 def is_inference(t: Tracer, tensor: torch.Tensor) -> bool:
     """Whether a tensor was made in inference mode. Guards on tensors from outside see that in their dispatch keys."""
+    if t.options.keep_captures:  # guards of what is read back have the keys of the tensors met then
+        graph_break("BZ1004", "Tensor.is_inference() in a capture to be kept")
     node = t.tree.node_of(tensor)
     if node is not None:
         return bool(node.real.is_inference())

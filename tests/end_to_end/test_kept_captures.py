@@ -52,3 +52,19 @@ def test_a_model_is_loaded_and_not_traced(
     for key in first:
         if isinstance(first[key], torch.Tensor):
             assert torch.equal(first[key], second[key])
+
+
+def by_kind(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    return x * 2, x.is_inference()
+
+
+def test_what_no_guard_of_a_kept_capture_sees_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    with torch.inference_mode():
+        inference = torch.ones(2)
+    for x in (torch.ones(2), inference, torch.ones(2)):
+        braze.reset()
+        compiled = braze.compile(by_kind, backend="eager", options={"keep_captures": True})
+        assert compiled(x)[1] is x.is_inference()
