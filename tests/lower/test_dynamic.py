@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from braze.graph.numbers import ALLOWED
+from braze.lower import scalars
 from tests.lower.conftest import check
 
 # the tests' own tracer leaves sizes in the graph as they are
@@ -73,3 +75,7 @@ def test_sizes_are_found_on_inputs() -> None:
     program = check(lambda x: x + 1, torch.randn(4, 6), dynamic=[(0, 1)], at=[torch.randn(4, 9)])
     ((source),) = program.sizes
     assert (source.input, source.dim) == (0, 1)
+
+
+def test_only_functions_that_graphs_may_hold_are_lowered() -> None:
+    assert set(scalars.OPERATIONS) <= ALLOWED
