@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,14 @@ def test_what_is_provoked_may_happen() -> None:
 
 def test_what_is_no_fault_is_none_of_its_business() -> None:
     log.warn("BZ1009: a generator")
+
+
+@pytest.mark.xfail(strict=True, raises=pytest.PytestUnraisableExceptionWarning)
+def test_an_exception_of_a_finalizer_of_ours() -> None:
+    """Python prints it and goes on."""
+    made: dict[str, Any] = {}
+    text = "def g():\n    try:\n        yield\n    finally:\n        raise ValueError"
+    exec(compile(text, "/some/braze/file.py", "exec"), made)
+    started = made["g"]()
+    next(started)
+    del started
