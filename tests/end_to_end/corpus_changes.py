@@ -329,3 +329,25 @@ def default_devices(c):
     with Watching():
         yield g(X)
     yield g(X)
+
+
+@scenario
+def variables_of_outer_functions_come_and_go(c):
+    k = 1
+
+    def f(x):
+        try:
+            return x * k
+        except NameError:
+            return "gone"
+
+    def forget():
+        nonlocal k
+        del k
+
+    f = c(f)
+    yield f(X)
+    forget()
+    yield f(X), f(X)
+    k = 4
+    yield f(X)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from braze.capture.breaks import graph_break
 from braze.capture.opcodes.table import opcode
 from braze.capture.records import Step
 from braze.capture.values import MISSING, NULL
@@ -174,6 +175,10 @@ def load_deref(t: Any, f: Any, arg: int) -> None:
     value = contents(t, f, arg)
     if value is MISSING:
         name = f.decoded.slots[arg]
+        cell = f.locals[arg]
+        outside = id(cell) in t.cells or t.tree.node_of(cell) is not None
+        if outside and id(cell) not in t.cells_written:
+            graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
         raise NameError(
             f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
             name=name,
