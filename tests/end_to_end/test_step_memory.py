@@ -225,9 +225,11 @@ def test_gradients_of_weights_of_one_pixel_are_not_copied():
     """What a convolution returns differs from what is planned in strides of single elements: no reason for a copy."""
     torch.manual_seed(0)
     model, x = Pixels(), torch.randn(2, 512, 1, 1)
-    ours, eager = peaks(model, x)
+    # whether oneDNN takes them hangs on the number of threads
+    with torch.backends.mkldnn.flags(enabled=False):
+        ours, eager = peaks(model, x)
+        braze.compile(model)(x).backward()
     assert ours <= eager
-    braze.compile(model)(x).backward()
     assert all(p.grad.stride() == p.stride() for p in model.parameters())
 
 
