@@ -113,8 +113,9 @@ class Differentiation:
     def _tangents(self, recorder: Recorder, fakes: list[Any]) -> list[Any]:
         """A placeholder behind the inputs, and a fake, for each gradient that comes in."""
         made = []
-        anchor = next(n for n in recorder.graph.nodes if n.op != "placeholder")
+        anchor = next((n for n in recorder.graph.nodes if n.op != "placeholder"), None)
         for k, like in enumerate(fakes):
+            assert anchor is not None, "what is computed has a node"
             with recorder.graph.inserting_before(anchor):
                 node = recorder.graph.placeholder(f"tangents_{k + 1}")
             fake = _tangent(recorder.mode, like)

@@ -49,6 +49,7 @@ FOUND: list[tuple[list[Step], list[int], str, bool]] = [
     ([("add", 0, 0, 0), ("write copy_", 3, 0, 0), ("write add_", 1, 0, 0)], [3], "three", False),
     ([("sin", 0, 0, 0)], [2], "windows", True),  # a result with gaps, read as one without
     ([("view transpose", 0, 0, 0)], [2], "windows", True),  # and from elsewhere
+    ([("view step", 0, 0, 0), ("write out", 0, 0, 0)], [0], "apart", True),  # a view that is no operation
     # memory of an argument, with a history of its own
     ([("view detach", 1, 0, 0), ("write sub_of_sum", 2, 0, 0)], [2], "apart", True),
     (

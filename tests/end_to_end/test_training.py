@@ -294,6 +294,12 @@ WINDOWS = {
 }
 
 
+@pytest.mark.parametrize("same", [lambda h: h[..., ::1], lambda h: h[:], lambda h: h.view(4, 5), lambda h: h])
+def test_a_graph_of_nothing_but_a_view(same):
+    check(same, [result(t(4, 5))])
+    check(same, [t(4, 5)])
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_parts_of_a_result_from_outside(window, dynamic):
