@@ -301,7 +301,7 @@ def tensor_attributes(x, d):
         x.size(d),
         x.dim(),
         x.dtype,
-        x.device,
+        str(x.device),
         x.numel(),
         x.stride(),
         x.is_contiguous(),
