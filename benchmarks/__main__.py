@@ -44,7 +44,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--phase", choices=("inference", "training", "autocast"), default="inference",
-        help="models: a call under no_grad, or forward and backward (default: inference)",
+        help="models, compile_time: a call under no_grad, or forward and backward (default: inference)",
     )  # fmt: skip
     parser.add_argument(
         "--dynamic", action="store_true", help="compile_time: with dynamic=True, each size a symbol"
@@ -89,7 +89,13 @@ def main() -> int:
         table = report.memory_table(rows, impls)
     else:
         rows = run.run_compile_time(
-            impls, models, arguments.rounds or 1, say, arguments.dynamic, arguments.capture_only
+            impls,
+            models,
+            arguments.rounds or 1,
+            say,
+            arguments.dynamic,
+            arguments.capture_only,
+            arguments.phase,
         )
         table = report.compile_time_table(rows, impls)
     path = report.write(arguments.suite, rows, sys.argv[1:], arguments.out)

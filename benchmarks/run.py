@@ -284,10 +284,11 @@ def run_compile_time(
     say: Callable[[str], None],
     dynamic: bool = False,
     capture_only: bool = False,
+    phase: str = "inference",
 ) -> list[Row]:
     """First call of each model in new processes: capture alone, everything cold, everything from a warm cache.
 
-    ``dynamic``: with ``dynamic=True``, where each size of an input is a symbol.
+    ``dynamic``: with ``dynamic=True``, where each size of an input is a symbol. ``phase``: of a training step, too.
     """
     kinds = COMPILE_KINDS[:1] if capture_only else COMPILE_KINDS
     words = {"dynamic": True} if dynamic else {}
@@ -304,7 +305,7 @@ def run_compile_time(
             for number in range(rounds):
                 say(f"{model}: {impl}, round {number + 1} of {rounds}")
                 with caches() as folder:
-                    attempt(row, lambda: _compile_once(impl, model, folder, spent, kinds, words))
+                    attempt(row, lambda: _compile_once(impl, model, folder, spent, kinds, words, phase))
             row.update({name: statistics.median(seconds) for name, seconds in spent.items()})
     return rows
 
@@ -320,6 +321,7 @@ def _compile_once(
     spent: dict[str, list[float]],
     kinds: Sequence[tuple[str, str | None]],
     words: dict[str, Any],
+    phase: str,
 ) -> Answer:
     """Each kind in a process of its own; capture also a second time in its process."""
 
@@ -330,7 +332,7 @@ def _compile_once(
     for name, backend in kinds:
         child = Child(impl, folder)
         try:
-            child.ask("load", model=model)
+            child.ask("load", model=model, phase=phase)
             note(name, child.ask("compile", backend=backend, **words))
             if name == "capture":
                 child.ask("reset")

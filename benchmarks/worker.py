@@ -74,7 +74,7 @@ class Worker:
     ) -> dict[str, Any]:
         """Compile; seconds of the first call less those of a later one, number of graphs and of breaks.
 
-        With backend "eager" less those that the graphs took in the first call itself: where capture takes less than
+        With backend "eager", of inference, less those that the graphs took in the first call itself: where capture takes less than
         the model, the difference of two calls would say little of it. ``cpu_seconds`` is the same in time of the processor, which says more where others use the machine.
         ``simulated_bytes``: the largest peak of forward and backward of a graph that a memory budget was judged by.
         """
@@ -83,7 +83,7 @@ class Worker:
         with counts:
             start, cpu_start = time.perf_counter(), time.process_time()
             options = {"memory_budget": budget} if budget is not None else OPTIONS.get(self.impl, {})
-            clock = Clocked() if backend == "eager" else None
+            clock = Clocked() if backend == "eager" and not self.training else None
             self.call = compiled(self.impl, self.model, clock or backend, dynamic, options)
             self.run(self.call)
             seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
