@@ -115,6 +115,9 @@ def _wanted(node: Node) -> torch.memory_format | None:
         return None
     if len(operands) == 1:
         values.append(node.meta["val"])
+    if all(tuple(v.shape[2:]) == (1, 1) for v in values):
+        # the layouts are one, but oneDNN would copy the weight's gradient into channels-last
+        return torch.contiguous_format
     turned = tuple(weight.shape[2:]) != (1, 1)
     heavy = turned and weight.numel() > HEAVY * sum(v.numel() for v in values[1:])
     return torch.contiguous_format if heavy else torch.channels_last
