@@ -165,3 +165,25 @@ def test_an_operator_that_is_not_atens_sees_eagers_strides():
     f(*inputs).backward()
     braze.compile(f)(*inputs).backward()
     assert seen[0] == seen[1]
+
+
+def test_pictures_of_one_pixel_lie_as_usual():
+    """In channels-last oneDNN would copy the gradient of their weight, which may be the largest value there is."""
+
+    def squeezed(x, a, b):
+        h = F.conv2d(x, a, padding=1)
+        return (h * F.conv2d(h.mean((2, 3), keepdim=True), b).sigmoid()).square().mean()
+
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 3, 9, 10), torch.randn(8, 3, 3, 3), torch.randn(8, 8, 1, 1)]
+    gm, fakes, _ = record(squeezed, [inputs[0], *(w.requires_grad_() for w in inputs[1:])], grad=True)
+    part = partition(gm, fakes, CONTEXT, table(), free_layouts=True)
+    pixels = [
+        a.meta["val"].stride()
+        for graph in (part.forward.graph, part.backward.graph.graph)
+        for n in graph.nodes
+        if n.target in (aten.convolution.default, aten.convolution_backward.default)
+        for a in n.args[: 1 if n.target is aten.convolution.default else 2]
+        if a.meta["val"].shape[2:] == (1, 1)
+    ]
+    assert pixels == [(8, 1, 1, 1)] * 3
