@@ -289,6 +289,7 @@ class _Functionalizer:
             for target, value in zip(targets, values, strict=True):
                 self._write(target, value)
         if result is not None:
+            result.meta["val"] = node.meta["val"]  # whose storage the views of it that follow have
             self._enter(result)
             self.results[node] = result
         if node.users:

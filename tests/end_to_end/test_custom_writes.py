@@ -183,10 +183,19 @@ def written_twice_alike(x, y):
     return a, b
 
 
+def result_written_in_part(x, y):
+    """Through views of what an operator returned besides its writes."""
+    made = ops.both(x.clone(), y.clone())
+    made[0] = 5.0
+    made[2:4].mul_(3)
+    return made, made[1:].view(-1)
+
+
 PROGRAMS = [
     copy_and_source, two_copies_of_one, two_copies_both_written, equal_values_both_written,
     equal_zeros_both_written, inputs, halves_of_one, columns_of_one, views_of_inputs, optional_and_default, a_list,
     a_list_of_inputs, returns_what_it_writes, optional_written, in_order, nobody_reads, written_twice_alike,
+    result_written_in_part,
 ]  # fmt: skip
 
 
