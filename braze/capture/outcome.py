@@ -13,9 +13,20 @@ from braze.capture.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.building import RecipeTable
 from braze.capture.effects import collect
 from braze.capture.pending import break_state
-from braze.capture.records import Capture, Check, GraphBreak, Guard, ShapeRelation, text_of
+from braze.capture.records import (
+    Capture,
+    Check,
+    GraphBreak,
+    Guard,
+    IdentityKey,
+    ShapeRelation,
+    Source,
+    Step,
+    text_of,
+)
 from braze.capture.sources import Node
 from braze.capture.values import UnknownText
+from braze.graph import torch_compat
 from braze.graph.captured import Captured
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
@@ -166,6 +177,8 @@ def guards(t: Tracer) -> list[Guard]:
     if t.break_at is not None:
         found += t.break_at.guards
     sources = [n.source for n in t.tree.inputs]
+    if sources or t.unfaked:
+        found.append(Guard(DUAL_LEVEL, Check.EQUAL, t.state.dual_level))
     if len(sources) > 1:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
     tensors = set(sources)
@@ -217,6 +230,10 @@ def emit(t: Tracer, node: Node, found: list[Guard], seen: set[Node]) -> None:
     if node.absent:
         found.append(Guard(source, Check.ABSENT, tuple(node.absent), where))
 
+
+#: where PyTorch keeps whether tensors have tangents of forward-mode differentiation
+_module, _name = torch_compat.DUAL_LEVEL
+DUAL_LEVEL = Source(Step.DICT, _name, Source(Step.CONSTANT, IdentityKey(_module)))
 
 #: members of enumerations are looked up by Python code
 ALIAS = Check.ALIAS

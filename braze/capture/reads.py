@@ -78,6 +78,10 @@ def bound_builtin(t: Tracer, node: Node, real: Any) -> Any:
 
 def tensor(t: Tracer, node: Node, real: torch.Tensor) -> Any:
     """A graph input, should it be used; guarded by its metadata."""
+    if t.state.dual_level >= 0:
+        node.guards.append((Check.TYPE, type(real)))
+        t.unfaked[id(real)] = (real, "a tensor may have a forward-mode tangent, which graphs do not carry")
+        return t.tree.bind(node, real, real)
     try:
         fake = t.make_fake(node, real)
     except Unsupported as error:

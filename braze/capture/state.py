@@ -63,6 +63,7 @@ class TorchState:
         self.inference = False
         self.device: torch.device | None = None
         self.modes = 0
+        self.dual_level = -1
         self.nesting = 0
         #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
         self.asked: dict[tuple[Any, tuple[Any, ...]], Any] = {}
@@ -74,6 +75,7 @@ class TorchState:
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
+        self.dual_level = torch_compat.dual_level()
 
     @contextlib.contextmanager
     def outside_inference(self) -> Iterator[None]:

@@ -69,6 +69,15 @@ def transforming() -> bool:
     return any(type(torch._C._get_function_stack_at(i)).__name__ != "DeviceContext" for i in range(modes))
 
 
+#: the module that says how deep forward-mode differentiation is nested, and under which name; -1: not at all
+DUAL_LEVEL = (torch.autograd.forward_ad, "_current_level")
+
+
+def dual_level() -> int:
+    """How deep forward-mode differentiation is nested; -1: not at all."""
+    return getattr(*DUAL_LEVEL)  # type: ignore[no-any-return]
+
+
 def watched() -> bool:
     """Whether transforms or modes are to see the calls of a program one by one."""
     # two default devices are not told from one and another mode by guards

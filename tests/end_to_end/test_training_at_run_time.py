@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 
 import braze
 from tests.helpers import logged
@@ -491,3 +492,24 @@ def test_gradients_of_many_tangents_at_once():
         return torch.autograd.grad(call(X), list(model.parameters()), every, is_grads_batched=True)
 
     torch.testing.assert_close(rows(braze.compile(model)), rows(model))
+
+
+def test_tangents_of_forward_mode_are_not_lost():
+    """Called before, inside and after a level of forward-mode differentiation."""
+
+    def f(x, y):
+        return torch.sin(x) * y + 1
+
+    compiled = braze.compile(f)
+    x, y, tangent = torch.randn(3, 3).double().unbind(0)
+    expected = f(x, y)
+    for _ in range(3):
+        assert torch.allclose(compiled(x, y), expected)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, tangent)
+            assert torch.equal(compiled(x, y), expected)
+            found, wanted = (forward_ad.unpack_dual(g(dual, y)).tangent for g in (compiled, f))
+            assert torch.equal(found, wanted)
+    assert torch.equal(
+        torch.func.jvp(compiled, (x, y), (tangent, y))[1], torch.func.jvp(f, (x, y), (tangent, y))[1]
+    )
