@@ -24,6 +24,7 @@ from braze.aot.views import apply_view, has_overlap, scatter_back
 from braze.aot.writes import (
     functional_values,
     is_custom,
+    is_write,
     read_beside,
     reads_in_place,
     written_arguments,
@@ -103,7 +104,7 @@ def functionalize(
     """
     wanted = list(wanted)
     graph = module.graph
-    writes = [node for node in graph.nodes if _writes(node)]
+    writes = [node for node in graph.nodes if is_write(node)]
     if not writes:
         made = Functional([], {node: _itself(node) for node in wanted})
     else:
@@ -121,10 +122,6 @@ def _itself(node: Node) -> Node:
     while node.target is ALIAS:
         node = node.args[0]  # type: ignore[assignment]
     return node
-
-
-def _writes(node: Node) -> bool:
-    return node.op == "call_function" and hasattr(node.target, "_schema") and node.target._schema.is_mutable
 
 
 class _Functionalizer:
@@ -156,7 +153,7 @@ class _Functionalizer:
             if node is output:
                 break
             self.here = node
-            if _writes(node):
+            if is_write(node):
                 self._rewrite(node)
             elif node not in self.views:
                 self._enter(node)

@@ -16,6 +16,7 @@ from braze.aot.outputs import Outputs
 from braze.aot.records import OutputRole
 from braze.aot.trace import Recorder
 from braze.aot.views import is_dense
+from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.applied import applied
 from braze.graph.fakes import FakeMode, spec_of
@@ -72,7 +73,7 @@ class Differentiation:
         return tuple(written[k] if kind == "input" else len(mutations) + k for kind, k in self.seeds)
 
     def _refuse_other_histories(self, recorder: Recorder) -> None:
-        """Views are made again by autograd's own, of the whole; what has come by its memory otherwise has another history."""
+        """Views are made again by autograd's own, of the whole; what was written apart from it has another history."""
         wholes = [n.meta["val"] for n in (*self.outputs.placeholders, *self.outputs.bases.values())]
         wholes = [value for value in wholes if isinstance(value, torch.Tensor)]
         bases = [value._base if value._is_view() else value for value in wholes]
@@ -91,7 +92,7 @@ class Differentiation:
                     origin=origin,
                 )
             own = value.grad_fn is not None and not any(value._base is base for base in bases)
-            if own and value.grad_fn not in known:
+            if own and value.grad_fn not in known and key in _written(recorder.graph):
                 raise Unsupported(
                     "BZ2030", "a result with a history of its own, over memory of another", origin=origin
                 )
@@ -124,6 +125,16 @@ class Differentiation:
             self.tangents.append(node)
             made.append(fake)
         return made
+
+
+def _written(graph: torch.fx.Graph) -> set[int]:
+    """The storages that operators of a graph write."""
+    return {
+        torch_compat.storage_key(target.meta["val"])
+        for node in graph.nodes
+        if is_write(node)
+        for target in written_arguments(node)
+    }
 
 
 def _has_function(start: Any, known: set[Any]) -> bool:

@@ -25,7 +25,7 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional
 from braze.aot.views import has_overlap
-from braze.aot.writes import functional_form, written_arguments
+from braze.aot.writes import functional_form, is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.functional_ops import original_of
 from braze.support import trace
@@ -203,7 +203,7 @@ class Program(_Run):
     def __init__(self, graph: torch.fx.Graph, wanted: Iterable[Node], limit: int = LIMIT) -> None:
         super().__init__(Names(limit))
         nodes = [n for n in graph.nodes if n.op != "output"]
-        writes = [n for n in nodes if n.op == "call_function" and _is_write(n)]
+        writes = [n for n in nodes if is_write(n)]
         followed = {_key(target) for n in writes for target in written_arguments(n)}
         self.known = {n.name for n in nodes}
         #: storages that are only ever seen whole: one name stands for all elements
@@ -302,7 +302,7 @@ class Program(_Run):
                 raise Unproved("constant")  # a write that is refused
             self.terms[node] = name_of(node.op, str(node.target))
             return
-        if _is_write(node):
+        if is_write(node):
             self._write(node)
             return
         if node.name not in self.touched and not _is_drawn(node):
@@ -364,10 +364,6 @@ class Program(_Run):
 def _key(node: Node) -> int:
     val = node.meta.get("val")
     return torch_compat.storage_key(val) if isinstance(val, Tensor) else 0
-
-
-def _is_write(node: Node) -> bool:
-    return hasattr(node.target, "_schema") and node.target._schema.is_mutable
 
 
 def _seen_in_parts(nodes: Sequence[Node], writes: Sequence[Node], followed: set[int]) -> set[int]:
@@ -497,7 +493,7 @@ MOVES = frozenset(
 
 def observe(graph: torch.fx.Graph, wanted: Iterable[Node], limit: int = LIMIT) -> Program | None:
     """What a graph with writes does; None where it has none, or is not of the kind that is proved."""
-    if not any(n.op == "call_function" and _is_write(n) for n in graph.nodes):
+    if not any(is_write(n) for n in graph.nodes):
         return None
     try:
         with torch_compat.outside_modes():

@@ -29,6 +29,11 @@ _OTHER_NAME = {
 }
 
 
+def is_write(node: Node) -> bool:
+    """Whether a node writes to any of its arguments."""
+    return node.op == "call_function" and hasattr(node.target, "_schema") and node.target._schema.is_mutable
+
+
 def written_arguments(node: Node) -> list[Node]:
     """The arguments that a node writes, in order of its schema."""
     found: list[Node] = []

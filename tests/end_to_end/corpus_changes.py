@@ -288,13 +288,11 @@ def settings_of_torch(c):
         torch.set_float32_matmul_precision(before)
     with torch.autograd.set_detect_anomaly(True):
         yield f(X)
-    for kind, name in ((torch.backends.cudnn, n) for n in ("enabled", "benchmark", "deterministic")):
-        before = getattr(kind, name)
-        try:
-            setattr(kind, name, not before)
+    names = ("enabled", "benchmark", "deterministic")
+    before = {name: getattr(torch.backends.cudnn, name) for name in names}
+    for name in names:
+        with torch.backends.cudnn.flags(**{**before, name: not before[name]}):
             yield f(X)
-        finally:
-            setattr(kind, name, before)
     with torch.backends.mkldnn.flags(enabled=False):
         yield f(X)
     torch.backends.cuda.enable_math_sdp(False)

@@ -176,12 +176,16 @@ def parts(x: Any, m: Any) -> Any:
     return y.split(2, 1), y.unbind(1), y[1:], y[::2]
 
 
+#: before PyTorch 2.12 its rule of a logarithm of softmax over a dimension assumes that it is not empty
+ASSUMES = [pytest.mark.provokes("BZ6013")] if torch.__version__ < "2.12" else []
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "fn",
     [
         joined,
-        normalized,
+        pytest.param(normalized, marks=ASSUMES),
         sized_only,
         left_to_pytorch,
         parts,
