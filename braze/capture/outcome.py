@@ -49,9 +49,8 @@ def at_return(t: Tracer, value: Any) -> Capture:
 
 def at_break(t: Tracer) -> Capture:
     """The Capture of a trace that stopped before the instruction that broke."""
-    if (
-        t.inference
-    ):  # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
+    if t.inference:
+        # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
         raise Retry(max(1, t.inference[0][-1]))
     table = RecipeTable(t)
     try:

@@ -234,7 +234,7 @@ class Recorder:
         if kwargs.get("out") is not None:
             extents = self.extents(kwargs["out"])
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
-                graph_break("BZ1010", f"{name} may refuse an out= of type {kwargs['out'].dtype}")
+                graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         try:
             result = self.mode.call(func, args, kwargs)
         except BreakSignal:

@@ -65,8 +65,7 @@ def is_inference(t: Tracer, tensor: torch.Tensor) -> bool:
     if node is not None:
         return bool(node.real.is_inference())
     kinds = {bool(at.real.is_inference()) for at in t.tree.inputs if isinstance(at.real, torch.Tensor)}
-    if t.knew_inference or kinds - {
-        t.state.inference
-    }:  # a view is what its base is, anything else as the mode
+    # a view is what its base is, anything else as the mode
+    if t.knew_inference or kinds - {t.state.inference}:
         graph_break("BZ1004", "Tensor.is_inference() of a tensor that the graph makes")
     return t.state.inference

@@ -62,8 +62,8 @@ def may_refuse_out(
 ) -> bool:
     """Whether ``out=`` is of a type to which a kernel may not cast its result; ``call`` makes calls on fakes.
 
-    Metadata are computed for any type. Kernels of few operators refuse the cast, and only trying tells of which; where the
-    call fails on zeros without ``out=`` too, nothing is told.
+    Metadata are computed for any type. Kernels of few operators refuse the cast, and only trying tells of which; a call that
+    zeros alone make fail counts too.
     """
     if not args:
         return False

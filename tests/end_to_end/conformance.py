@@ -39,6 +39,13 @@ def scenario(fn: Scenario) -> Scenario:
     return fn
 
 
+def whole(fn: Scenario) -> Scenario:
+    """A scenario whose functions are captured without a break, and run with kernels too."""
+    WHOLE.add(fn.__name__)
+    WITH_KERNELS.add(fn.__name__)
+    return scenario(fn)
+
+
 def scenarios_of(module: types.ModuleType) -> list[str]:
     """The names of the scenarios that a module registers."""
     return [name for name, found in SCENARIOS.items() if found.__module__ == module.__name__]

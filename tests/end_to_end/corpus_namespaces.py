@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from tests.end_to_end.conformance import WHOLE, WITH_KERNELS, attempt, scenario
+from tests.end_to_end.conformance import attempt, scenario, whole
 
 X = torch.arange(6.0).reshape(2, 3)
 Y = X - 2.5
@@ -21,13 +21,6 @@ def double(x):
 
 def triple(x):
     return x * 3
-
-
-def whole(fn):
-    """A scenario whose functions are captured without a break, and run with kernels too."""
-    WHOLE.add(fn.__name__)
-    WITH_KERNELS.add(fn.__name__)
-    return scenario(fn)
 
 
 @whole

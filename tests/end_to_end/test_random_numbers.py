@@ -40,7 +40,11 @@ DRAWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_same_seed_gives_the_same_numbers_and_calls_differ(name: str) -> None:
-    x = torch.randn(4, 64, 33)
+    check_seeds(name, torch.randn(4, 64, 33))
+
+
+def check_seeds(name: str, x: torch.Tensor) -> None:
+    """The same numbers for the same seed, others at the next call and for another seed."""
     compiled = braze.compile(DRAWING[name])
     first = seeded(compiled, x)
     second = compiled(x)
@@ -51,7 +55,11 @@ def test_the_same_seed_gives_the_same_numbers_and_calls_differ(name: str) -> Non
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_fallback_random_gives_eagers_numbers(name: str) -> None:
-    x = torch.randn(4, 64, 33)
+    check_fallback(name, torch.randn(4, 64, 33))
+
+
+def check_fallback(name: str, x: torch.Tensor) -> None:
+    """With ``fallback_random`` eager's very numbers."""
     compiled = braze.compile(DRAWING[name], options={"fallback_random": True})
     torch.testing.assert_close(seeded(compiled, x), seeded(DRAWING[name], x))
 

@@ -8,27 +8,19 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import braze
-from tests.end_to_end.test_random_numbers import DRAWING, seeded
+from tests.end_to_end.test_random_numbers import DRAWING, check_fallback, check_seeds
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_same_seed_gives_the_same_numbers_and_calls_differ(name):
-    x = torch.randn(4, 64, 33, device="cuda")
-    compiled = braze.compile(DRAWING[name])
-    first = seeded(compiled, x)
-    second = compiled(x)
-    assert torch.equal(seeded(compiled, x), first)
-    assert not torch.equal(first, second)
-    assert not torch.equal(seeded(compiled, x, seed=4), first)
+    check_seeds(name, torch.randn(4, 64, 33, device="cuda"))
 
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_fallback_random_gives_eagers_numbers(name):
-    x = torch.randn(4, 64, 33, device="cuda")
-    compiled = braze.compile(DRAWING[name], options={"fallback_random": True})
-    torch.testing.assert_close(seeded(compiled, x), seeded(DRAWING[name], x))
+    check_fallback(name, torch.randn(4, 64, 33, device="cuda"))
 
 
 @pytest.mark.parametrize("again", [False, True])
