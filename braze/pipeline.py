@@ -209,7 +209,7 @@ def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) ->
 def with_floats(call: GraphCall, partition: Partition, program: LoopProgram, consumes: bool) -> GraphCall:
     """``call`` with Python floats among its inputs and outputs, which the kernels see as doubles in memory."""
     given = tuple(i for i, spec in enumerate(partition.inputs) if isinstance(spec, FloatSpec))
-    output = next(n for n in reversed(partition.forward.graph.nodes) if n.op == "output")
+    output: Any = partition.forward.graph.output_node()
     made = tuple(
         i
         for i, node in enumerate(output.args[0])

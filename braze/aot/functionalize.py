@@ -148,7 +148,7 @@ class _Functionalizer:
             placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
             with self.graph.inserting_after(placeholders[-1]):
                 self.symbols.find(placeholders)
-        output = next(n for n in reversed(self.graph.nodes) if n.op == "output")
+        output = self.graph.output_node()
         for node in list(self.graph.nodes):
             if node is output:
                 break

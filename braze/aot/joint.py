@@ -78,6 +78,8 @@ class Differentiation:
         wholes = [value for value in wholes if isinstance(value, torch.Tensor)]
         bases = [value._base if value._is_view() else value for value in wholes]
         known = {*recorder.histories, *[value.grad_fn for value in wholes]}
+        #: (memory, origin) of results that are no view by autograd
+        apart: list[tuple[int, Any]] = []
         for node, value in self.outputs.outputs:
             if not isinstance(value, torch.Tensor) or any(value is whole for whole in wholes):
                 continue
@@ -92,7 +94,11 @@ class Differentiation:
                     origin=origin,
                 )
             own = value.grad_fn is not None and not any(value._base is base for base in bases)
-            if own and value.grad_fn not in known and key in _written(recorder.graph):
+            if own and value.grad_fn not in known:
+                apart.append((key, origin))
+        written = _written(recorder.graph) if apart else ()
+        for key, origin in apart:
+            if key in written:
                 raise Unsupported(
                     "BZ2030", "a result with a history of its own, over memory of another", origin=origin
                 )
@@ -203,7 +209,7 @@ def _row_major(sizes: Any) -> list[Any]:
 
 def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]]) -> None:
     """Refuse where an output requires grad in the trace but did not when captured, or the other way round."""
-    output = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    output: Any = gm.graph.output_node()
     values = output.args[0]
     for captured, (_, traced) in zip(
         values if isinstance(values, (tuple, list)) else (values,), pairs, strict=True

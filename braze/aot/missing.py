@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 import torch
 
@@ -47,7 +48,7 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
             node.replace_all_uses_with(other)
         elif not _reads_zeros(graph, node, undefined):
             return backward, frozenset()
-    output = next(n for n in reversed(graph.nodes) if n.op == "output")
+    output: Any = graph.output_node()
     kept = [i for i, n in enumerate(output.args[0]) if n not in undefined]
     output.args = (tuple(output.args[0][i] for i in kept),)
     drop_unread(graph)

@@ -161,7 +161,7 @@ class Outputs:
             n == 1 or have == want for n, have, want in zip(val.shape, val.stride(), wanted, strict=True)
         ):
             return node
-        with self.graph.inserting_before(next(n for n in reversed(self.graph.nodes) if n.op == "output")):
+        with self.graph.inserting_before(self.graph.output_node()):
             empty = self.graph.call_function(
                 aten.empty_strided.default,
                 (list(spec.sizes), list(wanted)),
@@ -182,7 +182,7 @@ def separate(
     """
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     written = {placeholders[role.input] for role in mutations}
-    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    output: Any = module.graph.output_node()
     taken: set[Node] = set()
     outputs = list(output.args[0])
     for i, node in enumerate(outputs[: results if results >= 0 else None]):

@@ -68,7 +68,7 @@ def partition(
             check(program, module.graph, functional, strict=ctx.options.verify > 0)
             roles, mutations, results = outputs.assign(functional, mode)
             inputs += tuple(spec_of(each.base.meta["val"]) for each in functional.shared)
-        end = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+        end = module.graph.output_node()
         end.args = ((*results, *(functional.latest[node] for node in gradients)),)
         dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
         run_passes(module, DEFAULT, dialect, verify_level=ctx.options.verify)

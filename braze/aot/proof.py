@@ -24,6 +24,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional
+from braze.aot.overlap import is_symbolic
 from braze.aot.views import has_overlap
 from braze.aot.writes import functional_form, is_write, written_arguments
 from braze.graph import torch_compat
@@ -258,7 +259,7 @@ class Program(_Run):
                 raise Unproved("symbolic")
             if not isinstance(val, Tensor):
                 continue
-            if any(type(n) is not int for n in (*val.shape, *val.stride(), val.storage_offset())):
+            if is_symbolic(val):
                 raise Unproved("symbolic")
             if node.name in self.inside and widths.setdefault(_key(node), val.itemsize) != val.itemsize:
                 raise Unproved("element sizes")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from braze.aot.overlap import may_overlap
+from braze.aot.overlap import is_symbolic, may_overlap
 from braze.aot.records import SharedInputs
 from braze.aot.writes import written_arguments
 from braze.graph import torch_compat
@@ -98,8 +98,7 @@ def _united(
 
 def _extent(fake: torch.Tensor) -> tuple[int, int] | None:
     """The first element in the storage, and the one after the last."""
-    numbers = (*fake.shape, *fake.stride(), fake.storage_offset())
-    if any(type(n) is not int for n in numbers):
+    if is_symbolic(fake):
         return None
     first = int(fake.storage_offset())
     return first, first + 1 + sum((n - 1) * s for n, s in zip(fake.shape, fake.stride(), strict=True))

@@ -26,7 +26,7 @@ def split(joint: JointGraph, choice: Choice) -> Backward:
     """Make the joint graph's module its own forward; ``choice`` says what that keeps for the backward."""
     module, results, mode = joint.module, joint.results, joint.mode
     graph, tangents = module.graph, joint.tangents
-    output = next(n for n in reversed(graph.nodes) if n.op == "output")
+    output: Any = graph.output_node()
     values = list(output.args[0])
     placeholders = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
     keep_read_inputs(graph, joint.written, tangents, mode)

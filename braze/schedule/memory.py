@@ -182,7 +182,6 @@ def in_place(
     groups: Sequence[Group], lives: Sequence[Life], buffers: Mapping[str, Buffer]
 ) -> list[tuple[str, str]]:
     """(new, old) pairs where a pointwise group may write the new buffer over the old one."""
-    by_name = {life.buffer: life for life in lives}
     dying: dict[int, list[Life]] = {}
     for life in lives:
         dying.setdefault(life.stop, []).append(life)
@@ -195,7 +194,7 @@ def in_place(
         for old in dying.get(life.start, ()):
             if old.start == life.start or old.buffer in taken or old.bytes is not life.bytes:
                 continue
-            if _same_elements(group, life.buffer, old.buffer, buffers) and by_name[old.buffer] is old:
+            if _same_elements(group, life.buffer, old.buffer, buffers):
                 pairs.append((life.buffer, old.buffer))
                 taken.add(old.buffer)
                 break
