@@ -13,7 +13,7 @@ import torch
 
 from braze import native
 from braze.optim.engine import CpuEngine, GpuEngine
-from braze.optim.rules import BYTES, Kind
+from braze.optim.rules import Kind
 
 _HEAD = 2
 
@@ -38,8 +38,12 @@ class Bucket:
         with torch.inference_mode(False):
             self.like = torch.empty(0, dtype=params[0].dtype, device=device)
             self.steps_like = torch.empty(0, dtype=torch.float64 if wide else torch.float32, device=counted)
-        self.spans: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
+        #: whether something written lies elsewhere than when Memory last looked
+        self.moved = True
         self.fresh: list[int] = []
+        #: rows whose gradient is given as a copy, with the gradient itself
+        self.copied: list[tuple[int, torch.Tensor]] = []
+        self.given: list[torch.Tensor] = []
         self.on_host = device.type == "cpu"
         self.engine: CpuEngine | GpuEngine
         if self.on_host:
@@ -50,33 +54,37 @@ class Bucket:
             )
 
     def prepare(self, grads: list[torch.Tensor]) -> bool:
-        """Read all addresses; False, with nothing changed, if there is a row that the kernel cannot step.
+        """Read all addresses; whether every row is one that the kernel can step. ``skip`` undoes it either way.
 
         Gradients laid out unlike their parameter are replaced in the list by copies that are not.
         """
-        self.fresh = fresh = self.make_buffers(grads)
-        if self.irregular(grads) or self.overlapping():
-            self.skip()
-            return False
+        return not self.read(grads)
+
+    def read(self, grads: list[torch.Tensor], *, all_rows: bool = False) -> list[int]:
+        """Prepare a step; the first row (or all rows) that the kernel cannot step."""
+        self.fresh, self.copied, self.given = self.make_buffers(), [], grads
+        wrong = self.irregular(grads, all_rows=all_rows)
         self.table[:, -1] = 0
-        self.table[fresh, -1] = 1
-        return True
+        self.table[self.fresh, -1] = 1
+        return wrong
 
     def skip(self) -> None:
         """Leave the step that was prepared undone."""
-        self.drop_buffers(self.fresh)
-        self.fresh = []
+        for row in self.fresh:
+            # parameters that stand in the group twice share a state
+            self.states[row].pop("momentum_buffer", None)
+        self.fresh, self.copied, self.given = [], [], []
 
     def step(
         self, numbers: tuple[float, ...], found: torch.Tensor | None = None, scale: torch.Tensor | None = None
     ) -> None:
-        """Take the step that was prepared; the tensors are to be kept alive. See GpuEngine for ``found`` and ``scale``."""
-        self.fresh = []
+        """Take the step that was prepared. See GpuEngine for ``found`` and ``scale``."""
+        self.fresh, self.copied, self.given = [], [], []
         self.engine.step(numbers, found, scale)
         # autograd is to see that the parameters changed
         torch.autograd.graph.increment_version(self.params)
 
-    def make_buffers(self, grads: list[torch.Tensor]) -> list[int]:
+    def make_buffers(self) -> list[int]:
         """Give parameters without a momentum buffer one, to be filled by the kernel; their rows."""
         if self.kind.states != ("momentum_buffer",):
             return []
@@ -87,11 +95,6 @@ class Bucket:
             self.states[i]["momentum_buffer"] = make(self.params[i])
         return fresh
 
-    def drop_buffers(self, rows: list[int]) -> None:
-        """Take back what make_buffers gave."""
-        for row in rows:
-            del self.states[row]["momentum_buffer"]
-
     def irregular(self, grads: list[torch.Tensor], *, all_rows: bool = False) -> list[int]:
         """Fill the table; the first row (or all rows) that the kernel cannot step. Gradients laid out otherwise are copied."""
         states = ([state.get(key) for state in self.states] for key in self.kind.states)
@@ -101,7 +104,7 @@ class Bucket:
         while not wrong or all_rows:
             row, changed = native.tabulate(columns, self.like, self.table, first)
             if changed:
-                self.spans = None
+                self.moved = True
             if row < 0:
                 break
             laid_out = as_laid_out(self.params[row], grads[row]) if row != copied else None
@@ -109,6 +112,7 @@ class Bucket:
                 wrong.append(row)
                 first = row + 1
             else:
+                self.copied.append((row, grads[row]))
                 grads[row] = laid_out
                 first = copied = row
         return wrong
@@ -129,47 +133,6 @@ class Bucket:
             wrong.append(row)
             first = row + 1
         return wrong
-
-    def overlapping(self) -> list[int]:
-        """Rows whose memory, where it is written, is also another row's or a gradient's."""
-        size, counts = BYTES[self.kind.dtype], self.table[:, :1]
-        if self.spans is None:
-            written = np.delete(self.table[:, _HEAD:-1], 1, axis=1)
-            starts, stops = written.ravel(), (written + counts * size).ravel()
-            rows = np.repeat(np.arange(len(written)), written.shape[1])
-            starts, stops, rows = (a[stops > starts] for a in (starts, stops, rows))
-            wrong = crossing(np.stack((starts, stops), axis=1))
-            if wrong:
-                return sorted({int(rows[i]) for i in wrong})
-            order = np.argsort(starts)
-            self.spans = starts[order], stops[order]
-        starts, stops = self.spans
-        if not len(starts):
-            return []
-        grads = self.table[:, _HEAD + 1]
-        ends = grads + counts[:, 0] * size
-        # the last span that starts before the gradient ends
-        before = np.searchsorted(starts, ends, side="left") - 1
-        hit = (before >= 0) & (stops[before] > grads) & (ends > grads)
-        return np.flatnonzero(hit).tolist()
-
-
-def crossing(spans: np.ndarray[Any, Any]) -> list[int]:
-    """Which of several spans of memory (start, stop) share some with another."""
-    spans = np.asarray(spans)
-    taken = np.flatnonzero(spans[:, 1] > spans[:, 0])
-    order = taken[np.argsort(spans[taken, 0], kind="stable")]
-    starts, stops = spans[order, 0], spans[order, 1]
-    if not (starts[1:] < np.maximum.accumulate(stops)[:-1]).any():
-        return []
-    wrong: set[int] = set()
-    last, owner = -1, -1
-    for index, start, stop in zip(order.tolist(), starts.tolist(), stops.tolist(), strict=True):
-        if start < last:
-            wrong |= {owner, index}
-        if stop > last:
-            last, owner = stop, index
-    return sorted(wrong)
 
 
 def as_laid_out(p: torch.Tensor, grad: torch.Tensor | None) -> torch.Tensor | None:

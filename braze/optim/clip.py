@@ -12,9 +12,9 @@ import torch
 
 from braze import native
 from braze.optim import build
-from braze.optim.bucket import crossing
 from braze.optim.c_clip import CLAMP, LARGEST, SCALE, SQUARES
 from braze.optim.c_kernels import SPAN
+from braze.optim.memory import crossing
 from braze.optim.rules import BYTES, LABELS
 from braze.support.errors import Unsupported
 from braze.support.log import warn_once
@@ -95,7 +95,7 @@ def clip_grad_norm_(
         return torch.nn.utils.clip_grad_norm_(params, max_norm, norm_type, error_if_nonfinite, foreach)
     norms = [table.norm(order) for table in tables]
     # as nested norms: inf and nan stay what they are
-    total = torch.linalg.vector_norm(torch.tensor(norms, dtype=torch.float64), order)
+    total = torch.linalg.vector_norm(torch.tensor(norms, dtype=torch.float64, device="cpu"), order)
     dtype = grads[0].dtype
     for grad in grads:
         dtype = torch.promote_types(dtype, grad.dtype)

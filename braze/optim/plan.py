@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from braze.optim.bucket import Bucket
+from braze.optim.memory import Memory, Other
 from braze.optim.rules import LABELS, Algorithm
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -44,12 +45,18 @@ class Stepper:
                 # its step sends numbers to the device; PyTorch's own answer here is an error that tells what to do
                 eager([group])
                 continue
+            # reading a number off a device would wait for it, for nothing where PyTorch steps the whole group
+            numbers = () if refusal(group) else self.algorithm.numbers(group)
+            if numbers is None:
+                warn_left("a group", "its settings are no plain numbers, or such as divide by zero")
+                eager([group])
+                continue
             grads = [p.grad for p in group["params"]]
             if plan is None or not plan.fits(group, grads):
                 plan = self.plans[i] = Plan(self.algorithm, state, group, grads)
-            if not plan.run(group, grads, unscale, eager):
+            if not plan.run(group, grads, numbers, unscale, eager):
                 plan = self.plans[i] = Plan(self.algorithm, state, group, grads)
-                if not plan.run(group, grads, unscale, eager):
+                if not plan.run(group, grads, numbers, unscale, eager):
                     eager([group])
         self.state, self.known = state, list(state.values())
 
@@ -81,6 +88,7 @@ class Plan:
     def __init__(self, algorithm: Algorithm, state: Any, group: Group, grads: list[Any]) -> None:
         trace.count("optimizer_plans")
         self.algorithm = algorithm
+        self.state = state
         self.params: list[torch.Tensor] = list(group["params"])
         self.present = [g is not None for g in grads]
         self.structure = structure(algorithm, group)
@@ -96,8 +104,7 @@ class Plan:
                 self.refuse(i, reason)
             else:
                 places.setdefault((p.dtype, p.device), []).append(i)
-        for (dtype, _), at in places.items():
-            self.deal(state, group, grads, dtype, at)
+        self.memory = self.deal(group, grads, list(places.values()))
         log.info(
             "%s: %d parameters in %d kernels, %d stepped by PyTorch",
             algorithm.name, sum(len(at) for _, at in self.buckets), len(self.buckets), len(self.odd),
@@ -107,12 +114,31 @@ class Plan:
         # in the order of the group, as PyTorch goes through them
         self.odd = [p for p in self.params if id(p) in odd]
 
-    def deal(self, state: Any, group: Group, grads: list[Any], dtype: torch.dtype, at: list[int]) -> None:
-        """Make the bucket of one dtype and device from the parameters at ``at`` that a kernel can step."""
-        kind = self.algorithm.kind(group, LABELS[dtype])
+    def deal(self, group: Group, grads: list[Any], places: list[list[int]]) -> Memory:
+        """Make the buckets of those parameters, of one type and device at each place, that may be stepped in any order."""
+        while True:
+            self.buckets = []
+            try:
+                for at in places:
+                    self.fill(group, grads, at)
+                memory = Memory([bucket for bucket, _ in self.buckets])
+                wrong = memory.conflicts(self.others(grads))
+            finally:
+                self.skip()
+            if not wrong:
+                return memory
+            places = []
+            for (_, at), rows in zip(self.buckets, wrong, strict=True):
+                for row in rows:
+                    self.refuse(at[row], "it shares memory with another one, or with its gradient")
+                places.append([i for row, i in enumerate(at) if row not in set(rows)])
+
+    def fill(self, group: Group, grads: list[Any], at: list[int]) -> None:
+        """Make and prepare the bucket of the parameters at ``at`` that a kernel can step."""
         while at:
             params = [self.params[i] for i in at]
-            states: list[Any] = [state[p] for p in params] if kind.states else []
+            kind = self.algorithm.kind(group, LABELS[params[0].dtype])
+            states: list[Any] = [self.state[p] for p in params] if kind.states else []
             for p, held in zip(params, states, strict=False):
                 self.algorithm.begin(held, p, group)
             try:
@@ -121,28 +147,30 @@ class Plan:
                 for i in at:
                     self.refuse(i, error.what)
                 return
-            given = [grads[i] for i in at]
-            fresh = bucket.make_buffers(given)
-            wrong = bucket.irregular(given, all_rows=True) or bucket.overlapping()
-            bucket.drop_buffers(fresh)
+            self.buckets.append((bucket, at))
+            wrong = bucket.read([grads[i] for i in at], all_rows=True)
             if not wrong:
-                self.buckets.append((bucket, at))
                 return
+            self.buckets.pop()
+            bucket.skip()
             for row in wrong:
-                self.refuse(
-                    at[row], "it has holes, shares memory, or its gradient or state is of another kind"
-                )
+                self.refuse(at[row], "it has holes, or its gradient or state is of another kind")
             at = [i for row, i in enumerate(at) if row not in set(wrong)]
+
+    def others(self, grads: list[Any]) -> list[Other]:
+        """What PyTorch writes and reads of this group, besides what the kernels do."""
+        odd, found = set(map(id, self.odd)), []
+        for p, grad in zip(self.params, grads, strict=True):
+            if odd and id(p) in odd:
+                state = [t for t in self.state.get(p, {}).values() if isinstance(t, torch.Tensor)]
+                found.append(([p, *state], [grad]))
+        return found
 
     def refuse(self, i: int, reason: str) -> None:
         """Leave a parameter to PyTorch, and say so once for each reason."""
         p = self.params[i]
         self.odd.append(p)
-        warn_once(
-            ("BZ0031", reason),
-            f"BZ0031: a parameter of shape {list(p.shape)} is stepped by PyTorch itself: {reason}",
-            "kernels",
-        )
+        warn_left(f"a parameter of shape {list(p.shape)}", reason)
 
     def fits(self, group: Group, grads: list[Any]) -> bool:
         """Whether the plan still is that of the group as it stands."""
@@ -152,11 +180,21 @@ class Plan:
             and structure(self.algorithm, group) == self.structure
         )
 
-    def run(self, group: Group, grads: list[Any], unscale: Unscale, eager: EagerStep) -> bool:
+    def run(
+        self,
+        group: Group,
+        grads: list[Any],
+        numbers: tuple[float, ...],
+        unscale: Unscale,
+        eager: EagerStep,
+    ) -> bool:
         """Take the step; False, with no parameter stepped, if the plan no longer holds."""
         ready = [[grads[i] for i in at] for _, at in self.buckets]
         try:
             if not all(bucket.prepare(given) for (bucket, _), given in zip(self.buckets, ready, strict=True)):
+                self.skip()
+                return False
+            if self.buckets and self.memory.conflicts(self.others(grads)):
                 self.skip()
                 return False
             if self.odd:
@@ -164,7 +202,6 @@ class Plan:
         except BaseException:
             self.skip()
             raise
-        numbers = self.algorithm.numbers(group)
         for (bucket, at), given in zip(self.buckets, ready, strict=True):
             if not bucket.on_host:
                 bucket.step(numbers, unscale.found, unscale.scale)
@@ -180,6 +217,11 @@ class Plan:
         """Leave undone what was prepared."""
         for bucket, _ in self.buckets:
             bucket.skip()
+
+
+def warn_left(what: str, reason: str) -> None:
+    """Say once for each reason that PyTorch takes a step itself."""
+    warn_once(("BZ0031", reason), f"BZ0031: {what} is stepped by PyTorch itself: {reason}", "kernels")
 
 
 def structure(algorithm: Algorithm, group: Group) -> Any:

@@ -7,6 +7,7 @@ run time, in the order of :data:`NUMBERS`.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -53,16 +54,29 @@ class Kind:
 class Algorithm:
     """How a class of optimizers is stepped.
 
-    ``kind(group, dtype)``: the kernel for a param group. ``numbers(group)``: its present numbers. ``begin(state, p,
-    group)``: fills the empty state of a parameter, as PyTorch's first step does. ``counts``: whether each
-    parameter counts its own steps.
+    ``kind(group, dtype)``: the kernel for a param group. ``numbers(group)``: its present numbers, or None where
+    PyTorch is to refuse them. ``begin(state, p, group)``: fills the empty state of a parameter, as PyTorch's first
+    step does. ``counts``: whether each parameter counts its own steps.
     """
 
     name: str
     kind: Callable[[dict[str, Any], str], Kind]
-    numbers: Callable[[dict[str, Any]], tuple[float, ...]]
+    numbers: Callable[[dict[str, Any]], tuple[float, ...] | None]
     begin: Callable[[dict[str, Any], torch.Tensor, dict[str, Any]], None]
     counts: bool
+
+
+def plain(*settings: Any) -> tuple[float, ...] | None:
+    """Settings of a group as floats; None if there is one that is no number, which is PyTorch's to refuse."""
+    found = []
+    for setting in settings:
+        value = setting
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            value = value.item()
+        if not isinstance(value, (float, int)) and not isinstance(value, numbers.Real):
+            return None
+        found.append(float(value))
+    return tuple(found)
 
 
 def adam_kind(group: dict[str, Any], dtype: str) -> Kind:
@@ -70,13 +84,17 @@ def adam_kind(group: dict[str, Any], dtype: str) -> Kind:
     return Kind(ADAM, dtype, states if group["amsgrad"] else states[:2])
 
 
-def adam_numbers(group: dict[str, Any]) -> tuple[float, ...]:
+def adam_numbers(group: dict[str, Any]) -> tuple[float, ...] | None:
     """The present numbers of a param group of Adam or AdamW."""
-    beta1, beta2 = group["betas"]
-    decay = float(group["weight_decay"])
-    mode = NO_DECAY if decay == 0 else DECOUPLED if group.get("decoupled_weight_decay") else L2
-    sign = -1.0 if group["maximize"] else 1.0
-    return float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), decay, sign, float(mode)
+    betas, decay = group["betas"], group["weight_decay"]
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        return None
+    found = plain(group["lr"], *betas, group["eps"], decay)
+    # PyTorch divides by 1 - beta1^step, and takes the root of 1 - beta2^step
+    if found is None or found[1] >= 1 or found[2] > 1:
+        return None
+    mode = NO_DECAY if found[-1] == 0 else DECOUPLED if group.get("decoupled_weight_decay") else L2
+    return *found, -1.0 if group["maximize"] else 1.0, float(mode)
 
 
 def adam_begin(state: dict[str, Any], p: torch.Tensor, group: dict[str, Any]) -> None:
@@ -97,12 +115,13 @@ def sgd_kind(group: dict[str, Any], dtype: str) -> Kind:
     return Kind(SGD, dtype, ("momentum_buffer",) if momentum else (), bool(momentum and group["nesterov"]))
 
 
-def sgd_numbers(group: dict[str, Any]) -> tuple[float, ...]:
+def sgd_numbers(group: dict[str, Any]) -> tuple[float, ...] | None:
     """The present numbers of a param group of SGD."""
-    decay = float(group["weight_decay"])
-    mode = NO_DECAY if decay == 0 else L2
-    sign = -1.0 if group["maximize"] else 1.0
-    return float(group["lr"]), float(group["momentum"]), float(group["dampening"]), decay, sign, float(mode)
+    found = plain(group["lr"], group["momentum"], group["dampening"], group["weight_decay"])
+    if found is None:
+        return None
+    mode = NO_DECAY if found[-1] == 0 else L2
+    return *found, -1.0 if group["maximize"] else 1.0, float(mode)
 
 
 def sgd_begin(state: dict[str, Any], p: torch.Tensor, group: dict[str, Any]) -> None:

@@ -435,6 +435,55 @@ def test_a_step_that_fails_half_way_leaves_nothing_undone():
     assert odd.tolist() == [[-1.0, -1.0]] * 2
 
 
+SETTINGS = [
+    (torch.optim.SGD, {"lr": None}),
+    (torch.optim.SGD, {"lr": "0.1"}),
+    (torch.optim.SGD, {"weight_decay": "0.1"}),
+    (torch.optim.AdamW, {"lr": torch.tensor([0.1, 0.2])}),
+    (torch.optim.AdamW, {"betas": (0.9,)}),
+    (torch.optim.AdamW, {"betas": (1.0, 0.9)}),
+    (torch.optim.AdamW, {"betas": (0.9, 1.5)}),
+]
+
+
+@pytest.mark.parametrize(("cls", "setting"), SETTINGS, ids=lambda x: str(x).replace("\n", ""))
+def test_settings_that_have_no_step_raise_eagers_error(cls, setting):
+    """And leave no memory without values behind for the next step."""
+    messages = []
+    pair = Pair(cls, **({"momentum": 0.9} if cls is torch.optim.SGD else {}))
+    for m, o in zip(pair.models, pair.optimizers):
+        (group,) = o.param_groups
+        held = {key: group[key] for key in setting}
+        group.update(setting)
+        for p in m.parameters():
+            p.grad = torch.ones_like(p)
+        with pytest.raises(Exception) as error:
+            o.step()
+        messages.append((type(error.value), str(error.value)))
+        group.update(held)
+    assert messages[0] == messages[1]
+    # what eager did before its error may differ from parameter to parameter
+    for m, o in zip(pair.models, pair.optimizers):
+        o.state.clear()
+        torch.nn.init.ones_(m[0].weight), torch.nn.init.ones_(m[2].weight)
+        torch.nn.init.zeros_(m[0].bias), torch.nn.init.zeros_(m[2].bias)
+    pair.step(2)
+    pair.check()
+
+
+def test_a_step_refused_leaves_no_buffer_without_values():
+    p = nn.Parameter(torch.ones(3))
+    optimizer = braze.compile_optimizer(torch.optim.SGD([p], lr=1.0, momentum=0.9))
+    p.grad = torch.ones(3)
+    optimizer.param_groups[0]["lr"] = None
+    with pytest.raises(TypeError):
+        optimizer.step()
+    optimizer.param_groups[0]["lr"] = 1.0
+    optimizer.state.clear()
+    optimizer.step()
+    assert p.tolist() == [0.0] * 3
+
+
 def test_groups_taken_away(pair):
     """A group that is removed is let go of."""
     extra = [nn.Parameter(torch.ones(3)) for _ in range(2)]

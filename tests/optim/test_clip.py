@@ -134,3 +134,13 @@ def test_largest_of_nothing_is_pytorchs_error():
     p.grad = torch.zeros(0)
     with pytest.raises(RuntimeError, match="infinity norm on an empty tensor"):
         braze.clip_grad_norm_([p], 1.0, INF)
+
+
+def test_under_a_default_device():
+    """What the program makes new tensors on is not where its gradients are."""
+    ours, theirs = parameters(), parameters()
+    with torch.device("meta"):
+        norms = braze.clip_grad_norm_(ours, 0.5), nn.utils.clip_grad_norm_(theirs, 0.5)
+    torch.testing.assert_close(*norms)
+    for a, b in zip(grads(ours), grads(theirs)):
+        torch.testing.assert_close(a, b)
