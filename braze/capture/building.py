@@ -109,7 +109,7 @@ class RecipeTable:
         node = self.t.tree.node_of(value)
         if node is not None:
             return FromSource(node.source)
-        if id(value) in self.t.parameters:
+        if id(value) in self.t.leaves and (value.requires_grad or isinstance(value, torch.nn.Parameter)):
             raise Unrebuildable(value)
         found = self.t.recorder.nodes.get(id(value))
         if found is None:

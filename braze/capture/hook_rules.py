@@ -76,7 +76,7 @@ def refuse_doubtful(t: Tracer, register: Any, tensor: Any) -> None:
 
 def add(t: Tracer, register: Any, tensor: Any, hook: Any) -> Any:
     """Note a hook, and give what stands for its handle."""
-    if t.tree.node_of(tensor) is None and (not t.recorder.knows(tensor) or id(tensor) in t.parameters):
+    if t.tree.node_of(tensor) is None and (not t.recorder.knows(tensor) or id(tensor) in t.leaves):
         graph_break("BZ1010", "a hook is put on a tensor that the function makes", hooks.HINT)
     for earlier in t.hooks.values():
         if earlier.inside and earlier.tensor is tensor:  # hooks of one tensor run in their order

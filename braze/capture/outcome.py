@@ -72,7 +72,10 @@ def retry_before(t: Tracer, error: Unrebuildable) -> Any:
         if type(error.value) is UnknownText:
             t.break_at = _signal("BZ1007", "a tensor is formatted")
             raise Retry(max(1, min(step, t.steps - 1))) from None
-        t.break_at = _signal("BZ1014", f"the function leaves a {from_value} behind that braze cannot rebuild")
+        what = f"a {from_value} behind that braze cannot rebuild"
+        if isinstance(error.value, torch.Tensor) and id(error.value) in t.leaves:
+            what = "behind a tensor that it makes and that gradients may be asked for"
+        t.break_at = _signal("BZ1014", f"the function leaves {what}")
     raise Retry(max(1, min(step, t.steps - 1))) from None
 
 

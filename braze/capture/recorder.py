@@ -231,6 +231,7 @@ class Recorder:
             if refused is not None:
                 raise refused
         extents = None
+        wants = makes_leaf(name, args, kwargs)
         if kwargs.get("out") is not None:
             extents = self.extents(kwargs["out"])
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
@@ -254,6 +255,8 @@ class Recorder:
             graph_break("BZ1010", f"{name} changes the shape of a tensor that comes from outside")
         if self.mode.env is not None:
             unbacked.note_checks(self)
+        if wants and isinstance(result, torch.Tensor) and result.requires_grad:
+            self.t.make_leaf(result)
         if not holds_tensor(result):
             if result is None and (mutates_without_result(name) or is_operator(func)):
                 self.note(func, args, kwargs, None)
@@ -316,6 +319,13 @@ class Recorder:
                     part.meta["val"] = item
                     part.meta["origin"] = node.meta["origin"]
                     self.spread(part, item)
+
+
+def makes_leaf(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call may give a tensor that requires a gradient and has no history."""
+    if name == "requires_grad_":
+        return not args[0].requires_grad
+    return bool(kwargs) and kwargs.get("requires_grad") is True
 
 
 def class_argument(value: type) -> Any:

@@ -69,8 +69,8 @@ def parameter(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if wanted:
         made = t.recorder.call(torch.Tensor.requires_grad_, (made, True), {})
     made._is_param = True
-    t.parameters.add(id(made))
-    return t.claim(made)
+    t.make_leaf(made)
+    return made
 
 
 # -- whole calls

@@ -200,8 +200,8 @@ class Tracer:
         self.dirty: dict[int, DictShadow] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
-        #: parameters that the trace made, by identity: they are claimed
-        self.parameters: set[int] = set()
+        #: leaves of autograd that the trace made (parameters, ``requires_grad_``), by identity: they are claimed
+        self.leaves: set[int] = set()
         #: attributes that the program put on tensors of the graph
         self.tensor_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
 
@@ -287,6 +287,11 @@ class Tracer:
         """Remember that the trace made this."""
         self.made[id(value)] = (value, self.steps)
         return value
+
+    def make_leaf(self, value: torch.Tensor) -> None:
+        """Remember that gradients may be asked for a tensor of the trace: one that gets out is made by the program."""
+        self.leaves.add(id(value))
+        self.claim(value)
 
     def globals_of(self, f: Frame) -> Globals:
         """The globals of a frame, as read and written so far."""

@@ -93,7 +93,7 @@ def a_copy_that_is_forbidden(a):
 @whole((np.ones(3, np.float32),))
 def a_copy_with_a_gradient(a):
     y = torch.tensor(a, requires_grad=True)
-    return y, y * 2
+    return y * 2, y.requires_grad, y.shape
 
 
 @scenario

@@ -1,0 +1,174 @@
+"""Tensors that a compiled function makes and asks gradients for: attacks, forces, Langevin steps, inner problems."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import braze
+from tests.end_to_end.training import flat
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+X = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3)
+W = torch.linspace(0.5, 2, 3, dtype=torch.float64)
+
+
+def detached(x, w):
+    x = x.detach().requires_grad_()
+    return x, (x * w).sum()
+
+
+def computed(x, w):
+    x = (x * 2).requires_grad_()
+    return x, (x * w).sin()
+
+
+def assigned(x, w):
+    x = x.clone().detach()
+    x.requires_grad = True
+    return x, (x * w).sum()
+
+
+def factory(x, w):
+    d = torch.zeros_like(x, requires_grad=True)
+    return d, ((x + d) * w).square()
+
+
+def from_numbers(x, w):
+    d = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    return d, d * w * x
+
+
+def cut_in_the_middle(x, w):
+    y = x * w
+    z = y.detach().requires_grad_()
+    return y, z, (z * z).sum()
+
+
+def parameter(x, w):
+    p = nn.Parameter(x * 2)
+    return p, (p * w).sum()
+
+
+def without_gradients(x, w):
+    with torch.no_grad():
+        y = (x * w).requires_grad_()
+    return y, y * 2
+
+
+def view_of_one(x, w):
+    x = (x * 2).requires_grad_()
+    return x.view(-1), x[0] * w
+
+
+def taken_back(x, w):
+    x = (x * 2).requires_grad_()
+    y = (x * w).detach()
+    x.requires_grad_(False)
+    return x, y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [detached, computed, assigned, factory, from_numbers, cut_in_the_middle, parameter, without_gradients, view_of_one,
+     taken_back],
+)  # fmt: skip
+def test_a_leaf_that_a_function_makes_is_one_outside(function):
+    def run(compile):
+        w = W.clone().requires_grad_()
+        call, found = compile(function), []
+        for _ in range(2):
+            w.grad = None
+            results = call(X, w)
+            needs = [(t.requires_grad, t.is_leaf) for t in results]
+            loss = sum(t.square().sum() for t in flat(results))
+            if loss.requires_grad:
+                loss.backward()
+            leaves = [t.grad for t in results if t.is_leaf]
+            found.append((needs, [t.detach() for t in results], leaves, w.grad))
+        return found
+
+    for ours, theirs in zip(run(braze.compile), run(lambda fn: fn), strict=True):
+        assert ours[0] == theirs[0]
+        torch.testing.assert_close(ours[1:], theirs[1:])
+
+
+def forces(model: nn.Module, x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x).sum(), x)
+    return x.detach() - 0.1 * gradient
+
+
+def attack(model: nn.Module, x: Tensor) -> Tensor:
+    """Projected gradient descent."""
+    step = torch.zeros_like(x, requires_grad=True)
+    for _ in range(3):
+        model(x + step).square().sum().backward()
+        step.data = (step.data + 0.1 * step.grad.sign()).clamp(-0.2, 0.2)
+        step.grad.zero_()
+    return step.detach()
+
+
+def langevin(model: nn.Module, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_(True)
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad(model(x).sum(), x)
+        with torch.no_grad():
+            x -= 0.1 * gradient
+    return x
+
+
+@pytest.mark.parametrize("program", [forces, attack, langevin])
+def test_gradients_for_what_the_function_makes(program):
+    def run(compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+        call = compile(lambda x: program(model, x))
+        found = [call(X), call(X * 2)]
+        return (
+            [t.requires_grad for t in found],
+            [t.detach() for t in found],
+            [p.grad for p in model.parameters()],
+        )
+
+    ours, theirs = run(braze.compile), run(lambda fn: fn)
+    assert ours[0] == theirs[0]
+    torch.testing.assert_close(ours[1:], theirs[1:])
+
+
+class Inner(torch.autograd.Function):
+    """A function whose forward differentiates something itself."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            ctx.leaf = x.detach().requires_grad_()
+            ctx.value = ctx.leaf.exp().sum()
+        return ctx.value.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (inner,) = torch.autograd.grad(ctx.value, ctx.leaf, retain_graph=True)
+        return grad * inner
+
+
+def test_a_forward_of_an_autograd_function_that_differentiates():
+    def run(compile):
+        x = X.clone().requires_grad_()
+        out = compile(lambda x: Inner.apply(x * 2) * 3)(x)
+        out.backward()
+        return out.detach(), x.grad
+
+    torch.testing.assert_close(run(braze.compile), run(lambda fn: fn))
+
+
+def test_one_that_stays_inside_is_no_break():
+    def inside(x, w):
+        x = x.detach().requires_grad_()
+        return (x * w).sum()
+
+    w = W.clone().requires_grad_()
+    braze.compile(inside, fullgraph=True)(X, w).backward()
+    torch.testing.assert_close(w.grad, X.sum(0))
