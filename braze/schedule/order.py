@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from braze.schedule.records import Group
 
 
-def peak(order: Sequence[Group], sizes: Mapping[str, int], kept: set[str]) -> int:
-    """Greatest number of bytes of buffers alive at once; ``sizes``: the buffers that count."""
+def alive(order: Sequence[Group], sizes: Mapping[str, int], kept: set[str]) -> tuple[int, int]:
+    """Greatest number of bytes alive at once, and their sum over all groups; ``sizes``: the buffers that count."""
     last = {name: k for k, g in enumerate(order) for name in (*g.reads, *g.writes)}
-    live = 0
-    top = 0
+    live = top = total = 0
     seen: set[str] = set()
     for k, g in enumerate(order):
         for name in g.writes:
@@ -19,10 +18,11 @@ def peak(order: Sequence[Group], sizes: Mapping[str, int], kept: set[str]) -> in
                 seen.add(name)
                 live += sizes[name]
         top = max(top, live)
+        total += live
         for name in {*g.reads, *g.writes}:
             if name in seen and last[name] == k and name not in kept:
                 live -= sizes[name]
-    return top
+    return top, total
 
 
 def low_peak_order(
@@ -30,10 +30,36 @@ def low_peak_order(
 ) -> list[Group]:
     """A topological order of ``groups`` (given in one; ``before`` by position) with a low peak.
 
-    Tries the greedy order that frees the most at each step; keeps the given one unless that is better.
+    Of the given one, of one that frees the most at each step, and of one that makes each value when it is wanted:
+    of equal peaks the one with fewer bytes alive over time, of equal ones the first.
     """
-    greedy = _greedy(groups, before, sizes, kept)
-    return min((list(groups), greedy), key=lambda order: peak(order, sizes, kept))
+    orders = list(groups), _greedy(groups, before, sizes, kept), _on_demand(groups, before, kept)
+    return min(orders, key=lambda order: alive(order, sizes, kept))
+
+
+def _on_demand(groups: Sequence[Group], before: Mapping[int, set[int]], kept: set[str]) -> list[Group]:
+    """What leaves the program in the given order, each behind what it still lacks.
+
+    So what a backward makes again stands before its first reader, wherever fusion has put it.
+    """
+    needed = set().union(*before.values())
+    ends = [k for k, g in enumerate(groups) if k not in needed or not kept.isdisjoint(g.writes)]
+    done: set[int] = set()
+    out: list[Group] = []
+    for end in ends:
+        todo = [end]
+        while todo:
+            k = todo[-1]
+            missing = [n for n in before[k] if n not in done]
+            if k in done:
+                todo.pop()
+            elif missing:
+                todo += sorted(missing, reverse=True)
+            else:
+                done.add(k)
+                out.append(groups[k])
+                todo.pop()
+    return out
 
 
 def _greedy(
@@ -54,7 +80,7 @@ def _greedy(
 
     def growth(k: int) -> int:
         g = groups[k]
-        total = sum(sizes[n] for n in g.writes if n in sizes and n not in made)
+        total = sum(sizes[n] for n in g.writes if n in sizes and n not in made and n not in kept)
         for name in {*g.reads, *g.writes}:
             if readers[name] == 1 and name in sizes and name not in kept:
                 total -= sizes[name]

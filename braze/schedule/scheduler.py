@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from braze.context import CompileContext
-from braze.loops.ir import ExternCall, LoopProgram
+from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.schedule.blocks import Block, block_of
 from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
@@ -91,7 +91,8 @@ def _ordered(program: LoopProgram, groups: list[Group], kept: set[str], choices:
     made, buffers = frozenset(program.made), {b.name: b for b in program.buffers}
     found = [group_accesses(g, made, buffers) for g in groups]
     before = dict(enumerate(edges(found, families(program))))
-    sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.name not in kept}
+    inputs = {BufferKind.INPUT, BufferKind.CONSTANT}
+    sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.kind not in inputs}
     return low_peak_order(groups, before, sizes, kept)
 
 
