@@ -28,12 +28,14 @@ from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of, new_mode, same
 from braze.graph.printer import describe
+from braze.graph.torch_settings import way_back
 from braze.graph.transforms import TRANSFORMS
 from braze.support.errors import BrazeError, Origin, Unsupported
 from braze.support.log import warn_once
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
+_SIZES = aten.size.default
 
 #: composite operators that stay one node: what lowers them has better than their parts
 KEPT = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
@@ -85,7 +87,10 @@ def trace(
     inputs = iter(example_inputs)
     watched = after_forward is not None or bool(gm.meta.get("uses_autograd"))
     level = contextlib.nullcontext() if watched else torch_compat.BelowAutograd()
-    with _ambient_state_restored(), mode, torch_compat.disable_functions(), level:
+    # above autograd composites are taken apart before the recorder sees them: in C++ many would fix symbolic sizes
+    symbolic = watched and mode.env is not None
+    python = torch_compat.python_dispatcher() if symbolic else contextlib.nullcontext()
+    with _ambient_state_restored(), mode, torch_compat.disable_functions(), level, python:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = recorder.input(node, next(inputs))
@@ -172,9 +177,8 @@ class Recorder(TorchDispatchMode):
             return copy if hints(copy.stride()) == hints(alias.stride()) else same(alias)
 
     def use_symbols(self) -> None:
-        """Let sizes of the inputs stand for the symbols in them."""
-        if self.mode.env is not None:
-            self.symbols.find(list(self.graph.nodes))
+        """Let numbers and sizes of the inputs stand for the symbols in them."""
+        self.symbols.find(list(self.graph.nodes))
 
     def _alias(self, fake: Any) -> Any:
         """A fake over the same memory that in-place changes of metadata do not reach; without grad."""
@@ -191,6 +195,8 @@ class Recorder(TorchDispatchMode):
         if func is _DEVICE:
             return torch_compat.device_of_fake(args[0])
         kwargs = kwargs or {}
+        if func is _SIZES:  # C++ that knows no symbols: it fixes these sizes
+            return tuple(int(n) for n in args[0].shape)
         if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
         if self.policy is not None and func not in ALIASES and not _is_composite(func):
@@ -544,19 +550,12 @@ def _flat_outputs(result: Any, origin: Origin | None) -> list[Any]:
 
 @contextlib.contextmanager
 def _ambient_state_restored() -> Iterator[None]:
-    """Put grad mode and autocast back, whatever the graph's nodes set."""
-    grad = torch.is_grad_enabled()
-    cache = torch.is_autocast_cache_enabled()
-    kinds = ("cpu", "cuda")
-    autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    """Put settings back, whatever the graph's nodes set."""
+    set_back = way_back()
     try:
         yield
     finally:
-        torch.set_grad_enabled(grad)
-        torch.set_autocast_cache_enabled(cache)
-        for kind, enabled, dtype in autocast:
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, dtype)
+        set_back()
 
 
 @functools.cache

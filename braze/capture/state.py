@@ -10,47 +10,18 @@ import torch
 
 from braze.capture.records import Check
 from braze.graph import torch_compat
+from braze.graph.torch_settings import SETTINGS, set_autocast
 from braze.native import torch_state
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
-C = torch._C
 DEVICES = ("cpu", "cuda")
 
 
 def autocast_now() -> tuple[Any, ...]:
     """(device type, enabled, dtype) for each device type, and the cache flag."""
     return torch_compat.autocast_state()
-
-
-CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel")
-#: how to set back what a program changed: name -> (read, write)
-RESTORE: dict[str, tuple[Any, Any]] = {
-    "grad": (torch.is_grad_enabled, C._set_grad_enabled),
-    "dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    "flash": (C._get_flash_sdp_enabled, C._set_sdp_use_flash),
-    "mem_efficient": (C._get_mem_efficient_sdp_enabled, C._set_sdp_use_mem_efficient),
-    "math": (C._get_math_sdp_enabled, C._set_sdp_use_math),
-    **(
-        {"overrideable": (C._get_overrideable_sdp_enabled, C._set_sdp_use_overrideable)}
-        if hasattr(C, "_set_sdp_use_overrideable")
-        else {}
-    ),
-    "cudnn": (C._get_cudnn_sdp_enabled, C._set_sdp_use_cudnn),
-    # what torch.backends.cudnn.flags sets, in the words of this version
-    **{
-        f"cudnn {name}": (getattr(C, f"_get_cudnn_{name}"), getattr(C, f"_set_cudnn_{name}"))
-        for name in CUDNN
-        if hasattr(C, f"_set_cudnn_{name}")
-    },
-    **(
-        {"cudnn limit": (C._cuda_get_cudnn_benchmark_limit, C._cuda_set_cudnn_benchmark_limit)}
-        if hasattr(C, "_cuda_set_cudnn_benchmark_limit")
-        else {}
-    ),
-}
 
 
 class TorchState:
@@ -71,7 +42,7 @@ class TorchState:
 
     def remember(self) -> None:
         """Note the state, to guard it and to set it back."""
-        self.start = {name: read() for name, (read, _) in RESTORE.items()}
+        self.start = {name: read() for name, (read, _) in SETTINGS.items()}
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
@@ -88,14 +59,11 @@ class TorchState:
 
     def restore(self) -> None:
         """Set everything back that the program changed."""
-        for name, (read, write) in RESTORE.items():
+        for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 write(self.start[name])
         if autocast_now() != self.autocast:
-            for kind, enabled, dtype in self.autocast[:-1]:
-                torch.set_autocast_enabled(kind, enabled)
-                torch.set_autocast_dtype(kind, dtype)
-            torch.set_autocast_cache_enabled(self.autocast[-1])
+            set_autocast(self.autocast)
         for _ in range(self.nesting):
             torch.autocast_decrement_nesting()
         self.nesting = 0
@@ -110,7 +78,7 @@ class TorchState:
     def effects(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """(setter, arguments) for each setting that the program leaves changed."""
         calls: list[tuple[Any, tuple[Any, ...]]] = []
-        for name, (read, write) in RESTORE.items():
+        for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 calls.append((write, (read(),)))
         now = autocast_now()

@@ -13,7 +13,7 @@ from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.interpret import resumable_step
 from braze.capture.records import Draw
 from braze.capture.rules import named, refuse, rule
-from braze.capture.state import CUDNN
+from braze.graph.torch_settings import CUDNN
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer

@@ -16,6 +16,8 @@ from typing import Any
 import torch.fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
+from braze.graph.torch_settings import way_back
+
 _numbers = itertools.count()
 
 _INFIX: dict[Any, str] = {
@@ -105,6 +107,10 @@ def forward_of(graph: torch.fx.Graph) -> Callable[..., Any] | None:
         parameters, lines = _written(graph, scope)
     except _Unwritable:
         return None
+    if any(node.meta.get("setting") for node in graph.nodes):  # an error must not leave autocast on
+        scope["__way_back"] = way_back
+        lines = ["    __set_back = __way_back()", "    try:", *["    " + line for line in lines]]
+        lines += ["    except BaseException:", "        __set_back()", "        raise"]
     name = f"braze_graph_{next(_numbers)}"
     text = f"def forward({', '.join(['self', *parameters])}):\n" + "\n".join(lines) + "\n"
     scope["__name__"], scope["__loader__"] = name, _Text(text)

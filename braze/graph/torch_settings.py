@@ -1,0 +1,72 @@
+"""PyTorch's settings that a program changes for a while (grad mode, autocast, default type, kernels), and what sets them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from braze.graph.torch_compat import autocast_state
+
+C = torch._C
+CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel")
+#: name -> (read, write)
+SETTINGS: dict[str, tuple[Any, Any]] = {
+    "grad": (torch.is_grad_enabled, C._set_grad_enabled),
+    "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "flash": (C._get_flash_sdp_enabled, C._set_sdp_use_flash),
+    "mem_efficient": (C._get_mem_efficient_sdp_enabled, C._set_sdp_use_mem_efficient),
+    "math": (C._get_math_sdp_enabled, C._set_sdp_use_math),
+    **(
+        {"overrideable": (C._get_overrideable_sdp_enabled, C._set_sdp_use_overrideable)}
+        if hasattr(C, "_set_sdp_use_overrideable")
+        else {}
+    ),
+    "cudnn": (C._get_cudnn_sdp_enabled, C._set_sdp_use_cudnn),
+    # what torch.backends.cudnn.flags sets, in the words of this version
+    **{
+        f"cudnn {name}": (getattr(C, f"_get_cudnn_{name}"), getattr(C, f"_set_cudnn_{name}"))
+        for name in CUDNN
+        if hasattr(C, f"_set_cudnn_{name}")
+    },
+    **(
+        {"cudnn limit": (C._cuda_get_cudnn_benchmark_limit, C._cuda_set_cudnn_benchmark_limit)}
+        if hasattr(C, "_cuda_set_cudnn_benchmark_limit")
+        else {}
+    ),
+}
+
+
+def set_autocast(state: tuple[Any, ...]) -> None:
+    """Autocast as ``autocast_state`` told it."""
+    for kind, enabled, dtype in state[:-1]:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(state[-1])
+
+
+def autocast_depth() -> int:
+    """How many contexts of autocast are open; what they have cast is kept until the last is left."""
+    depth = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return depth - 1
+
+
+def way_back() -> Callable[[], None]:
+    """A function that sets back what has changed since this call."""
+    start = {name: read() for name, (read, _) in SETTINGS.items()}
+    autocast, depth = autocast_state(), autocast_depth()
+
+    def set_back() -> None:
+        for name, (read, write) in SETTINGS.items():
+            if read() != start[name]:
+                write(start[name])
+        if autocast_state() != autocast:
+            set_autocast(autocast)
+        while autocast_depth() > depth:
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+
+    return set_back
