@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-#: products added up in one register before the sum moves to memory: sums of sums round less
-_CHAIN = 192
+#: products added up in one register, at most, before the sum moves to memory: sums of equally many round least
+_CHAIN = 128
 
 
 def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool = False) -> str:
@@ -23,8 +23,10 @@ def micro_kernel(rows: int, vectors: int, w: int, by_columns: bool = False) -> s
         f"static __attribute__((noinline)) void bz_gemm{rows}{kind}{vectors}_{t}(",
         "    int64_t k, const float *a, int64_t lda, const float *b, float *c, int again) {",
         *pointers,
+        "  int64_t each = k;",
+        f"  if (k > {_CHAIN}) {{ const int64_t parts = (k + {_CHAIN - 1}) / {_CHAIN}; each = (k + parts - 1) / parts; }}",
         "  for (int64_t i = 0; i < k; again = 1) {",
-        f"    const int64_t stop = i + {_CHAIN * 4 // 3} < k ? i + {_CHAIN} : k;",
+        "    const int64_t stop = i + each < k ? i + each : k;",
         f"    {t} " + ", ".join(f"s{r}_{v} = {{}}" for r, v in cells) + ";",
         f"    for (; i < stop; ++i, b += {vectors * w}) {{",
         *(f"      const {t} b{v} = *(const {t}u *)(b + {v * w});" for v in range(vectors)),

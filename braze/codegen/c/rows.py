@@ -25,7 +25,7 @@ _STRIP = 4
 #: bytes of row scratch that may lie on a thread's stack
 _STACK = 128 << 10
 #: additions in one chain before its sum is moved to a second level
-_CHAIN = 64
+_CHAIN = 16
 
 
 def strip_of(frame: Frame, todo: Plan, cores: int) -> int:
