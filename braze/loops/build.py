@@ -221,14 +221,6 @@ def nodes_of(*roots: Node) -> list[Node]:
     return order
 
 
-def rebuild(root: Node, change: Callable[[Node, tuple[Node, ...]], Node]) -> Node:
-    """Map a tree bottom up: ``change(node, mapped arguments)`` gives each new node."""
-    made: dict[Node, Node] = {}
-    for node in nodes_of(root):
-        made[node] = change(node, tuple(made[a] for a in node.args))
-    return made[root]
-
-
 def _identity(op: Op, x: Node, y: Node) -> Node | None:
     """The operand that the operation leaves unchanged, if it does."""
     if x.op is Op.CONST and op in (Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR):

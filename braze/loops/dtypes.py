@@ -54,11 +54,6 @@ def compute_type(dtype: DType) -> DType:
     return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
 
 
-def is_half(dtype: DType) -> bool:
-    """Whether results of this type are computed in float32 and rounded."""
-    return dtype in (DType.F16, DType.BF16)
-
-
 def integer_range(dtype: DType) -> tuple[int, int]:
     """Least and greatest value of an integer type (or bool)."""
     if dtype is DType.BOOL:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from braze.loops.ir import BufferView, DType, Node
 from braze.support.errors import Origin
-from braze.symbolic.expr import ONE, ZERO, Expr, Integer, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, linear
 
 if TYPE_CHECKING:
     from braze.lower.realize import ProgramBuilder
@@ -147,8 +147,3 @@ def numel(sizes: Sequence[Expr]) -> Expr:
 def flatten(index: Index, sizes: Sequence[Expr]) -> Expr:
     """The row-major position of an index."""
     return linear(index, contiguous_strides(sizes), ZERO)
-
-
-def as_sizes(values: Sequence[int]) -> tuple[Expr, ...]:
-    """Constant sizes or strides."""
-    return tuple(Integer(v) for v in values)

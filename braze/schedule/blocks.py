@@ -6,10 +6,10 @@ import dataclasses
 import enum
 
 from braze.loops.ir import Axis, ExternCall, LoopNest, Step, TemplateCall
+from braze.loops.rewrite import Substitution
 from braze.schedule.dependences import Accesses, accesses
 from braze.schedule.domains import Place
 from braze.schedule.linear import with_linear_indices
-from braze.schedule.rewrite import Substitution
 from braze.symbolic.expr import Expr, Symbol
 
 

@@ -11,12 +11,13 @@ import dataclasses
 from collections.abc import Mapping
 
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Reduction, Store, StoreMode, TemplateCall
+from braze.loops.rewrite import Substitution, index_exprs, rewrite, roots, walk
+from braze.loops.simplify import merged
 from braze.schedule.blocks import Block, Part, Role, Shape
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses
 from braze.schedule.records import Group, GroupKind
-from braze.schedule.rewrite import Substitution, forwarded, index_exprs, rewrite, roots, walk
-from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol
+from braze.symbolic.expr import ONE, Expr, Symbol, axis_symbol
 
 
 def group_of(
@@ -28,7 +29,7 @@ def group_of(
     parts = drop_unneeded(forward(block, buffers, choices), needed)
     axes, rows, substitution = canonical_axes(block, parts)
     steps = tuple(
-        merged(tuple(_renamed(p, axes, rows, substitution) for p in run)) for run in passes_of(parts)
+        one_nest(tuple(_renamed(p, axes, rows, substitution) for p in run)) for run in passes_of(parts)
     )
     if block.shape is Shape.TEMPLATE:
         return _template(block, steps[0], number)
@@ -131,7 +132,8 @@ class _Forwarding:
             del self.known[key]
         self.written[s.buffer] = self.passes
         if s.mode is StoreMode.PLAIN and not s.args and role is not Role.REDUCE:
-            value = forwarded(s.value, self.buffers[s.buffer].dtype)
+            dtype = self.buffers[s.buffer].dtype
+            value = s.value if s.value.dtype is dtype else Node(Op.CAST, dtype, (s.value,))
             self.known[s.buffer, s.index] = _Known(self.passes, role, value)
 
 
@@ -184,43 +186,11 @@ def canonical_axes(
     if block.shape is Shape.TEMPLATE:
         return block.axes, (), Substitution({})
     mapping: dict[Symbol, Expr] = {}
-    axes = _merged_axes(block.axes, indices, "i", mapping)
-    rows = _merged_axes(block.row_axes, indices, "r", mapping)
+    axes = merged(block.axes, indices, "i", mapping)
+    rows = merged(block.row_axes, indices, "r", mapping)
     if block.shape is Shape.ROW and not rows:
         rows = (Axis(axis_symbol("r0", ONE), ONE),)  # a row of one element is still a row
     return axes, rows, Substitution(mapping)
-
-
-def _merged_axes(
-    axes: tuple[Axis, ...], indices: set[Expr], letter: str, mapping: dict[Symbol, Expr]
-) -> tuple[Axis, ...]:
-    runs: list[list[Axis]] = []
-    for axis in axes:
-        if axis.extent is ONE:
-            mapping[axis.symbol] = ZERO
-        elif runs and _contiguous(runs[-1][-1], axis, indices):
-            runs[-1].append(axis)
-        else:
-            runs.append([axis])
-    made = []
-    for k, run in enumerate(runs):
-        extent: Expr = ONE
-        for axis in run:
-            extent = extent * axis.extent
-            mapping[axis.symbol] = ZERO
-        symbol = axis_symbol(f"{letter}{k}", extent)
-        # every index is linear with strides that follow on: the innermost symbol stands for the run
-        mapping[run[-1].symbol] = symbol
-        made.append(Axis(symbol, extent))
-    return tuple(made)
-
-
-def _contiguous(outer: Axis, inner: Axis, indices: set[Expr]) -> bool:
-    for e in indices:
-        c, d = e.coefficient(outer.symbol), e.coefficient(inner.symbol)
-        if c is None or d is None or c is not d * inner.extent:
-            return False
-    return True
 
 
 def _renamed(
@@ -236,7 +206,7 @@ def _renamed(
     )
 
 
-def merged(steps: tuple[LoopNest, ...]) -> LoopNest:
+def one_nest(steps: tuple[LoopNest, ...]) -> LoopNest:
     """One nest with all stores, of steps over the same points; all values are computed before any is stored."""
     if len(steps) == 1:
         return steps[0]

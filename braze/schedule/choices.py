@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from braze.loops.ir import Buffer, Node, Op
+from braze.loops.rewrite import walk
 from braze.options import Options
 from braze.schedule.records import GroupKind
-from braze.schedule.rewrite import walk
 from braze.symbolic.expr import Expr, Symbol
 
 #: operations that cost tens of cycles an element

@@ -25,8 +25,8 @@ from braze.loops.ir import (
     StoreMode,
     TemplateCall,
 )
+from braze.loops.rewrite import attr_exprs, index_exprs, roots, walk
 from braze.schedule.records import Group
-from braze.schedule.rewrite import attr_exprs, index_exprs, roots, walk
 from braze.symbolic.expr import Expr, Symbol
 
 #: stands for "anywhere in the buffer"

@@ -19,10 +19,10 @@ from braze.loops.ir import (
     Step,
     TemplateCall,
 )
+from braze.loops.rewrite import index_exprs, roots
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import ORDER, Accesses, accesses, needed_steps
 from braze.schedule.memory import storage_bytes
-from braze.schedule.rewrite import index_exprs, roots
 from braze.symbolic.expr import ZERO, Expr
 
 

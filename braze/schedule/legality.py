@@ -16,11 +16,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from braze.loops.ir import Axis, ReduceKind
+from braze.loops.rewrite import Substitution, index_exprs
 from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesses
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import Accesses
 from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by
-from braze.schedule.rewrite import Substitution, index_exprs
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Mod, Symbol
 
 #: shared buffers whose access order is tried as the order of the axes

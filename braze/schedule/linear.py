@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 
 from braze.loops.ir import Axis, LoopNest
-from braze.schedule.rewrite import Substitution, index_exprs
+from braze.loops.rewrite import Substitution, index_exprs
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Mod, Symbol, axis_symbol, modulo
 
 #: splits per nest at most

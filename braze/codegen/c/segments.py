@@ -11,6 +11,7 @@ import itertools
 from braze.codegen.c.analysis import roots, walk
 from braze.loops import build
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, Store
+from braze.loops.rewrite import rewrite
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Integer, Symbol
 
@@ -83,7 +84,7 @@ def _turn(n: Node, symbol: Symbol) -> int | None:
 def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
     """The step with every comparison decided as it is from ``at`` to the next edge."""
 
-    def change(n: Node, args: tuple[Node, ...]) -> Node:
+    def change(n: Node) -> Node:
         if n.op in _ORDERED and _turn(n, symbol) is not None:
             d = _difference(n)
             assert d is not None
@@ -91,23 +92,23 @@ def _within(step: LoopNest, symbol: Symbol, at: int) -> LoopNest:
             assert value is not None
             return build.const(_truth(n.op, value), DType.BOOL)
         if n.op is Op.MASKED:
-            return build.masked(*args)
+            return build.masked(*n.args)
         if n.op is Op.WHERE:
-            return build.where(*args)
+            return build.where(*n.args)
         if n.dtype is DType.BOOL and n.op in (Op.AND, Op.OR, Op.XOR):
-            return build.binary(n.op, *args)
+            return build.binary(n.op, *n.args)
         if n.dtype is DType.BOOL and n.op is Op.NOT:
-            return build.invert(*args)
-        same = all(x is y for x, y in zip(args, n.args, strict=True))
-        return n if same else Node(n.op, n.dtype, args, n.attr)
+            return build.invert(*n.args)
+        return n
 
+    memo: dict[Node, Node] = {}
     stores = tuple(
         Store(
             s.buffer,
             s.index,
-            build.rebuild(s.value, change),
+            rewrite(s.value, change, memo),
             s.mode,
-            tuple(build.rebuild(a, change) for a in s.args),
+            tuple(rewrite(a, change, memo) for a in s.args),
         )
         for s in step.stores
     )

@@ -1,4 +1,4 @@
-"""Replace symbols and loads inside scalar nodes and loop nests.
+"""Walk and change scalar nodes and loop nests: what they hold, and other symbols or nodes in it.
 
 Nodes are interned, so each function keeps a memo by node and an unchanged node comes back itself.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from braze.loops.ir import DType, LoopNest, Node, Op, Reduction, Store
+from braze.loops.ir import LoopNest, Node, Reduction, Store
 from braze.symbolic.expr import Expr, Symbol
 
 SymbolMap = Mapping[Symbol, Expr]
@@ -74,7 +74,7 @@ def map_attr(attr: object, f: Callable[[Expr], Expr]) -> object:
 
 
 def walk(*roots: Node) -> Iterator[Node]:
-    """Every node under ``roots`` once."""
+    """Every node under ``roots`` once, in no order; ``nodes_of`` has one."""
     seen: set[Node] = set()
     stack = list(roots)
     while stack:
@@ -109,23 +109,3 @@ def attr_exprs(attr: object) -> Iterator[Expr]:
     elif isinstance(attr, tuple):
         for a in attr:
             yield from attr_exprs(a)
-
-
-def forwarded(value: Node, dtype: DType) -> Node:
-    """What a load gives of a value that was stored into a buffer of ``dtype``."""
-    return value if value.dtype is dtype else Node(Op.CAST, dtype, (value,))
-
-
-def forward_loads(store: Store, known: Mapping[tuple[str, Expr], Node], memo: dict[Node, Node]) -> Store:
-    """Replace loads of (buffer, index) pairs in ``known`` by the values that were stored there."""
-
-    def replace(node: Node) -> Node:
-        if node.op is Op.LOAD and not node.args:
-            return known.get(node.attr, node)
-        return node
-
-    value = rewrite(store.value, replace, memo)
-    args = tuple(rewrite(a, replace, memo) for a in store.args)
-    if value is store.value and args == store.args:
-        return store
-    return Store(store.buffer, store.index, value, store.mode, args)
