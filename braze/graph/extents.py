@@ -273,7 +273,22 @@ def allocated(operands: Sequence[Geometry], shape: Sequence[Any], dtype: torch.d
     while left:
         inner = next((d for d in left if same(first.strides[d], step)), None)
         if inner is None:
-            return NotImplemented
+            return _without_gaps(first, shape, dtype)
         left.remove(inner)
         step = step * shape[inner]
     return Geometry(dtype, shape, first.strides)
+
+
+def _without_gaps(x: Geometry, shape: Sequence[Any], dtype: torch.dtype) -> Geometry:
+    """A dense tensor whose dims lie in the order that they have in a window of a larger one."""
+    order: list[int] = []  # innermost first
+    for d, stride in enumerate(x.strides):
+        if same(stride, 0) or any(same(stride, x.strides[e]) for e in order):
+            raise Undecided("the order of dims of one stride")
+        order.insert(sum(1 for e in order if x.strides[e] < stride), d)
+    strides: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for d in order:
+        strides[d] = step
+        step = step * shape[d]
+    return Geometry(dtype, shape, strides)

@@ -27,9 +27,14 @@ torch_import.postpone_dynamo()
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.parameter.UninitializedBuffer})
 
 _DEVICE = torch.ops.prim.device.default
+_SIZES = torch.ops.aten.size.default
 
 _functions = Memo()
 _operators = Memo()
+
+
+class WantsPlainSizes(RuntimeError):
+    """A composite in C++ asked for the plain sizes of a tensor whose sizes are symbols."""
 
 
 class _Dispatch(FakeTensorMode):
@@ -40,6 +45,8 @@ class _Dispatch(FakeTensorMode):
     symbolic_memos: dict[int, dict[Any, Any]]
     #: how many operators that write have come by
     writes = 0
+    #: a call runs that PyTorch's composites in C++ may decide, which would make numbers of symbolic sizes
+    in_cpp = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         quick.mode_constructor()(self, *args, **kwargs)
@@ -52,6 +59,8 @@ class _Dispatch(FakeTensorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and not self.in_kernel_invocation:
             return torch_compat.device_of_fake(args[0])
+        if func is _SIZES and self.in_cpp:
+            raise WantsPlainSizes
         kwargs = kwargs or {}
         key = _operators.key(self, func, args, kwargs, torch.get_default_dtype())
         if func._schema.is_mutable:
@@ -316,12 +325,16 @@ class FakeMode:
             or ((self.scalars or self.shapes) and holds_unbacked((*args, *kwargs.values())))
         )
         if not by_python:
+            self.dispatch.in_cpp = self.env is not None
             try:
                 return func(*args, **kwargs)
-            except RuntimeError as error:
-                # composites in C++ that want plain sizes: the LSTM
+            except WantsPlainSizes:  # upsampling
+                pass
+            except RuntimeError as error:  # the LSTM
                 if self.env is None or not str(error).startswith("Cannot call "):
                     raise
+            finally:
+                self.dispatch.in_cpp = False
         with torch_compat.python_dispatcher():
             return func(*args, **kwargs)
 

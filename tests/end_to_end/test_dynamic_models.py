@@ -75,6 +75,24 @@ def test_one_model_many_shapes(name: str, dynamic: bool | None) -> None:
     assert captures <= (1 if dynamic else 3)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_one_model_trains_on_many_shapes(name: str) -> None:
+    """Loss and all gradients; one capture."""
+    eager, ours = make(name).double(), make(name).double()
+    compiled = braze.compile(ours, dynamic=True, fullgraph=True)
+    with torch.enable_grad(), trace.collect() as events:
+        for batch, length in SHAPES[:5]:
+            words = inputs(name, batch, length)
+            words = {k: v.double() if v.is_floating_point() else v for k, v in words.items()}
+            for model in (eager, compiled):
+                model.zero_grad()
+                model(**words)[0].tanh().square().mean().backward()
+            for have, want in zip(ours.parameters(), eager.parameters(), strict=True):
+                torch.testing.assert_close(have.grad, want.grad)
+    assert sum(kind == "capture" for kind, _ in events) == 1
+    assert not [p for kind, p in events if kind == "fallback" and str(p).startswith("the graph of")]
+
+
 def test_named_sizes_take_one_capture() -> None:
     model = make("bert")
     shapes = {"input_ids": ("B", "S<=64"), "attention_mask": ("B", "S<=64")}

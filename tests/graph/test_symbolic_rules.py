@@ -198,6 +198,16 @@ def test_a_rule_gives_what_eager_gives_at_each_size(name):
         compare(found, op, arguments, given, symbols, at)
 
 
+def test_a_result_over_a_window_has_its_order_of_dims_and_no_gaps():
+    mode, symbols, (x,) = trace([X])
+    with mode:
+        window = x[:, :, 2:6].transpose(1, 2)
+        found = metadata.symbolic_result_of(mode.dispatch, aten.exp.default, (window,), {}, mode.ground)
+    assert found is not metadata.MISS
+    for at in SIZES:
+        compare(found, lambda x: x[:, :, 2:6].transpose(1, 2).exp(), [X], [x], symbols, at)
+
+
 ASKED = {
     "a convolution that may leave nothing": (
         aten.convolution.default, IMAGE, like(5, 3, 4, 4), None, [4, 4], [0, 0], [1, 1], False, [0, 0], 1,

@@ -1,0 +1,162 @@
+"""Gradients over symbolic sizes: one capture, eager's numbers at each size, and no graph that runs as captured."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import braze
+from braze.support import trace
+
+SIZES = [(4, 5), (3, 7), (6, 4)]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def leaf(*sizes: int) -> Tensor:
+    return torch.rand(sizes, dtype=torch.float64).add_(0.1).requires_grad_()
+
+
+def target(n: int, m: int) -> Tensor:
+    return torch.arange(n) % m
+
+
+#: name -> (program, its arguments for two sizes)
+PROGRAMS: dict[str, tuple[Callable[..., Tensor], Callable[[int, int], tuple[Tensor, ...]]]] = {
+    "matmul of batches": (torch.matmul, lambda n, m: (leaf(n, m, 3), leaf(n, 3, 4))),
+    "matmul, one matrix": (torch.matmul, lambda n, m: (leaf(n, m, 3), leaf(3, 4))),
+    "matmul, matrix first": (torch.matmul, lambda n, m: (leaf(m, 3), leaf(n, 3, 4))),
+    "matmul, broadcast": (torch.matmul, lambda n, m: (leaf(n, 2, m, 3), leaf(2, 3, m))),
+    "matmul by a vector": (torch.matmul, lambda n, m: (leaf(n, m, 3), leaf(3))),
+    "matmul of a transpose": (lambda a, b: a @ b.mT, lambda n, m: (leaf(n, m, 3), leaf(n, m, 3))),
+    "linear": (F.linear, lambda n, m: (leaf(n, m, 3), leaf(4, 3))),
+    "linear with a bias": (F.linear, lambda n, m: (leaf(n, m, 3), leaf(4, 3), leaf(4))),
+    "einsum": (
+        lambda a, b: torch.einsum("bhid,bhjd->bhij", a, b),
+        lambda n, m: (leaf(n, 2, m, 3), leaf(n, 2, m, 3)),
+    ),
+    "bilinear": (F.bilinear, lambda n, m: (leaf(n, 3), leaf(n, 4), leaf(2, 3, 4))),
+    "attention": (
+        F.scaled_dot_product_attention,
+        lambda n, m: (leaf(n, 2, m, 8), leaf(n, 2, m, 8), leaf(n, 2, m, 8)),
+    ),
+    "attention over one product": (
+        lambda x, mask: F.scaled_dot_product_attention(
+            *x.view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4), attn_mask=mask
+        ),
+        lambda n, m: (leaf(n, m, 48), torch.zeros(n, 1, m, m, dtype=torch.float64)),
+    ),
+    "conv2d": (F.conv2d, lambda n, m: (leaf(n, 3, m + 2, 8), leaf(4, 3, 3, 3))),
+    "pad": (lambda x: F.pad(x, (1, 2)).exp(), lambda n, m: (leaf(n, m),)),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2), lambda n, m: (leaf(n, 2, m, 4),)),
+    "max_pool": (lambda x: F.max_pool2d(x, 2), lambda n, m: (leaf(n, 2, m, 4),)),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (3,), w), lambda n, m: (leaf(n, m, 3), leaf(3))),
+    "group_norm": (lambda x: F.group_norm(x, 2), lambda n, m: (leaf(n, 4, m),)),
+    "batch_norm": (
+        lambda x: F.batch_norm(x, None, None, training=True).pow(3),
+        lambda n, m: (leaf(n, 3, m),),
+    ),
+    "cross_entropy": (lambda x, t: F.cross_entropy(x, t), lambda n, m: (leaf(n, m), target(n, m))),
+    "rows": (lambda x, i: x[i].sin(), lambda n, m: (leaf(n, m), torch.tensor([0, 1, 0]))),
+    "cat": (lambda a, b: torch.cat([a, b]).exp(), lambda n, m: (leaf(n, 3), leaf(m, 3))),
+    "windows": (lambda x: x.unfold(1, 2, 1).exp(), lambda n, m: (leaf(n, m),)),
+    "cumsum": (lambda x: x.cumsum(1).sin(), lambda n, m: (leaf(n, m),)),
+    "std": (lambda x: x.std(0), lambda n, m: (leaf(n, m),)),
+    "tril": (lambda x: x.tril().exp(), lambda n, m: (leaf(n, m),)),
+    "mean of a mask": (lambda x: (x * (x > 0.5)).sum() / (x > 0.5).sum(), lambda n, m: (leaf(n, m),)),
+}
+
+#: C++ that knows plain sizes only: right, with one capture per size
+FIXED = {
+    "kron": (lambda a, b: torch.kron(a, b).sin(), lambda n, m: (leaf(n, 3), leaf(m, 2))),
+    "multi_dot": (
+        lambda *xs: torch.linalg.multi_dot(xs),
+        lambda n, m: (leaf(n, 3), leaf(3, m), leaf(m, 2)),
+    ),
+}
+
+
+def gradients(program: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> list[Any]:
+    """The result, and what each input's gradient is."""
+    result = program(*inputs)
+    weights = torch.linspace(0.5, 1.5, max(result.numel(), 1), dtype=torch.float64)[: result.numel()]
+    (result * weights.view(result.shape)).sum().backward()
+    found = [result.detach(), *(x.grad for x in inputs if x.requires_grad)]
+    for x in inputs:
+        x.grad = None
+    return found
+
+
+def held(program: Any, make: Any) -> int:
+    """Compiled, the program gives eager's gradients at each size; in how many captures."""
+    torch.manual_seed(0)
+    compiled = braze.compile(program, dynamic=True)
+    with trace.collect() as events:
+        for n, m in SIZES:
+            inputs = make(n, m)
+            torch.testing.assert_close(gradients(compiled, inputs), gradients(program, inputs))
+    kinds = [(kind, str(payload)) for kind, payload in events]
+    assert not [said for kind, said in kinds if kind == "fallback" and said.startswith("the graph of")]
+    return sum(1 for kind, _ in kinds if kind == "capture")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_capture_serves_all_sizes(name: str) -> None:
+    assert held(*PROGRAMS[name]) == 1
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_fixes_sizes_is_captured_again(name: str) -> None:
+    assert 1 < held(*FIXED[name]) <= len(SIZES)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "attention": lambda: SelfAttention(8, 2),
+    "encoder": lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+    "lstm": lambda: First(nn.LSTM(8, 4, batch_first=True)),
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv1d(5, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Conv1d(4, 2, 3)
+    ),
+}
+
+
+class SelfAttention(nn.MultiheadAttention):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, x, x, need_weights=False)[0]
+
+
+class First(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_train_over_any_batch(name: str) -> None:
+    torch.manual_seed(0)
+    eager = LAYERS[name]().double()
+    ours = copy.deepcopy(eager)
+    compiled = braze.compile(ours, dynamic=True)
+    with trace.collect() as events:
+        for batch in (4, 3, 6):
+            x = torch.randn(batch, 5, 8, dtype=torch.float64)
+            for model in (eager, compiled):
+                model.zero_grad()
+                model(x).square().mean().backward()
+            for want, have in zip(eager.parameters(), ours.parameters(), strict=True):
+                torch.testing.assert_close(have.grad, want.grad)
+    assert not [p for kind, p in events if kind == "fallback" and str(p).startswith("the graph of")]
