@@ -254,10 +254,14 @@ def cudnn_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """As native_batch_norm, with a reserve that its backward does not need."""
-    return _with_reserve(
-        native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
-    )
+    """As native_batch_norm, with a reserve that its backward does not need; nothing is saved outside training."""
+    if training:
+        made = native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    elif running_mean is None or running_var is None:
+        return NotImplemented
+    else:
+        made = batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum, eps)
+    return _with_reserve(made)
 
 
 @decompose(aten.miopen_batch_norm.default)

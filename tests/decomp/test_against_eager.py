@@ -319,6 +319,9 @@ def test_batch_norms_of_other_libraries_are_the_plain_one():
     for op in (aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default):
         got = rules[op](x, weight, bias, mean.clone(), var.clone(), True, 0.1, 1e-5)
         torch.testing.assert_close(got[:3], want)
+    y, *rest = rules[aten.cudnn_batch_norm.default](x, weight, bias, mean, var, False, 0.1, 1e-5)
+    torch.testing.assert_close(y, torch.nn.functional.batch_norm(x, mean, var, weight, bias))
+    assert [t.shape for t in rest] == [(0,)] * 3  # cuDNN saves nothing outside training
     _, save_mean, invstd = want
     mask, empty = [True, True, True], torch.empty(0)
     plain_one = rules[aten.native_batch_norm_backward.default]
