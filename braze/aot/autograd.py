@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from braze.aot.missing import without_tangents
-from braze.aot.records import Backward, Partition
+from braze.aot.missing import apart, without_tangents
+from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.wrap import Boxed, evaluator, symbol_reader
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
@@ -46,52 +46,82 @@ def differentiable(
 
     ``forward(inputs)`` gives the whole tuple; ``compile_backward(backward)`` is called once, or
     ``by_tangents`` for each choice of tangents that come in, and gives ``call(saved and tangents) -> gradients``.
+    Results that have nothing in common are operations of their own then, each with a backward of its own.
     """
-    assert partition.backward is not None
-    plan = _Plan(partition, partition.backward, forward, compile_backward, by_tangents)
-    function = _function(plan)
+    whole = partition.backward
+    assert whole is not None
+    parts = apart(whole) if by_tangents else ()
+    if parts:
+        groups = zip(parts, whole.apart, strict=True)
+        plans = [_Plan(partition, part, compile_backward, True, group) for part, group in groups]
+        run = _several(plans, forward, whole.results)
+    else:
+        function = _function(_Plan(partition, whole, compile_backward, by_tangents), forward)
+
+        def run(inputs: Sequence[Any]) -> Sequence[Any]:
+            return function.apply(*inputs)  # type: ignore[no-any-return]
 
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
-            return function.apply(*inputs)
+            return run(inputs)
         with torch.enable_grad():  # the graph turns it on itself
-            return function.apply(*inputs)
+            return run(inputs)
 
     call.boxed = True  # type: ignore[attr-defined]
     return call
 
 
 class _Plan:
-    """What the two halves do on each call, worked out beforehand."""
+    """What an operation does on each call, worked out beforehand; ``group``: the tangents that it is for, not all."""
 
     def __init__(
         self,
         partition: Partition,
         backward: Backward,
-        forward: Boxed,
         compile_backward: Callable[[Backward], Boxed],
         by_tangents: bool,
+        group: tuple[int, ...] | None = None,
     ) -> None:
-        self.forward = forward
         self.results = backward.results
-        self.inputs = len(partition.inputs)
         self.saved = backward.saved
-        #: places of saved values that are tensors, for autograd to watch, and of the numbers beside them
-        kinds = [isinstance(spec, TensorSpec) for spec in backward.inputs[: len(self.saved)]]
-        self.tensors = tuple(i for i, tensor in enumerate(kinds) if tensor)
-        self.numbers = tuple(i for i, tensor in enumerate(kinds) if not tensor)
         self.symbols = symbol_reader(partition)
         self.tangents = backward.tangents
         self.layouts = tuple(_layout(spec) for spec in backward.inputs[len(self.saved) :])
+        self.shapes = tuple(_shape(spec) for spec in backward.inputs[len(self.saved) :])
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
+        #: items of the forward's tuple that are results of the operation, and inputs that are its arguments
+        self.items: tuple[int, ...] = tuple(range(backward.results))
+        self.arguments: tuple[int, ...] = tuple(range(len(partition.inputs)))
+        read = [True] * len(self.saved)
+        if group is not None:
+            self.items = tuple(backward.tangents[k] for k in group)
+            self.arguments = backward.gradients or self.arguments
+            placeholders = [n for n in backward.graph.graph.nodes if n.op == "placeholder"]
+            # code may ask any tensor for a size that varies
+            read = [
+                bool(n.users) or _varies(spec) for n, spec in zip(placeholders, backward.inputs, strict=True)
+            ]
+        kinds = [isinstance(spec, TensorSpec) for spec in backward.inputs[: len(self.saved)]]
+        #: places of saved values that are tensors, for autograd to watch, and of the numbers beside them
+        self.tensors = tuple(i for i, tensor in enumerate(kinds) if tensor and read[i])
+        self.numbers = tuple(i for i, tensor in enumerate(kinds) if not tensor)
+        #: places of those that another operation gives or gets: what is kept of them has no history
+        self.foreign = tuple(i for i in self.tensors if not self._is_own(self.saved[i]))
         carried = set(backward.tangents)
-        self.plain = tuple(i for i in range(backward.results) if i not in carried)
+        self.plain = tuple(i for i in self.items if i not in carried)
+        #: tangent -> which of the operation's results it belongs to, if any
+        self.places = tuple(self.items.index(i) if i in self.items else -1 for i in backward.tangents)
         self._compile = compile_backward
         self._whole = backward
         self._by_tangents = by_tangents
         #: which tangents come in -> the backward for them
         self._halves: dict[tuple[bool, ...], _Half] = {}
         self._lock = threading.Lock()
+
+    def _is_own(self, saved: Saved) -> bool:
+        if saved.source is SavedFrom.INPUT:
+            return saved.index in self.arguments
+        return saved.index >= self.results or saved.index in self.items
 
     def backward(self, given: tuple[bool, ...]) -> _Half:
         """The compiled backward for the tangents that come in, made by the first that asks."""
@@ -104,7 +134,7 @@ class _Plan:
         return found
 
     def _made(self, given: tuple[bool, ...]) -> _Half:
-        whole = (True,) * len(given)
+        whole = tuple([place >= 0 for place in self.places])
         if given != whole and (not self._by_tangents or len(self._halves) >= MOST):
             return self._halves.get(whole) or self._made(whole)
         missing = [i for i, here in enumerate(given) if not here]
@@ -122,6 +152,18 @@ class _Plan:
             found.append(value)
         return found, names
 
+    def save(self, ctx: Any, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+        """Keep what the backward reads, and give the operation's results."""
+        values, ctx.sizes = self.values(inputs, results)
+        for i in self.foreign:
+            values[i] = values[i].detach()
+        ctx.save_for_backward(*(values[i] for i in self.tensors))
+        ctx.numbers = [values[i] for i in self.numbers]
+        ctx.set_materialize_grads(False)
+        plain = [results[i] for i in self.plain if isinstance(results[i], torch.Tensor)]
+        ctx.mark_non_differentiable(*plain)
+        return tuple([results[i] for i in self.items])
+
     def unpacked(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
         """What was saved, in order."""
         values: list[Any] = [None] * len(self.saved)
@@ -130,9 +172,13 @@ class _Plan:
                 values[i] = value
         return values
 
+    def by_number(self, tangents: Sequence[Any]) -> list[Any]:
+        """The gradients of the operation's results as the backward's tangents."""
+        return [tangents[place] if place >= 0 else None for place in self.places]
+
     def batched(self, values: list[Any], tangents: Sequence[Any], sizes: dict[str, int]) -> tuple[Any, ...]:
         """The gradients under ``vmap``, for many tangents at once: by ATen's operators, of which each knows how."""
-        found = [tangents[position] for position in self.tangents]
+        found = self.by_number(tangents)
         given = [tangent is not None for tangent in found]
         for tangent, layout in zip(found, self.layouts, strict=True):
             values.append(layout(None, sizes) if tangent is None else tangent.contiguous())
@@ -141,54 +187,84 @@ class _Plan:
     def gradients_of(
         self, found: Sequence[Any], owners: tuple[int, ...], given: Sequence[bool]
     ) -> tuple[Any, ...]:
-        """One gradient per input of the forward; None where no tangent of those it is made of was given, as in eager."""
-        gradients: list[Any] = [None] * self.inputs
+        """One gradient per argument; None where no tangent of those it is made of was given, as in eager."""
+        gradients: dict[int, Any] = {}
         for i, gradient in zip(owners, found, strict=True):
             depends = self.depends[i]
             if not depends or any(given[k] for k in depends):
                 gradients[i] = gradient
-        return tuple(gradients)
+        return tuple([gradients.get(i) for i in self.arguments])
+
+    def gradients(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the operation's backward gives."""
+        if torch.is_grad_enabled():
+            raise BackwardError(
+                "BZ2023",
+                "a gradient of a gradient (create_graph=True) through a compiled graph",
+                why="braze compiles first derivatives only",
+                hints=[
+                    "call the model inside braze.disable, or uncompiled, where you need second derivatives",
+                    "or compile the function that takes the derivative: torch.func.grad, jacrev and hessian are captured",
+                ],
+            )
+        values = self.unpacked(ctx.saved_tensors, ctx.numbers)
+        if any(map(is_batched, tangents)):
+            return self.batched(values, tangents, ctx.sizes)
+        # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
+        ctx.maybe_clear_saved_tensors()
+        found = self.by_number(taken_over(tangents, LARGE))
+        del tangents
+        given = tuple([tangent is not None for tangent in found])
+        half = self.backward(given)
+        for i, (layout, shape) in enumerate(zip(self.layouts, self.shapes, strict=True)):
+            values.append(shape(ctx.sizes) if i in half.unread else layout(found[i], ctx.sizes))
+        del found
+        return self.gradients_of(half.call(values), half.owners, given)
 
 
-def _function(plan: _Plan) -> Any:
+def _function(plan: _Plan, forward: Boxed) -> Any:
     """The class that autograd wants: one per compiled graph."""
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            results = _roots(plan.forward(inputs))
-            values, ctx.sizes = plan.values(inputs, results)
-            ctx.save_for_backward(*(values[i] for i in plan.tensors))
-            ctx.numbers = [values[i] for i in plan.numbers]
-            ctx.set_materialize_grads(False)
-            plain = [results[i] for i in plan.plain if isinstance(results[i], torch.Tensor)]
-            ctx.mark_non_differentiable(*plain)
-            return tuple(results[: plan.results])
+            return plan.save(ctx, inputs, _roots(forward(inputs)))
 
         @staticmethod
         def backward(ctx: Any, *tangents: Any) -> Any:
-            if torch.is_grad_enabled():
-                raise BackwardError(
-                    "BZ2023",
-                    "a gradient of a gradient (create_graph=True) through a compiled graph",
-                    why="braze compiles first derivatives only",
-                    hints=[
-                        "call the model inside braze.disable, or uncompiled, where you need second derivatives",
-                        "or compile the function that takes the derivative: torch.func.grad, jacrev and hessian are captured",
-                    ],
-                )
-            values = plan.unpacked(ctx.saved_tensors, ctx.numbers)
-            if any(map(is_batched, tangents)):
-                return plan.batched(values, tangents, ctx.sizes)
-            # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
-            ctx.maybe_clear_saved_tensors()
-            found = taken_over(tangents, LARGE)
-            given = tuple([found[position] is not None for position in plan.tangents])
-            half = plan.backward(given)
-            for i, (position, layout) in enumerate(zip(plan.tangents, plan.layouts, strict=True)):
-                values.append(None if i in half.unread else layout(found[position], ctx.sizes))
-            del found
-            return plan.gradients_of(half.call(values), half.owners, given)
+            return plan.gradients(ctx, tangents)
+
+    return Compiled
+
+
+def _several(plans: list[_Plan], forward: Boxed, results: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """One run of the forward whose results are of several operations; those without a history are of none."""
+    functions = [(plan, _part(plan)) for plan in plans]
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            found = _roots(forward(inputs))
+        items = found[:results]
+        for plan, function in functions:
+            made = function.apply((inputs, found), *[inputs[i] for i in plan.arguments])
+            for i, item in zip(plan.items, made, strict=True):
+                items[i] = item
+        return items
+
+    return run
+
+
+def _part(plan: _Plan) -> Any:
+    """As :func:`_function`, of some of the results of a forward that has run."""
+
+    class Compiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, run: tuple[Sequence[Any], Sequence[Any]], *arguments: Any) -> Any:
+            return plan.save(ctx, *run)
+
+        @staticmethod
+        def backward(ctx: Any, *tangents: Any) -> Any:
+            return (None, *plan.gradients(ctx, tangents))
 
     return Compiled
 
@@ -215,6 +291,19 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
         return fresh.copy_(tangent)
 
     return laid_out
+
+
+def _varies(spec: Any) -> bool:
+    """Whether a value is a tensor of a size or stride that is not known beforehand."""
+    return isinstance(spec, TensorSpec) and not all(isinstance(n, int) for n in (*spec.sizes, *spec.strides))
+
+
+def _shape(spec: Any) -> Callable[[dict[str, int]], torch.Tensor | None]:
+    """f(sizes) -> what stands for a tangent of which at most the shape is read."""
+    if not _varies(spec):
+        return lambda names: None
+    sizes = evaluator(spec.sizes)
+    return lambda names: torch.empty(1, dtype=spec.dtype, device=spec.device).expand(sizes(names))
 
 
 def _same(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:

@@ -7,6 +7,7 @@ operators of PyTorch's own derivative formulas are recorded behind the forward's
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +42,8 @@ class Differentiation:
         self.seeds: list[tuple[str, int]] = []
         self.tangents: list[Node] = []
         self.wanted: list[int] = []
+        #: tangents by number, those together whose operations would run twice in two backwards
+        self.apart: tuple[tuple[int, ...], ...] = ()
 
     def __call__(self, recorder: Recorder, pairs: list[tuple[Any, Any]]) -> list[Node | None]:
         self.outputs = Outputs(recorder.graph, pairs)
@@ -48,6 +51,7 @@ class Differentiation:
         self._refuse_other_histories(recorder)
         if self.functions:
             _refuse_choices_of_functions(fakes, set(recorder.histories), recorder.mode.env is not None)
+        self.apart = _apart([fake.grad_fn for fake in fakes], set(recorder.histories))
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
@@ -56,7 +60,10 @@ class Differentiation:
             with recorder, torch_compat.disable_autocast():
                 found = torch.autograd.grad(fakes, leaves, tangents, allow_unused=True)
             return [None if g is None else recorder.argument(g) for g in found]
-        except RuntimeError as error:
+        except (
+            RuntimeError,
+            ArithmeticError,
+        ) as error:  # PyTorch takes means of nothing on fakes by division
             if torch_compat.is_out_of_memory(error):
                 raise
             # eager raises it too, when the user calls backward
@@ -188,6 +195,44 @@ def _behind(starts: list[tuple[Any, int]], known: set[Any]) -> Iterator[tuple[An
         if node not in expanded:
             expanded.add(node)
             pending += node.next_functions
+
+
+def _apart(starts: list[Any], known: set[Any]) -> tuple[tuple[int, ...], ...]:
+    """Which results have operations in common that save tensors: a backward from one frees what the others need."""
+    group = list(range(len(starts)))
+    first: dict[Any, int] = {}
+
+    def root(i: int) -> int:
+        while group[i] != i:
+            i = group[i]
+        return i
+
+    for i, start in enumerate(starts):
+        pending, seen = [start], {None, *known}
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            kind: Any = type(node)
+            if node in first and _saves(kind):
+                group[root(i)] = root(first[node])
+                continue  # what is behind it has been seen from there
+            first.setdefault(node, i)
+            pending += [behind for behind, _ in node.next_functions]
+    members: dict[int, list[int]] = {}
+    for i in range(len(starts)):
+        members.setdefault(root(i), []).append(i)
+    return tuple(map(tuple, members.values()))
+
+
+@functools.cache
+def _saves(kind: type) -> bool:
+    """Whether operations of a class of autograd's save tensors, as far as the class tells."""
+    if kind.__name__ == "AccumulateGrad":
+        return False
+    plain = kind.__name__.rstrip("0123456789").endswith("Backward") and kind.__name__[-1].isdigit()
+    return not plain or any(name.startswith("_raw_saved_") for name in dir(kind))
 
 
 def _tangent(mode: FakeMode, like: Any) -> Any:

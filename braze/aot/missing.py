@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from braze.aot.cut import reached
 from braze.aot.records import Backward
 from braze.graph import torch_compat
 from braze.graph.captured import Late
+from braze.graph.fakes import spec_of
 from braze.graph.passes import drop_unread, is_impure
 
 aten = torch.ops.aten
@@ -27,18 +27,16 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     """``backward`` where the tangents of these numbers are missing, and those that it does not read.
 
     Gradients that are undefined are not among its own; its inputs stay what they are. The backward itself, reading all, where
-    a value that is read with others has no zeros to stand for it, or sizes are symbols, which a tangent may tell.
+    a value that is read with others has no zeros to stand for it. A tangent whose sizes are asked is read, too.
     """
-    if any(isinstance(n, torch.SymInt) for i in missing for n in _sizes(backward, i)):
-        return backward, frozenset()
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(backward.graph.graph, {}))
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     tangents = placeholders[len(backward.saved) :]
     undefined = {tangents[i] for i in missing}
-    behind = reached(graph, tangents)
+    behind = _made_of(graph, tangents)
     for node in list(graph.nodes):
-        if node.op != "call_function" or undefined.isdisjoint(node.all_input_nodes):
+        if node not in behind or undefined.isdisjoint(node.all_input_nodes):
             continue
         if is_impure(node):
             return backward, frozenset()
@@ -62,9 +60,30 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     return made, frozenset(i for i in missing if not tangents[i].users)
 
 
-def _sizes(backward: Backward, tangent: int) -> tuple[object, ...]:
-    placeholders = [n for n in backward.graph.graph.nodes if n.op == "placeholder"]
-    return tuple(placeholders[len(backward.saved) + tangent].meta["val"].shape)
+def apart(backward: Backward) -> tuple[Backward, ...]:
+    """A backward for each group of tangents that eager lets run apart; none where there is one group, or one that cannot be alone."""
+    parts = []
+    numbers = range(len(backward.tangents))
+    for group in backward.apart if len(backward.apart) > 1 else ():
+        part, _ = without_tangents(backward, [i for i in numbers if i not in group])
+        if part is backward:
+            return ()
+        parts.append(part)
+    return tuple(parts)
+
+
+def _made_of(graph: torch.fx.Graph, tangents: Collection[Node]) -> set[Node]:
+    """What is computed from tangents, other than from their sizes."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        size = isinstance(node.meta.get("val"), (torch.SymInt, int))
+        if (
+            node.op == "call_function"
+            and not size
+            and any(n in found or n in tangents for n in node.all_input_nodes)
+        ):
+            found.add(node)
+    return found | set(tangents)
 
 
 def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
@@ -75,8 +94,11 @@ def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
     if len(others) != 1 or not isinstance(others[0], Node):
         return None
     value, other = node.meta["val"], others[0].meta["val"]
-    same = isinstance(other, torch.Tensor) and value.dtype is other.dtype and value.shape == other.shape
-    return others[0] if same and value.stride() == other.stride() else None
+    if not isinstance(other, torch.Tensor):
+        return None
+    mine, its = spec_of(value), spec_of(other)
+    same = mine.dtype is its.dtype and mine.sizes == its.sizes and mine.strides == its.strides
+    return others[0] if same else None
 
 
 def _reads_zeros(graph: torch.fx.Graph, node: Node, undefined: set[Node]) -> bool:

@@ -6,6 +6,7 @@ In order: trace to ATen (with gradients, where results need them: the joint grap
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,9 +19,9 @@ from braze.aot.functionalize import functionalize
 from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.outputs import Outputs, separate
-from braze.aot.partitioners import PartitionFn, divide
+from braze.aot.partitioners import PartitionFn, Weigh, divide
 from braze.aot.proof import LIMIT, QUICK, check, observe
-from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition
+from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
 from braze.aot.roles import output_of, roles_of_results, tell_backward, tell_forward
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
@@ -41,12 +42,13 @@ def partition(
     choice: Choice | None = None,
     partition_fn: PartitionFn | None = None,
     free_layouts: bool = False,
+    weigh: Callable[[Partition], float | None] | None = None,
 ) -> Partition:
     """The Partition of a captured graph; with a backward where grad mode is on and a result needs a gradient.
 
     ``decompositions``: operator -> function of simpler operators. ``choice`` or ``partition_fn`` decides what
     the forward saves (neither: as the options partition and memory_budget say). ``free_layouts``: whoever
-    compiles the graphs lays values out as the fakes say.
+    compiles the graphs lays values out as the fakes say; ``weigh``: they tell how many bytes both halves take at most.
     """
     with tracing.stage("aot"):
         _refuse_unusual_tensors(gm)
@@ -79,13 +81,6 @@ def partition(
                 if free_layouts:
                     lay_out_convolutions(module, mode)
         known = roles_of_results(mutations, roles, len(results))
-        backward = None
-        if joint is not None:
-            whole = _joint_graph(traced, joint, mutations, known)
-            module, backward = divide(whole, ctx.options, partition_fn, choice)
-            tell_backward(backward)
-        tell_forward(module, known)
-        module.recompile()
         part = Partition(
             forward=module,
             dialect=dialect,
@@ -93,16 +88,30 @@ def partition(
             input_roles=tuple(_roles(module, joint is not None)),
             mutations=mutations,
             outputs=roles,
-            backward=backward,
             made=traced.made,
             shared=tuple(each.record for each in functional.shared),
             beyond=functional.beyond,
         )
+        if joint is not None:
+            whole = _joint_graph(traced, joint, mutations, known)
+            module, backward = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
+            backward = dataclasses.replace(backward, apart=joint.apart)
+            tell_backward(backward)
+            part = dataclasses.replace(part, forward=module, backward=backward)
+        tell_forward(module, known)
+        module.recompile()
     if tracing.dumping():
         tracing.dump(f"{ctx.name}_aten", "py", print_graph(part.forward))
-        if backward is not None:
-            tracing.dump(f"{ctx.name}_backward_aten", "py", print_graph(backward.graph))
+        if part.backward is not None:
+            tracing.dump(f"{ctx.name}_backward_aten", "py", print_graph(part.backward.graph))
     return part
+
+
+def _weighing(part: Partition, weigh: Callable[[Partition], float | None] | None) -> Weigh | None:
+    """``weigh`` for the halves alone; ``part``: what else a partition is."""
+    if weigh is None:
+        return None
+    return lambda module, backward: weigh(dataclasses.replace(part, forward=module, backward=backward))
 
 
 def _joint_graph(
@@ -135,16 +144,24 @@ def backward_partition(part: Partition) -> Partition:
     """The backward of a Partition as a Partition of its own, which has no backward."""
     backward = part.backward
     assert backward is not None
+    ours = [saved.source is SavedFrom.OUTPUT and saved.index >= backward.results for saved in backward.saved]
+    results = output_of(part.forward).args[0][len(part.mutations) : backward.results]  # type: ignore[index]
     return Partition(
         forward=backward.graph,
         dialect=part.dialect,
         inputs=backward.inputs,
-        input_roles=tuple(
-            InputRole.USER if isinstance(spec, TensorSpec) else InputRole.SYMBOL for spec in backward.inputs
-        ),
+        input_roles=tuple(map(_role_in_backward, backward.inputs, [*ours, *[True] * len(backward.tangents)])),
         mutations=(),
         outputs=tuple(OutputRole(OutputKind.VALUE) for _ in backward.gradients),
+        beside=tuple(node.meta["val"] for node in results if isinstance(node, torch.fx.Node)),
     )
+
+
+def _role_in_backward(spec: TensorSpec | SymbolSpec | FloatSpec, ours: bool) -> InputRole:
+    """``ours``: nobody but the backward holds it; what is saved of the caller's own tensors is theirs."""
+    if not isinstance(spec, TensorSpec):
+        return InputRole.SYMBOL
+    return InputRole.SAVED if ours else InputRole.USER
 
 
 def needs_gradients(gm: torch.fx.GraphModule) -> bool:
@@ -205,7 +222,7 @@ def _roles(module: torch.fx.GraphModule, training: bool) -> list[InputRole]:
     """``training``: weights change between calls, nothing is worth keeping that is made of them."""
     roles = []
     for node in module.graph.nodes:
-        if node.op != "placeholder":
+        if node.op != "placeholder" or node.meta.get("input_role") is InputRole.TANGENT:
             continue
         if not isinstance(node.meta["val"], torch.Tensor):
             roles.append(InputRole.SYMBOL)

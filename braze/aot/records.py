@@ -82,6 +82,7 @@ class Backward:
     ``tangents`` are items of the forward's tuple whose gradients come in, laid out as ``inputs`` says; ``gradients``
     the forward's inputs whose gradients go out, and ``depends`` the tangents that each is made of: without any of them
     it is undefined. ``results`` is how many items of the forward's tuple are the user's; those after them are only saved.
+    ``apart``: tangents by number, those together that eager lets run backward only once; none: all are.
     """
 
     graph: torch.fx.GraphModule
@@ -91,6 +92,7 @@ class Backward:
     depends: tuple[tuple[int, ...], ...]
     inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...]
     results: int
+    apart: tuple[tuple[int, ...], ...] = ()
 
 
 @record

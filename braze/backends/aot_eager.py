@@ -31,7 +31,9 @@ def aot_eager(
         call = aot.eager_forward(partition.forward)
         backward = partition.backward
         if backward is not None:
-            call = aot.differentiable(partition, call, lambda part: aot.eager_forward(part.graph))
+            call = aot.differentiable(
+                partition, call, lambda part: aot.eager_forward(part.graph), by_tangents=True
+            )
         return aot.wrap(partition, call, eager=gm)
 
     return compiled_or_as_captured(gm, context.name, compile, strict=options.verify > 0)

@@ -366,6 +366,15 @@ def test_attention_under_autocast_is_cast_as_a_whole():
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=4e-2)
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss, F.cross_entropy])
+def test_means_of_nothing(loss):
+    """A batch from which everything was filtered: eager's loss is nan, and its gradients are empty."""
+    x = torch.randn(0, 3, requires_grad=True)
+    out = braze.compile(lambda x, y: loss(x, y))(x, torch.randn(0, 3))
+    out.backward()
+    assert out.isnan() and x.grad.shape == x.shape
+
+
 def test_an_input_that_only_the_backward_reads():
     """The forward of nothing reads no mask; its backward asks where the mask is set."""
     x = torch.randn(5, 0, 0, requires_grad=True)
