@@ -15,6 +15,8 @@ Tensor = torch.Tensor
 
 
 def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    if weight is not None and bias is not None:
+        return aten.addcmul.default(widened(bias), y, widened(weight))
     if weight is not None:
         y = aten.mul.Tensor(y, widened(weight))
     if bias is not None:
@@ -144,7 +146,8 @@ def _batch_norm(
         return None
     else:
         mean, var = widened(running_mean), widened(running_var)
-    return cast(_scaled(wide, mean, var, weight, bias, eps), x.dtype), mean, var
+    invstd = _of_batch(var, eps) if training else aten.rsqrt.default(aten.add.Scalar(var, eps))
+    return cast(_scaled(wide, mean, invstd, weight, bias), x.dtype), mean, var
 
 
 @decompose(aten._native_batch_norm_legit_no_training.default)
@@ -194,8 +197,7 @@ def native_batch_norm(
         return y, empty, empty
     _keep(running_mean, mean, momentum)
     _keep(running_var, _unbiased(var, x), momentum)
-    invstd = aten.rsqrt.default(aten.add.Scalar(var, eps))
-    return y, cast(mean, kept), cast(invstd, kept)
+    return y, cast(mean, kept), cast(_of_batch(var, eps), kept)
 
 
 @decompose(aten._native_batch_norm_legit.no_stats)
@@ -309,16 +311,19 @@ def _keep(running: Tensor | None, batch: Tensor, momentum: float) -> None:
         aten.copy_.default(running, _moved(running, batch, momentum))
 
 
-def _scaled(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> Tensor:
-    """x · scale + shift with one scale and shift per channel, as eager's kernel does."""
-    scale = aten.rsqrt.default(aten.add.Scalar(var, eps))
-    if weight is not None:
-        scale = aten.mul.Tensor(scale, widened(weight))
-    shift = aten.neg.default(aten.mul.Tensor(mean, scale))
-    if bias is not None:
-        shift = aten.add.Tensor(widened(bias), shift)
+def _of_batch(var: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(var + eps), on the CPU rounded once, as eager's, which is computed in double."""
+    wide = var if var.device.type != "cpu" else cast(var, torch.float64)
+    return cast(aten.rsqrt.default(aten.add.Scalar(wide, eps)), var.dtype)
+
+
+def _scaled(x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x · scale + shift with one scale and shift per channel; like eager's kernel rounded once, after the sum."""
+    scale = invstd if weight is None else aten.mul.Tensor(invstd, widened(weight))
+    if bias is None:
+        shift = aten.neg.default(aten.mul.Tensor(mean, scale))
+    else:
+        shift = aten.addcmul.default(widened(bias), mean, scale, value=-1)
     per_channel = [1, x.shape[1], *[1] * (x.dim() - 2)]
     scale, shift = (aten.view.default(s, per_channel) for s in (scale, shift))
-    return aten.add.Tensor(aten.mul.Tensor(x, scale), shift)
+    return aten.addcmul.default(shift, x, scale)

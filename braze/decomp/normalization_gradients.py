@@ -186,8 +186,9 @@ def native_batch_norm_backward(
             tilt = aten.div.Scalar(aten.mul.Tensor(dot, aten.mul.Tensor(invstd, invstd)), count)
             level = aten.div.Scalar(total, count)
             tilt, level = (aten.view.default(t, per_channel) for t in (tilt, level))
-            tilted = aten.mul.Tensor(_centred_again(wide, centre), tilt)
-            dy = aten.sub.Tensor(aten.sub.Tensor(dy, level), tilted)
+            dy = aten.addcmul.default(
+                aten.sub.Tensor(dy, level), _centred_again(wide, centre), tilt, value=-1
+            )
         dx = cast(aten.mul.Tensor(dy, aten.view.default(scale, per_channel)), x.dtype)
     if mask[1] and dot is not None:
         dw = cast(aten.mul.Tensor(dot, invstd), kept)

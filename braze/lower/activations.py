@@ -204,10 +204,13 @@ def lerp(g: ProgramBuilder, start: Lazy, end: Lazy, weight: Any) -> Any:
 
 @lowering(aten.addcmul)
 def addcmul(g: ProgramBuilder, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Any:
-    """x + value * a * b."""
-    return elementwise(
-        g, lambda v, p, q: build.add(v, build.mul(build.mul(k(value, v), p), q)), (x, a, b), cost=3
-    )
+    """x + value * a * b; of floats the last product is not rounded, as in eager's kernel."""
+
+    def scalar(v: Node, p: Node, q: Node) -> Node:
+        scaled = p if value == 1 else build.mul(k(value, v), p)
+        return build.fma(scaled, q, v) if v.dtype.is_float else build.add(v, build.mul(scaled, q))
+
+    return elementwise(g, scalar, (x, a, b), cost=3)
 
 
 @lowering(aten.addcdiv)

@@ -1,0 +1,74 @@
+"""How far compiled results are from float64, where eager's kernels add up in double or round once."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import braze
+
+
+def seeded(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def far(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """The difference from the float64 result, relative to it."""
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("value", [1, -1, 0.3])
+def test_the_product_in_addcmul_is_not_rounded(value):
+    x, a, b = seeded(3, 4099)
+    got = braze.compile(lambda x, a, b: torch.addcmul(x, a, b, value=value))(x, a, b)
+    exact = (x.double() + (a * value).double() * b.double()).float()
+    assert torch.equal(got, exact)
+
+
+LAYERS = {
+    "batch norm": (lambda: nn.BatchNorm2d(32), (32, 32, 8, 8)),
+    "batch norm by channels": (lambda: nn.BatchNorm2d(32), (32, 32, 8, 8)),
+    "layer norm": (lambda: nn.LayerNorm(96), (1024, 96)),
+    "group norm": (lambda: nn.GroupNorm(4, 32), (16, 32, 8, 8)),
+    "linear": (lambda: nn.Linear(256, 128), (1024, 256)),
+    "linear, silu": (lambda: nn.Sequential(nn.Linear(256, 128), nn.SiLU()), (1024, 256)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_results_and_gradients_of_layers_are_as_near_as_eagers(name):
+    """Over four inputs, so that chance weighs less; a quarter is left to it."""
+    make, shape = LAYERS[name]
+    torch.manual_seed(0)
+    layer = make()
+    double, compiled = copy.deepcopy(layer).double(), braze.compile(copy.deepcopy(layer))
+    ours, eagers = [], []
+    for seed in range(4):
+        x, towards = seeded(*shape, seed=seed), seeded(*layer(seeded(*shape)).shape, seed=9)
+        if name == "batch norm by channels":
+            x = x.contiguous(memory_format=torch.channels_last)
+        exact = gradients(double, x.double(), towards.double())
+        ours.append([far(g, e) for g, e in zip(gradients(compiled, x, towards), exact, strict=True)])
+        eagers.append([far(g, e) for g, e in zip(gradients(layer, x, towards), exact, strict=True)])
+    for k, (a, b) in enumerate(zip(zip(*ours, strict=True), zip(*eagers, strict=True), strict=True)):
+        assert sum(a) <= 1.25 * sum(b), f"number {k}: {sum(a) / 4:.2e}, eager {sum(b) / 4:.2e}"
+
+
+def gradients(layer: nn.Module, x: torch.Tensor, towards: torch.Tensor) -> list[torch.Tensor]:
+    """The result, and the gradients of the input and of each parameter."""
+    x = x.detach().requires_grad_()
+    y = layer(x)
+    return [y.detach(), *torch.autograd.grad(y, [x, *layer.parameters()], towards)]
+
+
+def test_the_loss_of_many_classes_is_as_near_as_eagers():
+    logits, y = seeded(256, 1000), torch.arange(256) % 1000
+    exact = F.cross_entropy(logits.double(), y)
+    ours, eager = (
+        abs(float(f(logits, y)) - float(exact)) for f in (braze.compile(F.cross_entropy), F.cross_entropy)
+    )
+    assert ours <= eager + 1e-7 * float(exact)
