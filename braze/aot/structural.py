@@ -40,8 +40,12 @@ def unbind(x: Tensor, dim: int = 0) -> Any:
 
 
 def dropout(x: Tensor, p: float, train: bool) -> Any:
-    """The input itself, outside training."""
-    return x if not train or p == 0 or x.numel() == 0 else NotImplemented
+    """The input itself, outside training; zeros, for which nothing is drawn, where all is dropped."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    if p == 1 and x.dtype.is_floating_point:
+        return aten.mul.Tensor(x, aten.full.default([], 0.0, dtype=x.dtype, device=x.device))
+    return NotImplemented
 
 
 #: what numbers are as tensors, before they are promoted

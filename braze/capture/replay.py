@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from braze.graph.torch_compat import RecomputedEnough
 from braze.support.errors import BrazeError
 from braze.support.log import warn_once
 
@@ -71,7 +72,7 @@ def caught(error: BaseException) -> BaseException:
 
 def run_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run a function by Python whose graph has failed, having changed nothing: for its own error, and its handlers."""
-    if isinstance(failed, BrazeError):
+    if isinstance(failed, (BrazeError, RecomputedEnough)):
         raise failed
     try:
         result = run(*args, **kwargs)

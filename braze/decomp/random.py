@@ -52,12 +52,11 @@ def bernoulli_p(x: Tensor, p: float, *, generator: Any = None) -> Any:
 
 @decompose(aten.native_dropout.default)
 def native_dropout(x: Tensor, p: float, train: bool | None) -> Any:
-    """x / (1 - p) where an element is kept, else 0; also which are kept."""
+    """x / (1 - p) where an element is kept, else x * 0, which is nan where x is not finite; also which are kept."""
     if not _draws(x, None) or train is False or not 0 < p < 1 or not x.dtype.is_floating_point:
         return NotImplemented
     kept = _chosen(x, 1 - p)
-    zero = aten.full.default([], 0.0, dtype=x.dtype, device=x.device)
-    return aten.where.self(kept, aten.mul.Scalar(x, 1 / (1 - p)), zero), kept
+    return aten.mul.Scalar(aten.mul.Tensor(x, kept), 1 / (1 - p)), kept
 
 
 #: operators that stay whole where eager's very numbers are asked for

@@ -18,6 +18,9 @@ from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  #
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    _StopRecomputationError as RecomputedEnough,  # noqa: F401  (how a checkpoint ends its second run)
+)
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import braze
 from braze.support.errors import BrazeError
+from tests.helpers import logged
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
 
@@ -187,6 +188,26 @@ def test_a_checkpoint_around_a_compiled_function(reentrant):
     y = checkpoint(lambda x: compiled(x) * x, x, use_reentrant=reentrant)
     y.sum().backward()
     torch.testing.assert_close(x.grad, 2 * y.detach())
+
+
+@pytest.mark.parametrize("backend", ["braze", "eager"])
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_a_checkpoint_of_nothing_but_a_compiled_function(backend, drop):
+    """The second run ends where all is saved that the first run saved: within the call."""
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Dropout(drop))
+    x = torch.ones(1000, 8, requires_grad=True)
+    compiled = braze.compile(layer, backend=backend)
+    for _ in range(2):
+        x.grad = None
+        y = checkpoint(compiled, x, use_reentrant=False)
+        with logged() as said:
+            y.sum().backward()
+        assert not said
+        if drop:
+            assert torch.equal(y.eq(0).all(1), x.grad.eq(0).all(1))
+        else:
+            (expected,) = torch.autograd.grad(layer(x).sum(), x)
+            torch.testing.assert_close(x.grad, expected)
 
 
 def test_hooks_on_what_is_saved_see_tensors_only():

@@ -88,6 +88,35 @@ def test_the_gradient_is_dropped_where_the_value_was() -> None:
     torch.testing.assert_close(x.grad[kept], (x.cos() * 2 / 0.6 / 0.8)[kept])
 
 
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_what_is_dropped_is_zero_times_the_value(p: float) -> None:
+    """As in eager: nan where the value, or the gradient that comes in, is not finite, and zero with the value's sign."""
+    x = torch.tensor([float("inf"), -float("inf"), float("nan"), -1.0, 1.0]).repeat(200)
+
+    def kinds(values: torch.Tensor) -> list[tuple[int, str]]:
+        return sorted({(i % 5, str(v)) for i, v in enumerate(values.tolist())})
+
+    def found(fn: Callable[..., torch.Tensor]) -> list[Any]:
+        one = torch.ones_like(x, requires_grad=True)
+        fn(one, p).backward(x)
+        assert one.grad is not None
+        return [kinds(fn(x, p)), kinds(one.grad)]
+
+    assert found(braze.compile(lambda x, p: F.dropout(x, p))) == found(F.dropout)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("p", [0.0, 1.0])
+@pytest.mark.parametrize("layer", [F.dropout, F.dropout1d, F.alpha_dropout, F.feature_alpha_dropout])
+def test_nothing_is_drawn_where_nothing_or_all_is_dropped(layer, p, grad) -> None:
+    x = torch.randn(4, 5, 6).requires_grad_(grad)
+    for fallback in (False, True):
+        for fn in (layer, braze.compile(layer, options={"fallback_random": fallback})):
+            before = torch.get_rng_state()
+            fn(x, p, training=True)
+            assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_layers_that_drop_draw_apart() -> None:
     x = torch.ones(50, 100)
     a, b = braze.compile(lambda x: (F.dropout(x, 0.5), F.dropout(x, 0.5)))(x)
