@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 aten = torch.ops.aten
 
@@ -25,10 +26,16 @@ def ctc_loss_backward(env: Any, grad: torch.Tensor, log_probs: torch.Tensor, *ot
     return log_probs.new_empty(log_probs.shape)
 
 
+def unique(env: Any, *args: Any) -> Any:
+    """The gradient of ``index_fill`` asks for it; before 2.12 PyTorch's fake has one element, whatever the data."""
+    raise DynamicOutputShapeException(aten._unique.default)
+
+
 #: operator -> rule(env, arguments)
 RULES: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.Tensor: ctc_loss,
     aten._ctc_loss_backward.Tensor: ctc_loss_backward,
+    aten._unique.default: unique,
 }
 #: those that make symbols
 SYMBOLIC = frozenset({aten._ctc_loss.Tensor})

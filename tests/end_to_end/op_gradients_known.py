@@ -5,8 +5,6 @@ An operator whose graph runs as captured has eager's gradients, with a warning, 
 
 from __future__ import annotations
 
-import torch
-
 _CONJUGATED = "runs as captured: its gradient is a lazily conjugated tensor (BZ2003)"
 
 #: operator -> reason
@@ -14,12 +12,9 @@ KNOWN: dict[str, str] = {
     "fft.ifft": _CONJUGATED,
     "fft.ihfft": _CONJUGATED,
     "fft.ihfftn": _CONJUGATED,
+    "index_fill": "runs as captured: the gradient of a value at doubled places asks the data (aten._unique, BZ2021)",
     "nn.functional.fractional_max_pool3d": "runs as captured: PyTorch's fakes have no kernel for its gradient (BZ2021)",
 }
-if torch.__version__ >= "2.12":
-    KNOWN["index_fill"] = (
-        "runs as captured: the gradient of a value at doubled places asks the data (aten._unique, BZ2021)"
-    )
 
 #: as above, where two samples pass, but not all
 KNOWN_OF_ALL: dict[str, str] = {

@@ -65,7 +65,7 @@ class Seen:
         self.facts = {
             "relations": relations([*results, *given]),
             "changed": [t._version > before for t, before in zip(given, versions, strict=True)],
-            "layouts": [(t.dtype, t.shape, t.stride()) for t in (*results, *given)],
+            "layouts": [(t.dtype, t.shape, _steps(t)) for t in (*results, *given)],
             "requires_grad": [t.requires_grad for t in (*results, *given)],
         }
         self.values = [t.detach().clone() for t in (*results, *given)]
@@ -83,6 +83,11 @@ class Seen:
                 return
             self.facts["without gradient"] = [t.grad is None for t in leaves]
             self.values += [t.grad for t in leaves if t.grad is not None]
+
+
+def _steps(t: Tensor) -> list[int]:
+    """The strides that reach an element."""
+    return [step for size, step in zip(t.shape, t.stride(), strict=True) if size != 1]
 
 
 def hold_to_eager(
