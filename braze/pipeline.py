@@ -13,10 +13,10 @@ import torch.fx
 import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
-from braze.aot.records import Partition
+from braze.aot.records import InputRole, Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
-from braze.codegen.host import CUnits, generate_host
+from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.graph import torch_compat
@@ -65,8 +65,7 @@ def compile_graph(
     with collector_paused:
         partition = partition_graph(gm, example_inputs, ctx)
         try:
-            lean = partition.backward is not None and ctx.target.kind == "cpu"
-            call = compile_partition(partition, dataclasses.replace(ctx, lean=lean))
+            call = compile_partition(partition, of_forward(ctx) if partition.backward is not None else ctx)
         except BrazeError as error:
             if error.code != "BZ5001":
                 raise
@@ -87,9 +86,7 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
     Where that cannot be had, the graph runs operator by operator: the forward has run by now.
     """
     assert partition.backward is not None
-    named = dataclasses.replace(
-        ctx, name=f"{ctx.name}_backward", consumes=True, lean=ctx.target.kind == "cpu"
-    )
+    named = of_backward(ctx)
     uncompiled = aot.eager_forward(partition.backward.graph)
 
     def compiled() -> GraphCall:
@@ -111,6 +108,16 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
         later = _Later(named.name, compiled, uncompiled)
         later.note(start, error)
         return later
+
+
+def of_forward(ctx: CompileContext) -> CompileContext:
+    """The context of a forward that a backward follows."""
+    return dataclasses.replace(ctx, lean=ctx.target.kind == "cpu")
+
+
+def of_backward(ctx: CompileContext) -> CompileContext:
+    """The context of a backward."""
+    return dataclasses.replace(of_forward(ctx), name=f"{ctx.name}_backward", consumes=True)
 
 
 class _Later:
@@ -146,6 +153,8 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     start = time.perf_counter()
     program = lower_graph(partition, ctx)
     plan = schedule_program(program, ctx)
+    if trace.collecting() and (ctx.consumes or partition.backward is not None):
+        trace.emit("peak", peak_of_half(partition, plan, ctx))
     host = generate_code(plan, ctx)
     call = with_attributes(load_code(host, ctx), partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
@@ -244,8 +253,34 @@ def partition_graph(
     gm = chunk_losses(gm, ctx.options.chunk_losses)
     table = decomp.table(dict(ctx.options.decompositions), eager_random=ctx.options.fallback_random)
     return aot.partition(
-        gm, example_inputs, ctx, table, free_layouts=ctx.options.channels_last and ctx.target.kind == "cpu"
+        gm,
+        example_inputs,
+        ctx,
+        table,
+        free_layouts=ctx.options.channels_last and ctx.target.kind == "cpu",
+        weigh=lambda partition: peak_of(partition, ctx),
     )
+
+
+def peak_of(partition: Partition, ctx: CompileContext) -> int | None:
+    """The most bytes that both halves of a partition take, as they would be scheduled; None where a stage cannot carry one."""
+    try:
+        return max(
+            peak_of_half(half, schedule(lower(half, within), within), within)
+            for half, within in (
+                (partition, of_forward(ctx)),
+                (aot.backward_partition(partition), of_backward(ctx)),
+            )
+        )
+    except (Unsupported, InternalError) as error:
+        logger("aot").info("a division cannot be weighed: %s", error)
+        return None
+
+
+def peak_of_half(half: Partition, plan: Schedule, ctx: CompileContext) -> int:
+    """The most bytes that a scheduled half takes, beside its inputs but those that it alone holds."""
+    given = [i for i, role in enumerate(half.input_roles) if role is InputRole.SAVED]
+    return footprint(plan, ctx, given, aot.likely_sizes(half), half.beside)
 
 
 def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:

@@ -1,181 +1,190 @@
-"""A memory budget for training: keep less than the cheapest cut does, until the simulated peak fits.
+"""A memory budget for training: keep less than the cheapest cut does, until the peak fits.
 
 From the minimum cut on, kept values are given up one by one, the one that frees most bytes for the arithmetic of making it
-again first. After each, forward and backward are played through with the values that kernels write to memory; the
-order does not depend on the budget, so a smaller budget never takes more memory. Random draws are never repeated.
+again first; random draws are never repeated. On the way lie the choices that are weighed, the same ones under every
+budget: by what whoever compiles the halves says they take (``Measure``), else by a timeline of the graph. A smaller budget never takes
+more: see `_within`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 
-from braze.aot.cut import (
-    CHEAP,
-    Choice,
-    Halves,
-    backward_order,
-    fuses,
-    is_elementwise,
-    is_random,
-    min_cut_choice,
-)
+from braze.aot.cut import Choice, Halves, is_random, min_cut_choice
+from braze.aot.timeline import Timeline, size_of
 from braze.aot.views import elements, hint, is_view
-from braze.support import trace
 from braze.support.log import warn_once
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 
+#: values to keep -> the most bytes that the halves take so; None where whoever is asked cannot tell
+Measure = Callable[[set[Node]], float | None]
 
-def budget_choice(budget: float) -> Choice:
+#: choices of which each keeps this part of the first one's bytes less than the one before are weighed
+STEP = 0.01
+#: a peak this near below what is wanted is near enough
+CLOSE = 0.97
+#: peaks that differ by less may be the other way round when the halves run: operators take memory of which nobody tells
+CLEAR = 1.01
+
+
+def budget_choice(budget: float, measure: Measure | None = None) -> Choice:
     """What to keep within ``budget``: up to 1 a share of the minimum cut's peak, above 1 bytes."""
     if budget == 1:
-        return _told(min_cut_choice)
+        return min_cut_choice
 
     def choose(halves: Halves) -> set[Node]:
-        kept = min_cut_choice(halves)
-        least = peak(halves, kept)
-        wanted = budget * least if budget < 1 else budget
-        best = kept
-        while least > wanted:
-            fewer = _give_up_one(halves, kept)
-            if fewer is None:
-                warn_once(
-                    ("memory budget", budget),
-                    f"BZ2026: a memory budget of {budget:g} cannot be kept: the least peak is about {least / 1e6:.1f} MB",
-                )
-                break
-            kept = fewer
-            here = peak(halves, kept)
-            if here < least:
-                least, best = here, kept
-        return best
-
-    return _told(choose)
-
-
-def _told(choice: Choice) -> Choice:
-    """A choice whose simulated peak whoever collects events is told."""
-
-    def choose(halves: Halves) -> set[Node]:
-        kept = choice(halves)
-        if trace.collecting():
-            trace.emit("peak", peak(halves, kept))
+        first = min_cut_choice(halves)
+        timeline = Timeline(halves)
+        measured = _measured(timeline, measure, first)
+        whole = measured(first)
+        wanted = budget * whole if budget < 1 else budget
+        if whole <= wanted:
+            return first
+        kept = _within(_rungs(timeline, first), wanted, measured)
+        least = measured(kept)
+        if least > wanted:
+            warn_once(
+                ("memory budget", budget),
+                f"BZ2026: a memory budget of {budget:g} cannot be kept: the least peak is about {least / 1e6:.1f} MB",
+            )
         return kept
 
     return choose
 
 
 def peak(halves: Halves, kept: set[Node]) -> float:
-    """The most bytes live at once in forward and backward, beside inputs; as a simulation of both says."""
-    return max(_Play(halves, kept, backward=False).peak, _Play(halves, kept, backward=True).peak)
+    """The most bytes live at once in forward and backward, beside inputs; as a timeline of both says."""
+    return Timeline(halves).peak(kept)
 
 
-def memory_of(node: Node) -> Node:
-    """The value whose memory a node is, through views."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
+def _measured(timeline: Timeline, measure: Measure | None, first: set[Node]) -> Callable[[set[Node]], float]:
+    """The peak of a choice, found once: as ``measure`` says if it can tell that of ``first``, else as the timeline."""
+    known: dict[frozenset[Node], float] = {}
+    found = measure(first) if measure is not None else None
+    if found is not None:
+        known[frozenset(first)] = found
+
+    def measured(kept: set[Node]) -> float:
+        key = frozenset(kept)
+        if key not in known:
+            known[key] = _peak(kept)
+        return known[key]
+
+    def _peak(kept: set[Node]) -> float:
+        if measure is None or found is None:
+            return timeline.peak(kept)
+        said = measure(kept)
+        return math.inf if said is None else said
+
+    return measured
 
 
-class _Play:
-    """One half, node by node, with the bytes that are live."""
+def _within(rungs: list[set[Node]], wanted: float, measured: Callable[[set[Node]], float]) -> set[Node]:
+    """A choice whose peak is at most ``wanted``; the last one where that is not.
 
-    def __init__(self, halves: Halves, kept: set[Node], *, backward: bool) -> None:
-        # what is returned as a view is the memory that it views
-        results = {memory_of(n) for n in halves.results}
-        stays = {memory_of(n) for n in halves.gradients} if backward else {*results, *kept}
-        self.ends = {*kept, *stays}
-        self.order = backward_nodes(halves, kept) if backward else _forward_order(halves)
-        self.position = {node: i for i, node in enumerate(self.order)}
-        last = self._last_uses()
-        held = sum(_size(n) for n in results)
-        if backward:
-            held += sum(_size(n) for n in kept if n not in results)
-        free: dict[int, float] = {}
-        if backward:
-            for node in kept:
-                free[last.get(node, -1)] = free.get(last.get(node, -1), 0) + _size(node)
-        live = most = float(held)
-        for i, node in enumerate(self.order):
-            if self._in_memory(node) and node not in results:
-                live += _size(node)
-                dying = (n for n in node.all_input_nodes if last.get(n) == i and n not in stays)
-                over = is_elementwise(node.target) and any(
-                    _size(n) == _size(node) and self._in_memory(n) for n in dying
-                )
-                most = max(most, live - _size(node) if over else live)
-                if node not in stays:
-                    free[last.get(node, i)] = free.get(last.get(node, i), 0) + _size(node)
-            live -= free.pop(i, 0)
-        self.peak = most
+    Halves an interval whose ends have peaks above and not above ``wanted``, at points that do not depend on ``wanted`` and
+    whose peaks lie between those of the ends. So where a larger ``wanted`` goes another way, it ends in an interval
+    with no smaller peaks.
+    """
 
-    def _in_memory(self, node: Node) -> bool:
-        """Whether a kernel writes this value: not views, nor what only fuses into its readers."""
-        if node.op != "call_function" or is_view(node) or not isinstance(node.meta.get("val"), torch.Tensor):
-            return False
-        if node in self.ends or not (is_elementwise(node.target) or node.target in CHEAP):
-            return True
-        return self._is_read_whole(node)
+    def peak_at(k: int) -> float:
+        return measured(rungs[k])
 
-    def _is_read_whole(self, node: Node) -> bool:
-        """Whether what fuses with nothing reads this from memory, through views or not."""
-        users = [u for u in node.users if u in self.position]
-        return any(self._is_read_whole(u) if is_view(u) else not fuses(u) for u in users)
-
-    def _last_uses(self) -> dict[Node, int]:
-        """When each value is read last, through views and what fuses."""
-        last: dict[Node, int] = {}
-        for node in reversed(self.order):
-            until = max(self.position[node], 0 if self._in_memory(node) else last.get(node, 0))
-            for source in node.all_input_nodes:
-                last[source] = max(last.get(source, -1), until)
-        return last
+    low, high = 0, len(rungs) - 1
+    if peak_at(low) <= wanted or peak_at(high) >= peak_at(low):
+        return rungs[low]
+    while peak_at(high) < CLOSE * wanted:
+        between = sorted({(low + high) // 2, (3 * low + high) // 4, (low + 3 * high) // 4} - {low, high})
+        ordered = (
+            k
+            for k in sorted(between, key=lambda k: abs(2 * k - low - high))
+            if CLEAR * peak_at(high) <= peak_at(k) <= peak_at(low) / CLEAR
+        )
+        middle = next(ordered, None)
+        if middle is None:
+            break
+        if peak_at(middle) <= wanted:
+            high = middle
+        else:
+            low = middle
+    return rungs[high]
 
 
-def _forward_order(halves: Halves) -> list[Node]:
-    return [n for n in halves.graph.nodes if n in halves.forward and n.op == "call_function"]
+def _rungs(timeline: Timeline, first: set[Node]) -> list[set[Node]]:
+    """``first``, and what is kept on the way down from it, to where the timeline has its lowest peak."""
+    rungs, peaks = [first], [timeline.peak(first)]
+    step = STEP * _bytes_of(first)
+    giving = _Giving(timeline.halves, first)
+    while giving.give_up_one():
+        if _bytes_of(giving.kept) <= _bytes_of(rungs[-1]) - step:
+            rungs.append(set(giving.kept))
+            peaks.append(timeline.peak(giving.kept))
+    return rungs[: peaks.index(min(peaks)) + 1]
 
 
-def backward_nodes(halves: Halves, kept: set[Node]) -> list[Node]:
-    """The backward's nodes, in the order of the graph that ``split`` makes."""
-    ends = [n for n in halves.needed if n in halves.behind or n in halves.gradients]
-    return backward_order(halves.graph, ends, lambda n: n in kept or n.op != "call_function")
+def _bytes_of(kept: set[Node]) -> float:
+    return sum(map(size_of, kept))
 
 
-def _give_up_one(halves: Halves, kept: set[Node]) -> set[Node] | None:
-    """``kept`` less the value that is cheapest to make again for its bytes, and what is then not read; None: no such."""
-    best, value = None, 0.0
-    for node in halves.choices:  # in order, so that equal ones are given up alike under every budget
-        if node not in kept or node.op != "call_function" or _size(node) < 1024:
-            continue
-        cost = _cost_again(halves, kept, node)
-        if cost is not None and _size(node) / cost > value:
-            best, value = node, _size(node) / cost
-    if best is None:
-        return None
-    return _read(halves, kept - {best})
+class _Giving:
+    """What is kept, one value less at a time."""
 
+    def __init__(self, halves: Halves, kept: set[Node]) -> None:
+        self.halves = halves
+        self.kept = kept
+        #: in order, so that equal ones are given up alike under every budget
+        self.choices = [n for n in halves.choices if n.op == "call_function" and size_of(n) >= 1024]
+        self.work = functools.cache(_work)
+        #: value -> arithmetic to make it again, and the kept ones that this starts from
+        self.costs: dict[Node, tuple[float | None, set[Node]]] = {}
 
-def _cost_again(halves: Halves, kept: set[Node], node: Node) -> float | None:
-    """Arithmetic to make a value from the other kept ones and the inputs; None where it cannot be."""
-    cost = 0.0
-    todo, seen = [node], {node}
-    while todo:
-        here = todo.pop()
-        if is_random(here) or here in halves.written or halves.must_be_saved(here):
-            return None
-        cost += _work(here)
-        for source in here.all_input_nodes:
-            if source in seen or source in kept or source.op in ("get_attr", "placeholder"):
-                if source in halves.written:
-                    return None
+    def give_up_one(self) -> bool:
+        """Let go of the value that is cheapest to make again for its bytes, and of what is then not read."""
+        best, value = None, 0.0
+        for node in self.choices:
+            if node not in self.kept:
                 continue
-            seen.add(source)
-            todo.append(source)
-    return max(cost, 1.0)
+            if node not in self.costs:
+                self.costs[node] = self._cost_again(node)
+            cost, _ = self.costs[node]
+            if cost is not None and size_of(node) / cost > value:
+                best, value = node, size_of(node) / cost
+        if best is None:
+            return False
+        kept = _read(self.halves, self.kept - {best})
+        gone = self.kept - kept
+        self.kept = kept
+        for node in [n for n, (_, sources) in self.costs.items() if not gone.isdisjoint(sources)]:
+            del self.costs[node]
+        return True
+
+    def _cost_again(self, node: Node) -> tuple[float | None, set[Node]]:
+        """Arithmetic to make a value from the other kept ones and the inputs, and those; None where it cannot be."""
+        halves = self.halves
+        cost = 0.0
+        todo, seen = [node], {node}
+        sources: set[Node] = set()
+        while todo:
+            here = todo.pop()
+            if is_random(here) or here in halves.written or halves.must_be_saved(here):
+                return None, sources
+            cost += self.work(here)
+            for source in here.all_input_nodes:
+                if source in seen or source in self.kept or source.op in ("get_attr", "placeholder"):
+                    if source in halves.written:
+                        return None, sources
+                    if source in self.kept:
+                        sources.add(source)
+                    continue
+                seen.add(source)
+                todo.append(source)
+        return max(cost, 1.0), sources
 
 
 def _read(halves: Halves, kept: set[Node]) -> set[Node]:
@@ -194,13 +203,6 @@ def _read(halves: Halves, kept: set[Node]) -> set[Node]:
                 seen.add(source)
                 todo.append(source)
     return found
-
-
-def _size(node: Node) -> float:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or node.op == "placeholder":
-        return 0.0
-    return float(elements(value) * value.dtype.itemsize)
 
 
 def _work(node: Node) -> float:

@@ -22,7 +22,8 @@ from braze.aot.outputs import Outputs, separate
 from braze.aot.partitioners import PartitionFn, Weigh, divide
 from braze.aot.proof import LIMIT, QUICK, check, observe
 from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
-from braze.aot.roles import output_of, roles_of_results, tell_backward, tell_forward
+from braze.aot.roles import output_of, placeholders, roles_of_results, tell_backward, tell_forward
+from braze.aot.timeline import bytes_of
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
 from braze.graph.applied import holds_functions
@@ -81,6 +82,7 @@ def partition(
                 if free_layouts:
                     lay_out_convolutions(module, mode)
         known = roles_of_results(mutations, roles, len(results))
+        whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
         part = Partition(
             forward=module,
             dialect=dialect,
@@ -92,8 +94,7 @@ def partition(
             shared=tuple(each.record for each in functional.shared),
             beyond=functional.beyond,
         )
-        if joint is not None:
-            whole = _joint_graph(traced, joint, mutations, known)
+        if joint is not None and whole is not None:
             module, backward = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
             backward = dataclasses.replace(backward, apart=joint.apart)
             tell_backward(backward)
@@ -145,7 +146,8 @@ def backward_partition(part: Partition) -> Partition:
     backward = part.backward
     assert backward is not None
     ours = [saved.source is SavedFrom.OUTPUT and saved.index >= backward.results for saved in backward.saved]
-    results = output_of(part.forward).args[0][len(part.mutations) : backward.results]  # type: ignore[index]
+    items: Any = output_of(part.forward).args[0]
+    results = {n for n in items[len(part.mutations) : backward.results] if isinstance(n, torch.fx.Node)}
     return Partition(
         forward=backward.graph,
         dialect=part.dialect,
@@ -153,7 +155,7 @@ def backward_partition(part: Partition) -> Partition:
         input_roles=tuple(map(_role_in_backward, backward.inputs, [*ours, *[True] * len(backward.tangents)])),
         mutations=(),
         outputs=tuple(OutputRole(OutputKind.VALUE) for _ in backward.gradients),
-        beside=tuple(node.meta["val"] for node in results if isinstance(node, torch.fx.Node)),
+        beside=int(sum(map(bytes_of, results))),
     )
 
 
@@ -162,6 +164,17 @@ def _role_in_backward(spec: TensorSpec | SymbolSpec | FloatSpec, ours: bool) -> 
     if not isinstance(spec, TensorSpec):
         return InputRole.SYMBOL
     return InputRole.SAVED if ours else InputRole.USER
+
+
+def likely_sizes(part: Partition) -> dict[str, int]:
+    """The values that size symbols had when tracing, by name, as far as inputs tell."""
+    found: dict[str, int] = {}
+    for node in placeholders(part.forward):
+        value = node.meta["val"]
+        for number in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(number, torch.SymInt) and number.node.hint is not None:
+                found[str(number.node.expr)] = int(number.node.hint)
+    return found
 
 
 def needs_gradients(gm: torch.fx.GraphModule) -> bool:

@@ -7,18 +7,20 @@ former and returns the items and then what is saved; the backward takes what is 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch.fx
 
-from braze.aot.budget import budget_choice
+from braze.aot.budget import Measure, budget_choice
 from braze.aot.cut import Choice, default_choice
 from braze.aot.division import divided
 from braze.aot.records import Backward, InputRole, JointGraph, SavedFrom
 from braze.aot.roles import output_of, placeholders
 from braze.aot.split import split
 from braze.aot.symbols import SymbolNodes
+from braze.graph.captured import Late
 from braze.graph.fakes import mode_of, new_mode, on_fakes
 from braze.options import Options
 from braze.support import trace
@@ -64,12 +66,24 @@ def min_cut_partition(
     return _halves(joint_module, num_fwd_outputs, budget_choice(memory_budget))
 
 
+#: (forward, backward) -> the most bytes that they take; None where that cannot be told
+Weigh = Callable[[torch.fx.GraphModule, Backward], float | None]
+
+
 def divide(
-    joint: JointGraph, options: Options, partition_fn: PartitionFn | None = None, choice: Choice | None = None
+    joint: JointGraph,
+    options: Options,
+    partition_fn: PartitionFn | None = None,
+    choice: Choice | None = None,
+    weigh: Weigh | None = None,
 ) -> tuple[torch.fx.GraphModule, Backward]:
-    """Forward and backward of a joint graph, whose module is used up: by ``choice``, a function, or what the options say."""
+    """Forward and backward of a joint graph, whose module is used up: by ``choice``, a function, or what the options say.
+
+    ``weigh`` says what the halves of a division take, where there is a memory budget.
+    """
     with trace.stage("aot.cut"):
-        chosen = choice or _choice_of(partition_fn, options)
+        measure = _measure_of(joint, weigh) if weigh is not None else None
+        chosen = choice or _choice_of(partition_fn, options, measure)
         if chosen is None:
             assert partition_fn is not None
             return divided(joint, partition_fn)
@@ -77,12 +91,38 @@ def divide(
             return joint.module, split(joint, chosen)
 
 
-def _choice_of(partition_fn: PartitionFn | None, options: Options) -> Choice | None:
+def _measure_of(joint: JointGraph, weigh: Weigh) -> Measure:
+    """What ``weigh`` says of a joint graph's halves, made of copies of it."""
+
+    def measure(kept: set[Node]) -> float | None:
+        with trace.muted():
+            copy, found = _copied(joint)
+            backward = split(copy, lambda _: {found[n] for n in kept})
+            return weigh(copy.module, backward)
+
+    return measure
+
+
+def _copied(joint: JointGraph) -> tuple[JointGraph, dict[Node, Node]]:
+    """A copy that may be used up, and its nodes by those that they stand for."""
+    found: dict[Node, Node] = {}
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(joint.module.graph, found))
+    copy = dataclasses.replace(
+        joint,
+        module=Late(graph, joint.module),
+        written=tuple(found[n] for n in joint.written),
+        tangents=tuple(found[n] for n in joint.tangents),
+    )
+    return copy, found
+
+
+def _choice_of(partition_fn: PartitionFn | None, options: Options, measure: Measure | None) -> Choice | None:
     """The choice that a partition function of ours stands for; None for the functions of others."""
     if partition_fn is default_partition or (partition_fn is None and options.partition == "default"):
         return default_choice
     if partition_fn is min_cut_partition or partition_fn is None:
-        return budget_choice(options.memory_budget)
+        return budget_choice(options.memory_budget, measure)
     return None
 
 

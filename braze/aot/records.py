@@ -19,7 +19,7 @@ class InputRole(enum.Enum):
         "parameter"  # a parameter, buffer or other tensor found through a module: same object on every call
     )
     SYMBOL = "symbol"  # a symbolic int
-    SAVED = "saved"  # of a backward: what its forward left for it
+    SAVED = "saved"  # of a backward: what its forward left for it; of a Partition: that nobody else holds
     TANGENT = "tangent"  # of a joint graph or a backward: the gradient that comes in for a result
 
 
@@ -137,7 +137,7 @@ class Partition:
     tuple. Each node's ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
     ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt. ``shared``: the last
     inputs are not the user's but memory that several of theirs see. ``beyond``: the graph sees memory of an input
-    that the input itself does not reach.
+    that the input itself does not reach. ``beside``: of a backward, bytes of its forward's results, which the caller may hold.
     """
 
     forward: torch.fx.GraphModule
@@ -150,3 +150,4 @@ class Partition:
     made: tuple[str, ...] = ()
     shared: tuple[SharedInputs, ...] = ()
     beyond: bool = False
+    beside: int = 0

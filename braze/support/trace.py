@@ -23,6 +23,7 @@ COUNTERS: Counter[str] = Counter()
 #: process-wide seconds by stage, self time only (a nested stage's time is not its parent's)
 SECONDS: Counter[str] = Counter()
 
+_muted: contextvars.ContextVar[bool] = contextvars.ContextVar("braze_muted", default=False)
 _lock = threading.Lock()
 _open: contextvars.ContextVar[tuple[_Stage, ...]] = contextvars.ContextVar("braze_stages", default=())
 _listeners: list[Callable[[str, float], None]] = []
@@ -61,6 +62,8 @@ def stage(name: str) -> Iterator[None]:
 
 def count(name: str, by: int = 1) -> None:
     """Add to a process-wide counter."""
+    if _muted.get():
+        return
     with _lock:
         COUNTERS[name] += by
 
@@ -114,8 +117,20 @@ def collecting() -> bool:
 
 def emit(kind: str, payload: object) -> None:
     """Hand an event to every collector: "capture", "break", "recompile", "frame", "compiled", "fallback"."""
+    if _muted.get():
+        return
     for events in tuple(_collectors):
         events.append((kind, payload))
+
+
+@contextlib.contextmanager
+def muted() -> Iterator[None]:
+    """Nothing is counted or emitted inside: for work that is only tried."""
+    token = _muted.set(True)
+    try:
+        yield
+    finally:
+        _muted.reset(token)
 
 
 @contextlib.contextmanager

@@ -6,20 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 
 from braze.codegen.host.externs import Views, extern_lines, overload, strided
 from braze.codegen.host.homes import Home, Homes
+from braze.codegen.host.lives import Lives
 from braze.codegen.host.segments import SAMPLER, Launch, Segment, declarations, segment_text
 from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple_text
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
 from braze.schedule.memory import storage_bytes
-from braze.schedule.records import Group, Schedule
+from braze.schedule.records import Schedule
 from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Symbol
-
-#: bytes for which it pays to leave compiled code, which costs about a microsecond
-MUCH = 256 << 10
-#: a half of a training step that touches so many bytes does not keep its arena, whose making costs some microseconds
-UNKEPT = 1 << 20
 
 
 @record
@@ -66,8 +62,8 @@ class _Host:
         self.schedule = s
         self.prefix = prefix
         self.consumes = consumes
-        self.lean = lean
         self.homes = Homes(s)
+        self.lives = Lives(s, self.homes, consumes=consumes, lean=lean)
         self.views = Views(self.homes)
         self.sizes: tuple[Symbol, ...] = tuple(x.symbol for x in s.program.sizes)
         #: symbols that calls make known, and what is still to be checked of sizes
@@ -82,13 +78,7 @@ class _Host:
         self.operators: dict[str, str] = {}
         self.packs: dict[tuple[str, str, int], str] = {}  # weight, packing function, bytes -> variable
         self.body: list[str | Segment] = []
-        self.fresh: set[str] = set()
-        self.last = {n: k for k, g in enumerate(s.groups) for n in (*g.reads, *g.writes)}
         self.handed = dict(s.memory.handed)
-        self.kept = {o.buffer for o in s.program.outputs if isinstance(o, BufferView)}
-        #: the arena is of this call, and goes after the last group that uses it
-        self.own_arena = lean and self._touches() >= UNKEPT
-        self.arena_until = max((slot.stop for slot in self.homes.slots.values()), default=-1)
 
     def function(self) -> list[str]:
         """The function that makes the call, as lines."""
@@ -116,7 +106,7 @@ class _Host:
                 "        )",
             ]
         lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
-        if arena and not self.own_arena:
+        if arena and not self.lives.own_arena:
             lines.append("        give(arena)")
         return [*lines, f"        return {returned}", "", "    return call"]
 
@@ -156,7 +146,7 @@ class _Host:
         idle = [
             name
             for name, buffer in zip(names, given, strict=True)
-            if buffer and buffer not in self.last and buffer not in self.kept
+            if buffer and buffer not in self.lives.last and buffer not in self.lives.kept
             if buffers[buffer].kind is BufferKind.INPUT
         ]
         idle += ["_"] if "_" in names else []
@@ -183,7 +173,7 @@ class _Host:
         if not self.homes.slots:
             return []
         key = "graph"
-        take = "runtime.arena" if self.own_arena else "take"
+        take = "runtime.arena" if self.lives.own_arena else "take"
         lines = [f"arena = {take}({self.schedule.memory.arena_bytes})"]
         if not self.homes.static:
             names = ", ".join(self._size_names())
@@ -195,7 +185,7 @@ class _Host:
         if self.views.of_arena:
             names = tuple_text(tuple(self.views.of_arena))
             arguments = ", ".join(self._bound())
-            if self.own_arena:
+            if self.lives.own_arena:
                 return [*lines, f"{names} = bind_views({arguments})"]
             lines.append(f"views = arena.views.get({key})")
             lines.append("if views is None:")
@@ -218,26 +208,26 @@ class _Host:
         for k, group in enumerate(self.schedule.groups):
             kernel = self.kernels.get(group.name)
             if kernel is not None and kernel.language == "c":
-                if (self.consumes or self.lean) and current is not None and self._moves_much(k):
+                if current is not None and self.lives.starts_anew(k):
                     current = None
                 if current is None:
                     current = Segment(f"{self.prefix}segment_{len(self.segments)}")
                     self.segments.append(current)
                     self.body.append(current)
-                current.before += self._allocations(group)
+                current.before += self._allocations(k)
                 current.launches.append(self._launch(kernel))
-                current.after += self._releases(group, k)
+                current.after += self._releases(k)
                 continue
             current = None
-            self.body += self._allocations(group)
+            self.body += self._allocations(k)
             if kernel is not None:
                 self._triton(kernel)
             elif isinstance(group.call, ExternCall):
-                self._extern(group.call, self._dropped(group, k))
+                self._extern(group.call, self.lives.dropped(k))
                 if group.call.makes:
                     known.update(m.symbol for m in group.call.makes)
                     self.body += self._checked(known)
-            self.body += self._releases(group, k)
+            self.body += self._releases(k)
 
     def _checked(self, known: Collection[Symbol]) -> list[str]:
         """Statements for the checks whose symbols are all known."""
@@ -293,45 +283,16 @@ class _Host:
             self.bindings.append(f'{self.operators[target]} = runtime.operator("{target}")')
         self.body += extern_lines(call, self.operators[target], self.views, unread)
 
-    def _dropped(self, group: Group, k: int) -> frozenset[str]:
-        """What group ``k`` makes and nobody reads."""
-        return frozenset(n for n in group.writes if self.last[n] == k and n not in self.kept)
-
-    def _releases(self, group: Group, k: int) -> list[str]:
-        """Let go of extern results that are not used after group ``k``."""
-        dead = [
-            identifier(n)
-            for n in dict.fromkeys((*group.reads, *group.writes))
-            if self.last[n] == k and n not in self.kept and self.homes.of(n) in self._owned()
-        ]
-        if self.own_arena and k == self.arena_until:
+    def _releases(self, k: int) -> list[str]:
+        """Let go of what is not used after group ``k``."""
+        dead = [identifier(n) for n in self.lives.dead(k)]
+        if self.lives.own_arena and k == self.lives.arena_until:
             dead += ["arena", *self.views.of_arena]
         return [f"del {', '.join(dead)}"] if dead else []
 
-    def _touches(self) -> int:
-        """Bytes that this call reads, makes and returns beside its arena, as far as they are known."""
-        names = {n for g in self.schedule.groups for n in (*g.reads, *g.writes)}
-        sizes = [storage_bytes(self.homes.buffers[n]).value for n in names if n not in self.homes.slots]
-        return sum(size for size in sizes if size is not None)
-
-    def _owned(self) -> tuple[Home, ...]:
-        """Where the tensors live that this call may let go of."""
-        return (Home.RESULT, Home.FRESH, *((Home.ARGUMENT,) if self.consumes else ()))
-
-    def _moves_much(self, k: int) -> bool:
-        """Whether between group ``k`` and the one before much memory can be let go of or is first needed."""
-        before, here = self.schedule.groups[k - 1], self.schedule.groups[k]
-        dead = [n for n in (*before.reads, *before.writes) if self.last[n] == k - 1]
-        gone = [n for n in dead if n not in self.kept and self.homes.of(n) in self._owned()]
-        fresh = [n for n in here.writes if self.homes.of(n) is Home.FRESH and n not in self.fresh]
-        sizes = [storage_bytes(self.homes.buffers[n]).value for n in {*gone, *fresh}]
-        return sum(MUCH if size is None else size for size in sizes) >= MUCH
-
-    def _allocations(self, group: Group) -> list[str]:
-        """Allocate what the group is the first to write and the caller will get."""
-        fresh = [n for n in group.writes if self.homes.of(n) is Home.FRESH and n not in self.fresh]
-        self.fresh.update(fresh)
-        return [self._allocation(n) for n in fresh]
+    def _allocations(self, k: int) -> list[str]:
+        """Allocate what group ``k`` is the first to write and the arena does not hold."""
+        return [self._allocation(n) for n in self.lives.fresh(k)]
 
     def _allocation(self, name: str) -> str:
         """The statement that gives a buffer its memory: another's, if nobody else holds that, or fresh memory."""

@@ -1,0 +1,129 @@
+"""The most bytes that a host module has at once, counted from its schedule: each thing that it takes and lets go of.
+
+The sizes of what ATen's operators take for themselves are not known here, and are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from braze.codegen.host.homes import Homes
+from braze.codegen.host.lives import Lives, is_compiled
+from braze.context import CompileContext
+from braze.loops.ir import ExternCall
+from braze.schedule.memory import storage_bytes
+from braze.schedule.records import Schedule
+from braze.symbolic.expr import Expr, Symbol
+
+#: what stands for a size of which nobody has seen a value
+UNKNOWN = 128
+
+
+def footprint(
+    s: Schedule, ctx: CompileContext, given: Collection[int], sizes: Mapping[str, int], beside: int = 0
+) -> int:
+    """The peak of one call. ``given``: numbers of the inputs that nobody else holds, in a call that consumes them.
+
+    ``sizes``: likely values of size symbols, by name; ``beside``: bytes that are there throughout.
+    """
+    return _Count(s, ctx, given, sizes, beside).run()
+
+
+class _Count:
+    """Bytes that are live, as the host module's statements come."""
+
+    def __init__(
+        self,
+        s: Schedule,
+        ctx: CompileContext,
+        given: Collection[int],
+        sizes: Mapping[str, int],
+        beside: int,
+    ) -> None:
+        self.schedule = s
+        self.sizes = sizes
+        self.homes = Homes(s)
+        self.lives = Lives(s, self.homes, consumes=ctx.consumes, lean=ctx.lean)
+        self.handed = dict(s.memory.handed)
+        self.arena = self._bytes(s.memory.arena_bytes) if self.homes.slots else 0
+        #: name -> the name that its memory came with
+        self.owner: dict[str, str] = {}
+        self.holders: dict[str, int] = {}
+        self.bytes: dict[str, int] = {}
+        self.live = self.peak = beside + self.arena
+        inputs = [s.program.inputs[k] for k in given]
+        for name in inputs:
+            self._take(name)
+        for name in inputs:
+            if name not in self.lives.last and name not in self.lives.kept:
+                self._drop(name)
+
+    def run(self) -> int:
+        """Count through all groups."""
+        waiting: list[int] = []  # groups of one stretch of compiled code, whose ends are its end
+        for k, group in enumerate(self.schedule.groups):
+            if waiting and not (is_compiled(group) and not self.lives.starts_anew(k)):
+                self._end(waiting)
+            for name in self.lives.fresh(k):
+                self._place(name)
+            waiting.append(k)
+            if isinstance(group.call, ExternCall):
+                self._results(group.call)
+            if not is_compiled(group):
+                self._end(waiting)
+        self._end(waiting)
+        return self.peak
+
+    def _end(self, waiting: list[int]) -> None:
+        for k in waiting:
+            for name in self.lives.dead(k):
+                self._drop(name)
+            if self.lives.own_arena and k == self.lives.arena_until:
+                self.live -= self.arena
+        waiting.clear()
+
+    def _place(self, name: str) -> None:
+        """Memory of its own for a buffer, or that of one that nobody else holds."""
+        old = self.owner.get(self.handed.get(name, ""))
+        if old is not None and self.holders[old] == 1:
+            self._share(name, old)
+        else:
+            self._take(name)
+
+    def _results(self, call: ExternCall) -> None:
+        """What a call returns: new memory, or that of an argument."""
+        if call.out_variant:
+            return
+        shared = [self.owner[name] for name in call.aliases if name in self.owner]
+        for name in filter(None, call.outputs):
+            if shared:
+                self._share(name, shared[0])
+            else:
+                self._take(name)
+
+    def _take(self, name: str) -> None:
+        self.owner[name] = name
+        self.holders[name] = 1
+        self.bytes[name] = self._bytes(storage_bytes(self.homes.buffers[name]))
+        self.live += self.bytes[name]
+        self.peak = max(self.peak, self.live)
+
+    def _share(self, name: str, old: str) -> None:
+        self.owner[name] = old
+        self.holders[old] += 1
+
+    def _drop(self, name: str) -> None:
+        old = self.owner.pop(name, None)
+        if old is None:
+            return
+        self.holders[old] -= 1
+        if not self.holders[old]:
+            self.live -= self.bytes[old]
+
+    def _bytes(self, size: Expr) -> int:
+        if size.value is not None:
+            return size.value
+        return size.evaluate({x: self._likely(x) for x in size.symbols()})
+
+    def _likely(self, x: Symbol) -> int:
+        return self.sizes.get(x.name, max(UNKNOWN, x.bounds()[0] or 0))
