@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import control_flow, unbacked
+from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL
 from braze.aot.symbols import SymbolNodes
 from braze.aot.writes import functional_form
@@ -510,6 +511,8 @@ def _called(
         return recorder.without_version(args[0])
     with recorder:
         if node.op == "call_function":
+            if drops_between(node.target, args):
+                return layer_by_layer(node.target, args)  # type: ignore[arg-type]
             return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
