@@ -78,14 +78,15 @@ class Halves:
         #: what the backward must run though no gradient is made of it, such as checks
         self.effects = [n for n in graph.nodes if n in self.behind and n not in tangents and is_impure(n)]
         needed = ancestors([*self.gradients, *self.effects])
+        ends = set(self.gradients)
         #: in order: all that the backward might read or make again
         self.choices = [n for n in graph.nodes if n in needed and n not in self.behind]
         self.read = {
-            n
-            for n in self.choices
-            if n in self.gradients or any(u in self.behind and u in needed for u in n.users)
+            n for n in self.choices if n in ends or any(u in self.behind and u in needed for u in n.users)
         }
         self.needed = needed
+        #: what the backward computes whatever is kept
+        self.ends = [n for n in needed if n in self.behind or n in ends]
         self.forced = self._forced()
 
     def _forced(self) -> set[Node]:

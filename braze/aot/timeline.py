@@ -123,8 +123,7 @@ class _Half:
 
 def backward_nodes(halves: Halves, kept: Collection[Node]) -> list[Node]:
     """The backward's nodes, in the order of the graph that ``split`` makes."""
-    ends = [n for n in halves.needed if n in halves.behind or n in halves.gradients]
-    return backward_order(halves.graph, ends, lambda n: n in kept or n.op != "call_function")
+    return backward_order(halves.graph, halves.ends, lambda n: n in kept or n.op != "call_function")
 
 
 def memory_of(node: Node) -> Node:

@@ -14,7 +14,7 @@ from torch import nn
 import braze
 from braze import native
 from braze.aot import autograd
-from braze.codegen.host import module as host
+from braze.codegen.host import lives
 from braze.graph import holders
 from braze.graph.holders import is_held_once
 from braze.inspect.memory import peak_bytes
@@ -26,7 +26,7 @@ from braze.schedule import memory
 def all_large(monkeypatch):
     """Every temporary counts as large."""
     monkeypatch.setattr(memory, "LARGE", 1)
-    monkeypatch.setattr(host, "MUCH", 1)
+    monkeypatch.setattr(lives, "MUCH", 1)
     torch.manual_seed(0)
 
 
@@ -202,7 +202,7 @@ def test_the_last_gradient_finds_no_arena_beside_it(monkeypatch):
     ours, eager = peaks(model, x)
     assert ours <= eager
     braze.reset()
-    monkeypatch.setattr(host, "UNKEPT", 1 << 40)
+    monkeypatch.setattr(lives, "UNKEPT", 1 << 40)
     assert peaks(model, x)[0] > ours
 
 
