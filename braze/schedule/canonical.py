@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, Reduction, Store, StoreMode, TemplateCall
 from braze.loops.rewrite import Substitution, index_exprs, rewrite, roots, walk
@@ -26,10 +27,11 @@ def group_of(
     """The group of a block; ``needed``: the buffers somebody outside of it reads."""
     if block.shape is Shape.EXTERN:
         return _extern(block, number)
-    parts = drop_unneeded(forward(block, buffers, choices), needed)
+    forwarded, passes = forward(block, buffers, choices)
+    parts = drop_unneeded(forwarded, needed)
     axes, rows, substitution = canonical_axes(block, parts)
     steps = tuple(
-        one_nest(tuple(_renamed(p, axes, rows, substitution) for p in run)) for run in passes_of(parts)
+        one_nest(tuple(_renamed(p, axes, rows, substitution) for p in run)) for run in runs_of(parts, passes)
     )
     if block.shape is Shape.TEMPLATE:
         return _template(block, steps[0], number)
@@ -137,29 +139,40 @@ class _Forwarding:
             self.known[s.buffer, s.index] = _Known(self.passes, role, value)
 
 
-def forward(block: Block, buffers: Mapping[str, Buffer], choices: Choices) -> list[Part]:
-    """Replace loads of what earlier steps of the block stored at the same points by the values.
+def forward(
+    block: Block, buffers: Mapping[str, Buffer], choices: Choices
+) -> tuple[list[Part], dict[int, int]]:
+    """Replace loads of what earlier steps of the block stored at the same points by the values; also each part's pass.
 
-    Adjacent steps over the same points are one pass, and become one nest.
+    Adjacent steps over the same points are one pass, whose loads come before its stores.
     """
     state = _Forwarding(buffers, choices)
     out: list[Part] = []
+    passes: dict[int, int] = {}
     for part in block.parts:
         if out and (part.role is not out[-1].role or part.role is Role.REDUCE):
             state.passes += 1
         out.append(state.part(part))
-    return out
+        passes[part.number] = state.passes
+    return out, passes
 
 
-def passes_of(parts: list[Part]) -> list[list[Part]]:
-    """Runs of steps over the same points."""
+def runs_of(parts: list[Part], passes: Mapping[int, int]) -> list[list[Part]]:
+    """The parts of each nest: passes over the same points that are left side by side, unless one loads what another stores."""
     runs: list[list[Part]] = []
-    for part in parts:
-        if runs and part.role is not Role.REDUCE and runs[-1][-1].role is part.role:
-            runs[-1].append(part)
+    for _, several in groupby(parts, lambda part: passes[part.number]):
+        run = list(several)
+        before = runs[-1] if runs else run
+        stored = {s.buffer for part in before for s in part.nest.stores}
+        if runs and before[0].role is run[0].role is not Role.REDUCE and stored.isdisjoint(_loaded(run)):
+            before += run
         else:
-            runs.append([part])
+            runs.append(run)
     return runs
+
+
+def _loaded(parts: Iterable[Part]) -> set[str]:
+    return {n.attr[0] for part in parts for n in walk(*roots(part.nest)) if n.op is Op.LOAD}
 
 
 def drop_unneeded(parts: list[Part], needed: set[str]) -> list[Part]:
@@ -173,8 +186,8 @@ def drop_unneeded(parts: list[Part], needed: set[str]) -> list[Part]:
             continue
         if len(stores) != len(nest.stores):
             nest = dataclasses.replace(nest, stores=stores)
-        read |= {n.attr[0] for n in walk(*roots(nest)) if n.op is Op.LOAD}
         out.append(Part(part.number, nest, part.role))
+        read |= _loaded(out[-1:])
     return out[::-1] or parts[-1:]
 
 

@@ -33,9 +33,12 @@ def _fail(what: str, group: Group | None = None) -> None:
 def _everything_written_before_read(s: Schedule) -> None:
     there = {b.name for b in s.program.buffers if b.kind in (BufferKind.INPUT, BufferKind.CONSTANT)}
     for group in s.groups:
-        for name in group.reads:
-            if name not in there and name not in group.writes:
-                _fail(f"{name} is read before anything writes it", group)
+        written = set() if group.steps else set(group.writes)
+        for step in group.steps or (None,):
+            for name in group.reads if step is None else accesses(step).reads:
+                if name not in there and name not in written:
+                    _fail(f"{name} is read before anything writes it", group)
+            written.update(() if step is None else accesses(step).writes)
         there.update(group.writes)
     for name in _outputs(s.program):
         if name not in there:

@@ -100,3 +100,18 @@ def test_targets_of_other_types_are_refused_as_in_eager(dtype: torch.dtype) -> N
         return str(info.value).split("\n")[0]
 
     assert run(braze.compile) == run(lambda fn: fn)
+
+
+def test_a_function_of_the_losses_of_rows():
+    """A focal loss: the backward's kernel reads what it has computed of a row before, and not what was in memory."""
+    x, t, _, _ = drawn()
+
+    def focal(x: torch.Tensor) -> torch.Tensor:
+        def loss() -> torch.Tensor:
+            return F.cross_entropy(x, t, reduction="none")
+
+        return ((1 - torch.exp(-loss())) ** 2 * loss()).mean()
+
+    ours = results(braze.compile(focal, options={"verify": 1}), x.double())
+    for mine, theirs in zip(ours, results(focal, x.double()), strict=True):
+        torch.testing.assert_close(mine, theirs)

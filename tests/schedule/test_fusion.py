@@ -76,6 +76,25 @@ def test_add_then_softmax_is_one_kernel() -> None:
     assert kernels(b.program(softmax(b, "sum", 32, 16))) == 1
 
 
+def test_steps_that_meet_once_what_stood_between_them_is_gone() -> None:
+    """An exponential, too costly to repeat, and what reads it were passes apart: the one between was wanted in rows alone."""
+    b = Builder()
+    b.input("x", 6)
+    b.input("t", 6)
+    over, row = axes("i", 6), axes("r", 5)
+    full = axes("i", 6, 5)
+    i, r, j = over[0].symbol, row[0].symbol, full[1].symbol
+    b.point("e", over, call(Op.EXP, load("x", i)))
+    b.point("spread", full, call(Op.ADD, load("t", full[0].symbol), load("x", full[0].symbol)))
+    b.point("square", over, call(Op.MUL, load("e", i), load("e", i)))
+    b.reduce("total", over, row, ReduceKind.SUM, call(Op.MUL, load("spread", i * 5 + r), load("e", i)))
+    ends = call(Op.ADD, load("total", full[0].symbol), load("square", full[0].symbol))
+    value = call(
+        Op.ADD, ends, call(Op.MUL, load("spread", full[0].symbol * 5 + j), load("e", full[0].symbol))
+    )
+    assert kernels(b.program(b.point("out", full, value))) == 1
+
+
 def test_residual_and_layer_norm_is_one_kernel_that_keeps_the_sum() -> None:
     """The sum is needed again later: the kernel stores it, and still reads it only where it is made."""
     b = Builder()

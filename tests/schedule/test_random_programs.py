@@ -43,15 +43,12 @@ def programs(draw: st.DrawFn) -> LoopProgram:
         elif kind == "row":
             over = axes("i", *draw(st.sampled_from([(12,), (3, 4)])))
             index = at(over, strides([a.extent for a in over]))
-            rows.append(
-                b.point(
-                    f"t{k}",
-                    over,
-                    call(
-                        op, load(draw(st.sampled_from(rows)), index), load(draw(st.sampled_from(rows)), index)
-                    ),
-                )
+            value = call(
+                op, load(draw(st.sampled_from(rows)), index), load(draw(st.sampled_from(rows)), index)
             )
+            if draw(st.booleans()):
+                value = call(Op.TANH, value)  # too costly to compute again
+            rows.append(b.point(f"t{k}", over, value))
         elif kind == "reduce":
             over, row = axes("i", *draw(st.sampled_from([(12,), (3, 4)]))), axes("r", 6)
             base = at(over, [s * 6 for s in strides([a.extent for a in over])])
