@@ -20,7 +20,7 @@ from braze.aot import unbacked
 from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import apply_view, has_overlap, scatter_back
+from braze.aot.views import apply_view, has_overlap, is_dense, scatter_back
 from braze.aot.writes import (
     functional_values,
     is_custom,
@@ -135,6 +135,8 @@ class _Functionalizer:
         #: nodes through which something was written that autograd counts
         self.counted: set[Node] = set()
         self.beyond = False
+        #: nodes that count in memory -> (what they count in the memory of, the strides and offset that it must have)
+        self.windows: dict[Node, tuple[Node, Any]] = {}
         #: storage of the trace -> its pieces
         self.storages: dict[int, list[_Storage]] = {}
         self.aliases: dict[Node, _Alias] = {}
@@ -158,6 +160,8 @@ class _Functionalizer:
             elif node not in self.views:
                 self._enter(node)
                 self._refresh_arguments(node)
+                if node.target is aten.as_strided.default:
+                    self._note_window(self.aliases[node], node, node.args[0])  # type: ignore[arg-type]
         self.here = output
         with self.graph.inserting_before(output):
             for node, view in self.views.items():
@@ -177,6 +181,7 @@ class _Functionalizer:
         for node in self.graph.nodes:
             if node.op == "call_function":
                 evaluate(node, self.mode)
+        self._require_same_layouts()
         shared = [each.counting(self.counted) for each in self.shared]
         return Functional(mutated, latest, shared, self.beyond)
 
@@ -269,8 +274,8 @@ class _Functionalizer:
         if alias.parent is None:
             raise self._refuse("BZ2005", "a write to one of several inputs that share memory")
         parent = self._current(alias.parent, storage)
-        self._require_same_layout(alias, parent)
         alias.current = self._insert(*apply_view(alias.node, parent))
+        self._note_window(alias, alias.current, parent)
         alias.generation = storage.generation
         return alias.current
 
@@ -334,19 +339,41 @@ class _Functionalizer:
         storage.generation += 1
         alias.current, alias.generation = value, storage.generation
         for link, parent, old in zip(chain, chain[1:], olds, strict=False):
-            value = self._insert(*self._scatter(link, old, value))
+            call = scatter_back(link.node, old, value)
+            if call is None:
+                raise self._refuse("BZ2014", f"a write through {link.node.target}")
+            value = self._insert(*call)
+            self._note_window(link, value, old)
             parent.current, parent.generation = value, storage.generation
         if chain[-1] is not storage.base:
             raise self._refuse("BZ2005", "a write to memory that another input sees")
 
-    def _scatter(
-        self, link: _Alias, parent: Node, value: Node
-    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        self._require_same_layout(link, parent)
-        call = scatter_back(link.node, parent, value)
-        if call is None:
-            raise self._refuse("BZ2014", f"a write through {link.node.target}")
-        return call
+    def _note_window(self, alias: _Alias, node: Node, parent: Node) -> None:
+        """``node`` looks through ``alias`` at ``parent``, or writes there.
+
+        ``as_strided`` counts in memory, of which a value has only what it is of. Whether that is laid out as it was is
+        looked at when all strides are known.
+        """
+        if alias.node.target is not aten.as_strided.default or alias.parent is None:
+            return
+        seen, whole = alias.node.meta["val"], alias.parent.node.meta["val"]
+        known = not (is_symbolic(seen) or is_symbolic(whole))
+        if known and alias.storage.generation and not (is_dense(whole) and is_inside(seen, whole)):
+            raise self._refuse(
+                "BZ2014", "a write near an as_strided view of memory beside what it is taken of"
+            )
+        self.windows[node] = parent, (whole.stride(), whole.storage_offset())
+
+    def _require_same_layouts(self) -> None:
+        """What windows count in the memory of is laid out as the program's tensor was."""
+        for node in self.graph.nodes:
+            if node not in self.windows:
+                continue
+            parent, layout = self.windows[node]
+            now = parent.meta["val"]
+            if (now.stride(), now.storage_offset()) != layout:
+                self.here = node
+                raise self._refuse("BZ2014", "a write near an as_strided view of other strides")
 
     def _owner(self, node: Node) -> _Alias:
         """The alias whose present value ``node`` is."""
@@ -354,13 +381,6 @@ class _Functionalizer:
         if alias is not None:
             return alias
         raise self._refuse("BZ2015", f"a write to {node.target}, of unknown memory")
-
-    def _require_same_layout(self, alias: _Alias, parent: Node) -> None:
-        """``as_strided`` counts in the base's memory, which must be laid out as it was."""
-        if alias.node.target is torch.ops.aten.as_strided.default and alias.parent is not None:
-            was, now = alias.parent.node.meta["val"], parent.meta["val"]
-            if was.stride() != now.stride() or was.storage_offset() != now.storage_offset():
-                raise self._refuse("BZ2014", "a write near an as_strided view of other strides")
 
     def _insert(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """A new node with its fake."""

@@ -162,10 +162,7 @@ def _written_values(node: Node, insert: Insert) -> list[Node]:
 def _with_defaults(node: Node) -> tuple[Any, ...]:
     """A node's arguments with those spelled out that only ``node.target`` has a default for."""
     declared = [p for p in node.target._schema.arguments if not p.kwarg_only]  # type: ignore[union-attr]
-    rest = declared[len(node.args) :]
-    if any(p.name in node.kwargs or not p.has_default_value() for p in rest):
-        return node.args
-    return (*node.args, *(p.default_value for p in rest))
+    return (*node.args, *(p.default_value for p in declared[len(node.args) :]))
 
 
 @functools.cache

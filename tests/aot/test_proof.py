@@ -180,6 +180,55 @@ def test_what_inputs_that_overlap_hold_is_proved():
         made.check()
 
 
+def over_one_memory() -> Removed:
+    memory = torch.zeros(8)
+
+    def f(x, y):
+        x.add_(1)
+        return y * 2
+
+    return Removed(f, memory[:4], memory[2:7])
+
+
+def test_shared_memory_that_is_not_written_back_is_found():
+    made = over_one_memory()
+    made.functional = Functional([], made.functional.latest, made.functional.shared)
+    with pytest.raises(InternalError, match="the memory that several inputs share"):
+        made.check()
+
+
+def test_shared_memory_with_other_last_contents_is_found():
+    made = over_one_memory()
+    ((base, _, counted),) = made.functional.mutated
+    made.functional = Functional([(base, base, counted)], made.functional.latest, made.functional.shared)
+    with pytest.raises(InternalError, match="the memory that several inputs share"):
+        made.check()
+
+
+def filled(x, y):
+    x.fill_(2)
+    y.add_(1)
+    return x.sum()
+
+
+def test_a_constant_of_another_size_is_found():
+    """All its elements have the name of the right one's."""
+    made = Removed(filled, X, Y)
+    (full,) = made.nodes(aten.full.default)
+    full.args = ([2, 4], 2)
+    full.meta["val"] = full.meta["val"][:2]
+    with pytest.raises(InternalError, match="BZ9024"):
+        made.check()
+
+
+def test_another_name_of_memory_that_nobody_writes_is_no_matter():
+    def f(x, y):
+        y.add_(1)
+        return x.data * 2 + y
+
+    Removed(f, X, Y).check()
+
+
 def counted(function: Callable[..., Any], *inputs: torch.Tensor) -> dict[str, int]:
     """What one ahead-of-time stage counts of proofs."""
     before = COUNTERS.copy()
@@ -203,6 +252,15 @@ def test_large_tensors_that_are_written_whole_are_proved():
 
 def test_large_tensors_that_are_written_in_parts_are_left_unproved_and_counted():
     assert counted(lambda big: big[1:].add_(1).sum(), torch.zeros(4000, 400)) == {"writes_unproved_large": 1}
+
+
+def test_memory_seen_in_elements_of_two_sizes_is_left_unproved_and_counted():
+    def f(x):
+        x[0].add_(1)
+        x.view(torch.int16)[1].zero_()
+        return x * 1
+
+    assert counted(f, X) == {"writes_unproved_element sizes": 1}
 
 
 def whole(x, y):

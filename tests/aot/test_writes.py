@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from braze.aot import aot_function, nop
+from braze.support.errors import Unsupported
 from tests.aot.recording import compile_aot
 
 aten = torch.ops.aten
@@ -65,7 +67,7 @@ def test_in_place_transposition():
 @pytest.mark.parametrize(
     ("size", "strides", "offset", "all_of_it"),
     [((3, 1, 4), (4, 9, 1), 0, True), ((12,), (1,), 0, True), ((4, 3), (1, 4), 0, False), ((3, 3), (4, 1), 0, False),
-     ((2, 4), (4, 1), 4, False)],
+     ((2, 4), (4, 1), 4, False), ((3, 4), (4, 1), 0, True)],
 )  # fmt: skip
 def test_windows_on_memory(size, strides, offset, all_of_it):
     """Such a window on all of a tensor, as an average over all of a picture has one, is a reshape."""
@@ -82,3 +84,119 @@ def test_windows_on_memory(size, strides, offset, all_of_it):
         assert ours.shape == theirs.shape and torch.equal(ours, theirs)
     scattered = [n for n in part.forward.graph.nodes if n.target is aten.as_strided_scatter.default]
     assert bool(scattered) is not all_of_it
+
+
+def elsewhere(x):
+    y = x * 2
+    y[2:6].as_strided((4,), (1,), 0).zero_()
+    return y
+
+
+def between_columns(x):
+    y = x * 2
+    y.view(3, 4)[:, :2].as_strided((2, 3), (4, 1), 0).zero_()
+    return y
+
+
+def elsewhere_read(x):
+    y = x * 2
+    window = y[4:8].as_strided((4,), (1,), 2)
+    y.add_(1)
+    return window * 2
+
+
+def elsewhere_read_later(x):
+    y = x * 2
+    y.add_(1)
+    return y[4:8].as_strided((4,), (1,), 2) * 2
+
+
+@pytest.mark.parametrize("f", [elsewhere, between_columns, elsewhere_read, elsewhere_read_later])
+def test_windows_on_memory_beside_the_view_that_they_are_taken_of_are_refused(f):
+    """A write would be scattered into the view alone."""
+    with pytest.raises(Unsupported, match="BZ2014"):
+        compile_aot(f, [torch.randn(12)])
+
+
+def inside_a_view(x):
+    y = x * 2
+    y[2:10].as_strided((2, 2), (3, 1), 3).zero_()
+    return y
+
+
+def in_another_order(x):
+    y = x * 2
+    y.view(3, 4).t().as_strided((12,), (1,), 0).copy_(torch.arange(12.0))
+    return y
+
+
+def read_inside(x):
+    y = x * 2
+    window = y[4:8].as_strided((2,), (2,), 5)
+    y.add_(1)
+    return window * 2
+
+
+@pytest.mark.parametrize("f", [inside_a_view, in_another_order, read_inside])
+def test_windows_inside_the_view_that_they_are_taken_of(f):
+    x = torch.randn(12)
+    _, call = compile_aot(f, [x])
+    (found,) = call([x])
+    assert torch.equal(found, f(x))
+
+
+def flattened(x):
+    y = torch.empty(4, 4)
+    y.copy_(x.t())
+    return y.view(16)
+
+
+def paired(x):
+    y = torch.empty(4, 2)
+    y.copy_(x[:, :2])
+    return torch.view_as_complex(y) * 1j
+
+
+def in_larger_words(x):
+    y = torch.empty(4, 4)
+    y.copy_(x.t())
+    return y.view(torch.int64) + 0
+
+
+@pytest.mark.parametrize("f", [flattened, paired, in_larger_words])
+def test_views_that_want_strides_which_the_written_value_does_not_have(f):
+    x = torch.randn(4, 4)[:, :3] if f is paired else torch.randn(4, 4)
+    x = x.contiguous()
+    _, call = compile_aot(f, [x])
+    (found,) = call([x])
+    assert torch.equal(found, f(x))
+
+
+def test_a_write_to_a_constant_of_the_graph_is_refused():
+    """It would be made anew at each call, where eager goes on from what it has become."""
+    constant = torch.zeros(3)
+
+    def f(x):
+        constant.add_(1)
+        return x * constant
+
+    with pytest.raises(Unsupported, match="BZ2013"):
+        aot_function(f, nop)(torch.ones(3))
+
+
+def test_new_contents_stand_in_the_order_of_their_inputs():
+    """Those over one storage, too, with another between them."""
+    memory = torch.zeros(4)
+
+    def f(a, b, c):
+        c.add_(1)
+        b.add_(2)
+        a.add_(3)
+
+    part, call = compile_aot(
+        lambda a, b, c: (f(a, b, c), a.sum())[1], [memory[:2], torch.zeros(2), memory[2:]]
+    )
+    assert [role.input for role in part.mutations] == [0, 1, 2]
+    other = torch.zeros(2)
+    call([memory[:2], other, memory[2:]])
+    assert memory.tolist() == [3, 3, 1, 1] and other.tolist() == [2, 2]

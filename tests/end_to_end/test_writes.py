@@ -135,6 +135,26 @@ def overlapping_strides_written(x, y):
     return b
 
 
+def window_beside_a_view(x, y):
+    b = x * 1
+    v = b.view(16)[4:8]
+    s = v.as_strided((4,), (1,), 2)
+    b.add_(1)
+    return s * 2, v.as_strided((4,), (1,), 2) * 3
+
+
+def overlapping_strides_added(x, y):
+    b = x * 1
+    b.as_strided((3, 2), (1, 1)).add_(1)
+    return b
+
+
+def nothing_of_an_expansion_written(x, y):
+    b = x[0, :1] * 1
+    b.expand(0).add_(1)
+    return b
+
+
 def swapped(x, y):
     k = x.clone()
     x.copy_(y)
@@ -226,8 +246,8 @@ PROGRAMS = [
     clone_then_source_written, clone_of_a_view_then_written, contiguous_is_the_same_memory, reshape_may_be_a_view,
     copy_into_rows_from_a_copy, detached_writes, data_writes, data_and_counted_writes, data_replaced, set_of_a_value,
     resized_value, out_of_values, out_that_gets_memory, two_outs_that_get_memory, out_is_an_argument, out_is_a_view,
-    strided_over_a_view, overlapping_strides_written, swapped, halves_rotated, filled_by_foreach, each_chunk,
-    split_and_mixed, other_names_of_dimensions, parts_of_complex_numbers, bits, nothing_written, results_that_share,
+    strided_over_a_view, window_beside_a_view, overlapping_strides_written, overlapping_strides_added, nothing_of_an_expansion_written, swapped,
+    halves_rotated, filled_by_foreach, each_chunk, split_and_mixed, other_names_of_dimensions, parts_of_complex_numbers, bits, nothing_written, results_that_share,
     metadata_of_a_value, metadata_of_an_argument, memory_of_an_argument,
 ]  # fmt: skip
 
@@ -245,6 +265,11 @@ def test_a_program_leaves_behind_what_it_does_in_eager(program: Callable[..., An
 
 def first_written(x, y):
     x.add_(1)
+    return y * 2
+
+
+def part_written(x, y):
+    x[1:].add_(1)
     return y * 2
 
 
@@ -274,7 +299,9 @@ SHARED: dict[str, Callable[[], Sequence[Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("program", [first_written, both_written, second_returned], ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "program", [first_written, part_written, both_written, second_returned], ids=lambda p: p.__name__
+)
 @pytest.mark.parametrize("case", SHARED)
 def test_arguments_that_share_memory(case: str, program: Callable[..., Any]) -> None:
     """They are compiled, and each write to one is seen through the other."""
@@ -337,6 +364,146 @@ def test_strides_beyond_an_argument() -> None:
     braze.reset()
     compiled = braze.compile(beyond, fullgraph=True)
     hold_to_eager(compiled, beyond, lambda: (lambda b: (b[:4], b[4:]))(numbers(8)))
+
+
+def transposed_overwritten(x, y):
+    x.copy_(y)
+    return x.as_strided((3,), (1,), 0) * 1
+
+
+def transposed_overwritten_twice(x, y):
+    x.copy_(y)
+    x.as_strided((16,), (1,), 0).copy_(torch.arange(16.0))
+    return x * 1
+
+
+def strides_handed_on(x, y):
+    a = x * 1
+    a.copy_(y.t())
+    b = a + 1
+    return b.as_strided((3,), (1,), 0) * 1
+
+
+def a_part_with_strides_handed_on(x, y):
+    a = x * 1
+    a.copy_(y.t())
+    return a[1:].as_strided((3,), (1,), 4) * 1
+
+
+def seen_before_the_write(x, y):
+    window = x.as_strided((8,), (1,), 0)
+    x.add_(1)
+    return window * 2
+
+
+def seen_after_the_write(x, y):
+    x.add_(1)
+    return x.as_strided((8,), (1,), 0) * 1
+
+
+def written_through_the_window(x, y):
+    x.as_strided((8,), (1,), 0).mul_(2)
+    return x * 1
+
+
+def seen_over_another(x, y):
+    y.add_(1)
+    return x.as_strided((8,), (1,), 0) * 1
+
+
+def written_between_columns(x, y):
+    x.as_strided((4, 4), (4, 1), 0).mul_(2)
+    return x * 1
+
+
+HALVES = lambda: numbers(8).split(4)
+#: (program, arguments, the code that is given, the line that is named)
+WINDOWS = [
+    (transposed_overwritten, lambda: (numbers(4, 4).t(), numbers(4, 4, seed=1)), "BZ2014", "x.as_strided"),
+    (transposed_overwritten, lambda: (numbers(300, 300).t(), numbers(300, 300, seed=1)), "BZ2014", "x.as_strided"),
+    (transposed_overwritten_twice, lambda: (numbers(4, 4).t(), numbers(4, 4, seed=1)), "BZ2014", "x.as_strided"),
+    (strides_handed_on, pair, "BZ2014", "b.as_strided"),
+    (strides_handed_on, lambda: (numbers(300, 300), numbers(300, 300, seed=1)), "BZ2014", "b.as_strided"),
+    (a_part_with_strides_handed_on, pair, "BZ2014", "a[1:].as_strided"),
+    (seen_after_the_write, lambda: (numbers(16)[1:9], numbers(4)), "BZ2014", "x.as_strided"),
+    (seen_after_the_write, lambda: (numbers(8)[:4], numbers(4)), "BZ2014", "x.as_strided"),
+    (seen_before_the_write, lambda: (numbers(8)[:4], numbers(4)), "BZ2014", "window * 2"),
+    (written_between_columns, lambda: (numbers(4, 4)[:, :2], numbers(4)), "BZ2014", "x.as_strided"),
+    (written_through_the_window, lambda: (numbers(8)[:4], numbers(4)), "BZ2014", "x.as_strided"),
+    (seen_over_another, HALVES, "BZ2005", "x.as_strided"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("program", "make", "code", "line"), WINDOWS, ids=lambda p: getattr(p, "__name__", None)
+)
+def test_windows_on_memory_that_is_not_laid_out_as_it_was(
+    program: Callable[..., Any], make: Any, code: str, line: str
+) -> None:
+    """A value has no memory beside it, and may have other strides: such graphs run as captured, and say where."""
+    compiled = braze.compile(program)
+    with logged() as said:
+        hold_to_eager(compiled, program, make)
+    (told,) = [m for m in said if "as captured" in m]
+    assert code in told and line in told
+
+
+def product_into_an_operand(x, y):
+    return torch.mm(x, y, out=x)
+
+
+def sum_into_an_operand(x, y):
+    return torch.addmm(y, x, y, out=x)
+
+
+def sums_down_into_their_argument(x, y):
+    return torch.cumsum(x, 0, out=x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [product_into_an_operand, sum_into_an_operand, sums_down_into_their_argument],
+    ids=lambda p: p.__name__,
+)
+def test_an_operator_that_overwrites_what_it_still_reads(program: Callable[..., Any]) -> None:
+    """What comes of it hangs on the order in which the kernel goes, so it is eager's kernel that goes."""
+    compiled = braze.compile(program)
+    with logged() as said:
+        compiled(*pair())
+    assert any("BZ2027" in m and "out=x" in m for m in said)
+
+
+def test_a_sum_added_into_its_first_argument_is_compiled() -> None:
+    def added(x, y):
+        return torch.addmm(x, y, y, out=x)
+
+    compiled = braze.compile(added, fullgraph=True)
+    with logged() as said:
+        hold_to_eager(compiled, added, pair)
+    assert not said
+
+
+def test_memory_seen_in_two_types_is_written() -> None:
+    def bits(x, y):
+        x.add_(1)
+        return y * 1
+
+    compiled = braze.compile(bits)
+    hold_to_eager(compiled, bits, lambda: (lambda b: (b, b.view(torch.int64)))(numbers(8)))
+
+
+def test_three_arguments_that_overlap_in_a_chain() -> None:
+    def chained(x, y, z):
+        y.mul_(2)
+        x.add_(1)
+        z.sub_(y.sum())
+        return x + 1, z + 1
+
+    make = lambda: (lambda b: (b[:4], b[6:], b[3:7]))(numbers(10))
+    compiled = braze.compile(chained, fullgraph=True, options={"verify": 2})
+    with logged() as said:
+        hold_to_eager(compiled, lambda x, y, z: chained(x, y, z), make)
+    assert not said
 
 
 def only_written(x, y):
