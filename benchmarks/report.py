@@ -53,7 +53,7 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
         table.add_column(impl, justify="right")
     for impl in impls:
         if impl != "eager":
-            table.add_column(f"{impl}\nerror / eager's", justify="right")
+            table.add_column(f"{impl}\nerror / eager's (worst)", justify="right")
             table.add_column(f"{impl}\ngraphs, breaks", justify="right")
             table.add_column(f"{impl}\ncompile s", justify="right")
     speeds: dict[str, list[float]] = {impl: [] for impl in impls}
@@ -217,9 +217,11 @@ def _speed(eager: Row, row: Row) -> float | None:
 
 
 def _error(row: Row) -> str:
+    """Of all outputs, and in brackets of the one that compares worst."""
     if "error" not in row:
         return ""
-    return f"{row['error'] / row['eager_error']:.2f}" if row["eager_error"] else f"{row['error']:.1e}"
+    ratio = f"{row['error'] / row['eager_error']:.2f}" if row["eager_error"] else f"{row['error']:.1e}"
+    return ratio + (f" ({row['worst_ratio']:.2f})" if "worst_ratio" in row else "")
 
 
 def grouped(rows: list[Row], key: str) -> Iterable[tuple[str, dict[str, Row]]]:

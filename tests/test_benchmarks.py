@@ -10,8 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import report, run, worker, zoo
+from benchmarks import accuracy, report, run, worker, zoo
 from benchmarks.__main__ import MODELS
+from braze.codegen.c import rows
 
 
 def shown(table) -> str:
@@ -126,6 +127,81 @@ def test_error_is_relative_to_the_float64_result():
     assert worker.error([torch.tensor([1.1, 2.2])], exact) == pytest.approx(0.1)
     assert worker.error([torch.tensor([1.0])], exact) == float("inf")
     assert worker.error([], exact) == float("inf")
+
+
+def test_what_is_not_a_number_is_as_far_as_can_be():
+    exact = [torch.ones(2, dtype=torch.float64)]
+    assert accuracy.errors([torch.tensor([1.0, float("nan")])], exact) == [float("inf")]
+
+
+def draws(*rows):
+    return [list(row) for row in rows]
+
+
+EAGER = draws((1e-7, 2e-7), (1.1e-7, 2.2e-7), (0.9e-7, 1.8e-7), (1e-7, 2e-7))
+
+
+def test_a_flip_is_left_out_and_counted_on_either_side():
+    flipped = [[1e-7, 3e-3], *EAGER[1:]]
+    for ours, eager in ((flipped, EAGER), (EAGER, flipped)):
+        found = accuracy.compared(ours, eager, ["loss", "w"])
+        assert found["error"] / found["eager_error"] == pytest.approx(1, abs=0.02)
+        assert found["worst_ratio"] == pytest.approx(1, abs=0.04)
+        assert (found["flips"], found["eager_flips"]) == (int(ours is flipped), int(eager is flipped))
+
+
+def test_one_gradient_that_is_less_exact_is_named():
+    found = accuracy.compared([[a, 3 * b] for a, b in EAGER], EAGER, ["loss", "w"])
+    assert found["worst_ratio"] == pytest.approx(3)
+    assert found["worst_output"] == "w"
+    assert found["error"] / found["eager_error"] == pytest.approx(3**0.5)
+    assert found["flips"] == 0
+
+
+def test_what_is_wrong_on_one_input_is_no_flip():
+    for wrong in (0.5, float("inf")):
+        found = accuracy.compared([[1e-7, wrong], *EAGER[1:]], EAGER, ["loss", "w"])
+        assert found["worst_ratio"] > 1e5
+        assert found["flips"] == 0
+
+
+def test_the_ratios_of_gradients_are_shown():
+    rows = [
+        {"model": "m", "impl": "eager", "milliseconds": 1.0, "rounds_ms": [1.0]},
+        {"model": "m", "impl": "braze", "milliseconds": 1.0, "rounds_ms": [1.0], "error": 3e-7, "eager_error": 2e-7,
+         "worst_ratio": 2.25},
+    ]  # fmt: skip
+    assert "1.50 (2.25)" in shown(report.models_table(rows, ("eager", "braze")))
+
+
+def test_inputs_are_drawn_of_their_kind():
+    inputs = {"x": torch.zeros(50), "ids": torch.arange(50), "mask": torch.tensor([1, 1, 0]), "flag": True}
+    assert accuracy.inputs_of(inputs, 0) == inputs
+    one, again, other = (accuracy.inputs_of(inputs, draw) for draw in (1, 1, 2))
+    assert torch.equal(one["x"], again["x"]) and not torch.equal(one["x"], other["x"])
+    assert torch.equal(one["ids"].sort().values, inputs["ids"]) and not torch.equal(one["ids"], other["ids"])
+    assert one["mask"] is inputs["mask"] and one["flag"] is True
+
+
+@pytest.mark.parametrize("chain", [rows._CHAIN, 1 << 30], ids=["as it is", "one chain for each sum"])
+def test_sums_that_lose_more_are_seen(monkeypatch, chain):
+    """Of a small model, whose means and gradients are sums of 65,536, by the measure of the benchmark."""
+
+    def build():
+        layers = [torch.nn.BatchNorm1d(8), torch.nn.SiLU(), torch.nn.BatchNorm1d(8)]
+        return torch.nn.Sequential(*layers), {"input": torch.randn(16, 8, 4096)}
+
+    monkeypatch.setitem(zoo.CASES, "small", zoo.Case("small", build))
+    monkeypatch.setattr(rows, "_CHAIN", chain)
+    one = worker.Worker("braze")
+    one.load("small", "training")
+    one.compile()
+    found = one.check()
+    if chain < 64:
+        assert found["error"] < 1.5 * found["eager_error"] and found["worst_ratio"] < 2, found
+    else:
+        assert found["error"] > 2 * found["eager_error"] and found["worst_ratio"] > 4, found
+    assert found["flips"] == found["eager_flips"] == 0
 
 
 def test_the_time_of_graphs_is_told_apart_from_their_captures(monkeypatch):
