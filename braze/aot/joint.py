@@ -133,7 +133,7 @@ class Differentiation:
             with recorder.graph.inserting_before(anchor):
                 node = recorder.graph.placeholder(f"tangents_{k + 1}")
             fake = _tangent(recorder.mode, like)
-            fake.__dict__["_node"] = node
+            recorder.know(fake, node)
             node.meta["val"] = fake
             self.tangents.append(node)
             made.append(fake)
@@ -214,8 +214,7 @@ def _apart(starts: list[Any], known: set[Any]) -> tuple[tuple[int, ...], ...]:
             if node in seen:
                 continue
             seen.add(node)
-            kind: Any = type(node)
-            if node in first and _saves(kind):
+            if node in first and _saves(node):
                 group[root(i)] = root(first[node])
                 continue  # what is behind it has been seen from there
             first.setdefault(node, i)
@@ -226,9 +225,13 @@ def _apart(starts: list[Any], known: set[Any]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, members.values()))
 
 
+def _saves(node: Any) -> bool:
+    """Whether an operation may save tensors, as far as its class tells."""
+    return _is_function(node) or _kind_saves(type(node))
+
+
 @functools.cache
-def _saves(kind: type) -> bool:
-    """Whether operations of a class of autograd's save tensors, as far as the class tells."""
+def _kind_saves(kind: Any) -> bool:
     if kind.__name__ == "AccumulateGrad":
         return False
     plain = kind.__name__.rstrip("0123456789").endswith("Backward") and kind.__name__[-1].isdigit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -116,3 +117,19 @@ MIXED_NORMS = frozenset(
         aten._native_batch_norm_legit.no_stats,
     }
 )
+
+
+@functools.cache
+def functional_of_inplace_view(func: Any) -> Any:
+    """``aten.t`` for ``aten.t_``; None for those that change the memory itself."""
+    name = func._schema.name.removeprefix("aten::")
+    if name in ("resize_", "set_", "resize_as_"):
+        return None
+    packet = getattr(aten, name.removesuffix("_"), None)
+    if packet is None:
+        return None
+    wanted = [str(p.type) for p in func._schema.arguments]
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        if [str(p.type) for p in overload._schema.arguments] == wanted:
+            return overload
+    return None

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import control_flow, unbacked
 from braze.aot.stacked import drops_between, layer_by_layer
-from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL
+from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.writes import functional_form
 from braze.graph import torch_compat, torch_symbols
@@ -91,7 +91,8 @@ def trace(
     # above autograd composites are taken apart before the recorder sees them: in C++ many would fix symbolic sizes
     symbolic = watched and mode.env is not None
     python = torch_compat.python_dispatcher() if symbolic else contextlib.nullcontext()
-    with _ambient_state_restored(), mode, torch_compat.disable_functions(), level, python:
+    ambient = _ambient_state_restored()
+    with contextlib.closing(recorder), ambient, mode, torch_compat.disable_functions(), level, python:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = recorder.input(node, next(inputs))
@@ -142,6 +143,19 @@ class Recorder(TorchDispatchMode):
         self.policy: Policy | None = None
         self.symbols = SymbolNodes(self.graph)
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: fields of the fakes that know their nodes
+        self._knowing: list[dict[str, Any]] = []
+
+    def know(self, fake: Any, node: torch.fx.Node) -> torch.fx.Node:
+        """From here on ``node`` stands for ``fake`` where the graph uses it."""
+        fake.__dict__["_node"] = node
+        self._knowing.append(fake.__dict__)
+        return node
+
+    def close(self) -> None:
+        """Cut fakes off from the graph: autograd holds some where the garbage collector does not see it."""
+        for fields in self._knowing:
+            fields.pop("_node", None)
 
     # -- inputs ------------------------------------------------------------------------------
 
@@ -153,7 +167,7 @@ class Recorder(TorchDispatchMode):
             example = self._input_tensor(
                 captured, example if isinstance(example, FakeTensor) else self.mode.fake(example)
             )
-            example.__dict__["_node"] = node
+            self.know(example, node)
             self.histories.append(example.grad_fn)
         else:
             self.leaves.append(None)
@@ -247,6 +261,8 @@ class Recorder(TorchDispatchMode):
         the result is another one than the operator's.
         """
         want = self.mode.run(func, self._constants_faked(args), kwargs)
+        if want is None:  # it only writes
+            return result
         pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
         for have, w in pairs:
             if have is None:  # a gradient that was not asked for
@@ -319,6 +335,7 @@ class Recorder(TorchDispatchMode):
         made = self.graph.create_node("call_function", node.target, tuple(map(self.argument, args)), {})
         made.meta["origin"] = self.origin
         self._bind(made, node.meta["val"])
+        self.symbols.bind(node.meta["val"], made)  # also in a graph without tensors, whose mode knows of no symbols
         return node.meta["val"]
 
     def _bind(self, node: torch.fx.Node, result: Any) -> None:
@@ -327,13 +344,14 @@ class Recorder(TorchDispatchMode):
         if self.region is not None:
             node.meta["checkpoint"] = self.region
         if isinstance(result, torch.Tensor):
-            result.__dict__.setdefault("_node", node)
+            if "_node" not in result.__dict__:
+                self.know(result, node)
         elif isinstance(result, (tuple, list)):
             for i, part in enumerate(result):
                 if isinstance(part, torch.Tensor) and "_node" not in part.__dict__:
                     item = self.graph.call_function(operator.getitem, (node, i))
                     item.meta.update(val=part, origin=self.origin)
-                    part.__dict__["_node"] = item
+                    self.know(part, item)
         if self.mode.env is not None:
             for part in result if isinstance(result, (tuple, list)) else (result,):
                 self.symbols.note(part.__dict__["_node"] if isinstance(part, torch.Tensor) else node, part)
@@ -363,7 +381,7 @@ class Recorder(TorchDispatchMode):
     def _rebound(self, args: Any) -> Any:
         """A new fake over the same memory, known by the same node."""
         alias = self._alias(args[0])
-        alias.__dict__["_node"] = args[0].__dict__["_node"]
+        self.know(alias, args[0].__dict__["_node"])
         return alias
 
     def _inplace_view(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -375,11 +393,11 @@ class Recorder(TorchDispatchMode):
         if target.__dict__["_node"].op == "placeholder":
             raise Unsupported("BZ2009", f"{func} on an input of the graph", origin=self.origin)
         before = self._alias(target)
-        old = before.__dict__["_node"] = target.__dict__["_node"]
+        old = self.know(before, target.__dict__["_node"])
         old.meta["val"] = before
         after = self.emit(functional, (before, *args[1:]), kwargs)
         func(*args, **kwargs)
-        target.__dict__["_node"] = after.__dict__["_node"]
+        self.know(target, after.__dict__["_node"])
         return target
 
     def _is_without_memory(self, value: Any) -> bool:
@@ -400,7 +418,7 @@ class Recorder(TorchDispatchMode):
         for out, part in zip(outs, made if isinstance(made, (tuple, list)) else (made,), strict=True):
             if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
                 raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
-            node = out.__dict__["_node"] = part.__dict__["_node"]
+            node = self.know(out, part.__dict__["_node"])
             node.meta["val"] = self._alias(out)
         return result
 
@@ -409,7 +427,7 @@ class Recorder(TorchDispatchMode):
         alias = self._alias(value)
         node = self.graph.call_function(aten.alias.default, (self.argument(value),))
         node.meta.update(val=alias, origin=self.origin, unversioned=True)
-        alias.__dict__["_node"] = node
+        self.know(alias, node)
         return alias
 
     def _constants_faked(self, args: Any) -> Any:
@@ -448,7 +466,7 @@ class Recorder(TorchDispatchMode):
         node = self.graph.create_node("get_attr", name)
         fake = self._alias(self.mode.fake(tensor))
         node.meta.update(val=fake, origin=self.origin)
-        fake.__dict__["_node"] = node
+        self.know(fake, node)
         self._known[id(tensor)] = (tensor, fake)
         return fake
 
@@ -565,22 +583,6 @@ def _ambient_state_restored() -> Iterator[None]:
 def _is_composite(func: Any) -> bool:
     """Whether PyTorch defines the operator by others."""
     return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
-
-
-@functools.cache
-def functional_of_inplace_view(func: Any) -> Any:
-    """``aten.t`` for ``aten.t_``; None for those that change the memory itself."""
-    name = func._schema.name.removeprefix("aten::")
-    if name in ("resize_", "set_", "resize_as_"):
-        return None
-    packet = getattr(aten, name.removesuffix("_"), None)
-    if packet is None:
-        return None
-    wanted = [str(p.type) for p in func._schema.arguments]
-    for overload in (getattr(packet, name) for name in packet.overloads()):
-        if [str(p.type) for p in overload._schema.arguments] == wanted:
-            return overload
-    return None
 
 
 def hints(extents: Any) -> list[Any]:
