@@ -136,7 +136,9 @@ class _Plan:
     def _made(self, given: tuple[bool, ...]) -> _Half:
         whole = tuple([place >= 0 for place in self.places])
         if given != whole and (not self._by_tangents or len(self._halves) >= MOST):
-            return self._halves.get(whole) or self._made(whole)
+            if whole not in self._halves:
+                self._halves[whole] = self._made(whole)
+            return self._halves[whole]
         missing = [i for i, here in enumerate(given) if not here]
         part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
         return _Half(self._compile(part), part.gradients, unread)

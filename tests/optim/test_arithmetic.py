@@ -108,6 +108,32 @@ def test_special_values_as_in_eager(case):
     assert torch.equal(results[0].signbit() & (results[0] == 0), results[1].signbit() & (results[1] == 0))
 
 
+def test_an_average_without_memory_is_the_gradient():
+    """Of a large one before nothing is left, not even a rounding error."""
+    p = torch.nn.Parameter(torch.zeros(5))
+    optimizer = braze.compile_optimizer(torch.optim.Adam([p], lr=0.05, betas=(0.0, 0.9)))
+    for gradient in (1e8, 1.0):
+        p.grad = torch.full((5,), gradient)
+        optimizer.step()
+    assert torch.equal(optimizer.state[p]["exp_avg"], torch.ones(5))
+
+
+def test_a_maximum_that_is_nan_stays_nan():
+    results = []
+    for wrap in (lambda o: o, braze.compile_optimizer):
+        p = torch.nn.Parameter(torch.zeros(5))
+        optimizer = wrap(torch.optim.Adam([p], lr=0.05, amsgrad=True, foreach=False))
+        for turn in range(2):
+            p.grad = torch.ones(5)
+            optimizer.step()
+            if not turn:
+                optimizer.state[p]["max_exp_avg_sq"][2] = float("nan")
+        results.append((p.detach(), optimizer.state[p]["max_exp_avg_sq"]))
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+        assert ours.isnan().tolist() == [False, False, True, False, False]
+
+
 def test_more_rows_than_spans_and_spans_within_rows():
     """Rows that begin and end within a thread's share, and one over many shares."""
     sizes = [1, 63, 64, 65, 16384, 16385, 200_000, 0, 7]

@@ -1,0 +1,157 @@
+"""What stands between autograd and a compiled backward: layouts of gradients that come in, and gradients that hang on none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from braze.aot import autograd, partition
+from braze.aot.autograd import _layout, differentiable
+from braze.aot.missing import without_tangents
+from braze.aot.wrap import eager_forward
+from braze.graph.specs import TensorSpec
+from tests.aot.recording import CONTEXT, compile_aot, record
+from tests.end_to_end.writes import hold_to_eager, numbers
+
+aten = torch.ops.aten
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+@pytest.fixture
+def fresh():
+    braze.reset()
+    yield
+    braze.reset()
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    part, _ = compile_aot(lambda x: x + 1, [tensor])
+    (spec,) = part.inputs
+    assert isinstance(spec, TensorSpec)
+    return spec
+
+
+def test_a_gradient_in_the_layout_that_is_wanted_is_not_copied():
+    lay = _layout(spec_of(torch.zeros(3, 1, 4)))
+    plain, odd = torch.zeros(3, 1, 4), torch.zeros(12).as_strided((3, 1, 4), (4, 77, 1))
+    assert lay(plain, {}) is plain
+    assert lay(odd, {}) is odd  # differs in a dimension of one element only
+
+
+def test_a_gradient_in_another_layout_is_copied():
+    lay = _layout(spec_of(torch.zeros(3, 4)))
+    turned = torch.arange(12.0).view(4, 3).t()
+    found = lay(turned, {})
+    assert found.stride() == (4, 1) and torch.equal(found, turned)
+    assert lay(torch.ones(()).expand(3, 4), {}).stride() == (4, 1)
+
+
+def test_no_gradient_is_zeros_in_the_layout():
+    found = _layout(spec_of(torch.zeros(4, 3).t()))(None, {})
+    assert found.stride() == (1, 3) and not found.any()
+
+
+def test_lazily_negated_and_conjugated_gradients():
+    """Kernels read memory, where neither has been done."""
+    compiled = braze.compile(lambda x: x * 3)
+    x = torch.ones(1, requires_grad=True)
+    negated = torch.tensor([1 + 2j]).conj().imag
+    assert negated.is_neg()
+    (found,) = torch.autograd.grad(compiled(x), x, negated)
+    assert found.item() == -6
+    z = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+    tangent = torch.full((3,), 2 + 1j).conj()
+    (found,) = torch.autograd.grad(compiled(z), z, tangent)
+    assert torch.equal(found, torch.full((3,), 6 - 3j))
+
+
+def test_results_without_a_history():
+    def f(x, y):
+        with torch.no_grad():
+            aside = x * 3
+        return x * y, aside, (x * 5).detach(), x.argmax(), x > 0
+
+    hold_to_eager(
+        braze.compile(f, fullgraph=True), f, lambda: [numbers(4, 4), numbers(4, 4, seed=1)], grad=True
+    )
+
+
+def test_a_gradient_of_nothing_is_zeros():
+    """Rounding has a gradient: zeros, whatever comes in."""
+    compiled = braze.compile(lambda x: x.round(), fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    compiled(x).sum().backward()
+    assert x.grad is not None and not x.grad.any()
+
+
+def test_a_backward_is_compiled_for_a_few_choices_of_gradients_only(monkeypatch: Any):
+    """For the others zeros stand for what does not come in."""
+    monkeypatch.setattr(autograd, "MOST", 2)
+
+    def f(x):
+        y = x.sin()
+        return y * 2, y * 3, y * 5
+
+    x = torch.ones(3, requires_grad=True)
+    part, _ = compile_aot(f, [x], grad=True)
+    made = []
+
+    def compiled(backward):
+        made.append(backward)
+        return eager_forward(backward.graph)
+
+    call = differentiable(part, eager_forward(part.forward), compiled, by_tangents=True)
+    slope = torch.ones(3).cos()
+    for chosen in ((0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)):
+        out = call([x])
+        (found,) = torch.autograd.grad(sum(out[i] for i in chosen).sum(), x)
+        torch.testing.assert_close(found, slope * sum((2, 3, 5)[i] for i in chosen))
+    assert len(made) == 3
+
+
+def test_a_backward_that_is_for_all_gradients_is_compiled_once():
+    x = torch.ones(3, requires_grad=True)
+    part, _ = compile_aot(lambda x: (x.sin(), x.cos()), [x], grad=True)
+    made = []
+    call = differentiable(
+        part, eager_forward(part.forward), lambda b: made.append(b) or eager_forward(b.graph)
+    )
+    for chosen in (0, 1, 0, 1):
+        call([x])[chosen].sum().backward()
+    call([x])[0].add(call([x])[1]).sum().backward()
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("alpha", [None, 3])
+def test_a_sum_with_a_missing_gradient_is_the_other_summand_only_where_it_is_a_plain_sum(alpha):
+    part, _ = compile_aot(
+        lambda x: (lambda y: (y * 2, y * 3))(x.sin()), [torch.ones(3, requires_grad=True)], grad=True
+    )
+    backward = part.backward
+    assert backward is not None
+    (total,) = [n for n in backward.graph.graph.nodes if n.target is aten.add.Tensor]
+    if alpha:
+        total.kwargs = {"alpha": alpha}
+    (first,) = {n for n in total.args[0].all_input_nodes}
+    tangents = [n for n in backward.graph.graph.nodes if n.op == "placeholder"][len(backward.saved) :]
+    made, unread = without_tangents(backward, [tangents.index(first)])
+    assert unread == {tangents.index(first)}
+    assert bool([n for n in made.graph.graph.nodes if n.target is aten.add.Tensor]) is bool(alpha)
+
+
+def test_a_parameter_is_kept_rather_than_what_is_made_of_it():
+    """It stays anyway: nothing besides is kept."""
+    model = torch.nn.Linear(4, 4, bias=False)
+
+    def f(x, w):
+        return x * w.sin()
+
+    gm, made, _ = record(f, [torch.randn(4, 4, requires_grad=True), model.weight], grad=True)
+    list(gm.graph.nodes)[1].meta["role"] = "parameter"
+    part = partition(gm, made, CONTEXT)
+    assert part.backward is not None
+    assert [str(s.source) for s in part.backward.saved] == ["SavedFrom.INPUT"] * 2
