@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from braze.aot.symbols import is_size
 from braze.aot.views import elements, is_view
 from braze.graph.checkpoints import SAVING
 from braze.graph.passes import is_impure
@@ -228,7 +229,7 @@ def default_choice(halves: Halves) -> set[Node]:
     seen: set[Node] = set()
     while todo:
         node = todo.pop()
-        if node in seen or isinstance(node.meta.get("val"), torch.SymInt):
+        if node in seen or is_size(node):
             continue
         seen.add(node)
         # what an input held that the graph writes is gone by then
@@ -244,7 +245,7 @@ def min_cut_choice(halves: Halves) -> set[Node]:
     """Keep the fewest bytes from which the backward can make the rest by cheap operators."""
     import igraph  # nothing else needs it, and it takes a while to import
 
-    nodes = [n for n in halves.choices if not isinstance(n.meta.get("val"), torch.SymInt)]
+    nodes = [n for n in halves.choices if not is_size(n)]
     number = {node: i for i, node in enumerate(nodes)}
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
     steps = _steps_to_readers(halves, nodes)
@@ -310,7 +311,10 @@ def _origin(halves: Halves, node: Node) -> set[Node] | None:
             return None
         large = []
         for argument in node.all_input_nodes:
-            if not isinstance(argument.meta.get("val"), torch.Tensor) or _is_constant(argument):
+            value = argument.meta.get("val")
+            if isinstance(value, torch.SymFloat):
+                small.add(argument)
+            if not isinstance(value, torch.Tensor) or _is_constant(argument):
                 continue
             if _bytes(argument) > SMALL * most:
                 large.append(argument)

@@ -26,6 +26,7 @@ from braze.aot.roles import output_of, placeholders, roles_of_results, tell_back
 from braze.aot.timeline import bytes_of
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
+from braze.graph import torch_compat
 from braze.graph.applied import holds_functions
 from braze.graph.fakes import on_fakes, spec_of, was_given_history
 from braze.graph.passes import DEFAULT, run_passes
@@ -57,9 +58,13 @@ def partition(
             _input_spec(value) for value in example_inputs
         )
         joint = Differentiation(holds_functions(gm)) if needs_gradients(gm) else None
+        if joint is not None:
+            _refuse_windows_on_inputs(gm)
         with tracing.stage("aot.trace"):
             traced = trace(gm, example_inputs, decompositions or {}, joint)
         if joint is not None:
+            if traced.mode.env is not None:  # fakes of symbolic sizes do not follow lazy conjugates
+                _refuse_unusual_tensors(traced.module)
             check_as_captured(gm, traced.outputs)
         module, mode = traced.module, traced.mode
         outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs)
@@ -216,6 +221,27 @@ def _refuse_unusual_tensors(gm: torch.fx.GraphModule) -> None:
         if val.device.type == "meta":
             raise Unsupported(
                 "BZ2003", "a tensor without data, on the meta device", origin=node.meta.get("origin")
+            )
+
+
+_WINDOWS = ("as_strided", "as_strided_", torch.as_strided)
+
+
+def _refuse_windows_on_inputs(gm: torch.fx.GraphModule) -> None:
+    """The gradient of ``as_strided`` counts from where an input's data starts in its memory: in each call elsewhere."""
+    inputs = {
+        torch_compat.storage_key(n.meta["val"])
+        for n in gm.graph.nodes
+        if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.Tensor)
+    }
+    for node in gm.graph.nodes:
+        if node.target not in _WINDOWS or not isinstance(node.args[0], torch.fx.Node):
+            continue
+        offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+        base = node.args[0].meta["val"]
+        if offset is not None and base.requires_grad and torch_compat.storage_key(base) in inputs:
+            raise Unsupported(
+                "BZ2031", "the gradient of as_strided over an input's memory", origin=node.meta.get("origin")
             )
 
 

@@ -10,7 +10,7 @@ import torch
 from braze.aot.cut import Choice, Halves, backward_order, reached
 from braze.aot.outputs import copied
 from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
-from braze.aot.symbols import SymbolNodes
+from braze.aot.symbols import SymbolNodes, is_size
 from braze.aot.views import is_view
 from braze.graph.captured import Late
 from braze.graph.fakes import FakeMode, spec_of
@@ -120,7 +120,7 @@ class _Backward:
         sizes.find([n for n in self.graph.nodes if n.op == "placeholder"])
         ends = {*gradients, *effects}
         wanted = [n for n in needed if n in behind or n in ends]
-        for node in backward_order(self.module.graph, wanted, lambda n: n in self.env or _is_size(n)):
+        for node in backward_order(self.module.graph, wanted, lambda n: n in self.env or is_size(n)):
             self.env[node] = self._copy(node, sizes)
         self.graph.output(tuple(self.env[g] for g in gradients))
         drop_unread(self.graph)
@@ -136,7 +136,7 @@ class _Backward:
             if node in found:
                 continue
             found.add(node)
-            if node not in ends and not _is_size(node):
+            if node not in ends and not is_size(node):
                 if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor):
                     raise Unsupported("BZ2025", f"a backward that reads the input {node.name} unsaved")
                 todo.extend(node.all_input_nodes)
@@ -165,17 +165,12 @@ class _Backward:
 
     def _copy(self, node: Node, sizes: SymbolNodes) -> Node:
         def argument(n: Node) -> Any:
-            found = self.env.get(n)
-            if found is None and isinstance(n.meta.get("val"), torch.SymInt):
-                return sizes.node(n.meta["val"])
-            return self.env[n]
+            if n in self.env or not is_size(n):
+                return self.env[n]
+            value = n.meta["val"]
+            return sizes.node(value) if isinstance(value, torch.SymInt) else value
 
         return self.graph.node_copy(node, argument)
-
-
-def _is_size(node: Node) -> bool:
-    """Whether a node is a symbolic int, which is made anew from what sizes come in."""
-    return isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def sources_of(

@@ -14,6 +14,11 @@ aten = torch.ops.aten
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
+def is_size(node: torch.fx.Node) -> bool:
+    """Whether a node is a size, a symbol or known by now: a backward has it from the sizes that come in."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, int))
+
+
 class SymbolNodes:
     """The node that computes each size expression; made once per expression, where first wanted."""
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch.fx
 
+from braze.graph import torch_compat
 from braze.graph.fakes import mode_of
 from braze.graph.torch_symbols import UNDECIDED, size_oblivious
 from braze.support import trace
-from braze.support.errors import InternalError, Unsupported
+from braze.support.errors import BrazeError, InternalError, Unsupported
 from braze.support.log import warn
 
 
@@ -26,13 +27,15 @@ def compiled_or_as_captured(
         try:
             with size_oblivious(mode.env if mode is not None else None):
                 return compile()
-        except RuntimeError as error:
-            if type(error).__name__ != UNDECIDED:
+        except BrazeError:
+            raise
+        except Exception as error:
+            if torch_compat.is_out_of_memory(error):
                 raise
-            why = str(error).partition("\n")[0]
-            raise Unsupported(
-                "BZ2024", "a stage would have to know a size that only the data tell", why=why
-            ) from error
+            refusal = _refusal(error)
+            if strict and isinstance(refusal, InternalError):
+                raise
+            raise refusal from error
     except (Unsupported, InternalError) as error:
         if strict and isinstance(error, InternalError):
             raise
@@ -40,3 +43,11 @@ def compiled_or_as_captured(
         trace.emit("fallback", f"the graph of {name} ({error.code}: {error.what})")
         warn(f"{name} runs eagerly, as captured.\n{error}", "aot")
         return gm.forward
+
+
+def _refusal(error: Exception) -> Unsupported | InternalError:
+    """What an exception that a stage did not foresee means for the graph."""
+    why = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if type(error).__name__ == UNDECIDED:
+        return Unsupported("BZ2024", "a stage would have to know a size that only the data tell", why=why)
+    return InternalError("BZ9025", "a stage of the compiler failed", why=why)

@@ -32,7 +32,13 @@ def lower(partition: Partition, ctx: CompileContext) -> LoopProgram:
             BufferKind.CONSTANT if role is InputRole.PARAMETER else BufferKind.INPUT
             for role in partition.input_roles
         ]
-        return lower_graph(partition.forward, kinds, ctx)
+        program = lower_graph(partition.forward, kinds, ctx)
+        own = [
+            name
+            for name, role in zip(program.inputs, partition.input_roles)
+            if name and role is InputRole.SAVED
+        ]
+        return dataclasses.replace(program, owned=tuple(own)) if own else program
 
 
 def lower_graph(gm: torch.fx.GraphModule, kinds: Sequence[BufferKind], ctx: CompileContext) -> LoopProgram:
@@ -133,7 +139,6 @@ class GraphLowering:
             kind,
             name,
         )
-        g.note_offset(name, val.storage_offset())
         return name
 
     # -- operators

@@ -60,7 +60,6 @@ class ProgramBuilder:
         self._indirect: dict[Symbol, Node] = {}
         self._indirect_of: dict[Node, Symbol] = {}
         self._fresh = 0
-        self._offset_inputs: set[str] = set()
         self._axis_symbols: dict[tuple[str, Expr], Symbol] = {}
 
     # -- buffers
@@ -85,14 +84,9 @@ class ProgramBuilder:
         """The element type of a torch.dtype."""
         return from_torch(dtype)
 
-    def note_offset(self, name: str, offset: Any) -> None:
-        """Remember where an input's data starts in its storage."""
-        if not (isinstance(offset, int) and offset == 0):
-            self._offset_inputs.add(name)
-
-    def starts_inside_storage(self, name: str) -> bool:
-        """Whether an offset into a buffer's storage is not an offset from its data pointer."""
-        return name in self._offset_inputs
+    def comes_from_outside(self, name: str) -> bool:
+        """Whether a buffer's data may start anywhere in its storage, at each call elsewhere."""
+        return self.buffers[name].kind in (BufferKind.INPUT, BufferKind.CONSTANT)
 
     def whole(self, name: str) -> BufferView:
         """The view of all of a buffer."""

@@ -187,7 +187,8 @@ def stack(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
 @lowering(aten.constant_pad_nd.default)
 def constant_pad(g: ProgramBuilder, x: Lazy, pad: Sequence[Any], value: Any = 0) -> Any:
     """A border of one value; negative widths cut."""
-    if not x.dtype.is_computable:
+    border = filled(g, value)
+    if not x.dtype.is_computable or border is NotImplemented:
         return NotImplemented
     before: dict[int, Expr] = {}
     after: dict[int, Expr] = {}
@@ -206,7 +207,7 @@ def constant_pad(g: ProgramBuilder, x: Lazy, pad: Sequence[Any], value: Any = 0)
                 inside = build.both(inside, build.binary(Op.GE, g.index_node(i), build.index(0)))
             if after[d] is not ZERO:
                 inside = build.both(inside, build.lt(g.index_node(i), g.index_node(x.sizes[d])))
-        return build.masked(inside, x.load(at), build.const(value, x.dtype))
+        return build.masked(inside, x.load(at), border.load(index))
 
     return Lazy(
         g.symbols.exprs(g.val.shape), x.dtype, x.device, inner,

@@ -515,14 +515,12 @@ def alias(g: ProgramBuilder, x: Lazy, *_: Any) -> Any:
 @lowering(aten.as_strided.default)
 def as_strided(g: ProgramBuilder, x: Lazy, sizes: Any, strides: Any, offset: Any = None) -> Any:
     """Any window on the storage: only of a value that lies in memory, at the offset that eager means."""
-    if offset is None:
-        offset = 0
     view = g.realize(x)
-    if view.offset is not ZERO or g.starts_inside_storage(view.buffer):
+    if view.offset is not ZERO or (offset is not None and g.comes_from_outside(view.buffer)):
         return NotImplemented
     return strided_lazy(
         g,
-        window(view, g.symbols.exprs(sizes), g.symbols.exprs(strides), g.symbols.expr(offset)),
+        window(view, g.symbols.exprs(sizes), g.symbols.exprs(strides), g.symbols.expr(offset or 0)),
         x.device,
     )
 

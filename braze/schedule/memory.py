@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from braze.loops.ir import Buffer, BufferKind, ExternCall, LoopProgram, Store
+from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram, Store
 from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
 from braze.schedule.domains import injective, size_hint
@@ -50,7 +50,8 @@ def plan_memory(
     handed: tuple[tuple[str, str], ...] = ()
     if lean:
         lives = [life for life in lives if not is_large(life.bytes)]
-        handed = handed_over(groups, buffers, kept, {life.buffer for life in lives}, consumes)
+        going = inputs_that_may_go(program) if consumes else set()
+        handed = handed_over(groups, buffers, kept - going, {life.buffer for life in lives})
     reuse = in_place(groups, lives, buffers)
     chains = _chains(lives, reuse)
     if all(c.bytes.value is not None for c in chains):
@@ -72,12 +73,17 @@ def is_large(size: Expr) -> bool:
     return size.value is None or size.value >= LARGE
 
 
+def inputs_that_may_go(program: LoopProgram) -> set[str]:
+    """Inputs of which the caller gets no view, also none that an operator of PyTorch makes."""
+    returned = {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    for step in reversed(program.steps):
+        if isinstance(step, ExternCall) and not returned.isdisjoint(step.outputs):
+            returned.update(step.aliases)
+    return {b.name for b in program.buffers if b.kind is BufferKind.INPUT} - returned
+
+
 def handed_over(
-    groups: Sequence[Group],
-    buffers: Mapping[str, Buffer],
-    kept: set[str],
-    in_arena: set[str],
-    consumes: bool,
+    groups: Sequence[Group], buffers: Mapping[str, Buffer], kept: set[str], in_arena: set[str]
 ) -> tuple[tuple[str, str], ...]:
     """(new, old) pairs outside the arena: a pointwise group may write the large new buffer over the old one, read last there."""
     last = _last_uses(groups)
@@ -90,8 +96,8 @@ def handed_over(
     for k, group in enumerate(groups):
         if group.kind is not GroupKind.POINTWISE:
             continue
-        dying = [n for n in group.reads if last[n] == k and n not in group.writes and n not in in_arena]
-        dying = [n for n in dying if _may_go(buffers[n], n in kept, consumes)]
+        stays = in_arena | kept | set(group.writes)
+        dying = [n for n in group.reads if last[n] == k and n not in stays and buffers[n].kind in _GOING]
         for new in group.writes:
             b = buffers[new]
             if new in in_arena or writers[new] != [k] or not is_large(storage_bytes(b)):
@@ -106,10 +112,7 @@ def handed_over(
     return tuple(pairs)
 
 
-def _may_go(buffer: Buffer, kept: bool, consumes: bool) -> bool:
-    if buffer.kind is BufferKind.INPUT:
-        return consumes
-    return buffer.kind is BufferKind.TEMPORARY and not kept
+_GOING = (BufferKind.TEMPORARY, BufferKind.INPUT)
 
 
 def _alike(a: Buffer, b: Buffer) -> bool:

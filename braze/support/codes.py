@@ -412,6 +412,11 @@ CODES: dict[str, Code] = {
         "An output of the graph is neither a tensor, a number, a string nor None.",
         "Please report it with the dump.",
     ),
+    "BZ2031": Code(
+        "the gradient of a window on an input's memory",
+        "as_strided with a storage_offset counts from the start of the memory, in which an input may start anywhere.",
+        "The graph runs eagerly, as captured. Take the window without storage_offset, by slices, or of a clone of the input.",
+    ),
     # -- BZ30xx: lowering
     "BZ3001": Code(
         "operator without a lowering",
@@ -572,6 +577,12 @@ CODES: dict[str, Code] = {
         "writes that were removed wrongly",
         "The graph without writes was found not to compute what the program with writes does (braze/aot/proof.py).",
         "The graph runs eagerly, as captured; please report the program with its dump (BRAZE_DUMP=dir).",
+    ),
+    "BZ9025": Code(
+        "a stage failed",
+        "A stage of the compiler raised an exception that it should not have.",
+        "The graph runs eagerly, as captured; please report the program with its dump (BRAZE_DUMP=dir). "
+        'options={"verify": 1} raises the exception instead.',
     ),
     "BZ9040": Code(
         "bad schedule",

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 _CONJUGATED = "runs as captured: its gradient is a lazily conjugated tensor (BZ2003)"
 
+_OF_MEMORY = "runs as captured: the gradient of a window on an input's memory (BZ2031)"
+
 #: operator -> reason
 KNOWN: dict[str, str] = {
     "fft.ifft": _CONJUGATED,
     "fft.ihfft": _CONJUGATED,
     "fft.ihfftn": _CONJUGATED,
+    "as_strided": _OF_MEMORY,
+    "as_strided.partial_views": _OF_MEMORY,
     "index_fill": "runs as captured: the gradient of a value at doubled places asks the data (aten._unique, BZ2021)",
     "nn.functional.fractional_max_pool3d": "runs as captured: PyTorch's fakes have no kernel for its gradient (BZ2021)",
 }
@@ -20,4 +24,25 @@ KNOWN: dict[str, str] = {
 KNOWN_OF_ALL: dict[str, str] = {
     "fft.ihfft2": _CONJUGATED,
     "index_put": "runs as captured: the gradient of values at doubled places asks the data (BZ2021)",
+}
+
+_OF_FLOATS = "runs as captured: sizes that are made of floats are no symbols (BZ3002)"
+
+#: as KNOWN, where every size and float is a symbol
+KNOWN_SYMBOLIC: dict[str, str] = {
+    **{name: reason for name, reason in KNOWN.items() if name != "fft.ihfftn"},
+    "fft.hfft": _CONJUGATED,
+    "fft.hfftn": _CONJUGATED,
+    **{
+        f"nn.functional.{name}": _OF_FLOATS
+        for name in (
+            "interpolate.area",
+            "interpolate.bicubic",
+            "interpolate.bilinear",
+            "interpolate.linear",
+            "interpolate.trilinear",
+            "upsample_bilinear",
+            "upsample_nearest",
+        )
+    },
 }

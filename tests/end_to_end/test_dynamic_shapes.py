@@ -323,3 +323,11 @@ def test_lstm_over_any_batch(words: Any) -> None:
     batches = [(torch.rand(3, n, 4),) for n in (2, 3, 5)]
     with torch.no_grad():
         assert captures(layer, batches, backend="eager", **words) == (1 if words else 2)
+
+
+@pytest.mark.parametrize("words", [{"dynamic": False}, {"dynamic": True}], ids=["static", "dynamic"])
+def test_a_window_on_memory_counts_from_its_start_wherever_the_input_starts(words: Any) -> None:
+    memory = torch.arange(40.0)
+    inputs = [(memory[k : k + 10].view(2, 5),) for k in (0, 5, 3, 30)]
+    captures(lambda x: x.as_strided((2, 2), (3, 1), 1) * 2, inputs, **words)
+    captures(lambda x: x.view(-1).as_strided((2, 2), (3, 1)) * 2, inputs, **words)

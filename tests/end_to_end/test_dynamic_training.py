@@ -74,6 +74,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], Callable[[int, int], tuple[Tens
     "cumsum": (lambda x: x.cumsum(1).sin(), lambda n, m: (leaf(n, m),)),
     "std": (lambda x: x.std(0), lambda n, m: (leaf(n, m),)),
     "tril": (lambda x: x.tril().exp(), lambda n, m: (leaf(n, m),)),
+    "a gradient that is another's, negated": (lambda a, b: b - a, lambda n, m: (leaf(n, m), leaf(n, m))),
     "mean of a mask": (lambda x: (x * (x > 0.5)).sum() / (x > 0.5).sum(), lambda n, m: (leaf(n, m),)),
 }
 

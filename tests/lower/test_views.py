@@ -42,7 +42,7 @@ VIEWS = {
     "t": lambda x: x[0].t(),
     "swap_and_join": lambda x: x.transpose(0, 1).reshape(3, 8),
     "unflatten": lambda x: x.unflatten(2, (2, 2)),
-    "as_strided": lambda x: x.as_strided((2, 2), (1, 5), 3),
+    "as_strided": lambda x: x.as_strided((2, 2), (1, 5)),
     "alias": lambda x: x.detach(),
 }
 
