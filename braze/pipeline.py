@@ -13,7 +13,7 @@ import torch.fx
 import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
-from braze.aot.records import InputRole, Partition
+from braze.aot.records import Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
@@ -279,8 +279,7 @@ def peak_of(partition: Partition, ctx: CompileContext) -> int | None:
 
 def peak_of_half(half: Partition, plan: Schedule, ctx: CompileContext) -> int:
     """The most bytes that a scheduled half takes, beside its inputs but those that it alone holds."""
-    given = [i for i, role in enumerate(half.input_roles) if role is InputRole.SAVED]
-    return footprint(plan, ctx, given, aot.likely_sizes(half), half.beside)
+    return footprint(plan, ctx, aot.likely_sizes(half), half.beside)
 
 
 def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:

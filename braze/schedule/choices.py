@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braze.loops.ir import Buffer, Node, Op
+from braze.loops.ir import Buffer, BufferView, Node, Op
 from braze.loops.rewrite import walk
 from braze.options import Options
 from braze.schedule.records import GroupKind
@@ -56,8 +56,8 @@ class Choices:
         value = max(self.unknown_size, low or 0)
         return value if high is None else min(value, high)
 
-    def bytes_of(self, buffer: Buffer) -> int:
-        """Likely bytes of a buffer's elements (a broadcast one counts once per stored element)."""
+    def bytes_of(self, buffer: Buffer | BufferView) -> int:
+        """Likely bytes of a buffer's elements, or of those that a view sees (a broadcast one counts once per stored element)."""
         total = buffer.dtype.itemsize
         for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
             if stride.value != 0:

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from braze.schedule.records import Group
+from braze.support.record import record
 
 
-def alive(order: Sequence[Group], sizes: Mapping[str, int], kept: set[str]) -> tuple[int, int]:
-    """Greatest number of bytes alive at once, and their sum over all groups; ``sizes``: the buffers that count."""
+@record
+class Weights:
+    """Bytes by which orders are judged: of buffers, by name, those of ``given`` being there from the start.
+
+    ``beside``: what a group takes for itself, by name. ``kept``: buffers that stay to the end.
+    """
+
+    sizes: Mapping[str, int]
+    kept: Set[str]
+    given: Set[str]
+    beside: Mapping[str, int]
+
+
+def alive(order: Sequence[Group], weights: Weights) -> tuple[int, int]:
+    """Greatest number of bytes alive at once, and their sum over all groups."""
+    sizes = weights.sizes
     last = {name: k for k, g in enumerate(order) for name in (*g.reads, *g.writes)}
-    live = top = total = 0
-    seen: set[str] = set()
+    seen = set(weights.given)
+    live = top = sum(sizes[name] for name in seen)
+    total = 0
     for k, g in enumerate(order):
         for name in g.writes:
             if name in sizes and name not in seen:
                 seen.add(name)
                 live += sizes[name]
-        top = max(top, live)
+        top = max(top, live + weights.beside.get(g.name, 0))
         total += live
         for name in {*g.reads, *g.writes}:
-            if name in seen and last[name] == k and name not in kept:
+            if name in seen and last[name] == k and name not in weights.kept:
                 live -= sizes[name]
     return top, total
 
 
-def low_peak_order(
-    groups: Sequence[Group], before: Mapping[int, set[int]], sizes: Mapping[str, int], kept: set[str]
-) -> list[Group]:
+def low_peak_order(groups: Sequence[Group], before: Mapping[int, set[int]], weights: Weights) -> list[Group]:
     """A topological order of ``groups`` (given in one; ``before`` by position) with a low peak.
 
     Of the given one, of one that frees the most at each step, and of one that makes each value when it is wanted:
     of equal peaks the one with fewer bytes alive over time, of equal ones the first.
     """
-    orders = list(groups), _greedy(groups, before, sizes, kept), _on_demand(groups, before, kept)
-    return min(orders, key=lambda order: alive(order, sizes, kept))
+    orders = list(groups), _greedy(groups, before, weights), _on_demand(groups, before, weights.kept)
+    return min(orders, key=lambda order: alive(order, weights))
 
 
-def _on_demand(groups: Sequence[Group], before: Mapping[int, set[int]], kept: set[str]) -> list[Group]:
+def _on_demand(groups: Sequence[Group], before: Mapping[int, set[int]], kept: Set[str]) -> list[Group]:
     """What leaves the program in the given order, each behind what it still lacks.
 
     So what a backward makes again stands before its first reader, wherever fusion has put it.
@@ -62,9 +76,8 @@ def _on_demand(groups: Sequence[Group], before: Mapping[int, set[int]], kept: se
     return out
 
 
-def _greedy(
-    groups: Sequence[Group], before: Mapping[int, set[int]], sizes: Mapping[str, int], kept: set[str]
-) -> list[Group]:
+def _greedy(groups: Sequence[Group], before: Mapping[int, set[int]], weights: Weights) -> list[Group]:
+    sizes = {name: size for name, size in weights.sizes.items() if name not in weights.kept}
     after: dict[int, list[int]] = {k: [] for k in range(len(groups))}
     waiting = {k: len(before[k]) for k in range(len(groups))}
     for k, needs in before.items():
@@ -80,9 +93,9 @@ def _greedy(
 
     def growth(k: int) -> int:
         g = groups[k]
-        total = sum(sizes[n] for n in g.writes if n in sizes and n not in made and n not in kept)
+        total = sum(sizes[n] for n in g.writes if n in sizes and n not in made)
         for name in {*g.reads, *g.writes}:
-            if readers[name] == 1 and name in sizes and name not in kept:
+            if readers[name] == 1 and name in sizes:
                 total -= sizes[name]
         return total
 

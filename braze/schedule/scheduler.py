@@ -13,10 +13,11 @@ from braze.schedule.dependences import edges, families, group_accesses, needed_s
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.hoist import hoist
 from braze.schedule.memory import plan_memory
-from braze.schedule.order import low_peak_order
+from braze.schedule.order import Weights, low_peak_order
 from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
 from braze.schedule.verify import verify_schedule
+from braze.schedule.workspaces import workspace
 from braze.support import trace
 from braze.support.errors import InternalError
 from braze.support.log import warn_once
@@ -91,9 +92,13 @@ def _ordered(program: LoopProgram, groups: list[Group], kept: set[str], choices:
     made, buffers = frozenset(program.made), {b.name: b for b in program.buffers}
     found = [group_accesses(g, made, buffers) for g in groups]
     before = dict(enumerate(edges(found, families(program))))
-    inputs = {BufferKind.INPUT, BufferKind.CONSTANT}
-    sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.kind not in inputs}
-    return low_peak_order(groups, before, sizes, kept)
+    given = frozenset(program.owned) & {n for g in groups for n in g.reads}
+    sizes = {b.name: choices.bytes_of(b) for b in program.buffers if b.kind not in _INPUTS or b.name in given}
+    beside = {g.name: workspace(g.call, choices.bytes_of) for g in groups if isinstance(g.call, ExternCall)}
+    return low_peak_order(groups, before, Weights(sizes, kept - given, given, beside))
+
+
+_INPUTS = (BufferKind.INPUT, BufferKind.CONSTANT)
 
 
 def _aliases(program: LoopProgram) -> tuple[tuple[str, str], ...]:

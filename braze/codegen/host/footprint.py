@@ -1,45 +1,38 @@
 """The most bytes that a host module has at once, counted from its schedule: each thing that it takes and lets go of.
 
-The sizes of what ATen's operators take for themselves are not known here, and are not counted.
+What ATen's operators take for themselves is counted where it is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Mapping
 
 from braze.codegen.host.homes import Homes
 from braze.codegen.host.lives import Lives, is_compiled
 from braze.context import CompileContext
-from braze.loops.ir import ExternCall
+from braze.loops.ir import BufferView, ExternCall
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Schedule
+from braze.schedule.workspaces import workspace
 from braze.symbolic.expr import Expr, Symbol
 
 #: what stands for a size of which nobody has seen a value
 UNKNOWN = 128
 
 
-def footprint(
-    s: Schedule, ctx: CompileContext, given: Collection[int], sizes: Mapping[str, int], beside: int = 0
-) -> int:
-    """The peak of one call. ``given``: numbers of the inputs that nobody else holds, in a call that consumes them.
+def footprint(s: Schedule, ctx: CompileContext, sizes: Mapping[str, int], beside: int = 0) -> int:
+    """The peak of one call, beside the inputs that others hold.
 
     ``sizes``: likely values of size symbols, by name; ``beside``: bytes that are there throughout.
     """
-    return _Count(s, ctx, given, sizes, beside).run()
+    return _Count(s, ctx, sizes, beside).run()
 
 
 class _Count:
     """Bytes that are live, as the host module's statements come."""
 
-    def __init__(
-        self,
-        s: Schedule,
-        ctx: CompileContext,
-        given: Collection[int],
-        sizes: Mapping[str, int],
-        beside: int,
-    ) -> None:
+    def __init__(self, s: Schedule, ctx: CompileContext, sizes: Mapping[str, int], beside: int) -> None:
         self.schedule = s
         self.sizes = sizes
         self.homes = Homes(s)
@@ -51,10 +44,9 @@ class _Count:
         self.holders: dict[str, int] = {}
         self.bytes: dict[str, int] = {}
         self.live = self.peak = beside + self.arena
-        inputs = [s.program.inputs[k] for k in given]
-        for name in inputs:
+        for name in s.program.owned:
             self._take(name)
-        for name in inputs:
+        for name in s.program.owned:
             if name not in self.lives.last and name not in self.lives.kept:
                 self._drop(name)
 
@@ -69,6 +61,7 @@ class _Count:
             waiting.append(k)
             if isinstance(group.call, ExternCall):
                 self._results(group.call)
+                self._works(group.call)
             if not is_compiled(group):
                 self._end(waiting)
         self._end(waiting)
@@ -101,6 +94,10 @@ class _Count:
             else:
                 self._take(name)
 
+    def _works(self, call: ExternCall) -> None:
+        """What a call takes for itself until it returns."""
+        self.peak = max(self.peak, self.live + workspace(call, self._bytes_of))
+
     def _take(self, name: str) -> None:
         self.owner[name] = name
         self.holders[name] = 1
@@ -119,6 +116,9 @@ class _Count:
         self.holders[old] -= 1
         if not self.holders[old]:
             self.live -= self.bytes[old]
+
+    def _bytes_of(self, view: BufferView) -> int:
+        return math.prod(map(self._bytes, view.sizes)) * view.dtype.itemsize
 
     def _bytes(self, size: Expr) -> int:
         if size.value is not None:
