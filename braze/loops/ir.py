@@ -370,7 +370,8 @@ class LoopProgram:
     returns, in order: a BufferView, an Expr, or a constant (None, a Python number). An output view of an
     input buffer is returned as an alias. ``mutated``: input buffers written by the steps. ``attributes``: tensors
     that the graph holds itself, by name; they follow the graph's inputs as the last of ``inputs``. ``checks``: what must
-    hold of sizes that only the data tell.
+    hold of sizes that only the data tell. ``owned``: input buffers that nobody else holds, which a call that consumes its
+    inputs frees.
     """
 
     name: str
@@ -382,6 +383,7 @@ class LoopProgram:
     sizes: tuple[SizeSource, ...] = ()
     attributes: tuple[str, ...] = ()
     checks: tuple[SizeCheck, ...] = ()
+    owned: tuple[str, ...] = ()
 
     @property
     def made(self) -> tuple[Symbol, ...]:
