@@ -227,7 +227,8 @@ def _apart(starts: list[Any], known: set[Any]) -> tuple[tuple[int, ...], ...]:
 
 def _saves(node: Any) -> bool:
     """Whether an operation may save tensors, as far as its class tells."""
-    return _is_function(node) or _kind_saves(type(node))
+    kind: Any = type(node)
+    return _is_function(node) or _kind_saves(kind)
 
 
 @functools.cache

@@ -198,7 +198,6 @@ class _Writer:
 void step(void **b, const int64_t *s) {{
   const int64_t *const last = (const int64_t *)b[0] + (s[0] - 1) * s[1];
   const int64_t all = last[1] + last[0];
-  if (s[0] <= 0) return;
 {"  bz_advance((const int64_t *)b[1], (double *)b[2], (const double *)b[3], s[0], (int)s[2]);" if self.adam else ""}
   bz_run_free(bz_tasks, b, s, (all + {SPAN - 1}) / {SPAN}, all * {work});
 }}"""

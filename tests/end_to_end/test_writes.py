@@ -273,6 +273,11 @@ def part_written(x, y):
     return y * 2
 
 
+def second_written(x, y):
+    y.add_(1)
+    return x * 2
+
+
 def both_written(x, y):
     x.add_(y.sum())
     y.mul_(2)
@@ -300,7 +305,9 @@ SHARED: dict[str, Callable[[], Sequence[Tensor]]] = {
 
 
 @pytest.mark.parametrize(
-    "program", [first_written, part_written, both_written, second_returned], ids=lambda p: p.__name__
+    "program",
+    [first_written, part_written, second_written, both_written, second_returned],
+    ids=lambda p: p.__name__,
 )
 @pytest.mark.parametrize("case", SHARED)
 def test_arguments_that_share_memory(case: str, program: Callable[..., Any]) -> None:
@@ -319,7 +326,9 @@ def test_arguments_that_come_to_share_memory_and_cease_to(program: Callable[...,
     halves = lambda: numbers(8).split(4)
     overlapping = lambda: (lambda b: (b[:4], b[2:6]))(numbers(8))
     inside = lambda: (lambda b: (b[:4], b[4:]))(numbers(8).as_strided((8,), (1,)))
+    elsewhere = lambda: (numbers(8)[:4], numbers(8, seed=2)[2:6])  # where the overlapping ones begin
     for order in (
+        (overlapping, elsewhere),
         (apart, halves, overlapping),
         (overlapping, apart, halves),
         (halves, overlapping, inside, apart),
@@ -349,6 +358,25 @@ def test_a_view_of_the_second_of_two_arguments_over_one_memory() -> None:
     compiled = braze.compile(views, fullgraph=True)
     hold_to_eager(compiled, views, lambda: (lambda b: (b[:4], b[4:]))(numbers(8)))
     hold_to_eager(compiled, views, lambda: (numbers(8)[:4], numbers(8, seed=1)[4:]))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_views_of_arguments_that_begin_elsewhere_at_each_call(grad: bool) -> None:
+    def views(x):
+        return x[1:3], x.view(torch.int32 if x.dtype is torch.float32 else x.dtype)[1:], x.detach()[2:]
+
+    compiled = braze.compile(views, fullgraph=True)
+    for begin in (2, 0, 5):
+        for dtype in (torch.float32, torch.float64):
+            hold_to_eager(compiled, views, lambda: (numbers(12).to(dtype)[begin : begin + 4],), grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint8, torch.complex64])
+def test_views_of_another_element_size_of_arguments_that_begin_elsewhere(dtype: torch.dtype) -> None:
+    views = lambda x: (x.view(dtype)[1:], x.view(dtype))
+    compiled = braze.compile(views, fullgraph=True)
+    for begin in (2, 0, 4):
+        hold_to_eager(compiled, views, lambda: (numbers(16).float()[begin : begin + 4],))
 
 
 def test_strides_beyond_an_argument() -> None:

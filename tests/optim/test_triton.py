@@ -16,11 +16,12 @@ pytest.importorskip("triton")
 
 from braze import native
 from braze.optim.engine import CpuEngine, GpuEngine
-from braze.optim.rules import ADAM
-from tests.optim.kinds import KINDS
+from braze.optim.rules import ADAM, Kind
+from tests.optim.kinds import KINDS, MOMENTS
 
 ROOT = Path(__file__).parents[2]
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
+STATES = (*MOMENTS, "max_exp_avg_sq")
 SIZES = [5, 0, 1, 8192, 8200, 64]
 NUMBERS = {
     ADAM: [(0.01, 0.9, 0.999, 1e-8, 0.1, 1.0, 2.0), (0.01, 0.3, 0.0, 1e-3, 0.1, -1.0, 1.0), (0.05, 0.9, 0.9, 1e-8, 0, 1.0, 0.0)],
@@ -80,6 +81,21 @@ def test_like_the_c_kernel(kind, number, counted):
         c.step(numbers[number])
         t.step(numbers[number])
     theirs.check(ours, kind.dtype)
+
+
+def test_special_values_like_the_c_kernel():
+    """An average without memory after a large gradient; a maximum that is nan."""
+    kind, numbers = Kind(ADAM, "f32", STATES), (0.01, 0.0, 0.9, 1e-8, 0.0, 1.0, 0.0)
+    both = Rows(kind), Rows(kind)
+    for rows in both:
+        rows.columns[2][0].fill_(1e8)
+        rows.columns[4][0][1] = float("nan")
+    ours, theirs = both
+    CpuEngine(kind, theirs.table, theirs.counts, False).step(numbers)
+    GpuEngine(kind, ours.table, ours.counts, False, torch.device("cpu"), "cpu").step(numbers)
+    for rows in both:
+        assert torch.equal(rows.columns[2][0], rows.columns[1][0])
+        assert rows.columns[4][0].isnan().tolist() == [False, True, False, False, False]
 
 
 def test_scaler_on_the_device():
