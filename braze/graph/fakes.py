@@ -31,6 +31,8 @@ _SIZES = torch.ops.aten.size.default
 
 _functions = Memo()
 _operators = Memo()
+#: what C++ says where it takes no symbols
+NO_SYMBOLS = ("Cannot call ", "expected to contain only concrete integers")
 
 
 class WantsPlainSizes(RuntimeError):
@@ -330,8 +332,8 @@ class FakeMode:
                 return func(*args, **kwargs)
             except WantsPlainSizes:  # upsampling
                 pass
-            except RuntimeError as error:  # the LSTM
-                if self.env is None or not str(error).startswith("Cannot call "):
+            except RuntimeError as error:  # the LSTM, upsampling to a given size
+                if self.env is None or not any(text in str(error) for text in NO_SYMBOLS):
                     raise
             finally:
                 self.dispatch.in_cpp = False

@@ -331,3 +331,25 @@ def test_a_window_on_memory_counts_from_its_start_wherever_the_input_starts(word
     inputs = [(memory[k : k + 10].view(2, 5),) for k in (0, 5, 3, 30)]
     captures(lambda x: x.as_strided((2, 2), (3, 1), 1) * 2, inputs, **words)
     captures(lambda x: x.view(-1).as_strided((2, 2), (3, 1)) * 2, inputs, **words)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic", "area"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_upsampling_to_the_size_of_another_picture(mode, grad):
+    """As segmentation heads and pyramids do; in C++ it takes no symbols for sizes."""
+
+    def resized(x, like):
+        return torch.nn.functional.interpolate(x, size=like.shape[-2:], mode=mode) + like
+
+    call = braze.compile(resized, backend="aot_eager", fullgraph=True)
+    before = trace.COUNTERS["captures"]
+    for rows in (4, 6, 8, 5):
+        x = torch.randn(1, 2, 3, rows, requires_grad=grad)
+        like = torch.randn(1, 2, 2 * rows, rows + 1)
+        ours, theirs = call(x, like), resized(x, like)
+        torch.testing.assert_close(ours, theirs)
+        if grad:
+            torch.testing.assert_close(
+                torch.autograd.grad(ours.sin().sum(), x), torch.autograd.grad(theirs.sin().sum(), x)
+            )
+    assert trace.COUNTERS["captures"] == before + 2
