@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import braze
+from braze.aot import aot_module_simplified
 from braze.support.errors import BrazeError
 from tests.helpers import logged
 
@@ -146,6 +147,54 @@ def kept_bytes(call: Any) -> int:
 
 def test_less_is_kept():
     assert kept_bytes(checkpointed) < kept_bytes(plain) / 2
+
+
+def products_of_a_backward(body: Any) -> int:
+    """Products of matrices in the backward of what ``body`` gives under a checkpoint, times a matrix."""
+    halves: list[Any] = []
+
+    def keep(gm: Any, examples: Any) -> Any:
+        halves.append(gm)
+        return gm.forward
+
+    def backend(gm: Any, examples: Any) -> Any:
+        return aot_module_simplified(gm, examples, keep, partition_fn="min_cut")
+
+    def f(x, w):
+        return checkpoint(body, x, w, use_reentrant=False) @ w
+
+    args = [torch.ones(4, 4, requires_grad=True) for _ in range(2)]
+    braze.compile(f, backend=backend, fullgraph=True)(*args).sum().backward()
+    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return sum(n.target in products for n in halves[1].graph.nodes)
+
+
+def test_what_leaves_a_region_is_kept_and_what_is_inside_made_again():
+    """Two gradients of each of the two products; and the inner product again, where the region goes on from it."""
+    assert products_of_a_backward(lambda x, w: (x @ w).relu()) == 4
+    assert products_of_a_backward(lambda x, w: (x @ w).sin()) == 5
+
+
+def test_what_a_region_writes_in_place_to_its_own_is_made_again():
+    assert products_of_a_backward(lambda x, w: torch.zeros(4, 4).addmm_(x, w).sin()) == 5
+    assert products_of_a_backward(lambda x, w: (x * 1).copy_(x @ w).sin()) == 5
+
+
+@pytest.mark.parametrize("seen", [lambda b: b, lambda b: b.t()], ids=["whole", "view"])
+def test_a_region_that_reads_what_is_written_later(seen: Any):
+    """Its first contents are kept: made again it would read the later ones."""
+
+    def f(x, b):
+        y = checkpoint(lambda x: (x + seen(b)).sin() * 2, x, use_reentrant=False)
+        b.add_(1)
+        return y.sum()
+
+    x, b = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_(), torch.linspace(0, 1, 16).view(4, 4)
+    before = seen(b).clone()
+    with logged() as said:
+        braze.compile(f, fullgraph=True)(x, b).backward()
+    assert not [m for m in said if "as captured" in m]
+    torch.testing.assert_close(x.grad, (x + before).cos().detach() * 2)
 
 
 def test_without_gradients_it_is_a_call():

@@ -243,6 +243,17 @@ def test_data_replaced(pair):
     assert not torch.equal(pair.models[1][0].weight, torch.full((5, 6), 0.5))
 
 
+def test_parameters_replaced_in_a_group_without_state():
+    """There is no state that would be new."""
+    old, new = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3))
+    optimizer = braze.compile_optimizer(torch.optim.SGD([old], lr=1.0))
+    old.grad = new.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.param_groups[0]["params"][0] = new
+    optimizer.step()
+    assert old.tolist() == new.tolist() == [-1, -1, -1]
+
+
 def test_model_moved_to_another_type(pair):
     pair.step(2)
     pair.each(lambda m, o: m.double())
@@ -287,16 +298,17 @@ def test_tensor_learning_rate():
     pair.check()
 
 
-def test_default_dtype_float64():
+@pytest.mark.parametrize("fused", [None, True])
+def test_default_dtype_float64(fused):
     torch.set_default_dtype(torch.float64)
     try:
-        pair = Pair()
+        pair = Pair(fused=fused)
         pair.step(3)
     finally:
         torch.set_default_dtype(torch.float32)
     pair.check()
     steps = [next(iter(o.state.values()))["step"] for o in pair.optimizers]
-    assert steps[0].dtype == steps[1].dtype == torch.float64
+    assert steps[0].dtype == steps[1].dtype == (torch.float32 if fused else torch.float64)
     assert steps[0] == steps[1] == 3
 
 

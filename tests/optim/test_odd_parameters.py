@@ -51,16 +51,12 @@ def test_other_orders_of_dims(cls, options):
             nn.Parameter(torch.randn(3, 4)),
         ]
 
-    check(both(make, cls, **options))
-    check(
-        both(
-            make,
-            cls,
-            gradient=lambda p: torch.randn_like(p, memory_format=torch.contiguous_format),
-            **options,
-        )
-    )
+    def contiguous(p):
+        return torch.randn_like(p, memory_format=torch.contiguous_format)
+
     with logged() as said:
+        check(both(make, cls, **options))
+        check(both(make, cls, gradient=contiguous, **options))
         check(both(make, cls, gradient=lambda p: torch.randn(p.numel(), 2)[:, 0].view(p.shape), **options))
         check(both(make, cls, gradient=lambda p: torch.randn(1).expand(p.shape), **options))
     assert not said
@@ -174,7 +170,9 @@ def test_sparse_for_once():
     def gradient(p):
         return torch.randn_like(p).to_sparse() if next(turns) else torch.randn_like(p)
 
-    check(both(lambda: [nn.Parameter(torch.randn(4, 3))], torch.optim.SGD, 4, gradient, momentum=0.9))
+    with logged() as said:
+        check(both(lambda: [nn.Parameter(torch.randn(4, 3))], torch.optim.SGD, 4, gradient, momentum=0.9))
+    assert [m for m in said if "its gradient is sparse" in m]
 
 
 @pytest.mark.parametrize("option", ["capturable", "differentiable"])
@@ -235,7 +233,9 @@ def test_tensor_subclasses():
     class Marked(nn.Parameter):
         pass
 
-    check(both(lambda: [Marked(torch.randn(3)), nn.Parameter(torch.randn(3))]))
+    with logged() as said:
+        check(both(lambda: [Marked(torch.randn(3)), nn.Parameter(torch.randn(3))]))
+    assert [m for m in said if "it is a Marked" in m]
 
 
 def test_without_a_c_compiler(monkeypatch, tmp_path):
