@@ -155,3 +155,19 @@ def test_a_parameter_is_kept_rather_than_what_is_made_of_it():
     part = partition(gm, made, CONTEXT)
     assert part.backward is not None
     assert [str(s.source) for s in part.backward.saved] == ["SavedFrom.INPUT"] * 2
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_large_gradient_that_nobody_else_holds_is_written_over(held):
+    """What comes in for an elementwise function is where the gradient that goes out is put."""
+    compiled = braze.compile(lambda x: x.sin(), fullgraph=True)
+    x = torch.linspace(-1, 1, autograd.LARGE).requires_grad_()
+    for _ in range(2):
+        kept, places = [], []
+        y = compiled(x)
+        y.register_hook(lambda g: (places.append(g.data_ptr()), kept.append(g) if held else None)[-1])
+        x.grad = None
+        (y * 2).sum().backward()
+        torch.testing.assert_close(x.grad, 2 * x.detach().cos())
+        assert (x.grad.data_ptr() == places[0]) is not held
+        assert all(torch.equal(g, torch.full_like(g, 2)) for g in kept)

@@ -391,6 +391,20 @@ def test_grad_scaler_of_a_fused_optimizer():
     assert steps == [3.0, 3.0]
 
 
+def test_a_scaled_gradient_in_another_order_of_dims():
+    """The kernel is given a copy, which is divided too; as GradScaler does it, by two attributes.
+
+    PyTorch's own takes the elements in the order in which they lie.
+    """
+    p = torch.nn.Parameter(torch.zeros(3, 4))
+    optimizer = braze.compile_optimizer(torch.optim.SGD([p], lr=1.0, fused=True))
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(0.0)
+    p.grad = torch.arange(12.0).view(4, 3).t()
+    optimizer.step()
+    wanted = torch.arange(12.0).view(4, 3).t() / 4
+    assert torch.equal(p.grad, wanted) and torch.equal(p.detach(), -wanted)
+
+
 def test_stepped_during_inference_mode_or_no_grad(pair):
     pair.step()
     with torch.no_grad():
