@@ -103,6 +103,72 @@ def test_writing_from_several_points_over_an_operand_is_found() -> None:
     fails(s, dataclasses.replace(s.memory, reuse=(("q", "p"),)), "by several points")
 
 
+def one_over_another(outputs: tuple[str, ...] = ("out",)) -> tuple[Schedule, MemoryPlan]:
+    """x -> p -> q -> out, where q may be written over p, outside the arena."""
+    b = Builder()
+    b.input("x", 16)
+    over = axes("i", 16)
+    i = over[0].symbol
+    b.point("p", over, load("x", 15 - i))
+    b.point("q", over, call(Op.EXP, load("p", i)))
+    b.point("out", over, load("q", 15 - i))
+    s = scheduled(b.program(*outputs), fusion=False)
+    plan = MemoryPlan((), ZERO, (), (("q", "p"),))
+    return s, plan
+
+
+def with_step(s: Schedule, **changes: object) -> Schedule:
+    """The step that makes q, changed."""
+    groups = []
+    for g in s.groups:
+        if "q" in g.writes:
+            g = dataclasses.replace(g, steps=(dataclasses.replace(g.steps[0], **changes),))
+        groups.append(g)
+    return dataclasses.replace(s, groups=tuple(groups))
+
+
+def test_writing_over_what_the_caller_gets_is_found() -> None:
+    s, plan = one_over_another()
+    prove_memory(s.program, s.groups, plan)
+    s, plan = one_over_another(("out", "p"))
+    fails(s, plan, "which is returned")
+
+
+def test_writing_over_what_the_same_kernel_writes_or_reads_back_is_found() -> None:
+    s, plan = one_over_another()
+    (step,) = next(g for g in s.groups if "q" in g.writes).steps
+    (store,) = step.stores
+    again = dataclasses.replace(store, buffer="p")
+    fails(with_step(s, stores=(store, again)), plan, "at other places")
+    back = dataclasses.replace(store, value=call(Op.ADD, store.value, load("q", store.index)))
+    fails(with_step(s, stores=(back,)), plan, "at other places")
+
+
+def test_writing_over_what_another_kernel_has_read_is_found() -> None:
+    """Memory that died before is a matter of slots, not of writing over."""
+    s, _ = one_over_another()
+    fails(s, MemoryPlan((), ZERO, (), (("out", "p"),)), "which is used until group")
+
+
+def test_a_buffer_before_the_arena_or_under_the_next_is_found() -> None:
+    s = chain(same=False)
+    fails(s, with_slot(s.memory, "p", offset=Integer(-64)), "out of the arena")
+    places = {slot.buffer: slot for slot in s.memory.slots}
+    p, q = places["p"], places["q"]
+    apart = dataclasses.replace(s.memory, arena_bytes=Integer(4096))
+    for low, high in (("p", "q"), ("q", "p")):
+        plan = with_slot(with_slot(apart, low, offset=Integer(1024)), high, offset=Integer(1088))
+        assert p.bytes.value == q.bytes.value
+        wide = with_slot(plan, low, bytes=Integer(128))
+        fails(s, wide, "overlap while both are in use")
+
+
+def test_the_caller_gets_nothing_from_the_arena() -> None:
+    s, _ = one_over_another(("out", "p"))
+    slot = chain(same=False).memory.slots[0]
+    fails(s, MemoryPlan((dataclasses.replace(slot, buffer="p"),), Integer(64)), "which the caller has")
+
+
 def test_what_the_caller_gets_is_not_in_the_arena() -> None:
     s = chain(same=False)
     slot = dataclasses.replace(s.memory.slots[0], buffer="out")
