@@ -118,6 +118,11 @@ def binary_cross_entropy(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor:
     """-(t·log x + (1-t)·log(1-x)), each logarithm at least -100."""
+    if x.device.type == "cpu":
+        for name, value in (("input", x), ("target", target)):
+            inside = aten.logical_and.default(aten.ge.Scalar(value, 0), aten.le.Scalar(value, 1))
+            text = f"all elements of {name} should be between 0 and 1"
+            aten._assert_async.msg(aten.all.default(inside), text)
     low = -100.0
     log_x = aten.clamp_min.default(aten.log.default(x), low)
     log_rest = aten.clamp_min.default(aten.log1p.default(aten.neg.default(x)), low)

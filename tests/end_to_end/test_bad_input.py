@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import braze
 from braze.capture import bytecode
@@ -62,6 +63,34 @@ def test_wrong_arguments_raise_what_eager_raises(case: str, warm: bool, backend:
     assert str(ours) == str(theirs)
     with torch.no_grad():
         assert torch.equal(compiled(*GOOD), layer(*GOOD))
+
+
+@pytest.mark.parametrize("wrong", ["input", "target", "nan"])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("inside", ["function", "region", "transform"])
+def test_probabilities_beyond_one(wrong: str, grad: bool, inside: str) -> None:
+    """A sigmoid that was forgotten: eager looks at each element, and so do kernels."""
+    F = torch.nn.functional
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if inside == "region":
+            return checkpoint(F.binary_cross_entropy, x * 1, y, use_reentrant=False)
+        return F.binary_cross_entropy(x * 1, y)
+
+    call = torch.func.grad(loss) if inside == "transform" else loss
+    compiled = braze.compile(call)
+    good = torch.linspace(0, 1, 5, requires_grad=grad), torch.linspace(1, 0, 5)
+    bad = list(good)
+    bad[wrong == "target"] = torch.tensor(
+        [float("nan") if wrong == "nan" else 1.5, 0, 0, 0, 0]
+    ).requires_grad_(grad)
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(compiled(*good), call(*good))
+        with pytest.raises(RuntimeError, match="should be between 0 and 1") as theirs:
+            call(*bad)
+        with pytest.raises(RuntimeError) as ours:
+            compiled(*bad)
+    assert str(ours.value) == str(theirs.value)
 
 
 def test_a_wrong_device_raises_what_eager_raises() -> None:
