@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from braze.graph.recurrent import with_end_states
+
 #: what torch.nn's modules call
 STACKS = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
 
@@ -46,7 +48,8 @@ def layer_by_layer(stack: Callable[..., Any], args: Sequence[Any]) -> Any:
         start = [state[k * directions : (k + 1) * directions] for state in states]
         mine = weights[k * per_layer : (k + 1) * per_layer]
         rest = (mine, biases, 1, 0.0, train, both) + (() if sizes else (False,))
-        x, *end = stack(x, *sizes, start if several else start[0], *rest)
+        given = (x, *sizes, start if several else start[0], *rest)
+        x, *end = with_end_states(stack, given, stack(*given))
         ends.append(tuple(end))
         if k < layers - 1:
             x = torch.dropout(x, dropout, train)

@@ -29,6 +29,7 @@ from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of, new_mode, same
 from braze.graph.printer import describe
+from braze.graph.recurrent import with_end_states
 from braze.graph.torch_settings import way_back
 from braze.graph.transforms import TRANSFORMS
 from braze.support.errors import BrazeError, Origin, Unsupported
@@ -531,7 +532,7 @@ def _called(
         if node.op == "call_function":
             if drops_between(node.target, args):
                 return layer_by_layer(node.target, args)  # type: ignore[arg-type]
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return with_end_states(node.target, args, node.target(*args, **kwargs))  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return gm.get_submodule(str(node.target))(*args, **kwargs)

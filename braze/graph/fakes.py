@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from braze.graph import direct, dynamic_ops, metadata, quick, torch_compat, torch_import, torch_symbols
 from braze.graph.ground import Ground
 from braze.graph.memo import MISS, Memo, OfTrace
+from braze.graph.recurrent import with_end_states
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support.errors import Unsupported
 
@@ -338,7 +339,7 @@ class FakeMode:
             finally:
                 self.dispatch.in_cpp = False
         with torch_compat.python_dispatcher():
-            return func(*args, **kwargs)
+            return with_end_states(func, args, func(*args, **kwargs))
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``func(*args, **kwargs)`` for an ATen operator on fakes; a memo hit skips the dispatcher."""

@@ -82,3 +82,13 @@ def test_dropout_between_layers_by_kernels():
     bias = (layers.bias_ih_l1 + layers.bias_hh_l1).tanh()
     dropped = torch.isclose(out, bias.expand_as(out)).double().mean().item()
     assert 0.4 < dropped < 0.6
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_end_states_of_an_lstm_have_the_sizes_of_its_start_states(dynamic):
+    """Before PyTorch 2.12 its decomposition gives them a dimension more."""
+    braze.reset()
+    torch.manual_seed(0)
+    lstm, x = torch.nn.LSTM(3, 5).double(), torch.randn(2, 2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(braze.compile(lstm, dynamic=dynamic)(x), lstm(x))

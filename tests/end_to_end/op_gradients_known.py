@@ -17,7 +17,6 @@ KNOWN: dict[str, str] = {
     "as_strided": _OF_MEMORY,
     "as_strided.partial_views": _OF_MEMORY,
     "index_fill": "runs as captured: the gradient of a value at doubled places asks the data (aten._unique, BZ2021)",
-    "nn.functional.fractional_max_pool3d": "runs as captured: PyTorch's fakes have no kernel for its gradient (BZ2021)",
 }
 
 #: as above, where two samples pass, but not all
