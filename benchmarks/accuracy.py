@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-#: inputs that are drawn for a model of pictures, and of tokens, whose layers seldom flip
-PICTURES, TOKENS = 12, 4
+#: inputs that are drawn for a model; of tokens, whose layers seldom flip, so many are enough where none has flipped
+DRAWS, ENOUGH = 12, 4
 #: a flip is so many times further off than other inputs are, and no further than this: what is, is wrong, once in all inputs or not
 FLIP, WRONG = 30.0, 0.1
 #: rounding the exact result is this far from it, in a root mean square: nothing is measured below
@@ -44,10 +44,14 @@ def _drawn(x: Any, generator: torch.Generator) -> Any:
     return x.flatten()[torch.randperm(x.numel(), generator=generator)].view(x.shape)
 
 
-def draws_for(inputs: dict[str, Any]) -> int:
-    """How many inputs a model is measured on."""
+def enough(inputs: dict[str, Any], *sides: Sequence[Sequence[float]]) -> bool:
+    """Whether a model has been measured on inputs enough, by the errors so far, by draw and output."""
+    drawn = len(sides[0])
     floats = any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in inputs.values())
-    return PICTURES if floats else TOKENS
+    if floats or drawn < ENOUGH:
+        return drawn >= DRAWS
+    columns = [column for side in sides for column in zip(*side, strict=True)]
+    return drawn >= DRAWS or all(max(c) <= FLIP * max(min(c), ROUNDING) for c in columns)
 
 
 def errors(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], half: bool = False) -> list[float]:

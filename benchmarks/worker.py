@@ -113,9 +113,10 @@ class Worker:
             ours, eager = (self.results(call, self.model, self.inputs) for call in (self.call, self.model))
             return {"error": error(ours, exact), "eager_error": error(eager, exact), "outputs": len(ours)}
         names = ["loss", *(name for name, _ in self.model.named_parameters())]
-        ours, eagers = [], []
-        for draw in range(accuracy.draws_for(self.inputs)):
-            inputs = accuracy.inputs_of(self.inputs, draw)
+        ours: list[list[float]] = []
+        eagers: list[list[float]] = []
+        while not accuracy.enough(self.inputs, ours, eagers):
+            inputs = accuracy.inputs_of(self.inputs, len(ours))
             exact = self.results(double, double, as_double(inputs))
             for call, into in ((self.call, ours), (self.model, eagers)):
                 into.append(accuracy.errors(self.results(call, self.model, inputs), exact, self.autocast))

@@ -50,8 +50,11 @@ class Options:
     fusion: bool = option(True, "fuse loops", in_key=True)
     max_fusion_steps: int = option(64, "loop nests in one kernel at most", in_key=True)
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU", in_key=True)
-    channels_last: bool = option(
-        True, "training on the CPU: convolutions get their operands in channels-last", in_key=True
+    channels_last: bool | None = option(
+        None,
+        "training on the CPU: convolutions get their operands in channels-last, all (True), none (False), or those "
+        "whose sums round no worse for it (None)",
+        in_key=True,
     )
     hoist: bool = option(True, "compute what depends on parameters only once, until they change", in_key=True)
     arena: bool = option(True, "keep one arena per graph between calls", in_key=True)
@@ -119,6 +122,20 @@ MODES: dict[str, dict[str, Any]] = {
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
 
+#: a memory budget above 1 that is less than this was meant as a share
+FEWEST_BYTES = 1024
+
+
+def _check_budget(value: Any) -> None:
+    if not (isinstance(value, float) and value > 0):
+        raise UserError("BZ0003", f"option 'memory_budget' takes a share or bytes above 0, not {value!r}")
+    if 1 < value < FEWEST_BYTES:
+        raise UserError(
+            "BZ0003",
+            f"option 'memory_budget' takes a share up to 1, or bytes: {value:g} bytes hold nothing",
+            hints=["1.0 is the peak of a step that costs no time; there is nothing to gain above it"],
+        )
+
 
 def make_options(
     *, mode: str | None = None, options: Mapping[str, Any] | None = None, **named: Any
@@ -153,8 +170,8 @@ def make_options(
             raise UserError(
                 "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(str(value), choices[name])]
             )
-        if name == "memory_budget" and not (isinstance(value, float) and value > 0):
-            raise UserError("BZ0003", f"option 'memory_budget' takes a share or bytes above 0, not {value!r}")
+        if name == "memory_budget":
+            _check_budget(value)
         values[name] = value
     if values.get("partition") == "default" and values.get("memory_budget", 1.0) != 1.0:
         raise UserError(

@@ -165,6 +165,17 @@ def test_what_is_wrong_on_one_input_is_no_flip():
         assert found["flips"] == 0
 
 
+def test_models_that_flip_are_measured_more_often():
+    tokens, pictures = {"ids": torch.arange(5)}, {"x": torch.ones(5)}
+    assert not accuracy.enough(tokens, EAGER[:3], EAGER[:3])
+    assert accuracy.enough(tokens, EAGER, EAGER)
+    assert not accuracy.enough(pictures, EAGER, EAGER)
+    flipped = [[1e-7, 3e-3], *EAGER[1:]]
+    assert not accuracy.enough(tokens, EAGER, flipped)
+    for inputs in (tokens, pictures):
+        assert accuracy.enough(inputs, flipped * 3, EAGER * 3)
+
+
 def test_the_ratios_of_gradients_are_shown():
     rows = [
         {"model": "m", "impl": "eager", "milliseconds": 1.0, "rounds_ms": [1.0]},

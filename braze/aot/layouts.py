@@ -32,16 +32,20 @@ _OPERANDS: dict[object, tuple[tuple[int, ...], int]] = {
 #: a weight of more elements than this many for each of the operands' is turned at a higher cost than they are
 HEAVY = 0.75
 
+#: in channels-last oneDNN adds up the products of a window in one chain, else those of 16 channels at a time: windows
+#: of more products than this lose more of their sums there, three times as much at 128 channels
+LONG = 256
+
 #: operators that read memory by strides: a graph that has one keeps all layouts
 _BY_STRIDES = frozenset(
     {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
 )
 
 
-def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode) -> None:
-    """Lay a functional graph out for its convolutions."""
+def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode, long_sums: bool = True) -> None:
+    """Lay a functional graph out for its convolutions; those with long sums too, or as in eager."""
     graph = module.graph
-    wanted = {n: _wanted(n) for n in graph.nodes if n.target in _OPERANDS}
+    wanted = {n: _wanted(n, long_sums) for n in graph.nodes if n.target in _OPERANDS}
     if torch.channels_last not in wanted.values() or any(n.target in _BY_STRIDES for n in graph.nodes):
         return
     layouts = _Layouts(_kept(graph), mode)
@@ -102,8 +106,8 @@ class _Layouts:
                 self.changed.add(node)
 
 
-def _wanted(node: Node) -> torch.memory_format | None:
-    """The layout in which a convolution of pictures of known sizes on the CPU is quickest; None for others."""
+def _wanted(node: Node, long_sums: bool) -> torch.memory_format | None:
+    """The layout in which a convolution of pictures of known sizes on the CPU is quickest, and as exact; None for others."""
     operands, at = _OPERANDS[node.target]
     weight = node.args[at].meta["val"]  # type: ignore[union-attr]
     values = [weight, *(node.args[i].meta["val"] for i in operands)]  # type: ignore[union-attr]
@@ -119,6 +123,9 @@ def _wanted(node: Node) -> torch.memory_format | None:
         # the layouts are one, but oneDNN would copy the weight's gradient into channels-last
         return torch.contiguous_format
     turned = tuple(weight.shape[2:]) != (1, 1)
+    if turned and not long_sums and weight.element_size() > 2 and weight.numel() > LONG * weight.shape[0]:
+        theirs = any(suggests_channels_last(node.args[i].meta["val"]) for i in (operands[-1], at))  # type: ignore[union-attr]
+        return torch.channels_last if theirs else torch.contiguous_format
     heavy = turned and weight.numel() > HEAVY * sum(v.numel() for v in values[1:])
     return torch.contiguous_format if heavy else torch.channels_last
 

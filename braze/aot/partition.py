@@ -85,7 +85,7 @@ def partition(
             if joint is not None:
                 mutations = joint.with_histories(mutations)
                 if free_layouts:
-                    lay_out_convolutions(module, mode)
+                    lay_out_convolutions(module, mode, long_sums=ctx.options.channels_last is True)
         known = roles_of_results(mutations, roles, len(results))
         whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
         part = Partition(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,10 +25,10 @@ def fresh():
     braze.reset()
 
 
-def layouts(f, inputs, target, free=True):
+def layouts(f, inputs, target, free=True, context=CONTEXT):
     """Of the operands of each convolution in forward and backward: whether they lie in channels-last."""
     gm, fakes, _ = record(f, inputs, grad=True)
-    part = partition(gm, fakes, CONTEXT, table(), free_layouts=free)
+    part = partition(gm, fakes, context, table(), free_layouts=free)
     graphs = [part.forward.graph, part.backward.graph.graph]
     return [
         [a.meta["val"].is_contiguous(memory_format=LAST) for a in n.args[:2]]
@@ -70,6 +72,21 @@ def test_a_convolution_that_is_nearly_all_weight_stays_as_it_is():
     inputs = [torch.randn(1, 32, 2, 2), torch.randn(64, 32, 3, 3, requires_grad=True)]
     f = lambda x, w: F.conv2d(x, w, padding=1).square().mean()
     assert layouts(f, inputs, aten.convolution.default)[0][0] is False
+
+
+def test_a_convolution_of_long_sums_is_as_exact_as_eagers():
+    """Its operands lie as in eager, beside others in channels-last, but where the option asks for them all."""
+    inputs, f = operands((3, 40, 6)), two_convolutions
+    found = layouts(f, inputs, aten.convolution.default)
+    assert [x for x, _ in found] == [True, False]
+    backward = layouts(f, inputs, aten.convolution_backward.default)
+    assert backward == [[False, False], [True, False]]
+    turned = layouts(f, [inputs[0].contiguous(memory_format=LAST), *inputs[1:]], aten.convolution.default)
+    assert [x for x, _ in turned] == [True, True]
+    everywhere = dataclasses.replace(
+        CONTEXT, options=dataclasses.replace(CONTEXT.options, channels_last=True)
+    )
+    assert [x for x, _ in layouts(f, inputs, aten.convolution.default, context=everywhere)] == [True, True]
 
 
 def test_a_graph_that_reads_memory_by_strides_keeps_its_layouts():
