@@ -27,6 +27,8 @@ Measure = Callable[[set[Node]], float | None]
 
 #: choices of which each keeps this part of the first one's bytes less than the one before are weighed
 STEP = 0.01
+#: peaks of the timeline that are so much above its lowest may be lower in truth
+NEAR = 1.02
 #: a peak this near below what is wanted is near enough
 CLOSE = 0.97
 #: peaks that differ by less may be the other way round when the halves run: operators take memory of which nobody tells
@@ -49,9 +51,11 @@ def budget_choice(budget: float, measure: Measure | None = None) -> Choice:
         kept = _within(_rungs(timeline, first), wanted, measured)
         least = measured(kept)
         if least > wanted:
+            share = f"{budget:g}, " if budget < 1 else ""
             warn_once(
                 ("memory budget", budget),
-                f"BZ2026: a memory budget of {budget:g} cannot be kept: the least peak is about {least / 1e6:.1f} MB",
+                f"BZ2026: a memory budget of {share}{wanted / 1e6:.1f} MB cannot be kept: "
+                f"the least peak is about {least / 1e6:.1f} MB",
             )
         return kept
 
@@ -86,7 +90,7 @@ def _measured(timeline: Timeline, measure: Measure | None, first: set[Node]) -> 
 
 
 def _within(rungs: list[set[Node]], wanted: float, measured: Callable[[set[Node]], float]) -> set[Node]:
-    """A choice whose peak is at most ``wanted``; the last one where that is not.
+    """A choice whose peak is at most ``wanted``; the least one that was found where none is.
 
     Halves an interval whose ends have peaks above and not above ``wanted``, at points that do not depend on ``wanted`` and
     whose peaks lie between those of the ends. So where a larger ``wanted`` goes another way, it ends in an interval
@@ -96,17 +100,19 @@ def _within(rungs: list[set[Node]], wanted: float, measured: Callable[[set[Node]
     def peak_at(k: int) -> float:
         return measured(rungs[k])
 
-    low, high = 0, len(rungs) - 1
-    if peak_at(low) <= wanted or peak_at(high) >= peak_at(low):
+    low = 0
+    if peak_at(low) <= wanted:
         return rungs[low]
-    while peak_at(high) < CLOSE * wanted:
-        between = sorted({(low + high) // 2, (3 * low + high) // 4, (low + 3 * high) // 4} - {low, high})
-        ordered = (
-            k
-            for k in sorted(between, key=lambda k: abs(2 * k - low - high))
-            if CLEAR * peak_at(high) <= peak_at(k) <= peak_at(low) / CLEAR
+    high = min(_spread(low, len(rungs) - 1), key=lambda k: (peak_at(k), k))
+    while high != low and peak_at(high) < CLOSE * wanted:
+        middle = next(
+            (
+                k
+                for k in _spread(low, high)[1:-1]
+                if CLEAR * peak_at(high) <= peak_at(k) <= peak_at(low) / CLEAR
+            ),
+            None,
         )
-        middle = next(ordered, None)
         if middle is None:
             break
         if peak_at(middle) <= wanted:
@@ -116,8 +122,14 @@ def _within(rungs: list[set[Node]], wanted: float, measured: Callable[[set[Node]
     return rungs[high]
 
 
+def _spread(low: int, high: int) -> list[int]:
+    """The ends of an interval and the quarters between them; the middle is the first of these."""
+    between = [(low + high) // 2, (3 * low + high) // 4, (low + 3 * high) // 4]
+    return [low, *dict.fromkeys(k for k in between if low < k < high), high]
+
+
 def _rungs(timeline: Timeline, first: set[Node]) -> list[set[Node]]:
-    """``first``, and what is kept on the way down from it, to where the timeline has its lowest peak."""
+    """``first``, and what is kept on the way down from it, as long as the timeline has peaks near its lowest ahead."""
     rungs, peaks = [first], [timeline.peak(first)]
     step = STEP * _bytes_of(first)
     giving = _Giving(timeline.halves, first)
@@ -125,7 +137,8 @@ def _rungs(timeline: Timeline, first: set[Node]) -> list[set[Node]]:
         if _bytes_of(giving.kept) <= _bytes_of(rungs[-1]) - step:
             rungs.append(set(giving.kept))
             peaks.append(timeline.peak(giving.kept))
-    return rungs[: peaks.index(min(peaks)) + 1]
+    last = max(k for k, each in enumerate(peaks) if each <= NEAR * min(peaks))
+    return rungs[: last + 1]
 
 
 def _bytes_of(kept: set[Node]) -> float:

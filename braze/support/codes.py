@@ -233,7 +233,8 @@ CODES: dict[str, Code] = {
     ),
     "BZ1022": Code(
         "an optimizer's step",
-        "optimizer.step() is called in a compiled function: it runs whole, outside the graph, and the function goes on behind it.",
+        "optimizer.step(), or a step of a scheduler or GradScaler, is called in a compiled function: it runs whole, "
+        "outside the graph, and the function goes on behind it.",
         "Leave the break, which costs microseconds, and give the optimizer a compiled step: braze.compile_optimizer(optimizer).",
     ),
     # -- BZ11xx: guards and recompiles
@@ -312,7 +313,8 @@ CODES: dict[str, Code] = {
     "BZ2026": Code(
         "memory budget that cannot be kept",
         "Even with everything made again that can be, training takes more memory than options={'memory_budget': ...} allows.",
-        "Nothing to do if the peak that the message names is small enough; else use a smaller batch.",
+        "Nothing to do if the peak that the message names is small enough (it counts what a graph's step takes beside parameters "
+        "and inputs, and gradients are part of it); else use a smaller batch.",
     ),
     "BZ2010": Code(
         "size expression without a guard",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import braze
 from braze.aot import partition
-from braze.aot.budget import budget_choice, peak
+from braze.aot.budget import CLOSE, _within, budget_choice, peak
 from braze.aot.cut import Halves, default_choice, min_cut_choice
 from braze.aot.timeline import backward_nodes
 from braze.inspect.memory import peak_bytes
@@ -170,7 +172,7 @@ def test_a_budget_that_cannot_be_kept_says_so_once():
     assert len([m for m in messages if "BZ2026" in m]) == 1
 
 
-@pytest.mark.parametrize("value", [0, -1, 0.0, float("nan"), "half", True])
+@pytest.mark.parametrize("value", [0, -1, 0.0, float("nan"), "half", True, 1.5, 2])
 def test_what_is_no_budget_is_refused(value):
     with pytest.raises(UserError, match="memory_budget"):
         braze.compile(deep, options={"memory_budget": value})
@@ -219,3 +221,37 @@ def test_the_simulated_peak_is_within_the_budget_or_the_least_there_is(budget):
         partition(gm, made, CONTEXT, None, choose)
     ((whole, here, least),) = found
     assert here <= budget * whole or here == least
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    st.lists(st.integers(1, 45), min_size=2, max_size=2).map(sorted),
+)
+def test_a_smaller_budget_never_takes_more_whatever_the_choices_take(peaks, budgets):
+    """Peaks in any order, even those that rise where less is kept."""
+    rungs = [{k} for k in range(len(peaks))]
+    less, more = (peaks[min(_within(rungs, wanted, lambda kept: peaks[min(kept)]))] for wanted in budgets)
+    assert less <= more
+    assert less <= peaks[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60, unique=True), st.integers(1, 1000))
+def test_where_less_kept_takes_less_a_budget_is_kept_nearly_whole(peaks, wanted):
+    """The first choice that fits, or one so near that it does not matter; few are asked."""
+    peaks = [10.0 * 1.02**k for k in range(len(peaks), 0, -1)]
+    wanted = wanted / 40
+    asked = set()
+
+    def measured(kept):
+        asked.update(kept)
+        return peaks[min(kept)]
+
+    (found,) = _within([{k} for k in range(len(peaks))], wanted, measured)
+    if peaks[-1] > wanted:
+        assert found == len(peaks) - 1
+    else:
+        assert peaks[found] <= wanted
+        assert found == 0 or peaks[found] >= CLOSE * wanted or peaks[found - 1] > wanted
+    assert len(asked) <= 11
