@@ -35,7 +35,13 @@ def compile_optimizer(optimizer: Opt) -> Opt:
     """Give ``optimizer`` a compiled step; returns the same object. Nothing is built before its first step."""
     if isinstance(optimizer, CompiledOptimizer):
         return optimizer
-    if not isinstance(optimizer, torch.optim.Optimizer) or algorithm_of(type(optimizer)) is None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(
+            "BZ0030",
+            f"compile_optimizer takes an optimizer, not {type(optimizer).__name__}",
+            hints=["for a module or a function: braze.compile"],
+        )
+    if algorithm_of(type(optimizer)) is None:
         raise UserError(
             "BZ0030",
             f"cannot compile the step of {type(optimizer).__name__}",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braze.loops.ir import ExternCall, LoopProgram, Op
+from braze.loops.ir import DType, ExternCall, LoopProgram, Op
 from braze.schedule import scheduler
 from braze.schedule.proof import lives_of, prove_memory
 from braze.schedule.records import MemoryPlan, Schedule
@@ -142,6 +142,23 @@ def test_writing_over_what_the_same_kernel_writes_or_reads_back_is_found() -> No
     fails(with_step(s, stores=(store, again)), plan, "at other places")
     back = dataclasses.replace(store, value=call(Op.ADD, store.value, load("q", store.index)))
     fails(with_step(s, stores=(back,)), plan, "at other places")
+
+
+def test_writing_over_elements_of_another_size_is_found() -> None:
+    s, plan = one_over_another()
+    buffers = tuple(
+        dataclasses.replace(b, dtype=DType.F64) if b.name == "p" else b for b in s.program.buffers
+    )
+    other = dataclasses.replace(s, program=dataclasses.replace(s.program, buffers=buffers))
+    fails(other, plan, "another size")
+
+
+def test_a_buffer_only_partly_over_the_one_it_is_written_over_is_found() -> None:
+    s = chain(same=True)
+    assert ("q", "p") in s.memory.reuse
+    place = {slot.buffer: slot.offset.value for slot in s.memory.slots}
+    wide = dataclasses.replace(s.memory, arena_bytes=Integer(4096))
+    fails(s, with_slot(wide, "q", offset=Integer(place["p"] + 64)), "only partly over p")
 
 
 def test_writing_over_what_another_kernel_has_read_is_found() -> None:
