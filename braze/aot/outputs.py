@@ -9,6 +9,7 @@ import torch
 
 from braze.aot.functionalize import Functional, evaluate
 from braze.aot.records import OutputKind, OutputRole
+from braze.aot.symbols import SYMBOLIC
 from braze.aot.views import is_view
 from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode, spec_of
@@ -140,7 +141,9 @@ class Outputs:
             if isinstance(node, Node):
                 results.append(functional.latest.get(node, node))
                 return OutputRole(OutputKind.VALUE, value=None)
-            return OutputRole(OutputKind.CONSTANT, value=value)
+            # of a float that was decided about there is a number: the same at each call that the guards let in
+            known = float(node) if isinstance(value, torch.SymFloat) else node
+            return OutputRole(OutputKind.CONSTANT, value=known if isinstance(value, SYMBOLIC) else value)
         key, spec = torch_compat.storage_key(value), spec_of(value)
         source = self.sources.get(id(value))
         if source is not None:

@@ -262,8 +262,6 @@ class Recorder(TorchDispatchMode):
         the result is another one than the operator's.
         """
         want = self.mode.run(func, self._constants_faked(args), kwargs)
-        if want is None:  # it only writes
-            return result
         pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
         for have, w in pairs:
             if have is None:  # a gradient that was not asked for
@@ -336,7 +334,8 @@ class Recorder(TorchDispatchMode):
         made = self.graph.create_node("call_function", node.target, tuple(map(self.argument, args)), {})
         made.meta["origin"] = self.origin
         self._bind(made, node.meta["val"])
-        self.symbols.bind(node.meta["val"], made)  # also in a graph without tensors, whose mode knows of no symbols
+        # also in a graph without tensors, whose mode knows of no symbols
+        self.symbols.bind(node.meta["val"], made)
         return node.meta["val"]
 
     def _bind(self, node: torch.fx.Node, result: Any) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import SWALR
 
 from braze import native
 from braze.capture.breaks import HINT_MOVE, graph_break
@@ -59,6 +61,15 @@ STEPS = {
     for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
     if isinstance(code, types.CodeType)
 }
+#: what else changes an optimizer's settings or gradients between two graphs, by numbers that are others at each step
+TUNING: tuple[types.FunctionType, ...] = tuple(
+    function
+    for holder in (*vars(lr_scheduler).values(), SWALR, torch.amp.GradScaler)
+    if isinstance(holder, type) and holder.__module__.startswith("torch.")
+    for name, function in vars(holder).items()
+    if name in ("step", "unscale_", "update") and isinstance(function, types.FunctionType)
+)
+TUNING_CODES = frozenset(function.__code__ for function in TUNING)
 #: code -> rule(t, function, args, kwargs) of such functions; rows are added by transforms.py
 BY_CODE: dict[int, Any] = {}
 #: marks that PyTorch's compiler leaves on functions
@@ -90,6 +101,7 @@ def run_whole(target: Any) -> bool:
         code in WITH_CALLEES
         or id(code) in TRANSFORMED
         or id(code) in STEPS
+        or code in TUNING_CODES
         or code in ENTIRE
         or target is torch.cond
     ):

@@ -36,7 +36,9 @@ def node_for(recorder: Recorder, value: Any) -> Any:
         return known
     if isinstance(value, torch.SymFloat) and value.node._expr in recorder.symbols:
         return recorder.symbols[value.node._expr]
-    return of_expression(recorder, value.node.expr, value)
+    made = of_expression(recorder, value.node.expr, value)
+    # SymPy takes 0.0 * n for the integer 0
+    return float(made) if isinstance(value, torch.SymFloat) and type(made) is int else made
 
 
 def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
@@ -62,9 +64,9 @@ def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
             node = recorder.graph.create_node("call_function", function, (node,), {})
         done = expr.args[0]
         for other, part in zip(args[1:], expr.args[1:], strict=True):
-            done = expr.func(done, part)
             if isinstance(node, torch.fx.Node) and "val" not in node.meta:
                 node.meta["val"] = make_value(recorder, done)
+            done = expr.func(done, part)
             node = recorder.graph.create_node("call_function", function, (node, other), {})
         node.meta["val"] = value if value is not None else make_value(recorder, expr)
         node.meta["origin"] = recorder.t.here()

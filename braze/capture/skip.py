@@ -50,6 +50,8 @@ def why_skip(code: CodeType, function: Any = None) -> str | None:
         return "a comprehension"
     if code.co_name.startswith("__") and code.co_name.endswith("__") and code.co_name != "__call__":
         return "a special method"
+    if str(getattr(function, "__globals__", {}).get("__name__")).startswith("namedtuple_"):
+        return "the constructor of a named tuple"
     if getattr(function, DISABLED, False) or getattr(function, "_torchdynamo_disable", False):
         return "disabled by the user"
     return _library(file)

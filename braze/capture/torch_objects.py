@@ -93,6 +93,19 @@ copying(copy.copy)
 copying(copy.deepcopy)
 
 
+def tuning(function: Any) -> None:
+    """Schedulers and scalers of gradients run between two graphs, as the optimizer that they are for does."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        graph_break("BZ1022", f"{function.__qualname__} goes by numbers that are others at each step")
+
+    rule(function)(run)
+
+
+for each in foreign.TUNING:
+    tuning(each)
+
+
 @rule(nn.Module._apply)
 def apply(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """What ``to``, ``half``, ``cuda`` and their like do to all tensors of a module; often nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -299,3 +299,14 @@ def test_no_graph_needs_no_backend() -> None:
         raise AssertionError("nothing to compile")
 
     assert session_module.Session(backend, Options(), traced).entry(lambda x: x, "f")(3) == 3
+
+
+def test_constructors_of_named_tuples_are_not_captured_beneath_a_break() -> None:
+    """Their code is of no file, and what they are given is another object each time."""
+
+    class Pair(NamedTuple):
+        first: Any
+        second: Any
+
+    assert session_module.is_skipped(Pair.__new__.__code__, Pair.__new__)
+    assert not session_module.is_skipped(scaled.__code__, scaled)
