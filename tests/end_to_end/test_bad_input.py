@@ -84,13 +84,20 @@ def test_probabilities_beyond_one(wrong: str, grad: bool, inside: str) -> None:
     bad[wrong == "target"] = torch.tensor(
         [float("nan") if wrong == "nan" else 1.5, 0, 0, 0, 0]
     ).requires_grad_(grad)
+
+    def message(call: Callable[..., Any]) -> str:
+        """Without the error itself, whose traceback holds a checkpoint's hooks in place."""
+        try:
+            call(*bad)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
     with torch.set_grad_enabled(grad):
         torch.testing.assert_close(compiled(*good), call(*good))
-        with pytest.raises(RuntimeError, match="should be between 0 and 1") as theirs:
-            call(*bad)
-        with pytest.raises(RuntimeError) as ours:
-            compiled(*bad)
-    assert str(ours.value) == str(theirs.value)
+        theirs = message(call)
+        assert "should be between 0 and 1" in theirs
+        assert message(compiled) == theirs
 
 
 def test_a_wrong_device_raises_what_eager_raises() -> None:
