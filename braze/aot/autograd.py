@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from braze.aot.missing import apart, without_tangents
+from braze.aot.missing import apart, separate_gradients, without_tangents
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.wrap import Boxed, evaluator, symbol_reader
 from braze.graph.holders import taken_over
@@ -50,6 +50,8 @@ def differentiable(
     """
     whole = partition.backward
     assert whole is not None
+    if separate_gradients(whole.graph.graph):
+        whole.graph.recompile()
     parts = apart(whole) if by_tangents else ()
     if parts:
         groups = zip(parts, whole.apart, strict=True)

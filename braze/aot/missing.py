@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from braze.aot.outputs import copied, root_of
 from braze.aot.records import Backward
 from braze.graph import torch_compat
 from braze.graph.captured import Late
-from braze.graph.fakes import spec_of
+from braze.graph.fakes import mode_of, on_fakes, spec_of
 from braze.graph.passes import drop_unread, is_impure
 
 aten = torch.ops.aten
@@ -50,6 +51,7 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
     kept = [i for i, n in enumerate(output.args[0]) if n not in undefined]
     output.args = (tuple(output.args[0][i] for i in kept),)
     drop_unread(graph)
+    separate_gradients(graph)
     graph.lint()
     made = dataclasses.replace(
         backward,
@@ -58,6 +60,24 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
         depends=tuple(backward.depends[i] for i in kept),
     )
     return made, frozenset(i for i in missing if not tangents[i].users)
+
+
+def separate_gradients(graph: torch.fx.Graph) -> bool:
+    """Copy a gradient that is memory of an earlier one: both are kept, and what is accumulated into one is in the other. Whether one was."""
+    output: Any = graph.output_node()
+    gradients, taken = list(output.args[0]), set()
+    for i, node in enumerate(gradients):
+        if not isinstance(node, Node) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        root = root_of(node)
+        mode = mode_of([node.meta["val"]])
+        if root in taken and mode is not None:
+            with on_fakes(mode):
+                gradients[i] = copied(node, output, mode)
+        taken.add(root)
+    changed = any(a is not b for a, b in zip(gradients, output.args[0], strict=True))
+    output.args = (tuple(gradients),)
+    return changed
 
 
 def apart(backward: Backward) -> tuple[Backward, ...]:

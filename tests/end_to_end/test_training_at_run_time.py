@@ -127,6 +127,27 @@ def test_gradients_accumulate_and_are_not_shared():
     same(both(act))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, c: (c + a.reshape(-1).view(c.shape),),
+        lambda a, c: (c + a.t(),),
+        lambda a, c: (c + a.view(c.shape), (a * c).exp()),
+    ],
+    ids=["view", "transposed", "of two results"],
+)
+def test_gradients_have_memory_of_their_own(function, dynamic, backend):
+    """One is a view of what the other is: what is accumulated into one must not be in the other."""
+    a, c = torch.randn(5, 5, requires_grad=True), torch.randn(5, 5, requires_grad=True)
+    call = braze.compile(function, dynamic=dynamic, backend=backend)
+    for step in (1, 2, 3):
+        (call(a, c)[0] * 2).sum().backward()
+        for leaf in (a, c):
+            torch.testing.assert_close(leaf.grad, torch.full((5, 5), 2.0 * step))
+
+
 def test_hooks_run():
     def act(call, model):
         seen = []
