@@ -229,8 +229,10 @@ def test_sums_of_either_sign_round_little(native_bench, columns):
     out = {"sum": torch.empty(points)}
     native_bench.run([step], {"x": x, **out}, axes=[i], row_axes=[r])
     exact = (x.view(n, points) if columns else x.view(points, n).t()).double().sum(0)
-    # one chain loses 1e-6 of the sums, chains of 64 lose 1.7e-7
-    assert (out["sum"].double() - exact).norm() <= 1.2e-7 * exact.norm()
+    # one chain loses 1e-6 of the sums, chains of 64 lose 1.7e-7; what eager loses depends on the processor
+    shaped, dim = (x.view(n, points), 0) if columns else (x.view(points, n), 1)
+    ours, eager = ((y.double() - exact).norm() for y in (out["sum"], shaped.sum(dim)))
+    assert ours <= max(1.2e-7 * exact.norm(), 1.2 * eager)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
