@@ -50,7 +50,7 @@ def enough(inputs: dict[str, Any], *sides: Sequence[Sequence[float]]) -> bool:
     floats = any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in inputs.values())
     if floats or drawn < ENOUGH:
         return drawn >= DRAWS
-    columns = [column for side in sides for column in zip(*side, strict=True)]
+    columns = [column for side in sides for column in list(zip(*side, strict=True))[1:]]
     return drawn >= DRAWS or all(max(c) <= FLIP * max(min(c), ROUNDING) for c in columns)
 
 
@@ -60,7 +60,8 @@ def errors(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], half: b
         return [math.inf] * len(exact)
     scales = [float(b.square().mean().sqrt()) for b in exact]
     # a gradient that is zero by symmetry is as exact as the others are large
-    least = 8 * torch.finfo(torch.bfloat16 if half else torch.float32).eps * max(scales, default=0.0) + 1e-30
+    usual = statistics.median(scales) if scales else 0.0
+    least = 8 * torch.finfo(torch.bfloat16 if half else torch.float32).eps * usual + 1e-30
     return [_error(a, b, max(scale, least)) for a, b, scale in zip(found, exact, scales, strict=True)]
 
 
@@ -71,20 +72,25 @@ def _error(found: torch.Tensor, exact: torch.Tensor, scale: float) -> float:
     return math.inf if math.isnan(off) else off
 
 
-def typical(draws: Sequence[float]) -> tuple[float, list[int]]:
-    """The median of an output's errors on the inputs that are no flips, and which are."""
+def typical(draws: Sequence[float], may_flip: bool = True) -> tuple[float, list[int]]:
+    """The median of an output's errors on the inputs that are no flips, and which are.
+
+    A loss does not flip: what goes into a ReLU and out of it is next to zero either way.
+    """
     usual = max(sorted(draws)[min(1, len(draws) - 1)], ROUNDING)
     odd = [k for k, e in enumerate(draws) if e > FLIP * usual]
     wrong = [draws[k] for k in odd if draws[k] > WRONG]
     if wrong:
         return max(wrong), []
+    if not may_flip:
+        odd = []
     return max(statistics.median(e for k, e in enumerate(draws) if k not in odd), ROUNDING), odd
 
 
 def compared(
     ours: Sequence[Sequence[float]], eagers: Sequence[Sequence[float]], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Of errors by draw and output: the mean of each side, the output whose ratio is largest, and flips of each side."""
+    """Of errors by draw and output, the first of which is the loss: means, flips, and the output with the largest ratio."""
     (mine, my_flips), (theirs, their_flips) = (_columns(side) for side in (ours, eagers))
     ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
     worst = max(range(len(ratios)), key=ratios.__getitem__)
@@ -102,5 +108,5 @@ def compared(
 
 def _columns(draws: Sequence[Sequence[float]]) -> tuple[list[float], int]:
     """Each output's typical error, and in how many draws an output flips."""
-    found = [typical(column) for column in zip(*draws, strict=True)]
+    found = [typical(column, may_flip=k > 0) for k, column in enumerate(zip(*draws, strict=True))]
     return [error for error, _ in found], len({k for _, flips in found for k in flips})

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from braze import aot
     from braze.api import (
         RecompileError,
         allow_in_graph,
@@ -37,6 +38,7 @@ __all__ = [
     "RecompileError",
     "__version__",
     "allow_in_graph",
+    "aot",
     "clip_grad_norm_",
     "clip_grad_value_",
     "compile",
@@ -60,6 +62,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'braze' has no attribute {name!r}")
+    if name == "aot":
+        return importlib.import_module("braze.aot")
     value = getattr(importlib.import_module("braze.api"), name)
     globals()[name] = value
     return value

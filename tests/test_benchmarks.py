@@ -158,6 +158,13 @@ def test_one_gradient_that_is_less_exact_is_named():
     assert found["flips"] == 0
 
 
+def test_a_loss_that_is_near_by_chance_does_not_make_others_flips():
+    near = [[1e-9, 2e-7], [2e-9, 2e-7], *([1e-5, 2e-7] for _ in range(6))]
+    found = accuracy.compared(near, near, ["loss", "w"])
+    assert found["flips"] == 0
+    assert found["error"] == pytest.approx((1e-5 * 2e-7) ** 0.5)
+
+
 def test_what_is_wrong_on_one_input_is_no_flip():
     for wrong in (0.5, float("inf")):
         found = accuracy.compared([[1e-7, wrong], *EAGER[1:]], EAGER, ["loss", "w"])

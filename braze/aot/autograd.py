@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from braze import native
 from braze.aot.missing import apart, separate_gradients, without_tangents
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.wrap import Boxed, evaluator, symbol_reader
@@ -143,7 +144,8 @@ class _Plan:
             return self._halves[whole]
         missing = [i for i, here in enumerate(given) if not here]
         part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
-        return _Half(self._compile(part), part.gradients, unread)
+        # in a compiled step this runs under a broken call, whose frames are captured: not those of a compiler
+        return _Half(native.unhooked(self._compile, part), part.gradients, unread)
 
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""

@@ -27,7 +27,7 @@ Measure = Callable[[set[Node]], float | None]
 
 #: choices of which each keeps this part of the first one's bytes less than the one before are weighed
 STEP = 0.01
-#: peaks of the timeline that are so much above its lowest may be lower in truth
+#: a peak so much above the least that can be is as good; one of the timeline may be lower in truth
 NEAR = 1.02
 #: a peak this near below what is wanted is near enough
 CLOSE = 0.97
@@ -48,7 +48,8 @@ def budget_choice(budget: float, measure: Measure | None = None) -> Choice:
         wanted = budget * whole if budget < 1 else budget
         if whole <= wanted:
             return first
-        kept = _within(_rungs(timeline, first), wanted, measured)
+        rungs = _rungs(timeline, first) if whole > NEAR * timeline.floor else [first]
+        kept = _within(rungs, wanted, measured)
         least = measured(kept)
         if least > wanted:
             share = f"{budget:g}, " if budget < 1 else ""

@@ -78,7 +78,7 @@ def chunk_losses(gm: torch.fx.GraphModule, wanted: bool | None) -> torch.fx.Grap
             loss = _loss(node)
             if wanted is None and _bytes(loss.logits) < LARGE:
                 continue
-            head = _head(loss, node)
+            head = _head(loss)
             found[node] = loss, head, _rows(head)
         except Kept as why:
             report(f"{node.name} at {node.meta.get('origin')}: its logits exist whole: {why}")
@@ -174,7 +174,7 @@ def _argument_of_log_softmax(node: Node) -> Node:
     return _source(node)
 
 
-def _head(loss: Loss, end: Node) -> Head:
+def _head(loss: Loss) -> Head:
     """The layer whose result a loss is of, or why it stays."""
     slices: list[Any] = []
     elementwise: list[tuple[str, float]] = []

@@ -77,12 +77,10 @@ def keep_read_inputs(
         readers = [u for node in seen for u in node.users if u in behind]
         if readers:
             copy = copied(source, next(n for n in graph.nodes if n.op == "call_function"), mode)
-            _read_instead(graph, seen, copy, behind, mode)
+            _read_instead(graph, seen, copy, behind)
 
 
-def _read_instead(
-    graph: torch.fx.Graph, seen: list[Node], copy: Node, behind: set[Node], mode: FakeMode
-) -> None:
+def _read_instead(graph: torch.fx.Graph, seen: list[Node], copy: Node, behind: set[Node]) -> None:
     """Let nodes of the backward read a copy, through the same views."""
     stands = {seen[0]: copy}
     for node in seen[1:]:
@@ -179,7 +177,7 @@ def sources_of(
     """Where each value comes from that the backward takes, and what the forward must return besides for it."""
     sources: list[Saved] = []
     extra: list[Node] = []
-    returned = {node: i for i, node in reversed(list(enumerate(results)))}
+    returned = {node: i for i, node in enumerate(results)}
     inputs = {node: i for i, node in enumerate(placeholders)}
     for node in saved:
         if node in inputs:

@@ -39,6 +39,11 @@ class Timeline:
         self.held = sum(self.sizes[n] for n in self.results)
         self.tangents = {n: bytes_of(n) for n in halves.behind if n.op == "placeholder"}
 
+    @property
+    def floor(self) -> float:
+        """What is there at the end, whatever is kept: gradients, and results that the caller holds."""
+        return self.held + sum(self.sizes[n] for n in self.gradients - self.results)
+
     def peak(self, kept: Collection[Node]) -> float:
         """The most bytes live at once in forward and backward, beside inputs."""
         return max(self.forward_peak(kept), self.backward_peak(kept))

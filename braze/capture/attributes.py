@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.capture.breaks import graph_break
-from braze.capture.records import Check, Step
+from braze.capture.records import Step
 from braze.capture.shadows import instance_dict
-from braze.capture.sources import Node
 from braze.capture.values import (
     CONSTANTS,
     MISSING,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 STATE = ("_parameters", "_buffers", "_modules")
-PLAIN_GETATTRIBUTE = frozenset({object.__getattribute__, dict.__getattribute__, tuple.__getattribute__})
 BUILTIN_VALUES = CONSTANTS | {
     list,
     dict,
@@ -509,8 +507,3 @@ def class_super_value(t: Tracer, found: Any, owner: type, cls: Any, name: str) -
     if kind is types.FunctionType:
         return found
     return found.__get__(None, cls) if hasattr(kind, "__get__") else t.class_value(owner, name, found)
-
-
-def guard_type(node: Node, cls: type) -> None:
-    """Ask for an exact type once more: reading twice is one guard."""
-    node.guard(Check.TYPE, cls)

@@ -21,7 +21,6 @@ from braze.capture.breaks import graph_break
 from braze.capture.definitions import written
 from braze.capture.frame import Frame
 from braze.capture.records import Check, Step
-from braze.capture.shadows import DictShadow
 from braze.capture.values import (
     BY_VALUE,
     CONSTANTS,
@@ -243,14 +242,3 @@ def _is_opaque(cls: type) -> bool:
 
 is_opaque: Callable[[type], bool] = functools.cache(_is_opaque)
 _FIXED = frozenset({types.MethodType, torch.finfo, torch.iinfo})
-
-
-def is_generator(value: Any) -> bool:
-    """Whether a value is a Python generator."""
-    return type(value) is types.GeneratorType
-
-
-def shadow_of(t: Tracer, value: Any) -> DictShadow | None:
-    """The shadow whose view a dict is."""
-    node = t.tree.node_of(value)
-    return node.container if node is not None and isinstance(node.container, DictShadow) else None

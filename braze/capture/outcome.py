@@ -189,8 +189,7 @@ def guards(t: Tracer) -> list[Guard]:
     asked = [n.source for n in t.tree.asked]
     if len(asked) > 1:
         found.append(Guard(asked[0], Check.DISTINCT, tuple(asked[1:])))
-    ints = [e.name for p in t.symbolic_places for _, e in p.guards if isinstance(e, SymbolSpec)]
-    for expression, names in t.mode.shape_relations(ints):
+    for expression, names in t.mode.shape_relations():
         if not set(names) <= t.mode.symbols.keys() | t.mode.floats.keys():
             continue  # about a size that only the data decides (``nonzero``): no call is told by it
         found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))

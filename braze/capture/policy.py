@@ -8,14 +8,12 @@ from __future__ import annotations
 import _collections
 import _functools
 import _heapq
-import _io
 import _operator
 import _struct
 import abc
 import bisect
 import builtins
 import collections
-import contextvars
 import decimal
 import functools
 import inspect
@@ -27,7 +25,6 @@ import struct
 import sys
 import types
 import typing
-import weakref
 from enum import Enum, auto
 from typing import Any
 
@@ -160,10 +157,6 @@ METHODS_OF = frozenset(
         torch.SymInt, torch.SymFloat, torch.SymBool, inspect.Signature, inspect.Parameter,
     }
 )  # fmt: skip
-
-WEAK = (weakref.ref, weakref.ProxyType)
-CONTEXT_VAR = contextvars.ContextVar
-STREAM = _io._IOBase
 
 #: modules whose functions touch the clock, chance or the world
 IMPURE_MODULES = {

@@ -50,8 +50,6 @@ DATA = frozenset(
 DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 #: what keeps memory of its own, or shows that of others
 BUFFERS = (memoryview, bytearray, array.array)
-#: functions that give metadata or a flag: run on the fake, never recorded
-NO_RESULT = frozenset({"set_grad_enabled"})
 
 
 class Recorder:

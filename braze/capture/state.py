@@ -16,8 +16,6 @@ from braze.native import torch_state
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
-DEVICES = ("cpu", "cuda")
-
 
 def autocast_now() -> tuple[Any, ...]:
     """(device type, enabled, dtype) for each device type, and the cache flag."""

@@ -48,7 +48,6 @@ CONSTANTS = frozenset({int, float, complex, str, bytes, bool, type(None), type(.
 #: compared by value, though not singletons
 BY_VALUE = frozenset({torch.device, range, slice})
 
-METHOD_DESCRIPTOR = types.MethodDescriptorType
 #: known by identity: what they are does not change behind our back, or is trusted not to
 IDENTITIES = frozenset(
     {
@@ -83,9 +82,7 @@ IDENTITIES = frozenset(
 #: methods in C that are told which class defines them have a type of their own
 DEFINED_METHOD = type(re.compile("").match)
 BUILTIN_METHODS = frozenset({types.BuiltinFunctionType, DEFINED_METHOD, types.MethodWrapperType})
-LISTS = (list, collections.deque)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-IMMUTABLE_CONTAINERS = (tuple, frozenset)
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 FAKES = torch.Tensor
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -277,11 +277,8 @@ class FakeMode:
         """The fake's metadata as data; symbolic sizes as expressions over symbol names."""
         return spec_of(fake)
 
-    def shape_relations(self, ints: Collection[str] = ()) -> list[tuple[str, tuple[str, ...]]]:
-        """(Python expression, names in it) for each thing the trace assumed of the symbols.
-
-        ``ints`` names the symbols of int arguments, which are bound as themselves.
-        """
+    def shape_relations(self) -> list[tuple[str, tuple[str, ...]]]:
+        """(Python expression, names in it) for each thing the trace assumed of the symbols."""
         if self.env is None:
             return []
         from braze.graph.shape_guards import relations  # imports SymPy

@@ -255,3 +255,39 @@ def test_where_less_kept_takes_less_a_budget_is_kept_nearly_whole(peaks, wanted)
         assert peaks[found] <= wanted
         assert found == 0 or peaks[found] >= CLOSE * wanted or peaks[found - 1] > wanted
     assert len(asked) <= 11
+
+
+def test_where_all_is_gradients_nothing_is_weighed():
+    """Large weights and few tokens: at the end of the backward all gradients are there, whatever is kept."""
+    asked = []
+
+    def measure(kept):
+        asked.append(kept)
+        return 8 * 256 * 256 * 4.0
+
+    def choose(halves: Halves) -> set[torch.fx.Node]:
+        kept = budget_choice(0.515, measure)(halves)  # a budget of its own: each is told of once
+        assert kept == min_cut_choice(halves)
+        return kept
+
+    values = [torch.randn(2, 256), *(nn.Parameter(torch.randn(256, 256) / 16) for _ in range(8))]
+    gm, made, _ = record(deep, values, grad=True)
+    with logged() as messages:
+        partition(gm, made, CONTEXT, None, choose)
+    assert len(asked) == 1
+    assert any("BZ2026" in m and "the least peak is about 2.1 MB" in m for m in messages)
+
+
+def test_what_cannot_be_measured_is_judged_by_the_timeline():
+    found = []
+
+    def choose(halves: Halves) -> set[torch.fx.Node]:
+        kept = budget_choice(0.6, lambda kept: None)(halves)
+        found.append((kept, budget_choice(0.6)(halves)))
+        return kept
+
+    gm, made, _ = record(deep, inputs(), grad=True)
+    with logged():
+        partition(gm, made, CONTEXT, None, choose)
+    ((ours, theirs),) = found
+    assert ours == theirs

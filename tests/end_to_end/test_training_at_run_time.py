@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -543,3 +544,28 @@ def test_tangents_of_forward_mode_are_not_lost():
     assert torch.equal(
         torch.func.jvp(compiled, (x, y), (tangent, y))[1], torch.func.jvp(f, (x, y), (tangent, y))[1]
     )
+
+
+def test_a_backward_compiled_inside_a_compiled_step_is_not_captured():
+    """``loss.backward()`` breaks the graph, and frames under it are captured: not those of the compiler that it calls."""
+    stacks = []
+
+    def compiler(gm: torch.fx.GraphModule, example_inputs: object) -> Callable[..., object]:
+        stacks.append([frame.filename for frame in traceback.extract_stack()])
+        return braze.aot.nop(gm, example_inputs)
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: object) -> Callable[..., object]:
+        return braze.aot.aot_module_simplified(gm, example_inputs, fw_compiler=compiler, bw_compiler=compiler)
+
+    model = small()
+
+    @braze.compile(backend=backend)
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    step(X)
+    captured = [name.partition(" of ")[2] for stack in stacks for name in stack if name.startswith("<braze")]
+    assert any(name.endswith(".step>") for name in captured)
+    assert not any(name.endswith(".compiler>") for name in captured)

@@ -16,7 +16,6 @@ from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product,
 
 Deps = frozenset[str]
 NOTHING: Deps = frozenset()
-INT32_MAX = 2**31 - 1
 
 
 @dataclass(slots=True)
