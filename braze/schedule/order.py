@@ -23,22 +23,27 @@ class Weights:
 
 def alive(order: Sequence[Group], weights: Weights) -> tuple[int, int]:
     """Greatest number of bytes alive at once, and their sum over all groups."""
+    course = _course(order, weights)
+    return max((top for top, _ in course), default=0), sum(live for _, live in course)
+
+
+def _course(order: Sequence[Group], weights: Weights) -> list[tuple[int, int]]:
+    """Bytes alive at each group: with what it takes for itself, and without."""
     sizes = weights.sizes
     last = {name: k for k, g in enumerate(order) for name in (*g.reads, *g.writes)}
     seen = set(weights.given)
-    live = top = sum(sizes[name] for name in seen)
-    total = 0
+    live = sum(sizes[name] for name in seen)
+    course = []
     for k, g in enumerate(order):
         for name in g.writes:
             if name in sizes and name not in seen:
                 seen.add(name)
                 live += sizes[name]
-        top = max(top, live + weights.beside.get(g.name, 0))
-        total += live
+        course.append((live + weights.beside.get(g.name, 0), live))
         for name in {*g.reads, *g.writes}:
             if name in seen and last[name] == k and name not in weights.kept:
                 live -= sizes[name]
-    return top, total
+    return course
 
 
 def low_peak_order(groups: Sequence[Group], before: Mapping[int, set[int]], weights: Weights) -> list[Group]:
@@ -47,8 +52,30 @@ def low_peak_order(groups: Sequence[Group], before: Mapping[int, set[int]], weig
     Of the given one, of one that frees the most at each step, and of one that makes each value when it is wanted:
     of equal peaks the one with fewer bytes alive over time, of equal ones the first.
     """
+    if not groups:
+        return []
     orders = list(groups), _greedy(groups, before, weights), _on_demand(groups, before, weights.kept)
-    return min(orders, key=lambda order: alive(order, weights))
+    order = min(orders, key=lambda order: alive(order, weights))
+    return _ends_late(order, {groups[k].name for needs in before.values() for k in needs}, weights)
+
+
+def _ends_late(order: list[Group], needed: Set[str], weights: Weights) -> list[Group]:
+    """Let what leaves the program and is largest, of what is there when the most is, be made last of all, while that helps.
+
+    A gradient as large as an embedding's table is then made when what the others are made of has gone.
+    """
+    course = _course(order, weights)
+    while True:
+        top = max(range(len(order)), key=lambda k: course[k][0])
+        ends = [k for k in range(top + 1) if order[k].name not in needed]
+        if not ends:
+            return order
+        k = max(ends, key=lambda k: sum(weights.sizes.get(name, 0) for name in order[k].writes))
+        later = [*order[:k], *order[k + 1 :], order[k]]
+        then = _course(later, weights)
+        if max(then) >= max(course):
+            return order
+        order, course = later, then
 
 
 def _on_demand(groups: Sequence[Group], before: Mapping[int, set[int]], kept: Set[str]) -> list[Group]:

@@ -79,3 +79,18 @@ def test_what_comes_in_counts_until_it_is_read_last_and_what_a_call_takes_for_it
     weights = Weights(sizes, kept, frozenset({"given"}), {"works": 200})
     assert alive([works, frees], weights)[0] == 350
     assert alive([frees, works], weights)[0] == 251
+
+
+def test_the_largest_that_leaves_is_made_when_what_the_others_are_made_of_has_gone():
+    """The gradient of a table, beside two small sums whose parts are read at their ends only."""
+    table = group("table", ("tangent",), ("large",))
+    parts = [group(f"part{k}", ("saved",), (f"part{k}",)) for k in range(4)]
+    sums = [group(f"sum{k}", (f"part{2 * k}", f"part{2 * k + 1}"), (f"sum{k}",)) for k in range(2)]
+    groups = [table, parts[0], parts[1], sums[0], parts[2], parts[3], sums[1]]
+    before = {0: set(), 1: set(), 2: set(), 3: {1, 2}, 4: set(), 5: set(), 6: {4, 5}}
+    sizes = {"tangent": 10, "large": 1000, **{f"part{k}": 60 for k in range(4)}, "sum0": 60, "sum1": 60}
+    weights = Weights(sizes, {"large", "sum0", "sum1"}, frozenset({"tangent"}), {})
+    assert alive(groups, weights)[0] == 1000 + 60 + 3 * 60
+    order = low_peak_order(groups, before, weights)
+    assert order[-1] is table
+    assert alive(order, weights)[0] == 10 + 2 * 60 + 1000
