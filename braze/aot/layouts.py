@@ -29,6 +29,9 @@ _OPERANDS: dict[object, tuple[tuple[int, ...], int]] = {
     aten.convolution_backward.default: ((0, 1), 2),
 }
 
+#: gradients of windows: their first argument is read as it lies, and the other ones and the result are copied to lie so too
+_OF_WINDOWS = frozenset({aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default})
+
 #: a weight of more elements than this many for each of the operands' is turned at a higher cost than they are
 HEAVY = 0.75
 
@@ -57,6 +60,9 @@ def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode, long_sums
                 # a copy of an input would live from the start of the backward: oneDNN may make its own
                 if node.args[i].op != "placeholder" or len(operands) == 1:
                     node.update_arg(i, layouts.operand(node.args[i], node, form))
+        elif node.target in _OF_WINDOWS and node.args[1] in layouts.changed and node.args[0].op != "placeholder":
+            form = _form(node.args[1].meta["val"])
+            node.update_arg(0, layouts.operand(node.args[0], node, form))
         layouts.follow(node)
     graph.lint()
 
@@ -153,6 +159,10 @@ def _is_blind(node: Node) -> bool:
 def _is_laid_out(val: torch.Tensor, form: torch.memory_format) -> bool:
     """Whether eager takes a tensor's strides for a layout."""
     return suggests_channels_last(val) == (form is torch.channels_last)
+
+
+def _form(val: torch.Tensor) -> torch.memory_format:
+    return torch.channels_last if suggests_channels_last(val) else torch.contiguous_format
 
 
 def _strides_in(val: torch.Tensor, form: torch.memory_format) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """What operators of ATen take for themselves while they run, beside their results, as far as it is known.
 
 Convolutions on the CPU: oneDNN lays operands out in blocks, or PyTorch in channels-last, and results back, each copy as large as what is
-copied. Seen on PyTorch 2.13.
+copied. Gradients of pools: what does not lie as the gradient that comes in is copied. Seen on PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _convolution(call: ExternCall, size_of: Bytes) -> int:
     copied = size_of(weight)
     if _is_pixel(picture) or not _lies_last(picture):
         return copied + size_of(picture)
-    alone = _has_one_tap(weight) or _lies_last(weight) or _is_by_channel(weight)
+    alone = _is_pixel(weight) or _lies_last(weight) or _is_by_channel(weight)
     return copied if alone else 2 * copied
 
 
@@ -38,16 +38,27 @@ def _convolution_backward(call: ExternCall, size_of: Bytes) -> int:
         return copied
     if not _lies_last(picture):
         return max(copied, size_of(gradient) + size_of(picture))
-    if _has_one_tap(weight):
+    if _is_pixel(weight):
         return copied + size_of(gradient)
     if not call.args[-1][1]:
         return copied
     return 2 * copied if _lies_last(weight) or _is_by_channel(weight) else 3 * copied
 
 
+def _window_backward(call: ExternCall, size_of: Bytes) -> int:
+    """The result, and where the greatest of each window lay, where they do not lie as the gradient does."""
+    gradient, picture = call.args[:2]
+    if _lies_last(gradient) == _lies_last(picture):
+        return 0
+    indices = sum(size_of(v) for v in call.args[2:] if isinstance(v, BufferView))
+    return size_of(picture) + indices
+
+
 _RULES: dict[str, Callable[[ExternCall, Bytes], int]] = {
     "aten.convolution.default": _convolution,
     "aten.convolution_backward.default": _convolution_backward,
+    "aten.max_pool2d_with_indices_backward.default": _window_backward,
+    "aten.avg_pool2d_backward.default": _window_backward,
 }
 
 
@@ -57,12 +68,8 @@ def _lies_last(view: BufferView) -> bool:
 
 
 def _is_pixel(view: BufferView) -> bool:
+    """Whether a picture is of one pixel, or a window of one tap: its layouts are one."""
     return all(_is_one(size) for size in view.sizes[2:])
-
-
-def _has_one_tap(weight: BufferView) -> bool:
-    """Whether windows are of one pixel, so that the weight's layouts are one."""
-    return _is_pixel(weight)
 
 
 def _is_by_channel(weight: BufferView) -> bool:

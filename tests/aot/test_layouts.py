@@ -68,6 +68,19 @@ def test_layouts_stay_where_nobody_said_that_they_are_free():
     assert [x for x, _ in found] == [False, False]
 
 
+def two_pools(x, a):
+    pooled = F.avg_pool2d(F.max_pool2d(F.conv2d(x, a, padding=1), 2), 2)
+    return (pooled * pooled.tanh()).mean()
+
+
+@pytest.mark.parametrize("pool", [aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default])
+def test_gradients_of_pools_lie_as_their_pictures(pool):
+    """Else ATen copies picture and indices: peaks are higher than counted, and a max pool takes thirty times as long."""
+    x, a, _ = operands()
+    assert layouts(two_pools, [x, a], pool) == [[True, True]]
+    assert layouts(two_pools, [x, a], pool, free=False) == [[False, False]]
+
+
 def test_a_convolution_that_is_nearly_all_weight_stays_as_it_is():
     inputs = [torch.randn(1, 32, 2, 2), torch.randn(64, 32, 3, 3, requires_grad=True)]
     f = lambda x, w: F.conv2d(x, w, padding=1).square().mean()

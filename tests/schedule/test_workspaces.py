@@ -1,0 +1,40 @@
+"""What operators of ATen take for themselves is what the allocator sees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from braze.inspect.memory import peak_bytes
+from braze.loops.ir import BufferView, ExternCall
+from braze.schedule.workspaces import workspace
+from braze.symbolic.expr import Integer
+
+aten = torch.ops.aten
+ROWS, LAST = torch.contiguous_format, torch.channels_last
+
+
+def view(name: str, x: torch.Tensor) -> BufferView:
+    sizes, strides = (tuple(map(Integer, found)) for found in (x.shape, x.stride()))
+    return BufferView(name, sizes, strides, Integer(0), x.dtype)
+
+
+@pytest.mark.parametrize("picture", [ROWS, LAST], ids=["rows", "last"])
+@pytest.mark.parametrize("gradient", [ROWS, LAST], ids=["rows", "last"])
+@pytest.mark.parametrize("size", [16, 4])
+@pytest.mark.parametrize("greatest", [True, False], ids=["max", "avg"])
+def test_gradients_of_pools(greatest, size, gradient, picture):
+    x = torch.randn(2, 64, size, size).to(memory_format=picture)
+    out, indices = aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
+    tangent = torch.ones_like(out).to(memory_format=gradient)
+    windows = [2, 2], [2, 2], [0, 0]
+    if greatest:
+        op = aten.max_pool2d_with_indices_backward
+        args = [tangent, x, *windows, [1, 1], False, indices]
+    else:
+        op, args = aten.avg_pool2d_backward, [tangent, x, *windows, False, True, None]
+    views = tuple(view(f"b{k}", a) if isinstance(a, torch.Tensor) else a for k, a in enumerate(args))
+    call = ExternCall("call", f"aten.{op.__name__}.default", views, (), ())
+    counted = workspace(call, lambda v: args[int(v.buffer[1:])].nbytes)
+    found = []
+    assert peak_bytes(lambda: found.append(op(*args))) == counted + x.nbytes
