@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 
 from braze.aot.cut import Choice, Halves, is_random, min_cut_choice
+from braze.aot.symbols import is_size
 from braze.aot.timeline import Timeline, size_of
 from braze.aot.views import elements, hint, is_view
 from braze.support.log import warn_once
@@ -207,7 +208,7 @@ def _read(halves: Halves, kept: set[Node]) -> set[Node]:
     todo, seen = list(halves.read), set(halves.read)
     while todo:
         node = todo.pop()
-        if isinstance(node.meta.get("val"), torch.SymInt):
+        if is_size(node):
             continue
         if node in kept or (node.op == "placeholder" and node not in halves.written):
             found.add(node)

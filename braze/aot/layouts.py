@@ -60,7 +60,11 @@ def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode, long_sums
                 # a copy of an input would live from the start of the backward: oneDNN may make its own
                 if node.args[i].op != "placeholder" or len(operands) == 1:
                     node.update_arg(i, layouts.operand(node.args[i], node, form))
-        elif node.target in _OF_WINDOWS and node.args[1] in layouts.changed and node.args[0].op != "placeholder":
+        elif (
+            node.target in _OF_WINDOWS
+            and node.args[1] in layouts.changed
+            and node.args[0].op != "placeholder"
+        ):
             form = _form(node.args[1].meta["val"])
             node.update_arg(0, layouts.operand(node.args[0], node, form))
         layouts.follow(node)

@@ -15,6 +15,7 @@ import torch
 
 from braze.aot.outputs import copied, root_of
 from braze.aot.records import Backward
+from braze.aot.symbols import is_size
 from braze.graph import torch_compat
 from braze.graph.captured import Late
 from braze.graph.fakes import mode_of, on_fakes, spec_of
@@ -93,17 +94,12 @@ def apart(backward: Backward) -> tuple[Backward, ...]:
 
 
 def _made_of(graph: torch.fx.Graph, tangents: Collection[Node]) -> set[Node]:
-    """What is computed from tangents, other than from their sizes."""
-    found: set[Node] = set()
+    """Tangents, and what is computed from them other than from their sizes."""
+    found = set(tangents)
     for node in graph.nodes:
-        size = isinstance(node.meta.get("val"), (torch.SymInt, int))
-        if (
-            node.op == "call_function"
-            and not size
-            and any(n in found or n in tangents for n in node.all_input_nodes)
-        ):
+        if node.op == "call_function" and not is_size(node) and not found.isdisjoint(node.all_input_nodes):
             found.add(node)
-    return found | set(tangents)
+    return found
 
 
 def _other_summand(node: Node, undefined: set[Node]) -> Node | None:

@@ -231,8 +231,8 @@ def _refuse_windows_on_inputs(gm: torch.fx.GraphModule) -> None:
     """The gradient of ``as_strided`` counts from where an input's data starts in its memory: in each call elsewhere."""
     inputs = {
         torch_compat.storage_key(n.meta["val"])
-        for n in gm.graph.nodes
-        if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.Tensor)
+        for n in placeholders(gm)
+        if isinstance(n.meta.get("val"), torch.Tensor)
     }
     for node in gm.graph.nodes:
         if node.target not in _WINDOWS or not isinstance(node.args[0], torch.fx.Node):

@@ -91,13 +91,13 @@ def handed_over(
     for k, group in enumerate(groups):
         for name in group.writes:
             writers.setdefault(name, []).append(k)
+    stays = in_arena | kept
     taken: set[str] = set()
     pairs: list[tuple[str, str]] = []
     for k, group in enumerate(groups):
         if group.kind is not GroupKind.POINTWISE:
             continue
-        stays = in_arena | kept | set(group.writes)
-        dying = [n for n in group.reads if last[n] == k and n not in stays and buffers[n].kind in _GOING]
+        dying = [n for n in group.reads if last[n] == k and n not in stays and n not in group.writes]
         for new in group.writes:
             b = buffers[new]
             if new in in_arena or writers[new] != [k] or not is_large(storage_bytes(b)):
@@ -110,9 +110,6 @@ def handed_over(
                     taken.add(old)
                     break
     return tuple(pairs)
-
-
-_GOING = (BufferKind.TEMPORARY, BufferKind.INPUT)
 
 
 def _alike(a: Buffer, b: Buffer) -> bool:

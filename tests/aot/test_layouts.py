@@ -73,7 +73,9 @@ def two_pools(x, a):
     return (pooled * pooled.tanh()).mean()
 
 
-@pytest.mark.parametrize("pool", [aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default])
+@pytest.mark.parametrize(
+    "pool", [aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default]
+)
 def test_gradients_of_pools_lie_as_their_pictures(pool):
     """Else ATen copies picture and indices: peaks are higher than counted, and a max pool takes thirty times as long."""
     x, a, _ = operands()
