@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from braze.codegen.c.expr import is_indirect, stride, to_c
 from braze.codegen.c.prelude import REP_BYTES, STORAGE
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op, Store
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol, product
@@ -32,20 +33,6 @@ class Access:
     indirect: bool
 
 
-def walk(*roots: Node) -> Iterator[Node]:
-    """Every node under the roots once, arguments before users."""
-    seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(roots)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args) if a not in seen)
-
-
 def roots(nest: LoopNest) -> tuple[Node, ...]:
     """The expressions that a nest evaluates."""
     stores = tuple(n for s in nest.stores for n in (*s.args, s.value))
@@ -60,7 +47,7 @@ def accesses(nests: Iterable[LoopNest]) -> tuple[Access, ...]:
     """All loads and stores of some nests, each once."""
     found: dict[Access, None] = {}
     for nest in nests:
-        for node in walk(*roots(nest)):
+        for node in nodes_of(*roots(nest)):
             if node.op is Op.LOAD:
                 found[Access(node.attr[0], node.attr[1], False, bool(node.args))] = None
         for s in nest.stores:
@@ -118,7 +105,7 @@ class Varying:
     def __call__(self, node: Node) -> bool:
         if self.symbol is None:
             return False
-        for n in walk(node):
+        for n in nodes_of(node):
             if n not in self._memo:
                 self._memo[n] = self._own(n) or any(self._memo[a] for a in n.args)
         return self._memo[node]
@@ -165,7 +152,7 @@ class Ranges:
 
     def of(self, node: Node) -> Range | None:
         """Bounds within 32 bits of the value and of all it is computed from; None where not known."""
-        for n in walk(node):
+        for n in nodes_of(node):
             if n not in self._memo:
                 r = self._compute(n)
                 self._memo[n] = r if r is not None and r[0] >= _INT32[0] and r[1] <= _INT32[1] else None
@@ -227,7 +214,7 @@ def work_bytes(nests: Iterable[LoopNest], buffers: dict[str, Buffer], threads: i
             used = [x.extent for x in axes if x.symbol in a.index.symbols() or a.indirect]
             size = buffers[a.buffer].dtype.itemsize if a.buffer in buffers else 4
             static, texts = _add_cost(product(used), size, static, texts)
-        spent = sum(COST.get(n.op, 0) for n in walk(*roots(nest)))
+        spent = sum(COST.get(n.op, 0) for n in nodes_of(*roots(nest)))
         if spent:
             static, texts = _add_cost(product([x.extent for x in axes]), max(spent // 2, 1), static, texts)
     return capped(" + ".join([*texts, str(static)]), threads)

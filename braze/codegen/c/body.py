@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
-from braze.codegen.c.analysis import Ranges, Varying, indirect_symbols, walk
+from braze.codegen.c.analysis import Ranges, Varying, indirect_symbols
 from braze.codegen.c.expr import at_zero, stride, to_c
 from braze.codegen.c.memory import assign, scalar_load, scalar_store
 from braze.codegen.c.operations import expression
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
+from braze.loops.build import nodes_of
 from braze.loops.ir import DType, Node, Op, Store, StoreMode
 from braze.support.errors import InternalError
 from braze.support.record import record
@@ -407,7 +408,7 @@ class Body:
         """The buffers that an expression loads from."""
         found = self._loads.get(node)
         if found is None:
-            found = self._loads[node] = frozenset(n.attr[0] for n in walk(node) if n.op is Op.LOAD)
+            found = self._loads[node] = frozenset(n.attr[0] for n in nodes_of(node) if n.op is Op.LOAD)
         return found
 
     def _store_scratch(self, buffer: str, value: Value) -> None:
@@ -485,7 +486,7 @@ class Body:
 
     def _guarded_value(self, inner: Node, rep: str, scope: Scope) -> Value:
         """The value under a mask; loads that do not depend on the lane need one lane that holds."""
-        if not any(n.op is Op.LOAD and not self.varying(n) for n in walk(inner)):
+        if not any(n.op is Op.LOAD and not self.varying(n) for n in nodes_of(inner)):
             return self.convert(self.value(inner), rep)
         count = f" & bz_lanesx{self.lanes}({scope.count})" if scope.count else ""
         name = self.name()
@@ -499,7 +500,7 @@ class Body:
 
     def _computes_lanes(self, node: Node) -> bool:
         """Whether forwarded values make a node differ by lane."""
-        for n in walk(node):
+        for n in nodes_of(node):
             if n.op is Op.LOAD:
                 held = self.forward.get(n.attr)
                 if (held is not None and held.varying) or n.attr[0] in self.scratch:

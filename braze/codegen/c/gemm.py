@@ -9,12 +9,13 @@ writes any loop. A task is one block of rows times one panel; threads take tasks
 from __future__ import annotations
 
 from braze.codegen.c import analysis
-from braze.codegen.c.analysis import Ranges, Varying, store_roots, walk
+from braze.codegen.c.analysis import Ranges, Varying, store_roots
 from braze.codegen.c.body import Body
 from braze.codegen.c.expr import to_c
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText, PackText
 from braze.context import CompileContext
+from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, DType, Node, Op, Store, TemplateCall
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
@@ -77,7 +78,7 @@ class _Gemm:
         self.tile = tiling(self.n, ctx.target)
         self.panels = -(-self.n // self.tile.columns)
         self.m_block = self._rows_of_a_task()
-        reads = [n.attr[0] for n in walk(*store_roots(call.epilogue)) if n.op is Op.LOAD]
+        reads = [n.attr[0] for n in nodes_of(*store_roots(call.epilogue)) if n.op is Op.LOAD]
         self.buffers_used = tuple(dict.fromkeys([self.a.buffer, *reads, *(s.buffer for s in call.epilogue)]))
         self.sizes = self._size_names()
 
@@ -94,7 +95,7 @@ class _Gemm:
         bound = {self.m_axis.symbol.name, self.n_axis.symbol.name}
         exprs: list[Expr] = [self.m, *self.a.strides, self.a.offset, self.b.offset]
         exprs += [s.index for s in self.call.epilogue]
-        for n in walk(*store_roots(self.call.epilogue)):
+        for n in nodes_of(*store_roots(self.call.epilogue)):
             if n.op is Op.LOAD:
                 exprs.append(n.attr[1])
             elif isinstance(n.attr, Expr):
@@ -105,7 +106,7 @@ class _Gemm:
     def kernel(self) -> KernelText:
         packed = f"packed:{self.b.buffer}"
         b_arg = packed if self.call.constant_b else self.b.buffer
-        status = any(n.op is Op.CHECK_INDEX for n in walk(*store_roots(self.call.epilogue)))
+        status = any(n.op is Op.CHECK_INDEX for n in nodes_of(*store_roots(self.call.epilogue)))
         args = (*self.buffers_used, b_arg, *(("status",) if status else ()))
         pack = f"{self.name}_pack"
         source = "\n".join([*self._pack(pack), *self._body(status), *self._entry(pack), ""])
@@ -249,7 +250,7 @@ class _Gemm:
         stores, w = self.call.epilogue, self.tile.lanes
         symbol = self.n_axis.symbol
         varying, ranges = Varying(symbol, ()), Ranges()
-        nodes = [n for n in walk(*store_roots(stores)) if n.op is not Op.REDUCED]
+        nodes = [n for n in nodes_of(*store_roots(stores)) if n.op is not Op.REDUCED]
         lanes = min(w, analysis.choose_lanes(nodes, varying, ranges, self.target.vector_bytes))
         body = Body(lanes, symbol, varying, ranges, {n: b.dtype.label for n, b in self.buffers.items()})
         body.scope.indent = indent

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from braze.codegen.c.analysis import COST, store_roots, walk
+from braze.codegen.c.analysis import COST, store_roots
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, product
@@ -42,7 +43,7 @@ class Item:
         return tuple(f.value for f in self.folds) + store_roots(self.stores)
 
     def reads(self) -> set[str]:
-        return {n.attr[0] for n in walk(*self.roots()) if n.op is Op.LOAD}
+        return {n.attr[0] for n in nodes_of(*self.roots()) if n.op is Op.LOAD}
 
 
 @dataclasses.dataclass(slots=True)
@@ -202,7 +203,7 @@ def _with_results(store: Store, results: list[Node]) -> Store:
 
 def rebuilt(root: Node, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Node:
     """A tree with ``replace`` applied to every node, leaves first."""
-    for n in walk(root):
+    for n in nodes_of(root):
         if n not in memo:
             args = tuple(memo[a] for a in n.args)
             same = all(x is y for x, y in zip(args, n.args, strict=True))
@@ -272,8 +273,8 @@ def _costly(phase: Phase) -> list[Node]:
     found: dict[Node, None] = {}
     for root in phase.roots():
         spent: dict[Node, int] = {}
-        guarded = {m for n in walk(root) if n.op is Op.MASKED for m in walk(n.args[1])}
-        for n in walk(root):
+        guarded = {m for n in nodes_of(root) if n.op is Op.MASKED for m in nodes_of(n.args[1])}
+        for n in nodes_of(root):
             spent[n] = COST.get(n.op, 0)
             if spent[n] >= _WORTH_KEEPING and n not in guarded and n.dtype.is_float:
                 found[n] = None
@@ -281,14 +282,14 @@ def _costly(phase: Phase) -> list[Node]:
 
 
 def _outermost(nodes: list[Node]) -> list[Node]:
-    inside = {m for n in nodes for m in walk(n) if m is not n}
+    inside = {m for n in nodes for m in nodes_of(n) if m is not n}
     return [n for n in nodes if n not in inside]
 
 
 def _insert_store(phase: Phase, value: Node, store: Store) -> None:
     """Add a store to the first item of a loop that computes the value, after what it needs."""
     for k, item in enumerate(phase.items):
-        if any(n is value for n in walk(*item.roots())):
+        if any(n is value for n in nodes_of(*item.roots())):
             phase.items.insert(k + 1, Item(True, (), (store,)))
             return
 

@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable
 
 from braze.codegen.c import analysis
-from braze.codegen.c.analysis import Ranges, Varying, walk
+from braze.codegen.c.analysis import Ranges, Varying
 from braze.codegen.c.body import Body
 from braze.codegen.c.expr import to_c
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.c.tiles import TilePlan, tile_plan
 from braze.codegen.records import KernelText
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, StoreMode
 from braze.schedule.records import Group
 from braze.support.record import record
@@ -80,7 +81,7 @@ def _sizes(group: Group, axes: tuple[Axis, ...]) -> tuple[str, ...]:
     for step in group.steps:
         exprs += [a.extent for a in (*step.axes, *step.reduce_axes)]
         exprs += [s.index for s in step.stores]
-        for n in walk(*analysis.roots(step)):
+        for n in nodes_of(*analysis.roots(step)):
             attr = n.attr
             if n.op is Op.LOAD:
                 exprs.append(attr[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from braze.codegen.c import analysis
-from braze.codegen.c.analysis import walk
 from braze.codegen.c.body import Body
 from braze.codegen.c.expr import stride, to_c
 from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
@@ -12,6 +11,7 @@ from braze.codegen.c.segments import segments
 from braze.codegen.c.tiles import TilePlan
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
+from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, LoopNest
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr
@@ -19,7 +19,7 @@ from braze.symbolic.expr import Expr
 
 def pointwise_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group without reductions."""
-    nodes = list(walk(*(n for step in group.steps for n in analysis.roots(step))))
+    nodes = nodes_of(*(n for step in group.steps for n in analysis.roots(step)))
     frame, body = make_frame(group, buffers, ctx.target.vector_bytes, (), nodes)
     _, tasks, block = tasks_of(frame)
     number = open_tasks(frame, body)

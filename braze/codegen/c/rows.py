@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Iterator
 
 from braze.codegen.c import analysis
-from braze.codegen.c.analysis import walk
 from braze.codegen.c.body import Body, Value
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.items import Item, Phase, Plan, row_position
 from braze.codegen.c.kernel import Frame, finish, open_tasks, tasks_of
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, DType, Node, Op, ReduceKind
 from braze.symbolic.expr import ZERO, Expr, product
 
@@ -37,7 +37,7 @@ def strip_of(frame: Frame, todo: Plan, cores: int) -> int:
     if vector is None or vector in group.row_axes or todo.kept:
         return 1
     folds = max((sum(len(i.folds) for i in p.items) for p in todo.phases), default=0)
-    weight = sum(analysis.COST.get(n.op, 0) for p in todo.phases for n in set(walk(*p.roots())))
+    weight = sum(analysis.COST.get(n.op, 0) for p in todo.phases for n in set(nodes_of(*p.roots())))
     strip = _STRIP if folds <= 3 and weight <= 40 else 2 if folds <= 6 else 1
     points = 1
     for a in group.axes:
@@ -238,7 +238,7 @@ class Rows:
         vector = self.frame.vector
         if not self.in_row or vector is None or not any(i.folds for i in phase.items):
             return 1
-        weight = sum(1 + analysis.COST.get(n.op, 0) for n in set(walk(*phase.roots())))
+        weight = sum(1 + analysis.COST.get(n.op, 0) for n in set(nodes_of(*phase.roots())))
         copies = 4 if weight <= 6 else 2 if weight <= 20 else 1
         extent = analysis.size_of(vector.extent)
         while copies > 1 and extent < 2 * copies * self.frame.lanes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 
-from braze.codegen.c.analysis import roots, walk
+from braze.codegen.c.analysis import roots
 from braze.loops import build
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, Store
 from braze.loops.rewrite import rewrite
 from braze.support.record import record
@@ -34,7 +35,7 @@ def segments(steps: tuple[LoopNest, ...], axis: Axis | None) -> tuple[Segment, .
     if axis is None or axis.extent.value is None:
         return ()
     extent = axis.extent.value
-    nodes = [n for n in walk(*(r for s in steps for r in roots(s))) if n.op in _ORDERED]
+    nodes = [n for n in nodes_of(*(r for s in steps for r in roots(s))) if n.op in _ORDERED]
     found = {turn for n in nodes if (turn := _turn(n, axis.symbol)) is not None and 0 < turn < extent}
     if not found or len(found) >= _MOST:
         return (Segment(0, extent, steps),)

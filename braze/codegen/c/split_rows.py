@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from braze.codegen.c import analysis
-from braze.codegen.c.analysis import Ranges, Varying, walk
+from braze.codegen.c.analysis import Ranges, Varying
 from braze.codegen.c.body import Body, Value
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.items import Plan, number_of, plan
@@ -20,6 +20,7 @@ from braze.codegen.c.rows import Rows, strip_of
 from braze.codegen.c.split_columns import SplitColumns, split_columns
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer
 from braze.schedule.records import Group
 from braze.symbolic.expr import ZERO, Expr, Integer, floor_div
@@ -33,7 +34,7 @@ _LEAST = 1 << 15
 def row_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group with reductions."""
     todo = plan(group.steps, group.row_axes, group.internal)
-    nodes = list(walk(*(n for p in todo.phases for n in p.roots())))
+    nodes = nodes_of(*(n for p in todo.phases for n in p.roots()))
     frame, body = make_frame(group, buffers, ctx.target.vector_bytes, todo.registers, nodes)
     if _few_long_rows(frame, todo, ctx.target.cores):
         return _SplitRows(frame, body, todo, ctx.options.threads).kernel(buffers)
