@@ -172,7 +172,7 @@ def test_the_training_demo_trains_alike(tmp_path, capsys):
     assert main(["demo-train", "--steps", "4", "--png", str(tmp_path / "curves.png")]) == 0
     said = capsys.readouterr().out
     assert "GPT on bytes" in said and "digits" in said
-    assert said.count("largest relative difference of a loss from eager's") == 2
+    assert said.count("largest relative difference of two losses") == 2
     found = [line.split(": ")[1] for line in said.splitlines() if line.startswith("    ")]
     assert len(found) == 4
     assert all(float(number) < 1e-4 for text in found for number in text.split(" to "))
