@@ -319,3 +319,40 @@ def _after(stack: tuple[str, ...], op: int, argument: int | None, name: str, jum
     if effect >= 0:
         return (*stack, *[ANY] * effect)
     return stack[:effect]
+
+
+# -- which locals are still wanted
+
+#: names through which a frame's locals may be looked at from outside the instructions
+_LOOKS_AT_FRAMES = frozenset(
+    ("locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint")
+)
+
+
+@functools.lru_cache(maxsize=1024)
+def wanted_from(code: CodeType, offset: int) -> frozenset[str]:
+    """The locals that some instruction may read or delete, from ``offset`` on by any way; all where a frame may be looked at."""
+    if not _LOOKS_AT_FRAMES.isdisjoint(code.co_names):
+        return frozenset(code.co_varnames)
+    instructions = {i.offset: i for i in dis.get_instructions(code)}
+    following = dict(itertools.pairwise(sorted(instructions)))
+    rows, targets = decode_exceptions(code.co_exceptiontable), _jump_targets(code)
+    wanted: set[str] = set()
+    seen: set[int] = set()
+    todo = [offset]
+    while todo:
+        at = todo.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        name, value = instructions[at].opname, instructions[at].argval
+        if "FAST" in name and name not in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
+            wanted.update(value if isinstance(value, tuple) else (value,))
+        row = handler_at(rows, at)
+        if row is not None:
+            todo.append(row.target)
+        if at in targets:
+            todo.append(targets[at])
+        if name not in ENDS and at in following:
+            todo.append(following[at])
+    return frozenset(wanted)

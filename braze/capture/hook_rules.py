@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.hooks import RemovableHandle
+from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from braze.capture import calls, hooks
 from braze.capture.breaks import BreakSignal, Retry, graph_break
@@ -165,3 +165,20 @@ def remove(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         graph_break("BZ1010", "a hook in the middle of the graph is removed", hooks.HINT)
     found.removed = True
     return None
+
+
+def putting(setup: Any) -> None:
+    """A row for one of the two functions that put a module's backward hooks around what goes into or leaves it."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if len(args) == 2 and not kwargs and torch.is_grad_enabled():
+            given = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
+                graph_break("BZ1010", "a module has backward hooks", hooks.HINT)
+        return calls.interpret(t, setup, args, kwargs, tail)
+
+    rule(setup)(run)
+
+
+for _setup in (BackwardHook.setup_input_hook, BackwardHook.setup_output_hook):
+    putting(_setup)

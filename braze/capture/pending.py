@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import opcode as cpython
 import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from braze.capture.breaks import Retry
 from braze.capture.building import RecipeTable
-from braze.capture.bytecode import SAVED, stack_kinds
+from braze.capture.bytecode import SAVED, stack_kinds, wanted_from
 from braze.capture.frame import Frame
 from braze.capture.interpret import trail_of
 from braze.capture.opcodes.calling import split_call
@@ -103,14 +104,24 @@ def start_of(f: Frame) -> int:
 def suspended(table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int) -> FrameState:
     """One frame as data."""
     free = len(f.locals) - len(f.code.co_freevars)
+    wanted = wanted_from(f.code, 2 * f.at)
     return FrameState(
         code=f.code,
         offset=offset,
         stack=tuple(table.id_of(v) for v in stack),
-        locals=tuple(table.id_of(v) if i < free else -1 for i, v in enumerate(f.locals)),
+        locals=tuple(
+            table.id_of(v) if i < free and not is_spent(f, i, v, wanted) else -1
+            for i, v in enumerate(f.locals)
+        ),
         function=table.id_of(f.function),
         pushes=pushes,
     )
+
+
+def is_spent(f: Frame, i: int, value: Any, wanted: frozenset[str]) -> bool:
+    """Whether a local is a function that nothing reads any more: one made anew at each call would never be the same."""
+    names = f.code.co_varnames
+    return i < len(names) and type(value) is FunctionType and names[i] not in wanted
 
 
 def describe(f: Frame) -> Pending | None:

@@ -392,3 +392,63 @@ def test_a_history_keeps_no_tensor_alive() -> None:
     del given
     gc.collect()
     assert alive() is None
+
+
+def double_in_a_closure(x: torch.Tensor) -> torch.Tensor:
+    result = None
+
+    def inner() -> torch.Tensor:
+        nonlocal result
+        result = x * 2
+        braze.graph_break()
+        return result + 1
+
+    try:
+        y = inner()
+    except ValueError:
+        return x
+    return y * 2
+
+
+def a_closure_used_after_a_break(x: torch.Tensor) -> torch.Tensor:
+    def inner() -> torch.Tensor:
+        return x * 2
+
+    braze.graph_break()
+    return inner() * 3
+
+
+def the_locals_after_a_break(x: torch.Tensor) -> list[str]:
+    def inner() -> torch.Tensor:
+        return x * 2
+
+    braze.graph_break()
+    return sorted(locals())
+
+
+def a_closure_that_a_handler_reads(x: torch.Tensor) -> torch.Tensor:
+    def inner() -> torch.Tensor:
+        return x * 5
+
+    try:
+        braze.graph_break()
+        assert x is None
+    except AssertionError:
+        return inner()
+    return x
+
+
+def test_a_function_made_at_each_call_is_not_guarded_where_nothing_reads_it_any_more() -> None:
+    """What comes after a break is compiled once, though the closure before it is another at each call."""
+    run = Compiled(double_in_a_closure)
+    for k in range(6):
+        assert torch.equal(run(torch.full((3,), float(k))), torch.full((3,), 4.0 * k + 2))
+    assert not run.misses
+
+
+@pytest.mark.parametrize(
+    "function", [a_closure_used_after_a_break, the_locals_after_a_break, a_closure_that_a_handler_reads]
+)
+def test_functions_that_may_be_read_after_a_break_are_there(function: Callable[..., Any]) -> None:
+    have, want = Compiled(function)(torch.ones(3)), function(torch.ones(3))
+    assert have == want if isinstance(want, list) else torch.equal(have, want)
