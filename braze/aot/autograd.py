@@ -209,7 +209,7 @@ class _Plan:
                 "a gradient of a gradient (create_graph=True) through a compiled graph",
                 why="braze compiles first derivatives only",
                 hints=[
-                    "call the model inside braze.disable, or uncompiled, where you need second derivatives",
+                    'call the model uncompiled, or under `with braze.set_stance("force_eager"):`, where you need second derivatives',
                     "or compile the function that takes the derivative: torch.func.grad, jacrev and hessian are captured",
                 ],
             )

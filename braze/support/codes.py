@@ -307,8 +307,9 @@ CODES: dict[str, Code] = {
         "gradient of a gradient",
         "backward(create_graph=True) or autograd.grad(create_graph=True) went through a compiled graph, whose backward "
         "has no derivative.",
-        "Leave the function that needs second derivatives uncompiled, with braze.disable; or compile the function that takes "
-        "the derivative: torch.func.grad, jacrev and hessian are captured.",
+        'Call the model under `with braze.set_stance("force_eager"):` where you need second derivatives; in a function that is '
+        "compiled whole, mark the part that takes them with braze.disable. Or compile the function that takes the derivative: "
+        "torch.func.grad, jacrev and hessian are captured.",
     ),
     "BZ2026": Code(
         "memory budget that cannot be kept",

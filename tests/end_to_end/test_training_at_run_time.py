@@ -239,10 +239,33 @@ def test_parameters_frozen_and_thawed_between_steps():
 
 def test_second_derivatives_are_refused_with_a_way_out():
     x = torch.randn(3, requires_grad=True)
-    loss = braze.compile(lambda x: (x**3).sum())(x)
+    compiled = braze.compile(lambda x: (x**3).sum())
     with pytest.raises(RuntimeError, match="BZ2023") as info:
-        torch.autograd.grad(loss, x, create_graph=True)
-    assert "braze.disable" in str(info.value)
+        torch.autograd.grad(compiled(x), x, create_graph=True)
+    assert 'with braze.set_stance("force_eager"):' in str(info.value)
+    with braze.set_stance("force_eager"):
+        (first,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(second, 6 * x)
+
+
+def test_a_disabled_part_of_a_compiled_step_takes_second_derivatives():
+    """The other way out: the part that takes them is marked, and calls a model that is not compiled by itself."""
+
+    @braze.disable
+    def penalty(model, x):
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return gradient.square().sum()
+
+    def act(call, model):
+        def step(x):
+            return model(x).square().mean() + penalty(model, x)
+
+        run = step if call is model else braze.compile(step)
+        run(X.clone().requires_grad_()).backward()
+        return grads(model)
+
+    same(both(act))
 
 
 def test_training_and_inference_are_variants_of_one_function():
