@@ -132,7 +132,8 @@ def listed(parameters: Parameters) -> list[torch.Tensor]:
         return [parameters]
     params = list(parameters)
     if not params and isinstance(parameters, types.GeneratorType):
-        warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=3)
+        # whoever calls braze.clip_grad_norm_, which wraps what calls this
+        warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=4)
     return params
 
 

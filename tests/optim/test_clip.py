@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import braze
+from braze.optim.c_kernels import SPAN
+from braze.optim.clip import tables_of
 
 INF, NAN = float("inf"), float("nan")
 SHAPES = [(3, 5), (), (0,), (1,), (40000,), (70, 70)]
@@ -144,3 +149,129 @@ def test_under_a_default_device():
     torch.testing.assert_close(*norms)
     for a, b in zip(grads(ours), grads(theirs)):
         torch.testing.assert_close(a, b)
+
+
+def both(params, clip, *args, **kwargs):
+    """What braze's function and PyTorch's give, and the gradients that they leave."""
+    found = []
+    for module in (braze, nn.utils):
+        mine = [nn.Parameter(p.detach().clone()) for p in params]
+        for p, given in zip(mine, params):
+            p.grad = given.grad.clone()
+        found.append((getattr(module, clip)(mine, *args, **kwargs), grads(mine)))
+    return found
+
+
+def of_values(*several):
+    params = [nn.Parameter(torch.zeros_like(values)) for values in several]
+    for p, values in zip(params, several):
+        p.grad = values
+    return params
+
+
+@pytest.mark.parametrize("clip", ["clip_grad_norm_", "clip_grad_value_"])
+@pytest.mark.parametrize("limit", [0.0, -0.5, NAN, INF])
+def test_odd_limits(clip, limit):
+    (a, ours), (b, theirs) = both(of_values(torch.tensor([0.0, -0.0, 2.0, -3.0])), clip, limit)
+    torch.testing.assert_close(a, b)
+    for x, y in zip(ours, theirs):
+        torch.testing.assert_close(x, y, equal_nan=True)
+        assert torch.equal(x.signbit(), y.signbit())
+
+
+def test_norms_about_as_small_as_what_is_added_to_them():
+    for size, limit in ((1e-6, 1e-6), (0.0, 0.0), (3e-6, 1e-6)):
+        (a, ours), (b, theirs) = both(of_values(torch.tensor([size, 0.0])), "clip_grad_norm_", limit)
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("order", [2.0, INF, -INF, 0.0])
+def test_orders_over_several_types(order):
+    one, two = torch.tensor([3.0, -7.0]), torch.tensor([6.0, -4.0], dtype=torch.float64)
+    (a, ours), (b, theirs) = both(of_values(one, two), "clip_grad_norm_", 0.5, order)
+    torch.testing.assert_close(a, b)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_values_of_several_types():
+    params = of_values(torch.tensor([3.0, -7.0]), torch.tensor([6.0, -4.0], dtype=torch.float64))
+    braze.clip_grad_value_(params, 5.0)
+    assert [g.tolist() for g in grads(params)] == [[3.0, -5.0], [5.0, -4.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("at", [0, 15, 16, 40, SPAN - 1, SPAN, 2 * SPAN, 2 * SPAN + 4, 2 * SPAN + 35])
+def test_the_largest_counts_wherever_it_is(dtype, at):
+    values = torch.ones(2 * SPAN + 36, dtype=dtype)
+    values[at] = -5
+    assert braze.clip_grad_norm_(of_values(values), 1e6, INF) == 5
+    values[at] = NAN
+    assert braze.clip_grad_norm_(of_values(values), 1e6, INF).isnan()
+
+
+def test_the_norm_of_many_that_are_alike_is_exact():
+    """Sums of many squares in float32 would be some parts in a million off."""
+    values = torch.full((4 * SPAN,), 0.1)
+    exact = values.double().square().sum().sqrt()
+    norm = braze.clip_grad_norm_(of_values(values), 1e6)
+    assert abs(norm.double() - exact) <= 1.2e-7 * exact
+
+
+def test_memory_that_gradients_share_is_left_to_pytorch():
+    """Tasks of one pass would write it at once."""
+    memory = torch.ones(12)
+    assert tables_of([memory[:8], memory[8:]]) is not None
+    assert tables_of([memory[:8], memory[4:]]) is None
+    assert tables_of([memory, memory]) is None
+
+
+@pytest.mark.parametrize("order", [1.0, 2, "inf"])
+def test_the_error_names_the_order(order):
+    messages = []
+    for clip in (braze.clip_grad_norm_, nn.utils.clip_grad_norm_):
+        with pytest.raises(RuntimeError) as error:
+            clip(of_values(torch.tensor([INF])), 1.0, order, error_if_nonfinite=True)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
+def test_what_pytorch_clips_may_come_from_a_generator():
+    (one,) = of_values(torch.tensor([2.0, -2.0]))
+    assert braze.clip_grad_norm_((p for p in [one]), 1.0, 1.0) == 4
+    torch.testing.assert_close(one.grad, torch.tensor([0.5, -0.5]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("braze.optim.clip.tables_of", lambda grads: None)
+        braze.clip_grad_value_((p for p in [one]), 0.25)
+    assert one.grad.tolist() == [0.25, -0.25]
+
+
+def test_pytorch_is_given_all_arguments(monkeypatch):
+    given = []
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        monkeypatch.setattr(nn.utils, name, lambda *args: given.append(args[1:]))
+    params = of_values(torch.tensor([1.0], dtype=torch.complex64))
+    braze.clip_grad_norm_(params, 0.5, 3.0, True, False)
+    braze.clip_grad_value_(params, 0.5, False)
+    assert given == [(0.5, 3.0, True, False), (0.5, False)]
+
+
+def test_only_an_empty_generator_is_warned_of():
+    """In the caller's name; PyTorch has no answer to no gradients where it clamps them."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        braze.clip_grad_norm_([], 1.0)
+        braze.clip_grad_value_([], 1.0)
+        assert not told
+        nn.utils.clip_grad_norm_((p for p in []), 1.0)
+        braze.clip_grad_norm_((p for p in []), 1.0)
+        braze.clip_grad_value_((p for p in []), 1.0)
+    assert len({str(w.message) for w in told}) == 1
+    assert [Path(w.filename).name for w in told[1:]] == [Path(__file__).name] * 2
+
+
+def test_in_inference_mode():
+    params = of_values(torch.tensor([3.0, -4.0]))
+    with torch.inference_mode():
+        assert braze.clip_grad_norm_(params, 1.0) == 5
+    torch.testing.assert_close(params[0].grad, torch.tensor([0.6, -0.8]))
