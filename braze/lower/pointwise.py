@@ -220,7 +220,7 @@ def _integer_division(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
     if common is DType.BOOL:
         return NotImplemented
     if common.is_float:
-        precise = op is Op.FLOORDIV
+        precise = op in (Op.FLOORDIV, Op.TRUNCDIV)
         return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op), precise=precise)
     if not isinstance(y, int) or isinstance(y, bool) or y == 0 or y == -1:
         return NotImplemented

@@ -84,7 +84,8 @@ def operand(
 ) -> Callable[[Index], Node]:
     """A loader of one operand over the broadcast shape, converted as eager converts it.
 
-    Numbers are rounded to the common type like tensors, unless ``precise``.
+    Numbers are rounded to the common type like tensors, unless ``precise``. So are tensors without dimensions, which
+    eager's kernels for the CPU take as numbers.
     """
     if isinstance(a, Lazy):
         if is_broadcast(a, sizes):
@@ -92,7 +93,8 @@ def operand(
         place = broadcast_index(a, len(sizes), sizes)
         if a.dtype is common and common is compute:
             return a.load if place is _same else lambda index: a.load(place(index))
-        return lambda index: build.cast(build.cast(a.load(place(index)), common), compute)
+        within = compute if precise and not a.sizes and a.device == "cpu" else common
+        return lambda index: build.cast(build.cast(a.load(place(index)), within), compute)
     if isinstance(a, Expr):
         node = build.cast(build.index(a), compute)
     else:
@@ -141,7 +143,8 @@ def elementwise(
     """Apply ``scalar`` to nodes of the computation type at every point of the broadcast shape.
 
     ``out`` is the result's type (default: the common type); ``common`` overrides the promotion;
-    ``precise``: eager does not round numbers to a half type for this operator.
+    ``precise``: eager does not round numbers to a half type for this operator; a tensor is a number only where it is
+    not the first operand.
     """
     if not usable(args):
         return NotImplemented
@@ -152,7 +155,10 @@ def elementwise(
         return NotImplemented
     compute = compute_type(common)
     sizes = broadcast_sizes(args)
-    loaders = [operand(g, a, sizes, common, compute, precise) for a in args]
+    loaders = [
+        operand(g, a, sizes, common, compute, precise and (k > 0 or not isinstance(a, Lazy)))
+        for k, a in enumerate(args)
+    ]
     final = out or common
     rounded = DType.BOOL if out is DType.BOOL else common
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -121,6 +123,57 @@ def test_integer_division_by_a_number(name: str, divisor: int) -> None:
     check(lambda v: getattr(torch, name)(v, divisor), x)
     check(lambda v: torch.div(v, divisor, rounding_mode="trunc"), x)
     check(lambda v: torch.div(v, divisor, rounding_mode="floor"), x)
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc", None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_division_of_floats_by_rounding_mode(dtype: torch.dtype, mode: str | None) -> None:
+    """Of either sign, by zeros and infinities, by multiples and by tenths, whose quotients lie next to integers."""
+    a, b = pairs(dtype)
+    keep = (a.isinf() | (a.abs() < 1e20)) & ((b == 0) | (b.abs() > 1e-3))
+    check(lambda a, b: torch.div(a, b, rounding_mode=mode), a[keep], b[keep])
+    tenths = torch.arange(-60, 61, dtype=torch.float64).mul(0.1).to(dtype)
+    for divisor in (0.1, -0.1, 0.3, 1.0, -2, 7):
+        check(lambda v, by=divisor: torch.div(v, by, rounding_mode=mode), tenths)
+        check(lambda v, by=divisor: torch.div(v, v.new_full((), by), rounding_mode=mode), tenths)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("number", [torch.tensor(0.1), torch.tensor(0.1).double(), torch.tensor(2049), 0.1])
+def test_numbers_that_a_half_type_would_round(dtype: torch.dtype, number: torch.Tensor | float) -> None:
+    """Products and quotients take them as they are, also those in tensors, where they stand second."""
+    x = sample(dtype, 300)
+    rounded = [functools.partial(torch.div, rounding_mode=mode) for mode in ("trunc", "floor")]
+    ops: list[Callable[..., torch.Tensor]] = [torch.mul, torch.div, torch.add, torch.sub, *rounded]
+    for fn in ops:
+        if isinstance(number, float):
+            check(lambda v, fn=fn: fn(v, number), x, exact=True)
+        else:
+            check(fn, x, number, exact=True)
+            check(fn, x[0], number, exact=True)
+            if fn not in rounded:  # of tensors eager rounds what a half type has to round before it cuts
+                check(fn, number, x, exact=True)
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
+@pytest.mark.parametrize("divisor", [0.1, -0.1, 0.3, -2, 7])
+def test_remainders_of_tenths(name: str, divisor: float) -> None:
+    """Where the quotient lies next to an integer, and where nothing is left, of either sign."""
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        tenths = torch.arange(-60, 61, dtype=torch.float64).mul(0.1).to(dtype)
+        check(lambda v: getattr(torch, name)(v, divisor), tenths)
+        check(lambda v: getattr(torch, name)(v, v.new_full((), divisor)), tenths)
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
+def test_integer_division_by_the_number_zero_is_eagers_error(name: str) -> None:
+    for divisor in (0, False):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            check(
+                lambda v, by=divisor: getattr(torch, name)(v, by),
+                torch.arange(3),
+                allow=[f"aten.{name}.{'default' if name == 'floor_divide' else 'Scalar'}"],
+            )
 
 
 def test_integer_division_by_a_tensor_stays_eager() -> None:
