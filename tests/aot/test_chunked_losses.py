@@ -114,6 +114,9 @@ def test_classes_with_weights():
         ),
         lambda h, w, t: F.cross_entropy(F.linear(h, w).transpose(1, 2), t),
         lambda h, w, t: F.cross_entropy(F.linear(h, w)[:, 1:].permute(0, 2, 1), t[:, 1:]),
+        lambda h, w, t: F.cross_entropy(
+            F.linear(h, w)[:, :-1][:, ::2].reshape(-1, CLASSES), t[:, :-1][:, ::2].reshape(-1)
+        ),
         lambda h, w, t: F.cross_entropy((h @ w.t()).view(-1, CLASSES), t.view(-1)),
         lambda h, w, t: F.cross_entropy(
             (torch.tanh(F.linear(h, w) / 3.0) * 3.0).view(-1, CLASSES), t.view(-1)
@@ -121,7 +124,19 @@ def test_classes_with_weights():
         lambda h, w, t: F.nll_loss(F.log_softmax(F.linear(h, w).view(-1, CLASSES), -1), t.view(-1)),
         lambda h, w, t: F.cross_entropy(F.linear(h * 2, w).view(-1, CLASSES), t.view(-1)) * 2 + w.sum(),
     ],
-    ids=["view", "flatten", "shift", "dots", "transpose", "permute", "matmul", "softcap", "nll", "around"],
+    ids=[
+        "view",
+        "flatten",
+        "shift",
+        "dots",
+        "transpose",
+        "permute",
+        "two slices",
+        "matmul",
+        "softcap",
+        "nll",
+        "around",
+    ],
 )
 def test_ways_from_the_layer_to_the_loss(loss):
     check(loss, (hidden(3, 40), weight(), targets(3, 40)))
@@ -145,9 +160,36 @@ def test_ways_from_the_layer_to_the_loss(loss):
             lambda h, w, t: F.cross_entropy(F.linear(h, w), t, w.detach()[:, 0].abs(), label_smoothing=0.1),
             "smoothed and classes weighted",
         ),
+        (lambda h, w, t: F.cross_entropy(F.linear(h, w).to(torch.float64), t), "cast to torch.float64"),
+        (lambda h, w, t: F.cross_entropy(torch.tanh(3.0 / F.linear(h, w)) * 3.0, t), "changes them"),
+        (lambda h, w, t: F.cross_entropy(torch.tanh(F.linear(h, w) / 3.0) * 2.0, t), "scaled, not capped"),
+        (lambda h, w, t: F.cross_entropy(F.linear(h, w), t, reduce=False).sum(), "size_average or reduce"),
+        (lambda h, w, t: F.nll_loss(F.log_softmax(F.linear(h, w), 0), t), "not over the last"),
+        (
+            lambda h, w, t: F.nll_loss(F.log_softmax(F.linear(h, w), -1, dtype=torch.float64), t),
+            "not over the last",
+        ),
+        (
+            lambda h, w, t: F.cross_entropy(
+                F.linear(h.view(10, 7, WIDTH), w).transpose(0, 1), t[:7, None].expand(7, CLASSES) % 10
+            ),
+            "turns them",
+        ),
+        (
+            lambda h, w, t: F.cross_entropy(
+                (h.view(2, 35, WIDTH) @ torch.stack([w.t(), w.t() * 2])).flatten(0, 1), t
+            ),
+            "no linear layer's",
+        ),
+        (lambda h, w, t: F.cross_entropy(F.linear(h[0], w).view(1, CLASSES), t[:1]), "one row"),
     ],
-    ids=["read", "none", "probabilities", "scaled", "relu", "classes", "reshape", "no layer", "both"],
-)
+    ids=[
+        "read", "none", "probabilities", "scaled", "relu", "classes", "reshape", "no layer", "both", "double",
+        "number over them", "two caps", "reduce", "other dimension", "softmax in double",
+        "turned", "batch of matrices", "one row",
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:size_average and reduce args")
 def test_what_stays_says_why(loss, why):
     args = (hidden(70), weight(), targets(70))
     ours, said = told(loss, args)
@@ -179,6 +221,17 @@ def test_the_switch():
     args = (hidden(70), weight(), targets(70))
     assert told(plain, args, {"chunk_losses": False})[1] == []
     assert told(plain, args, {"verify": 0})[1] == []  # small logits
+
+
+@pytest.mark.parametrize("bytes_of", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layer", [F.linear, lambda h, w: h @ w.t()], ids=["linear", "matmul"])
+def test_a_chunk_is_as_many_rows_as_its_bytes_allow(layer, bytes_of, monkeypatch):
+    monkeypatch.setitem(chunked_losses.CHUNK, "cpu", 100 * CLASSES * bytes_of.itemsize)
+    args = (hidden(130).detach().to(bytes_of), weight().detach().to(bytes_of), targets(130))
+    with torch.no_grad(), trace.collect() as events:
+        found = braze.compile(lambda h, w, t: F.cross_entropy(layer(h, w), t), options=ALWAYS)(*args)
+    assert [str(text).split(": ")[1] for kind, text in events if kind == "loss"] == ["in chunks of 96 rows"]
+    torch.testing.assert_close(found, plain(*args))
 
 
 def test_large_logits_are_chunked_unasked(monkeypatch):
@@ -232,11 +285,30 @@ def test_special_values(value, row):
         torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
-def test_a_target_out_of_range_raises_eagers_error():
+@pytest.mark.parametrize("target", [CLASSES, -1])
+def test_a_target_out_of_range_raises_eagers_error(target):
     t = targets(70)
-    t[40] = CLASSES
-    with pytest.raises(IndexError, match="is out of bounds"):
+    t[40] = target
+    with pytest.raises(IndexError, match=f"Target {target} is out of bounds"):
         told(plain, (hidden(70), weight(), t))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_no_rows(reduction, monkeypatch):
+    """Whatever was in memory: the gradients of weight and bias are made without a chunk."""
+
+    def loss(h, w, b, t):
+        return F.cross_entropy(F.linear(h, w, b), t, reduction=reduction)
+
+    args = (hidden(0), weight(), torch.randn(CLASSES, requires_grad=True), targets(0))
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        ours, _ = told(loss, args)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for mine, theirs in zip(ours, results(loss, args), strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
 def test_other_lengths_need_no_new_code():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braze.loops.ir import DType, Op, Store, StoreMode
+from braze.runtime import philox
 from braze.symbolic.expr import Symbol, as_expr, indirect
 from braze.target import cpu_target
 from tests.codegen.c_bench import TORCH, Bench, axis, call, const, load, nest, op
@@ -118,6 +120,23 @@ def test_exact_float_operations_are_exact(native_bench, dtype):
     out = {o.value: torch.empty_like(x) for o in ops}
     out |= {o.value: torch.empty(x.shape, dtype=torch.bool) for o in (Op.ISNAN, Op.ISINF, Op.SIGNBIT)}
     native_bench.check([nest([i], stores)], {"x": x, "y": y}, out, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=lambda d: d.label)
+def test_quotients_and_remainders_are_exact(bench, dtype):
+    """Signs of zero included, and quotients that lie next to an integer."""
+    x, y = pairs(dtype)
+    tenths = torch.arange(-60, 61, dtype=torch.float64).mul(0.1).to(x.dtype)
+    by = torch.tensor([0.1, -0.1, 0.3, 0.7, 1e-3], dtype=x.dtype)
+    x = torch.cat([x, tenths.repeat(len(by))])
+    y = torch.cat([y, by.repeat_interleave(len(tenths))])
+    i = axis("i0", x.numel())
+    a, b = load("x", dtype, i.symbol), load("y", dtype, i.symbol)
+    ops = (Op.FLOORDIV, Op.TRUNCDIV, Op.REMAINDER, Op.FMOD)
+    out = {o.value: torch.empty_like(x) for o in ops}
+    bench.check(
+        [nest([i], [Store(o.value, i.symbol, op(o, a, b)) for o in ops])], {"x": x, "y": y}, out, rtol=0
+    )
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.label)
@@ -463,3 +482,28 @@ def test_every_comparison_is_cut_where_it_changes(native_bench, which, backwards
         native_bench.check(
             [nest([i, j], [s])], {"x": torch.randn(2600)}, {s.buffer: torch.empty(2600)}, rtol=0
         )
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 20, 2**32 - 20, 2**40 + 7])
+def test_random_numbers_are_the_references(bench, first):
+    """All 64 bits of the seed and of the place count, in vectors and for a single number."""
+    n = 77
+    i = axis("i0", n)
+    key = load("seed", DType.I64, 0)
+
+    def number(place, kind):
+        offset = op(Op.INDEX, dtype=DType.I64, attr=as_expr(place))
+        return op(Op.RANDOM, key, offset, dtype=DType.F32, attr=kind)
+
+    stores = [Store(kind, i.symbol, number(i.symbol + first, kind)) for kind in ("uniform", "normal")]
+    steps = [nest([i], stores), nest([], [Store("one", as_expr(0), number(first + 3, "uniform"))])]
+    places = np.arange(first, first + n)
+    for seed in (0, 12345, 2**32 + 1, -(2**62) + 7, -1):
+        tensors = {"seed": torch.tensor([seed]), "one": torch.empty(1)}
+        tensors |= {kind: torch.empty(n) for kind in ("uniform", "normal")}
+        assert bench.run(steps, tensors) == 0
+        uniform = torch.from_numpy(philox.uniform(seed, places))
+        assert torch.equal(tensors["uniform"], uniform)
+        assert torch.equal(tensors["one"], uniform[3:4])
+        normal = torch.from_numpy(philox.normal(seed, places))
+        torch.testing.assert_close(tensors["normal"], normal, rtol=1e-5, atol=2e-6)

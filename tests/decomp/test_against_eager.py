@@ -85,6 +85,8 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((plain(6, 5), ints(6), None, 0, 1), {}),
         ((plain(6, 5), torch.full((6,), 3), None, 1, 3), {}),
         ((plain(5), torch.tensor(2), None, 1, -100), {}),
+        ((plain(5), torch.tensor(2), unit(5), 0, -100), {}),
+        ((plain(5), torch.tensor(2), unit(5), 0, 2), {}),
     ],
     aten.nll_loss2d_forward.default: [((plain(2, 5, 3, 2), ints(2, 3, 2), unit(5), 1, 1), {})],
     aten.mse_loss.default: [((numbers(3, 4), plain(3, 4), r), {}) for r in (0, 1, 2)],

@@ -34,6 +34,7 @@ DRAWING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, 0.3, training=True),
     "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.3)) * x,
     "bernoulli_in_place": lambda x: torch.empty_like(x).bernoulli_(0.3) * x,
+    "bernoulli_of_p": lambda x: torch.bernoulli(x, 0.3) * x,
     "native_dropout": lambda x: torch.native_dropout(x, 0.3, True)[0],
 }
 
@@ -177,3 +178,60 @@ def test_fallback_random_in_a_layer_of_a_transformer() -> None:
     with logged() as told:
         torch.testing.assert_close(braze.compile(layer, options={"fallback_random": True})(x), expected)
     assert not told
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bool, torch.int64])
+def test_as_many_are_drawn_as_asked_for(p: float, dtype: torch.dtype) -> None:
+    x = torch.zeros(200, 1001, dtype=dtype)
+    for fn in (lambda x: torch.bernoulli(x, p), lambda x: x.clone().bernoulli_(p)):
+        y = seeded(braze.compile(fn), x)
+        assert y.dtype is dtype
+        assert set(y.unique().tolist()) <= {0, 1}
+        share = y.double().mean().item()
+        assert abs(share - p) < 0.005 and (share == p or p == 0.2)
+
+
+BY_GENERATOR: dict[str, Callable[..., torch.Tensor]] = {
+    "of p": lambda x, g: torch.bernoulli(x, 0.4, generator=g),
+    "in place": lambda x, g: x.clone().bernoulli_(0.4, generator=g),
+    "in place by a tensor": lambda x, g: x.clone().bernoulli_(x, generator=g),
+}
+
+
+@pytest.mark.parametrize("name", BY_GENERATOR)
+def test_a_generator_of_the_users_own_is_drawn_from(name: str) -> None:
+    fn, x = BY_GENERATOR[name], torch.full((40, 40), 0.4)
+    ours, theirs = (torch.Generator().manual_seed(5) for _ in range(2))
+    before = torch.get_rng_state()
+    compiled = braze.compile(fn)
+    for _ in range(2):
+        assert torch.equal(compiled(x, ours), fn(x, theirs))
+    assert torch.equal(ours.get_state(), theirs.get_state())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("name", ["of p", "in place", "native_dropout"])
+def test_what_is_no_probability_is_eagers_error(name: str, p: float) -> None:
+    fns = {
+        "of p": lambda x: torch.bernoulli(x, p),
+        "in place": lambda x: x.clone().bernoulli_(p),
+        "native_dropout": lambda x: torch.native_dropout(x, p, True)[0],
+    }
+    told = []
+    for fn in (fns[name], braze.compile(fns[name])):
+        with pytest.raises(RuntimeError) as error:
+            fn(torch.zeros(5))
+        told.append(str(error.value).split("\n")[0])
+    assert told[1] == told[0]
+
+
+@pytest.mark.parametrize(("p", "train"), [(0.0, True), (1.0, True), (0.3, False), (1.0, False)])
+def test_native_dropout_where_nothing_is_drawn(p: float, train: bool) -> None:
+    def dropped(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.native_dropout(x, p, train)
+
+    x = torch.tensor([1.0, -2.0, 0.0, 3.0])
+    for ours, theirs in zip(braze.compile(dropped)(x), dropped(x), strict=True):
+        torch.testing.assert_close(ours, theirs)

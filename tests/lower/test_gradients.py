@@ -94,6 +94,12 @@ def test_of_losses_at_corners(name: str) -> None:
     check(lambda dy, x, t: LOSSES[name](dy, x, t, 0), torch.ones(7), x, t)
 
 
+def test_of_the_smooth_l1_loss_that_has_no_smooth_part() -> None:
+    """Eager tells the lower side first, so equal numbers have its sign."""
+    x = torch.tensor([0.0, 1.0, -1.0, float("nan"), -0.0])
+    check(lambda dy, x, t: aten.smooth_l1_loss_backward(dy, x, t, 0, 0.0), torch.ones(5), x, torch.zeros(5))
+
+
 def test_the_mean_of_a_loss_whose_size_varies() -> None:
     x, t = torch.rand(6, 5), torch.rand(6, 5)
     fn = LOSSES["mse"]
