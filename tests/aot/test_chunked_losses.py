@@ -182,11 +182,15 @@ def test_ways_from_the_layer_to_the_loss(loss):
             "no linear layer's",
         ),
         (lambda h, w, t: F.cross_entropy(F.linear(h[0], w).view(1, CLASSES), t[:1]), "one row"),
+        (
+            lambda h, w, t: F.cross_entropy(F.linear(h.view(2, 35, WIDTH), w).flatten(0, 1)[:50], t[:50]),
+            "reshapes",
+        ),
     ],
     ids=[
         "read", "none", "probabilities", "scaled", "relu", "classes", "reshape", "no layer", "both", "double",
         "number over them", "two caps", "reduce", "other dimension", "softmax in double",
-        "turned", "batch of matrices", "one row",
+        "turned", "batch of matrices", "one row", "rows of all",
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:size_average and reduce args")
