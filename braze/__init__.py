@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from braze import aot
     from braze.api import (
         RecompileError,
         allow_in_graph,

@@ -5,6 +5,8 @@ An operator whose graph runs as captured has eager's gradients, with a warning, 
 
 from __future__ import annotations
 
+import torch
+
 _CONJUGATED = "runs as captured: its gradient is a lazily conjugated tensor (BZ2003)"
 
 _OF_MEMORY = "runs as captured: the gradient of a window on an input's memory (BZ2031)"
@@ -29,9 +31,10 @@ _OF_FLOATS = "runs as captured: sizes that are made of floats are no symbols (BZ
 
 #: as KNOWN, where every size and float is a symbol
 KNOWN_SYMBOLIC: dict[str, str] = {
-    **{name: reason for name, reason in KNOWN.items() if name != "fft.ihfftn"},
-    "fft.hfft": _CONJUGATED,
-    "fft.hfftn": _CONJUGATED,
+    **KNOWN,
+    **dict.fromkeys(
+        ("fft.hfft", "fft.hfft2", "fft.hfftn", "linalg.eig", "linalg.eigvals", "polar"), _CONJUGATED
+    ),
     **{
         f"nn.functional.{name}": _OF_FLOATS
         for name in (
@@ -39,9 +42,15 @@ KNOWN_SYMBOLIC: dict[str, str] = {
             "interpolate.bicubic",
             "interpolate.bilinear",
             "interpolate.linear",
+            "interpolate.nearest",
+            "interpolate.nearest-exact",
             "interpolate.trilinear",
             "upsample_bilinear",
             "upsample_nearest",
         )
     },
 }
+if torch.__version__ < "2.12":
+    KNOWN_SYMBOLIC["trace"] = (
+        "runs as captured: PyTorch's own gradient asks for a number of elements that is a symbol (BZ2021)"
+    )
