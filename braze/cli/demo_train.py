@@ -28,7 +28,7 @@ from braze.support.record import record
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 #: eager runs on other orders of the rows
-REORDERED = 4
+REORDERED = 8
 RUNS = ("eager", "compiled", *(f"eager, order {k}" for k in range(1, REORDERED + 1)))
 BARS = "▁▂▃▄▅▆▇█"
 
