@@ -60,13 +60,10 @@ def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode, long_sums
                 # a copy of an input would live from the start of the backward: oneDNN may make its own
                 if node.args[i].op != "placeholder" or len(operands) == 1:
                     node.update_arg(i, layouts.operand(node.args[i], node, form))
-        elif (
-            node.target in _OF_WINDOWS
-            and node.args[1] in layouts.changed
-            and node.args[0].op != "placeholder"
-        ):
-            form = _form(node.args[1].meta["val"])
-            node.update_arg(0, layouts.operand(node.args[0], node, form))
+        elif node.target in _OF_WINDOWS and node.args[1] in layouts.changed:
+            gradient, picture = node.args[:2]
+            if gradient.op != "placeholder":
+                node.update_arg(0, layouts.operand(gradient, node, _form(picture.meta["val"])))
         layouts.follow(node)
     graph.lint()
 
@@ -85,7 +82,7 @@ class _Layouts:
     def operand(self, operand: Node, reader: Node, form: torch.memory_format) -> Node:
         """A convolution's operand in a layout: as it is, made so by its own kernel, or copied."""
         val = operand.meta["val"]
-        if _is_laid_out(val, form):
+        if _form(val) is form:
             self.settled.add(operand)
             return operand
         if is_elementwise(operand.target) and operand not in self.kept and operand not in self.settled:
@@ -160,12 +157,8 @@ def _is_blind(node: Node) -> bool:
     return node.target.namespace in ("aten", "prims") and not is_random(node)
 
 
-def _is_laid_out(val: torch.Tensor, form: torch.memory_format) -> bool:
-    """Whether eager takes a tensor's strides for a layout."""
-    return suggests_channels_last(val) == (form is torch.channels_last)
-
-
 def _form(val: torch.Tensor) -> torch.memory_format:
+    """The layout that eager takes a tensor's strides for."""
     return torch.channels_last if suggests_channels_last(val) else torch.contiguous_format
 
 
