@@ -10,7 +10,7 @@ PINNED := -c constraints/torch.txt
 NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
-.PHONY: demo demo-train test test-models lint bench format docs clean
+.PHONY: demo demo-train test test-models fuzz lint bench format docs clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/python -m braze demo
@@ -24,6 +24,11 @@ test: $(STAMPS)/test
 # the catalogue of transformers and timm models: about ten minutes on two cores
 test-models: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/models $(ARGS)
+
+# machines that look for wrong answers (docs/trust.md), from seeds that are printed
+MINUTES ?= 5
+fuzz: $(STAMPS)/test
+	$(BIN)/python -m tests.fuzz all --minutes $(MINUTES) $(ARGS)
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check braze tests benchmarks docs setup.py

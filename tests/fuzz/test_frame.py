@@ -1,0 +1,80 @@
+"""The frame of the machines, on a machine with planted failures: what is planted is found, made small, and fails alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import failures, ledger, toy
+from tests.fuzz.machine import MACHINES, Finding, Row
+from tests.fuzz.minimise import apart, minimised, shorter
+from tests.fuzz.runner import Asked, run
+
+
+@pytest.fixture(scope="module")
+def tally(tmp_path_factory):
+    """Ten programs of the toy machine, of which one is wrong and one dies."""
+    return run(Asked("toy", 0, 60, 2, tmp_path_factory.mktemp("found"), count=8, minimise=20))
+
+
+def test_what_is_planted_is_found_and_all_is_counted(tally):
+    assert tally.programs == 8
+    assert {(seed, found.kind) for seed, found in tally.found} == {(3, "wrong"), (5, "crash")}
+    assert tally.tags["even"] == sum(toy.generate(seed).tags() == ("even",) for seed in (0, 1, 2, 3, 4, 6, 7))
+
+
+def test_a_failure_has_a_file_that_fails_alone(tally):
+    wrong, crash = (
+        Path(tally.files[found.signature()][0]) for _, found in sorted(tally.found, key=lambda f: f[0])
+    )
+    assert "toy.Numbers((7, 13))" in wrong.read_text()
+    assert "toy.Numbers((66,))" in crash.read_text()
+    for file, status in ((wrong, 1), (crash, -6)):
+        assert (
+            subprocess.run([sys.executable, str(file)], capture_output=True, check=False).returncode == status
+        )
+
+
+def test_a_program_that_hangs_is_a_finding():
+    found = apart(toy.check, toy.generate(8), 0.3)
+    assert found is not None and found.kind == "hang"
+
+
+def test_what_passes_alone_is_not_made_smaller():
+    assert minimised(toy.check, toy.generate(1), 5, 5) is None
+
+
+def test_shorter_rows_leave_out_halves_and_each_item():
+    assert list(shorter((1, 2, 3, 4))) == [(1, 2), (3, 4), (1, 2, 3), (1, 2, 4), (1, 3, 4), (2, 3, 4)]
+    assert list(shorter((1,))) == [()]
+
+
+def test_a_signature_leaves_out_numbers():
+    assert (
+        Finding("values", "output 3: 1.5e-3 off").signature()
+        == Finding("values", "output 4: 2 off").signature()
+    )
+
+
+def test_the_page_shows_the_ledger(tmp_path, tally):
+    asked = Asked("toy", 0, 60, 2, tmp_path, count=8)
+    ledger.append(ledger.entry(asked, tally, 1.0), tmp_path / "ledger.json")
+    page = ledger.with_table("a <!-- ledger -->\n<!-- end --> b", ledger.read(tmp_path / "ledger.json"))
+    assert "| toy | 8 |" in page and page.startswith("a ") and page.endswith(" b")
+    assert ledger.with_table(page, ledger.read(tmp_path / "ledger.json")) == page
+
+
+def test_the_published_page_is_that_of_the_ledger():
+    assert ledger.with_table(ledger.PAGE.read_text(), ledger.read()) == ledger.PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_seed_gives_one_program(name):
+    row: Row = MACHINES[name]
+    machine = row.load()
+    assert machine.generate(11).source() == machine.generate(11).source()
+    assert "def check(" in machine.generate(12).source()
+    assert failures.text(name, machine.generate(12), None, "x")
