@@ -219,6 +219,10 @@ def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, t
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     owner = fn.__self__
+    if isinstance(owner, type):
+        rule = rule_of_class_method(fn, owner)
+        if rule is not None:
+            return rule(t, (owner, *args), kwargs or {}, tail)
     if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__ == PYBIND:
         purity = policy.FUNCTIONS.get(fn)
         if fn in policy.SETTINGS:
@@ -234,6 +238,16 @@ def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, t
             return call_class_method(t, fn, owner, args, kwargs, tail)
         return last_resort(t, fn, args, kwargs)
     return call_bound(t, fn, owner, fn.__name__, args, kwargs, tail)
+
+
+def rule_of_class_method(fn: Any, owner: type) -> Any:
+    """The rule of a class method in C, which is another object at each reading, and for each class; or None."""
+    for base in owner.__mro__:
+        method = base.__dict__.get(fn.__name__)
+        if type(method) is types.ClassMethodDescriptorType and method in RULES:
+            if method.__get__(None, owner) == fn:
+                return RULES[method]
+    return None
 
 
 def call_bound(

@@ -7,6 +7,7 @@ import contextlib
 import decimal
 import fractions
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,8 @@ from braze.capture.values import (
     is_identity_type,
     lookup_in_mro,
 )
-from braze.graph.torch_compat import disable_functions
+from braze.graph import fakes
+from braze.graph.torch_compat import DISPATCHER_FILES, disable_functions
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -48,6 +50,13 @@ def is_symbolic_code(code: types.CodeType) -> bool:
     """Whether this is the code of a method of symbolic sizes."""
     return code.co_filename == _SYMBOLIC_FILE or (
         code.co_filename == torch.__file__ and code.co_qualname.startswith(_SYMBOLIC_CLASSES)
+    )
+
+
+def is_dispatcher_code(code: types.CodeType) -> bool:
+    """Whether PyTorch's dispatcher starts this code, which is no part of the program."""
+    return code.co_filename.startswith((*DISPATCHER_FILES, fakes.__file__)) and not code.co_flags & (
+        inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
     )
 
 
@@ -112,12 +121,15 @@ def called_from_c(t: Tracer, function: Any, localsplus: tuple[Any, ...]) -> Any:
     if code in SYMBOLS_AS_TEXT:
         kind = {"SymInt": int, "SymFloat": float, "SymBool": bool}[code.co_qualname.partition(".")[0]]
         return native.unhooked(text_of_symbol, kind, localsplus[0])
-    if is_symbolic_code(code):  # with all that it calls
+    if is_symbolic_code(code) or is_dispatcher_code(code):  # with all that it calls
         return native.unhooked(function, *localsplus[: code.co_argcount])
     if code.co_name == "__init_subclass__":
         t.claim(localsplus[0])
     elif code.co_name == "__set_name__":
         t.claim(localsplus[1])
+    if any(isinstance(value, torch.autograd.function.FunctionCtx) for value in localsplus):
+        # autograd's own C code runs the forward: its results get their history where no graph sees it
+        graph_break("BZ1019", "an autograd function is called by C code", "call it by its apply")
     if localsplus:
         guard_special_method(t, function, type(localsplus[0]))
     with t.entered_from_c():

@@ -19,7 +19,7 @@ from braze.capture.rules import rule
 from braze.capture.subgraphs import Traced, region, traced, versions, written_since
 from braze.capture.torch_rules import grad_off
 from braze.graph.applied import applied
-from braze.graph.torch_compat import disable_functions, storage_key
+from braze.graph.torch_compat import disable_functions, function_apply, storage_key
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -61,7 +61,7 @@ class Context:
         self.materializes = value
 
 
-@rule(Function.apply.__func__)  # type: ignore[attr-defined]
+@rule(function_apply)
 def apply(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     """Interpret the forward; where autograd must see the function itself, put one call of it in its place."""
     cls, *inputs = args

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from braze.graph.hooked import hooked
+from braze.graph.torch_compat import apply_function
 
 
 class Applied:
@@ -23,7 +24,7 @@ class Applied:
         self.__module__ = cls.__module__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.cls.apply(*args, **kwargs)
+        return apply_function(self.cls, args, kwargs)
 
 
 #: the one target for an autograd function

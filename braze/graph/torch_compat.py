@@ -6,6 +6,8 @@ import contextlib
 import functools
 import logging
 import operator
+import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -174,6 +176,24 @@ def strided_view(fake: torch.Tensor, shape: Any, strides: Any, offset: Any) -> t
         return torch.as_strided(fake, shape, strides, offset)
     finally:
         torch._C._set_meta_in_tls_dispatch_include(before)
+
+
+#: where the dispatcher's Python is: what operators do, run by PyTorch's C++ for itself. It takes no exception of a trace
+DISPATCHER_FILES = (
+    *torch._library.__path__,
+    torch._ops.__file__,
+    os.path.dirname(str(sys.modules[FakeTensor.__module__].__file__)),
+)
+
+_apply: Any = torch.autograd.Function.__dict__["apply"]
+
+#: what ``apply`` of an autograd function calls with the class first: since 2.15 a class method in C
+function_apply: Any = getattr(_apply, "__func__", _apply)
+
+
+def apply_function(cls: Any, args: Any, kwargs: Any) -> Any:
+    """Call an autograd function by PyTorch's ``apply``, whatever the program made of that name."""
+    return _apply.__get__(None, cls)(*args, **kwargs)
 
 
 #: the device that a fake stands for: an attribute that 2.12 renamed

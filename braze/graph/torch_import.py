@@ -21,7 +21,7 @@ import torch
 
 from braze.support.log import warn_once
 
-TESTED = {(2, 11), (2, 12), (2, 13)}
+TESTED = {(2, 11), (2, 12), (2, 13), (2, 14), (2, 15)}
 
 DYNAMO = "torch._dynamo"
 
@@ -76,7 +76,7 @@ def warn_of_untested_version() -> None:
     if VERSION not in TESTED:
         warn_once(
             ("torch version", VERSION),
-            f"braze is tested with PyTorch 2.11 to 2.13, not {torch.__version__}: start-up is slower here; "
+            f"braze is tested with PyTorch 2.11 to 2.15, not {torch.__version__}: start-up is slower here; "
             "compare results with eager before you rely on them",
         )
 

@@ -1,6 +1,6 @@
 """What PyTorch hangs on an optimizer's ``step``: its hooks and profiling, and the marks that schedulers look for.
 
-Private names of ``torch.optim`` stand here alone; they are the same in 2.11 to 2.13.
+Private names of ``torch.optim`` stand here alone; they are the same in 2.11 to 2.15.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -224,3 +225,49 @@ def test_transforms_see_its_own_derivative(derivative):
 def test_transforms_that_go_forward_raise_as_in_eager():
     with pytest.raises(RuntimeError, match="jvp"):
         braze.compile(lambda x: torch.func.jvp(Sine.apply, (x,), (x,)))(ones(3))
+
+
+class Triple(torch.autograd.Function):
+    """Doubles, with three times the gradient: who loses it shows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 3
+
+
+class Plus(Triple):
+    @classmethod
+    def apply(cls, x: Tensor, number: float) -> Tensor:
+        return super().apply(x) + number
+
+
+class Holder:
+    apply = Triple.apply
+
+
+triple, holder = Triple.apply, Holder()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: triple(x),
+        lambda x: Plus.apply(x, 1.0),
+        lambda x: holder.apply(x),
+        lambda x: functools.partial(Triple.apply)(x),
+        lambda x: next(map(Triple.apply, [x])),
+        lambda x: max([x], key=lambda x: Triple.apply(x).sum() > 0) + sorted([x], key=Triple.apply)[0],
+    ],
+    ids=["alias", "overridden", "attribute", "partial", "map", "sorted"],
+)
+def test_apply_has_its_backward_however_it_is_reached(program):
+    def run(compile):
+        x = ones(3).requires_grad_()
+        compile(program, backend="aot_eager")(x).sum().backward()
+        return x.grad
+
+    held_to_eager(run)
