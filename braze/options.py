@@ -17,13 +17,26 @@ from braze.support.record import record
 
 
 def option(
-    default: Any, help: str, *, in_key: bool, choices: tuple[str, ...] = (), environment: str = ""
+    default: Any,
+    help: str,
+    *,
+    in_key: bool,
+    in_capture: bool = False,
+    choices: tuple[str, ...] = (),
+    environment: str = "",
 ) -> Any:
     """A field of Options: its help line, whether a change of it makes other kernels, the words it takes.
 
+    ``in_capture``: a change of it makes other captures, so that those kept on disk are found by it.
     ``environment``: a variable that sets it (to 1 or 0) where a call of ``braze.compile`` does not.
     """
-    metadata = {"help": help, "in_key": in_key, "choices": choices, "environment": environment}
+    metadata = {
+        "help": help,
+        "in_key": in_key,
+        "in_capture": in_capture,
+        "choices": choices,
+        "environment": environment,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -33,9 +46,14 @@ class Options:
 
     fullgraph: bool = option(False, "a graph break is an error", in_key=False)
     dynamic: bool | None = option(
-        None, "sizes symbolic: never (False), at once (True), on change (None)", in_key=False
+        None,
+        "sizes symbolic: never (False), at once (True), on change (None)",
+        in_key=False,
+        in_capture=True,
     )
-    shapes: tuple[Any, ...] = option((), "sizes named up front (the word shapes=)", in_key=False)
+    shapes: tuple[Any, ...] = option(
+        (), "sizes named up front (the word shapes=)", in_key=False, in_capture=True
+    )
     recompile_limit: int = option(8, "variants per function before one generic variant serves", in_key=False)
     on_overflow: str = option(
         "generic",
@@ -70,12 +88,14 @@ class Options:
         False,
         "a number read out of a tensor (.item(), int(t)) is a symbol, not a graph break",
         in_key=False,
+        in_capture=True,
         environment="BRAZE_CAPTURE_SCALAR_OUTPUTS",
     )
     capture_dynamic_output_shape_ops: bool = option(
         False,
         "sizes that only the data tell (nonzero, x[mask]) are symbols, not graph breaks",
         in_key=False,
+        in_capture=True,
         environment="BRAZE_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",
     )
     memory_budget: float = option(
@@ -105,13 +125,18 @@ class Options:
         "keep captures on disk: a later process of the same code compiles without tracing",
         in_key=False,
     )
-    trace_freely: bool = option(False, "allow impure calls inside the graph", in_key=False)
+    trace_freely: bool = option(False, "allow impure calls inside the graph", in_key=False, in_capture=True)
 
     def key(self) -> tuple[tuple[str, Any], ...]:
         """The settings that change generated code."""
-        return tuple(
-            (f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata["in_key"]
-        )
+        return self._marked("in_key")
+
+    def capture_key(self) -> tuple[tuple[str, Any], ...]:
+        """The settings that change captures."""
+        return self._marked("in_capture")
+
+    def _marked(self, mark: str) -> tuple[tuple[str, Any], ...]:
+        return tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.metadata[mark])
 
 
 #: mode -> the options it sets, with the meaning torch.compile gives the names

@@ -19,6 +19,7 @@ from braze.aot.symbols import is_size
 from braze.aot.views import elements, is_view
 from braze.graph.checkpoints import SAVING
 from braze.graph.passes import is_impure
+from braze.runtime.purity import may_draw
 from braze.support.errors import InternalError
 
 aten = torch.ops.aten
@@ -165,11 +166,11 @@ class Halves:
 
 
 def is_random(node: Node) -> bool:
-    """Whether a node, or the node that it is a part of, draws random numbers."""
+    """Whether a node, or the node that it is a part of, may draw random numbers."""
     target = node.target
     if target is operator.getitem and isinstance(node.args[0], Node):
         return is_random(node.args[0])
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return may_draw(target)
 
 
 def is_elementwise(op: object) -> bool:

@@ -29,6 +29,7 @@ from braze.aot.views import has_overlap
 from braze.aot.writes import functional_form, is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.functional_ops import original_of
+from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
 
@@ -127,7 +128,7 @@ class _Run:
         for name in outs:
             given.pop(name, None)
         drawn = ""
-        if torch.Tag.nondeterministic_seeded in node.target.tags or made is not None or _is_custom_write(op):  # type: ignore[union-attr]
+        if may_draw(node.target) or made is not None or _is_custom_write(op):
             drawn, self.draws = f"draw {self.draws}", self.draws + 1
         return name_of(_canonical(op), self._plain(sorted(given.items()), term), drawn)
 
@@ -389,7 +390,7 @@ def _seen_in_parts(nodes: Sequence[Node], writes: Sequence[Node], followed: set[
 
 
 def _is_drawn(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return may_draw(node.target)
 
 
 def _is_empty(node: Node) -> bool:

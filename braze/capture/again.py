@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from braze.capture.purity import OPERATORS, is_opaque, is_random, name_of, overloads_of
 from braze.capture.values import words
 from braze.graph.torch_compat import storage_key
 
@@ -21,13 +22,6 @@ WRITING = frozenset(
     words(
         """setitem delitem setattr iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift
     irshift"""
-    )
-)
-#: parts of the names of functions that may draw random numbers, some depending on their arguments
-RANDOM = tuple(
-    words(
-        """rand dropout normal bernoulli multinomial poisson binomial rrelu gumbel attention lstm gru rnn fractional
-    dirichlet gamma uniform exponential geometric cauchy"""
     )
 )
 #: functions that keep statistics in their second and third arguments, and the argument that says so, by place
@@ -68,30 +62,7 @@ def memory_of(*nodes: torch.fx.Node) -> set[int]:
 
 def draws(graph: torch.fx.Graph) -> bool:
     """Whether a graph may draw random numbers."""
-    return any(is_random(name_of(node)) or is_opaque(node) for node in graph.nodes)
-
-
-@functools.cache
-def is_random(name: str) -> bool:
-    """Whether a function of this name may draw random numbers."""
-    return any(part in name for part in RANDOM)
-
-
-def name_of(node: torch.fx.Node) -> str:
-    """The name of what a node calls."""
-    if node.op not in ("call_method", "call_function"):
-        return ""
-    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
-
-
-def is_opaque(node: torch.fx.Node) -> bool:
-    """Whether a node calls a function of the user's."""
-    target: Any = node.target
-    return (
-        node.op == "call_function"
-        and isinstance(target, types.FunctionType)
-        and not (target.__module__ or "").startswith(("torch", "_operator", "math"))
-    )
+    return any(map(is_random, graph.nodes))
 
 
 def writes(node: torch.fx.Node) -> bool:
@@ -103,7 +74,7 @@ def writes(node: torch.fx.Node) -> bool:
         return False
     if name.startswith("__"):
         return name == "__setitem__"
-    if getattr(node.target, "__module__", None) == "_operator":  # and_, or_, not_ write nothing
+    if node.target in OPERATORS:  # and_, or_, not_ write nothing
         return name in WRITING
     if name.endswith("_") or "out" in node.kwargs or name in WRITING or is_opaque(node):
         return True
@@ -115,14 +86,6 @@ def writes(node: torch.fx.Node) -> bool:
         return keeps is not False and (len(node.args) > 1 or "running_mean" in node.kwargs)
     place = place_of_inplace(node.target) if node.op == "call_function" else None
     return place is not None and len(node.args) > place and node.args[place] is not False
-
-
-def overloads_of(target: Any) -> list[torch._ops.OpOverload]:
-    """The operators that a call of a library's operator may mean."""
-    target = getattr(target, "_opoverload", target)
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        return [getattr(target, name) for name in target.overloads()]
-    return [target] if isinstance(target, torch._ops.OpOverload) else []
 
 
 @functools.cache

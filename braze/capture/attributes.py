@@ -20,6 +20,7 @@ from braze.capture.shadows import instance_dict
 from braze.capture.values import (
     CONSTANTS,
     MISSING,
+    NUMBER_OF,
     Lookups,
     held_by,
     is_constant,
@@ -59,7 +60,9 @@ def load_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
 
 def _reader_of(cls: type) -> Any:
     """How attributes of instances of a type are read."""
-    if cls in BUILTIN_VALUES or cls in SymbolicTypes:
+    if cls in SymbolicTypes:
+        return symbol_attr
+    if cls in BUILTIN_VALUES:
         return native_attr
     if issubclass(cls, torch.Tensor):
         return tensor_attr
@@ -91,6 +94,22 @@ reader_of: Callable[[type], Any] = functools.cache(_reader_of)
 def native_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     """C types whose attributes need no guard: the object itself is guarded or ours."""
     return getattr(obj, name)
+
+
+#: attributes of integers that the integer itself is
+ITSELF = frozenset({"real", "numerator"})
+
+
+def symbol_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of a number that is a symbol here: what a symbol has not, the number has, which is guarded from here on."""
+    kind = NUMBER_OF[type(obj)]
+    if name == "__class__":
+        return kind
+    if kind is int and name in ITSELF:
+        return obj
+    if name in vars(type(obj)) and hasattr(kind, name) and kind is not bool:
+        return getattr(obj, name)
+    return getattr(kind(obj), name)
 
 
 def python_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:

@@ -18,6 +18,7 @@ from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
 from braze.capture.frame import bind
 from braze.capture.interpret import resumable_step
+from braze.capture.purity import is_written_in
 from braze.capture.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
@@ -84,7 +85,7 @@ def call_function(
     rule = RULES.get(fn)
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
-    special = is_special(fn.__module__)
+    special = is_special(fn.__module__) and is_written_in(fn, "torch", "functools", "random")
     if special:
         found = call_special(t, fn, args, kwargs)
         if found is not MISSING:
@@ -559,8 +560,6 @@ def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
     rule = RULES.get(fn)
     if rule is not None:
         return rule(t, args, kwargs or {}, False)
-    if t.is_replayable(fn, args, kwargs):
-        return None
     if answers_once(fn) and not kwargs and is_constant(tuple(args)):
         return native.unhooked(fn, *args)
     key = None
@@ -571,8 +570,15 @@ def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
         key = (fn, *map(_by_type, args))
         if key in t.caches:
             return t.caches[key]
-    position, before = resumable_step(t), effects.written(t)
+    position, before, said = resumable_step(t), effects.written(t), len(t.replays)
     result = call(t, fn.__wrapped__, args, kwargs)
+    if result is None and len(t.replays) > said:  # it warns once: the cache itself is to tell whether it has
+        only_said, replays = t.replays[:said], t.replays
+        t.replays = only_said
+        if effects.written(t) != before or not t.replay(fn, args, kwargs or {}):
+            t.replays = replays
+        else:
+            before = effects.written(t)
     if effects.written(t) != before:
         # a later call would find the result in the cache and write nothing
         signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} writes to the outside")

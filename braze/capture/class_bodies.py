@@ -16,8 +16,8 @@ from braze import native
 from braze.capture import attributes, building, calls, crossing, overloads, reads, values
 from braze.capture.breaks import HINT_MOVE, BreakSignal, Retry, Stopped, graph_break
 from braze.capture.library import is_plain_data
-from braze.capture.rules import NUMBER_OF, rule
-from braze.capture.values import NULL, Lookups, is_trusted_module
+from braze.capture.rules import rule
+from braze.capture.values import NULL, NUMBER_OF, Lookups, is_trusted_module
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from braze.capture import raised, unbacked
-from braze.capture.breaks import BreakSignal, Stopped, skip_frame
+from braze.capture.breaks import BreakSignal, Stopped, graph_break, skip_frame
 from braze.capture.frame import Frame
 from braze.support.errors import Origin
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
 
 MAX_STEPS = 20_000_000
+#: what Python raises where a value is of the wrong kind, naming the kind; no program is to read of symbols
+OF_KINDS = frozenset({TypeError, AttributeError, ValueError})
+_SYMBOL = re.compile("Sym(Int|Float|Bool)")
 
 
 def run(t: Tracer, f: Frame) -> Any:
@@ -63,6 +67,8 @@ def catch(t: Tracer, f: Frame, error: Exception | BaseException) -> None:
     signal = unbacked.undecided(t, error) if isinstance(error, RuntimeError) else None
     if signal is not None:
         raise signal
+    if type(error) in OF_KINDS and _SYMBOL.search(str(error)) and raised.known(t, error) is None:
+        graph_break("BZ1012", f"an error tells of a symbol: {error}")
     raised.passing(t, f, error)
     at = f.at
     for start, end, target, depth, lasti in f.decoded.table:

@@ -95,7 +95,7 @@ def _places(
         "module": f"{type(module).__module__}.{type(module).__qualname__}",
         "forward": fingerprint.of_function(forward) if isinstance(forward, FunctionType) else "",
         "symbolic": symbolic if isinstance(symbolic, str) else sorted((str(s), d) for s, d in symbolic or ()),
-        "options": (options.dynamic, options.shapes, options.trace_freely),
+        "options": options.capture_key(),
         "surroundings": sorted(fingerprint.surroundings().items()),
     }
     for number in range(max(1, options.recompile_limit)):

@@ -16,7 +16,8 @@ import torch
 import torch.fx
 
 from braze import native
-from braze.capture.again import RANDOM, is_opaque, name_of, writes
+from braze.capture.again import writes
+from braze.capture.purity import computes
 from braze.capture.records import Step
 from braze.capture.sources import Node
 from braze.capture.values import MISSING
@@ -129,10 +130,7 @@ class Known:
 
 def check(recorder: Recorder, node: torch.fx.Node) -> None:
     """Raise where a node does more than to compute something small."""
-    if node.op not in ("placeholder", "call_function", "call_method") or node.meta.get("setting"):
-        raise Unknown
-    name = name_of(node)
-    if any(part in name for part in (*RANDOM, "empty", "resize")) or is_opaque(node) or writes(node):
+    if not computes(node) or writes(node):
         raise Unknown
     if any(map(writes, node.users)):  # statistics of norms, which count no version
         raise Unknown

@@ -19,8 +19,8 @@ from braze.capture import calls
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.opcodes.stack import contents
 from braze.capture.records import Check, Step
-from braze.capture.rules import NUMBER_OF, rule
-from braze.capture.values import MISSING, NULL, UnknownText, is_constant
+from braze.capture.rules import rule
+from braze.capture.values import MISSING, NULL, NUMBER_OF, UnknownText, is_constant
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer

@@ -56,8 +56,8 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
-            return t.mode.ground.combined(function, a, number(b) if type(a) is str else b)
-        return function(a, number(b) if type(a) is str else b)
+            return on_numbers(t.mode.ground.combined, function, a, number(b) if type(a) is str else b)
+        return on_numbers(function, a, number(b) if type(a) is str else b)
     names = METHODS[function]
     for name in names[:-1]:
         method = python_method(t, a, name)
@@ -71,6 +71,18 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         if result is not NotImplemented:
             return result
     return call_c(t, function, (a, b), None)
+
+
+def on_numbers(function: Any, *args: Any) -> Any:
+    """A function in C of plain values; where it does not take the symbols among them, of the numbers that they stand for."""
+    try:
+        return function(*args)
+    except TypeError:
+        if not any(type(v) in Symbolic for v in args):
+            raise
+    if isinstance(function, types.MethodType):  # the ground's, of an operator and its operands
+        function, *args = args  # type: ignore[assignment]
+    return function(*map(number, args))
 
 
 def number(value: Any) -> Any:
@@ -115,7 +127,7 @@ def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any
             return function is operator.ne
         return tensor_operator(t, function, a, b)
     if type(a) in SAFE and type(b) in SAFE:
-        return function(a, b)
+        return on_numbers(function, a, b)
     left, right = COMPARE_METHODS[function]
     method = python_method(t, a, left)
     if method is not MISSING:
@@ -136,6 +148,10 @@ def unary(t: Tracer, function: Any, a: Any) -> Any:
         return t.recorder.call(function, (a,), {})
     if type(a) is torch.SymFloat:
         return floats.combine(t, function, a)
+    if type(a) is torch.SymInt and function is operator.invert:
+        return t.mode.ground.combined(operator.sub, -1, a)
+    if type(a) in Symbolic:
+        return on_numbers(function, a)
     method = python_method(t, a, UNARY_METHODS[function])
     if method is not MISSING:
         return t.call(method, (a,), None)

@@ -170,20 +170,16 @@ IMPURE_MODULES = {
     "_socket": ("BZ1007", "does input or output"),
 }
 
-_TORCH_MODULES = frozenset(
-    {
-        "torch._C._nn",
-        "torch._C._fft",
-        "torch._C._linalg",
-        "torch._C._special",
-        "torch._C._sparse",
-        "torch._C._nested",
-    }
+#: where PyTorch's built-in functions on tensors live
+_HOMES = words("_VariableFunctions _nn _fft _linalg _special _sparse _nested")
+_OPERATIONS = frozenset(
+    value
+    for home in (getattr(torch._C, name) for name in _HOMES)
+    for value in (getattr(home, name, None) for name in dir(home))
+    if isinstance(value, types.BuiltinFunctionType)
 )
 
 
 def is_torch_operation(fn: Any) -> bool:
-    """Whether a built-in function computes with tensors."""
-    if getattr(fn, "__module__", None) in _TORCH_MODULES:
-        return True
-    return fn.__qualname__.startswith("_VariableFunctionsClass.")
+    """Whether a built-in function is one of PyTorch's that compute with tensors."""
+    return fn in _OPERATIONS

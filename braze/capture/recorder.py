@@ -24,6 +24,7 @@ from braze import native
 from braze.capture import identities, known, overloads, sizes, tensor_facts, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
+from braze.capture.purity import is_pytorchs
 from braze.capture.records import Step
 from braze.graph import probe, quick
 from braze.graph.fakes import FakeMode
@@ -279,7 +280,7 @@ class Recorder:
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """Add the call's node; results that are known objects keep their nodes."""
-        if type(func) is types.FunctionType and not str(func.__module__).startswith("torch"):
+        if type(func) is types.FunctionType and not is_pytorchs(func):
             refuse_classes((*args, *kwargs.values()))
         op, target, args = as_target(func, args)
         fx_args = tuple([self.argument(a) for a in args])
@@ -433,9 +434,14 @@ def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ..
         if func.__name__ == "__get__":
             return "call_function", getattr, (args[0], func.__self__.__name__)
         return "call_function", setattr, (args[0], func.__self__.__name__, args[1])
-    if kind is types.FunctionType and func.__qualname__.startswith("Tensor."):
+    if kind is types.FunctionType and is_method(func):
         return "call_method", func.__name__, args
     return "call_function", func, args
+
+
+def is_method(func: Any) -> bool:
+    """Whether a function in Python is a method of tensors."""
+    return vars(torch.Tensor).get(func.__name__) is func
 
 
 def is_operator(func: Any) -> bool:

@@ -126,10 +126,6 @@ def object_init(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return None
 
 
-#: symbols are numbers to the program
-NUMBER_OF = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-
-
 @rule(super)
 def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if args:
@@ -331,6 +327,35 @@ def str_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if args and isinstance(args[0], torch.Tensor):
         graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
     return calls.call_c(t, str, tuple(map(operations.number, args)), kwargs)
+
+
+@rule(divmod)
+def divmod_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``divmod`` of a symbolic integer: its two halves, which raise what it raises."""
+    if (
+        len(args) == 2
+        and not kwargs
+        and torch.SymInt in map(type, args)
+        and all(type(a) in (int, torch.SymInt) for a in args)
+    ):
+        return operations.binary(t, operator.floordiv, *args), operations.binary(t, operator.mod, *args)
+    return calls.call_c(t, divmod, tuple(map(operations.number, args)), kwargs)
+
+
+def of_one_or_numbers(function: Any, symbolic: int) -> None:
+    """Functions that take symbols where they have this many arguments, and numbers with more."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if len(args) + len(kwargs) != symbolic:
+            args = tuple(map(operations.number, args))
+            kwargs = {k: operations.number(v) for k, v in kwargs.items()}
+        return calls.call_c(t, function, args, kwargs)
+
+    rule(function)(run)
+
+
+of_one_or_numbers(pow, 2)
+of_one_or_numbers(round, 1)
 
 
 def of_numbers(function: Any) -> None:

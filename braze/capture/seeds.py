@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.fx
 
-from braze.capture.again import is_opaque, is_random, name_of
 from braze.capture.breaks import HINT_MOVE, BreakSignal, Unrebuildable
+from braze.capture.purity import is_random
 from braze.capture.records import Constant, Effect, EffectKind
 
 if TYPE_CHECKING:
@@ -33,22 +33,13 @@ class Later:
         self.last = last
 
 
-def may_draw(node: torch.fx.Node) -> bool:
-    """Whether a node may draw random numbers: also where it calls what braze does not look into."""
-    if node.op in ("placeholder", "output") or node.meta.get("setting"):
-        return False
-    if node.op not in ("call_function", "call_method") or is_random(name_of(node)) or is_opaque(node):
-        return True
-    return not str(getattr(node.target, "__module__", "torch")).startswith(("torch", "_operator", "math"))
-
-
 def effects(t: Tracer, table: RecipeTable) -> list[Effect]:
     """The seeds that are set after the graph; back to before one that the graph draws after."""
     found = []
     for later in t.seeds:
         node = later.last.next
         while node.op != "root":
-            if may_draw(node):
+            if is_random(node):
                 t.break_at = BreakSignal(
                     "BZ1017", "a seed is set between operations that draw random numbers", (HINT_MOVE,)
                 )

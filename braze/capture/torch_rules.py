@@ -11,6 +11,7 @@ import torch
 from braze.capture import seeds, tensor_facts, unbacked
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.interpret import resumable_step
+from braze.capture.purity import is_random
 from braze.capture.records import Draw
 from braze.capture.rules import named, refuse, rule
 from braze.graph.torch_settings import CUDNN
@@ -176,7 +177,7 @@ def manual_seed(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
             "BZ1017", "a seed is set that is no plain number, or in a graph within the graph", HINT_MOVE
         )
     nodes = list(t.recorder.graph.nodes)
-    if not t.seeds and not any(map(seeds.may_draw, nodes)):
+    if not t.seeds and not any(map(is_random, nodes)):
         t.draws.append((Draw(seeds.SEED, (seed,)), None, t.here()))
     else:
         t.seeds.append(t.claim(seeds.Later(seed, nodes[-1])))

@@ -457,13 +457,6 @@ class Tracer:
         self.replays.append((target, tuple(args), kwargs))
         return True
 
-    def is_replayable(self, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> bool:
-        """Cached functions that only log (``warning_once``): called when the graph has run."""
-        wrapped = fn.__wrapped__
-        if not getattr(wrapped, "__name__", "").endswith(("_once", "_advice")):
-            return False
-        return self.replay(fn, args, kwargs or {})
-
     def owner_of_globals(self, fn: types.FunctionType) -> Any:
         """A function from outside with the same globals, or the globals themselves."""
         if fn.__globals__ is self.function.__globals__:

@@ -86,6 +86,8 @@ CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 FAKES = torch.Tensor
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+#: symbols are numbers to the program
+NUMBER_OF = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 def _is_identity_type(cls: type) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
+from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.log import logger
 from braze.support.record import record
@@ -46,7 +47,7 @@ def run_passes(
 
 
 def is_impure(node: Node) -> bool:
-    """Whether a node must stay though nobody reads it: it writes, draws random numbers, or only checks something."""
+    """Whether a node must stay though nobody reads it: it writes, may draw random numbers, or only checks something."""
     if node.op in ("placeholder", "output"):
         return True
     if node.op != "call_function":
@@ -54,7 +55,7 @@ def is_impure(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return False
-    return schema.is_mutable or not schema.returns or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    return schema.is_mutable or not schema.returns or may_draw(node.target)
 
 
 def remove_dead_nodes(module: torch.fx.GraphModule) -> bool:

@@ -24,6 +24,8 @@ from torch.utils.checkpoint import (
     _StopRecomputationError as RecomputedEnough,  # noqa: F401  (how a checkpoint ends its second run)
 )
 
+from braze.runtime.purity import may_draw
+
 DisableTorchFunction = torch._C.DisableTorchFunction
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
@@ -114,12 +116,12 @@ def without_wrappers(x: Any) -> Any:
 
 
 class RandomWatch(TorchDispatchMode):
-    """Tells whether an operator drew random numbers while it was on."""
+    """Tells whether an operator may have drawn random numbers while it was on."""
 
     drawn = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.drawn = self.drawn or torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        self.drawn = self.drawn or may_draw(func)
         return func(*args, **(kwargs or {}))
 
 

@@ -20,6 +20,7 @@ from braze.lower.fallback import fall_back
 from braze.lower.lazy import Lazy, dense_order, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import LOWERINGS
+from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol
@@ -332,15 +333,11 @@ def _as_well_read_anew(x: Lazy, operands: Sequence[Lazy]) -> bool:
 
 
 def _has_effect(target: Any) -> bool:
-    """Whether a call must stay although nobody reads its result: it writes, or draws random numbers."""
+    """Whether a call must stay although nobody reads its result: it writes, or may draw random numbers."""
     schema = getattr(target, "_schema", None)
     if schema is None:
         return False
-    return bool(
-        schema.is_mutable
-        or not schema.returns
-        or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-    )
+    return bool(schema.is_mutable or not schema.returns or may_draw(target))
 
 
 def _lazies(a: Any) -> list[Lazy]:

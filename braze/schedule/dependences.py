@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 import torch
 
@@ -26,6 +25,7 @@ from braze.loops.ir import (
     TemplateCall,
 )
 from braze.loops.rewrite import attr_exprs, index_exprs, roots, walk
+from braze.runtime.purity import may_draw
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr, Symbol
 
@@ -145,12 +145,11 @@ def _of_extern(step: ExternCall) -> Accesses:
     return found
 
 
-@cache
 def in_order(target: str) -> bool:
-    """Whether an operator draws random numbers or has effects that its results do not show."""
+    """Whether an operator may draw random numbers or have effects that its results do not show."""
     namespace, name, variant = target.split(".")
     op = getattr(getattr(getattr(torch.ops, namespace), name), variant)
-    return torch.Tag.nondeterministic_seeded in op.tags or not op._schema.returns
+    return may_draw(op) or not op._schema.returns
 
 
 def _of_nest(step: LoopNest) -> Accesses:
