@@ -1,0 +1,114 @@
+"""Hold a program, compiled, to what it does in eager."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import braze
+from braze.support import log
+from tests.fuzz.machine import Finding
+from tests.fuzz.tensors import oracle
+from tests.fuzz.tensors.observe import Seen, observe
+from tests.fuzz.tensors.program import TensorProgram
+
+#: a compiled graph that failed where Python does not, or a broken invariant
+FAULT = re.compile(r"\bBZ(?:6013|9\d{3})\b")
+#: what is compared first: the others follow from it
+ORDER = (
+    "type", "value", "dtype", "shape", "strides", "requires_grad", "grad_fn", "leaf", "aliasing", "changed", "gradient"
+)  # fmt: skip
+
+
+def check(program: TensorProgram) -> Finding | None:
+    """Run the program's calls in eager and compiled; the first thing that differs."""
+    braze.reset()
+    heard: list[str] = []
+    eager = program.function()
+    compiled = braze.compile(
+        program.function(), backend=program.backend, dynamic=program.dynamic, options=dict(program.options)
+    )
+    for call in range(program.calls):
+        theirs = seen(program, eager, call)
+        with log.listen(heard.append):
+            ours = seen(program, compiled, call)
+        found = fault(heard) or differs(program, call, ours, theirs)
+        if found is not None:
+            return found
+    return None
+
+
+def seen(program: TensorProgram, fn: Callable[..., Any], call: int, double: bool = False) -> Seen:
+    arguments = program.arguments(call, double)
+    around = "" if double and program.around == "autocast" else program.around
+    return observe(fn, arguments, program.given, around, program.backward)
+
+
+def fault(heard: list[str]) -> Finding | None:
+    """What braze reported of its own faults."""
+    for message in heard:
+        for code in FAULT.findall(message):
+            return Finding(code, message)
+    return None
+
+
+def differs(program: TensorProgram, call: int, ours: Seen, theirs: Seen) -> Finding | None:
+    """The first thing that differs between two calls."""
+    for kind, mine, its in (
+        ("error", ours.error, theirs.error),
+        ("backward error", ours.backward_error, theirs.backward_error),
+    ):
+        if mine != its:
+            codes = FAULT.findall(" ".join(mine)) if mine else []
+            return Finding(codes[0] if codes else kind, f"{mine}, eager {its}, at call {call}")
+    unchanged(ours, theirs)
+    for name in ORDER:
+        if ours.facts.get(name) != theirs.facts.get(name):
+            return Finding(name, f"{parts(ours.facts.get(name), theirs.facts.get(name))}, at call {call}")
+    return numbers_differ(program, call, ours, theirs)
+
+
+def unchanged(ours: Seen, theirs: Seen) -> None:
+    """An argument whose numbers stayed need not be marked as changed, as one is whose view was only turned."""
+    for seen_ in (ours, theirs):
+        seen_.facts["changed"] = {name: mark and name in theirs.written for name, mark in seen_.facts["changed"].items()}
+
+
+def parts(mine: Any, its: Any) -> str:
+    """What differs in a fact."""
+    if not isinstance(mine, dict) or not isinstance(its, dict):
+        return f"{mine}, eager {its}"
+    keys = [key for key in {**its, **mine} if mine.get(key) != its.get(key)]
+    return "; ".join(f"{key}: {mine.get(key)}, eager {its.get(key)}" for key in keys)
+
+
+def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) -> Finding | None:
+    """Numbers that are neither eager's nor as near to float64's."""
+    suspects = [name for name, value in ours.values.items() if not oracle.same(value, theirs.values[name])]
+    if not suspects:
+        return None
+    exact, rounded = in_double(program, call, theirs)
+    for name in suspects:
+        mine, its = ours.values[name], theirs.values[name]
+        best = exact.get(name)
+        if best is not None and (best.shape != its.shape or best.is_floating_point() != its.is_floating_point()):
+            best = None
+        others = [sample[name] for sample in rounded if name in sample and best is not None]
+        wrong = oracle.verdict(mine, its, best, [o.double() for o in others if o.shape == its.shape])
+        if wrong:
+            kind = "gradient values" if name.startswith("gradient") else "values"
+            return Finding(kind, f"{name} at call {call}: {wrong}")
+    return None
+
+
+def in_double(program: TensorProgram, call: int, theirs: Seen) -> oracle.Samples:
+    """The program's numbers in float64, if it runs in that."""
+    fn = program.function(double=True)
+    dtypes = [value.dtype for value in theirs.values.values()]
+    if program.around == "autocast" or "autocast" in program.text():
+        dtypes.append(torch.bfloat16)
+    dtypes += [getattr(torch, name) for name in re.findall(r"bfloat16|float16", repr(program.given) + program.text())]
+    return oracle.samples(lambda: seen(program, fn, call, double=True).values, oracle.smallest(dtypes))

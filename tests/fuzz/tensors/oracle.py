@@ -1,0 +1,131 @@
+"""Whether numbers are as good as eager's: near eager's own, or no further from the float64 result than rounding takes one.
+
+How far rounding takes a program is found by running it in float64 with each intermediate result rounded up or down at random, as
+a float type of the program would hold it: sums that cancel, steps and poles then have room where they need it, and only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Tensor = torch.Tensor
+
+#: float64 runs with random rounding
+SAMPLES = 4
+#: how many times further than any of them is too far
+ROOM = 4.0
+
+
+class RandomRounding(TorchDispatchMode):
+    """Rounds what operations make to the numbers of ``dtype``, up or down at random; views stay views."""
+
+    def __init__(self, dtype: torch.dtype, seed: int) -> None:
+        super().__init__()
+        self.dtype, self.eps = dtype, torch.finfo(dtype).eps
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.is_view:
+            return made
+        for value in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(value, Tensor) and value.dtype is torch.float64 and value.numel():
+                self.round(value)
+        return made
+
+    def round(self, value: Tensor) -> None:
+        """In place, where a number has no exact place in the type."""
+        plain = value.detach()
+        inexact = (plain.to(self.dtype).double() != plain) & plain.isfinite()
+        if inexact.any():
+            noise = torch.rand(plain.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+            moved = plain * (1 + torch.where(inexact, noise, 0.0) * self.eps)
+            if all(stride or size == 1 for stride, size in zip(plain.stride(), plain.shape, strict=True)):
+                plain.copy_(moved)
+
+
+def same(ours: Tensor, theirs: Tensor) -> bool:
+    """Equal to eager's but for a few units in the last place of the largest."""
+    if torch.equal(ours, theirs):
+        return bool((ours.signbit() == theirs.signbit()).all()) if ours.is_floating_point() else True
+    if not ours.is_floating_point() or ours.shape != theirs.shape:
+        return False
+    if not torch.equal(ours.isnan(), theirs.isnan()):
+        return False
+    a, b = ours.double().nan_to_num(0.0), theirs.double().nan_to_num(0.0)
+    infinite = b.isinf()
+    if not torch.equal(a[infinite], b[infinite]) or a[~infinite].isinf().any():
+        return False
+    zero = (a == 0) & (b == 0) & ~ours.isnan()
+    if not torch.equal(a[zero].signbit(), b[zero].signbit()):
+        return False
+    near = torch.finfo(ours.dtype).eps
+    return bool(((a - b).abs()[~infinite] <= 2 * near * b.abs()[~infinite]).all())
+
+
+def verdict(ours: Tensor, theirs: Tensor, exact: Tensor | None, rounded: list[Tensor]) -> str:
+    """What is wrong with our numbers; nothing, if they are as good as eager's."""
+    if not ours.is_floating_point():
+        return shown(ours, theirs, None, ours != theirs)
+    if exact is None:
+        exact, rounded = theirs.double(), []
+    room = torch.zeros(exact.shape, dtype=torch.float64)
+    wild = torch.zeros(exact.shape, dtype=torch.bool)
+    most = torch.finfo(ours.dtype).max
+    for sample in [theirs.double(), *rounded]:
+        odd = (sample.isnan() != exact.isnan()) | (sample.isinf() & (sample != exact))
+        odd |= (exact.abs() >= most) & ~exact.isnan()
+        wild |= odd
+        room = torch.maximum(room, torch.where(odd, 0.0, sample - exact).abs().nan_to_num(0.0))
+    eps = torch.finfo(ours.dtype).eps
+    room = ROOM * room + 4 * eps * exact.abs().nan_to_num(0.0, 0.0, 0.0) + torch.finfo(ours.dtype).smallest_normal
+    off = (ours.double() - exact).abs()
+    bad = torch.where(exact.isfinite(), ~(off <= room), ~matches(ours.double(), exact))
+    bad &= ~matches(ours, theirs) & ~wild
+    zeros = (ours == 0) & (theirs == 0) & (exact == 0) & (exact.signbit() == theirs.signbit())
+    for sample in rounded:
+        zeros &= (sample == 0) & (sample.signbit() == theirs.signbit())
+    bad |= zeros & (ours.signbit() != theirs.signbit())
+    return shown(ours, theirs, exact, bad) if bad.any() else ""
+
+
+def matches(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def shown(ours: Tensor, theirs: Tensor, exact: Tensor | None, bad: Tensor) -> str:
+    """Some of the places that differ."""
+    places = bad.nonzero().tolist()
+    lines = []
+    for place in places[:4]:
+        at = tuple(place)
+        line = f"at {place}: {ours[at].item()}, eager {theirs[at].item()}"
+        lines.append(line if exact is None else f"{line}, float64 {exact[at].item()}")
+    return f"{len(places)} of {ours.numel()}; " + "; ".join(lines)
+
+
+def smallest(dtypes: list[torch.dtype]) -> torch.dtype:
+    """The float type that rounds most."""
+    floats = [dtype for dtype in dtypes if dtype.is_floating_point]
+    return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+
+
+Samples = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+def samples(run: Callable[[], dict[str, Any]], dtype: torch.dtype) -> Samples:
+    """A program's numbers in float64, and in float64 rounded at random."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        exact, rounded = run(), []
+        for seed in range(SAMPLES):
+            with RandomRounding(dtype, seed):
+                rounded.append(run())
+        return exact, rounded
+    finally:
+        torch.set_default_dtype(default)
