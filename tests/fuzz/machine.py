@@ -71,6 +71,9 @@ POISON = {"MALLOC_PERTURB_": "128", "GLIBC_TUNABLES": "glibc.malloc.tcache_count
 ALONE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 MACHINES: dict[str, Row] = {
-    "tensors": Row("tests.fuzz.tensors", "views, writes, operators and their gradients", POISON, share=2),
+    "tensors": Row(
+        "tests.fuzz.tensors.machine", "views, writes, operators and their gradients", POISON, share=2
+    ),
+    "metamorphic": Row("tests.fuzz.metamorphic", "tensor programs in guises that must not matter", POISON),
     "toy": Row("tests.fuzz.toy", "a machine with planted failures, for the tests of the frame", share=0),
 }

@@ -82,18 +82,21 @@ def minimised(
     found = apart(check, program, each)
     if found is None:
         return None
-    while (better := _better(check, program, found, end, each)) is not None:
-        program, found = better
+    at = 0
+    while (better := _better(check, program, found, at, end, each)) is not None:
+        program, found, at = better
     return program, found
 
 
 def _better(
-    check: Callable[[Any], Finding | None], program: Any, wanted: Finding, end: float, each: float
-) -> tuple[Any, Finding] | None:
-    for candidate in program.smaller():
+    check: Callable[[Any], Finding | None], program: Any, wanted: Finding, at: int, end: float, each: float
+) -> tuple[Any, Finding, int] | None:
+    """The first smaller program that fails alike, from the ``at``-th on: what did not help before comes last."""
+    candidates = list(program.smaller())
+    for i in [*range(at, len(candidates)), *range(min(at, len(candidates)))]:
         if time.monotonic() > end:
             return None
-        found = apart(check, candidate, each)
+        found = apart(check, candidates[i], each)
         if found is not None and found.kind == wanted.kind:
-            return candidate, found
+            return candidates[i], found, i
     return None

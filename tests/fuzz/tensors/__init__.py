@@ -1,9 +1,1 @@
 """Random tensor programs, compiled and eager: everything that a caller can see is compared."""
-
-from __future__ import annotations
-
-from tests.fuzz.machine import Machine
-from tests.fuzz.tensors.check import check
-from tests.fuzz.tensors.generate import generate
-
-MACHINE = Machine(generate, check)

@@ -148,4 +148,18 @@ def channels_last(shape: Shape, rest: str) -> str:
     return f"numbers({shape}, {rest}).contiguous(memory_format=torch.channels_last)"
 
 
-LAYOUTS = (plain, plain, plain, plain, turned, rolled, inside, rows, stepped, window, repeated, repeated_last, channels_last)
+LAYOUTS = (
+    plain,
+    plain,
+    plain,
+    plain,
+    turned,
+    rolled,
+    inside,
+    rows,
+    stepped,
+    window,
+    repeated,
+    repeated_last,
+    channels_last,
+)

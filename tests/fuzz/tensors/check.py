@@ -74,7 +74,9 @@ def differs(program: TensorProgram, call: int, ours: Seen, theirs: Seen) -> Find
 def unchanged(ours: Seen, theirs: Seen) -> None:
     """An argument whose numbers stayed need not be marked as changed, as one is whose view was only turned."""
     for seen_ in (ours, theirs):
-        seen_.facts["changed"] = {name: mark and name in theirs.written for name, mark in seen_.facts["changed"].items()}
+        seen_.facts["changed"] = {
+            name: mark and name in theirs.written for name, mark in seen_.facts["changed"].items()
+        }
 
 
 def parts(mine: Any, its: Any) -> str:
@@ -94,7 +96,9 @@ def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) 
     for name in suspects:
         mine, its = ours.values[name], theirs.values[name]
         best = exact.get(name)
-        if best is not None and (best.shape != its.shape or best.is_floating_point() != its.is_floating_point()):
+        if best is not None and (
+            best.shape != its.shape or best.is_floating_point() != its.is_floating_point()
+        ):
             best = None
         others = [sample[name] for sample in rounded if name in sample and best is not None]
         wrong = oracle.verdict(mine, its, best, [o.double() for o in others if o.shape == its.shape])
@@ -110,5 +114,7 @@ def in_double(program: TensorProgram, call: int, theirs: Seen) -> oracle.Samples
     dtypes = [value.dtype for value in theirs.values.values()]
     if program.around == "autocast" or "autocast" in program.text():
         dtypes.append(torch.bfloat16)
-    dtypes += [getattr(torch, name) for name in re.findall(r"bfloat16|float16", repr(program.given) + program.text())]
+    dtypes += [
+        getattr(torch, name) for name in re.findall(r"bfloat16|float16", repr(program.given) + program.text())
+    ]
     return oracle.samples(lambda: seen(program, fn, call, double=True).values, oracle.smallest(dtypes))

@@ -11,15 +11,40 @@ from typing import Any
 import torch
 
 from tests.fuzz.tensors import arguments, grammar
-from tests.fuzz.tensors.program import Given, Line, TensorProgram
+from tests.fuzz.tensors.program import Line, TensorProgram
 from tests.fuzz.tensors.values import FLOATS, INTEGERS, names
 
 Tensor = torch.Tensor
 
 #: family -> how often
-FAMILIES = {"VIEWS": 5.0, "EXACT": 5.0, "INEXACT": 2.5, "STEPS": 2.0, "WRITES": 5.0, "ROUGH_WRITES": 0.7, "PAIRS": 0.4}
+FAMILIES = {
+    "VIEWS": 5.0,
+    "EXACT": 5.0,
+    "INEXACT": 2.5,
+    "STEPS": 2.0,
+    "WRITES": 5.0,
+    "ROUGH_WRITES": 0.7,
+    "PAIRS": 0.4,
+}
 TABLES = {family: grammar.rows(getattr(grammar, family)) for family in FAMILIES}
-CONSTANTS = ("2", "0", "1", "-1", "3", "0.5", "-1.5", "-0.0", "inf", "-inf", "nan", "1e30", "True", "0.1", "255", "-128")
+CONSTANTS = (
+    "2",
+    "0",
+    "1",
+    "-1",
+    "3",
+    "0.5",
+    "-1.5",
+    "-0.0",
+    "inf",
+    "-inf",
+    "nan",
+    "1e30",
+    "True",
+    "0.1",
+    "255",
+    "-128",
+)
 PLACE = re.compile(r"\{(\w)\}")
 #: no value of a program is larger
 ELEMENTS = 2000
@@ -134,7 +159,9 @@ def drawn(making: Making, family: str) -> tuple[Line, list[str]]:
     if family == "PAIRS":
         count = arity(making, text)
         targets = tuple(f"v{int(fresh[1:]) + i}" for i in range(count))
-        return Line(targets, surrounded(rng, f"{', '.join(targets)} = {text}" if count > 1 else f"{fresh}, = {text}")), []
+        return Line(
+            targets, surrounded(rng, f"{', '.join(targets)} = {text}" if count > 1 else f"{fresh}, = {text}")
+        ), []
     if family in ("EXACT", "INEXACT") and rng.random() < 0.04:
         text = f"checkpoint(lambda: {text}, use_reentrant=False)"
     return Line((fresh,), surrounded(rng, f"{fresh} = {text}")), []
@@ -273,7 +300,10 @@ def taken(making: Making, line: Line) -> bool:
                 made = scope[name]
                 if not isinstance(made, Tensor) or made.numel() > ELEMENTS or made.dim() > 6:
                     return False
-    ranks = {tuple((world.eager[name].dim(), world.eager[name].dtype) for name in line.targets) for world in making.worlds}
+    ranks = {
+        tuple((world.eager[name].dim(), world.eager[name].dtype) for name in line.targets)
+        for world in making.worlds
+    }
     return len(ranks) == 1
 
 
@@ -290,7 +320,9 @@ def exactly(mine: Tensor, exact: Tensor) -> bool:
     """Whether a tensor holds the very numbers of float64."""
     if not mine.is_floating_point():
         return mine.shape == exact.shape and mine.dtype == exact.dtype and torch.equal(mine, exact)
-    return mine.shape == exact.shape and torch.equal(mine.double().nan_to_num(7.0), exact.double().nan_to_num(7.0))
+    return mine.shape == exact.shape and torch.equal(
+        mine.double().nan_to_num(7.0), exact.double().nan_to_num(7.0)
+    )
 
 
 def is_rough(making: Making, name: str) -> bool:

@@ -46,8 +46,12 @@ def observe(
     named = {f"result {i}": value for i, value in enumerate(results)}
     named |= {f"argument {g.name}": value for g, value in zip(given, arguments, strict=True)}
     facts_of(seen, named)
-    seen.facts["changed"] = {g.name: version(t) != v for g, t, v in zip(given, arguments, versions, strict=True)}
-    seen.written = {g.name for g, a, b in zip(given, before, arguments, strict=True) if numbers_of(a) != numbers_of(b)}
+    seen.facts["changed"] = {
+        g.name: version(t) != v for g, t, v in zip(given, arguments, versions, strict=True)
+    }
+    seen.written = {
+        g.name for g, a, b in zip(given, before, arguments, strict=True) if numbers_of(a) != numbers_of(b)
+    }
     if backward and seen.error is None:
         differentiate(seen, results, leaves)
     return seen
@@ -100,18 +104,18 @@ def facts_of(seen: Seen, named: dict[str, Any]) -> None:
     seen.facts["dtype"] = {name: str(t.dtype) for name, t in tensors.items()}
     seen.facts["shape"] = {name: tuple(t.shape) for name, t in tensors.items()}
     seen.facts["strides"] = {name: strides(t) for name, t in tensors.items()}
-    seen.facts["requires_grad"] = {name: t.requires_grad for name, t in tensors.items()}
-    seen.facts["grad_fn"] = {name: has_history(t) for name, t in tensors.items()}
-    seen.facts["leaf"] = {name: t.is_leaf for name, t in tensors.items()}
+    seen.facts["requires_grad"] = {name: asked(lambda: t.requires_grad) for name, t in tensors.items()}
+    seen.facts["grad_fn"] = {name: asked(lambda: t.grad_fn is not None) for name, t in tensors.items()}
+    seen.facts["leaf"] = {name: asked(lambda: t.is_leaf) for name, t in tensors.items()}
     seen.facts["aliasing"] = relations(tensors)
     for name, t in tensors.items():
         seen.values[name] = t.detach().clone()
 
 
-def has_history(t: Tensor) -> bool | str:
-    """Whether a tensor has a ``grad_fn``; asking may be an error, as of views made under no_grad and written outside."""
+def asked(question: Callable[[], bool]) -> bool | str:
+    """The answer, or its error, as of views made under no_grad and written outside."""
     try:
-        return t.grad_fn is not None
+        return question()
     except RuntimeError as error:
         return told(error)[1]
 

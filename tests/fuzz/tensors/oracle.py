@@ -82,7 +82,11 @@ def verdict(ours: Tensor, theirs: Tensor, exact: Tensor | None, rounded: list[Te
         wild |= odd
         room = torch.maximum(room, torch.where(odd, 0.0, sample - exact).abs().nan_to_num(0.0))
     eps = torch.finfo(ours.dtype).eps
-    room = ROOM * room + 4 * eps * exact.abs().nan_to_num(0.0, 0.0, 0.0) + torch.finfo(ours.dtype).smallest_normal
+    room = (
+        ROOM * room
+        + 4 * eps * exact.abs().nan_to_num(0.0, 0.0, 0.0)
+        + torch.finfo(ours.dtype).smallest_normal
+    )
     off = (ours.double() - exact).abs()
     bad = torch.where(exact.isfinite(), ~(off <= room), ~matches(ours.double(), exact))
     bad &= ~matches(ours, theirs) & ~wild

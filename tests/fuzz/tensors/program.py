@@ -142,7 +142,7 @@ class TensorProgram:
 
         return replace(
             self,
-            lines=tuple(replace(line, text=put(line.text)) for line in lines),
+            lines=tuple(Line(tuple(map(put, line.targets)), put(line.text)) for line in lines),
             results=tuple(put(name) for name in self.results),
         )
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import braze
+
 Tensor = torch.Tensor
 
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -39,7 +41,20 @@ def _specials(dtype: torch.dtype) -> list[float | int]:
     if dtype.is_floating_point:
         info = torch.finfo(dtype)
         nan, inf = float("nan"), float("inf")
-        return [nan, inf, -inf, 0.0, -0.0, info.max, info.min, info.tiny, info.smallest_normal / 4, 1.0, -2.5, 0.5]
+        return [
+            nan,
+            inf,
+            -inf,
+            0.0,
+            -0.0,
+            info.max,
+            info.min,
+            info.tiny,
+            info.smallest_normal / 4,
+            1.0,
+            -2.5,
+            0.5,
+        ]
     whole = torch.iinfo(dtype)
     return [whole.max, whole.min, whole.max - 1, whole.min + 1, 0, 1, 2, 3]
 
@@ -61,6 +76,7 @@ def names(double: bool = False) -> dict[str, Any]:
         "numbers": made,
         "torch": torch,
         "F": F,
+        "braze": braze,
         "checkpoint": checkpoint,
         "autocast": _no_autocast if double else torch.autocast,
         "inf": float("inf"),

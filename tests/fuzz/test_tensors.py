@@ -1,0 +1,123 @@
+"""The machine of tensor programs: what it makes can be read and run, and what it compares with would notice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.fuzz import metamorphic
+from tests.fuzz.tensors import check as checking
+from tests.fuzz.tensors import oracle
+from tests.fuzz.tensors.generate import generate
+from tests.fuzz.tensors.observe import observe
+from tests.fuzz.tensors.program import Given, Line, TensorProgram, parsed
+
+TEXT = """
+def program(x0, x1):
+    v0 = x0[1:]
+    with torch.no_grad():
+        v1 = v0 * 2
+    v0.add_(x1)
+    v2, v3 = v1.max(0)
+    return (v1, v3)
+"""
+GIVEN = (
+    Given("x0", ("numbers((3, 4), 'float32', 0, 'small')",)),
+    Given("x1", ("numbers((4,), 'float32', 1, 'small')",)),
+)
+
+
+def test_a_program_reads_back_as_it_was_written():
+    program = parsed(TEXT, GIVEN)
+    assert program.lines[1] == Line(("v1",), "with torch.no_grad():\n    v1 = v0 * 2")
+    assert [line.targets for line in program.lines] == [("v0",), ("v1",), (), ("v2", "v3")]
+    assert parsed(program.text(), GIVEN) == program
+
+
+def test_without_a_statement_go_those_that_need_it():
+    program = parsed(TEXT, GIVEN)
+    smaller = program.with_lines(list(program.lines[1:]))
+    assert smaller.lines == () and smaller.results == ()
+    assert any(len(one.lines) == 3 and "v1" not in one.text() for one in program.smaller())
+
+
+def test_a_program_runs_and_passes():
+    assert checking.check(parsed(TEXT, GIVEN, backend="eager")) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("values", "return x * 2 + (x == 0.25)"),
+        ("dtype", "return x.double()"),
+        ("strides", "return x.t().contiguous().t()"),
+        ("aliasing", "return x.view_as(x)"),
+        ("values", "x.add_(0.5); return x * 2 - 1"),
+        ("error", "raise ValueError(x.shape)"),
+        ("grad_fn", "return (x * 2).detach().requires_grad_()"),
+        ("gradient values", "return x * 2 + (x - x.detach())"),
+        ("values", "return torch.where(x == 0, -0.0, x * 2)"),
+    ],
+)
+def test_what_differs_from_eager_is_noticed(kind, text):
+    """Another function in the place of the compiled one."""
+    given = (Given("x0", ("numbers((8, 12), 'float32', 0, 'small')",), "leaf" if "grad" in kind else ""),)
+    program = TensorProgram(given, (Line(("v0",), "v0 = x0 * 2"),), ("v0",), backward=bool(given[0].grad))
+    scope = {"torch": torch}
+    exec(f"def other(x):\n    {text}\n", scope)
+    theirs = checking.seen(program, program.function(), 0)
+    ours = checking.seen(program, lambda x: (scope["other"](x),), 0)
+    found = checking.differs(program, 0, ours, theirs)
+    assert found is not None and found.kind == kind
+
+
+def test_rounding_is_not_taken_for_an_error():
+    """Sums that cancel: another order is as good as eager's."""
+    given = (Given("x0", ("numbers((16, 33), 'float32', 0, 'large')",)),)
+    program = TensorProgram(
+        given, (Line(("v0",), "v0 = (x0 * 0.1).sum(0) - (x0 * 0.1).sum(0).mean()"),), ("v0",)
+    )
+
+    def other(x):
+        y = x * 0.1
+        return ((y.flip(0).sum(0) - y.sum() / 33),)
+
+    theirs, ours = (checking.seen(program, fn, 0) for fn in (program.function(), other))
+    assert not torch.equal(ours.values["result 0"], theirs.values["result 0"])
+    assert checking.differs(program, 0, ours, theirs) is None
+
+
+def test_poisoned_numbers_are_far_from_any_result():
+    theirs, exact = torch.ones(3), torch.ones(3, dtype=torch.float64)
+    assert oracle.verdict(torch.tensor([1.0, 3.4e38, 1.0]), theirs, exact, [exact])
+    assert not oracle.verdict(torch.ones(3), theirs, exact, [exact])
+
+
+def test_errors_and_what_was_written_before_them_are_seen():
+    def fails(x):
+        x.add_(1)
+        raise IndexError("no\nmore")
+
+    seen = observe(fails, [torch.zeros(2)], (Given("x0", ("",)),), "", False)
+    assert seen.error == ("IndexError", "no")
+    assert seen.values["argument x0"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_programs_do_in_graphs_what_they_do_in_eager(seed):
+    """A few of the programs, so that the machine itself is under test; `make fuzz` runs others each time."""
+    program = generate(seed)
+    assert program.lines
+    assert checking.check(program) is None
+
+
+def test_guises_differ_and_keep_the_meaning():
+    program = generate(3)
+    rng = metamorphic.random.Random(0)
+    for name, guise in metamorphic.GUISES.items():
+        other = guise(program, rng)
+        fn, changed = program.function(), other.function()
+        if name in ("renamed", "reordered", "nested"):
+            theirs, ours = checking.seen(program, fn, 0), checking.seen(other, changed, 0)
+            assert checking.differs(program, 0, ours, theirs) is None, name
+    assert metamorphic.generate(4).source().count("def check") == 4
