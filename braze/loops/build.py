@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from braze.loops.dtypes import round_float, wrap_integer
 from braze.loops.ir import DType, Node, Op
@@ -205,8 +205,12 @@ def index_condition(op: Op, x: IntLike, y: IntLike) -> Node:
     return binary(op, index(x), index(y))
 
 
-def nodes_of(*roots: Node) -> list[Node]:
-    """Every node under the roots once, arguments before users."""
+def nodes_of(*roots: Node, known: Container[Node] = ()) -> list[Node]:
+    """Every node under the roots once, arguments before users.
+
+    ``known``: nodes to leave out with all that is under them. An analysis that keeps what it found passes its memo, and
+    so visits each node of a growing expression once, not once for every node above it.
+    """
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
@@ -214,7 +218,7 @@ def nodes_of(*roots: Node) -> list[Node]:
         node, done = stack.pop()
         if done:
             order.append(node)
-        elif node not in seen:
+        elif node not in seen and node not in known:
             seen.add(node)
             stack.append((node, True))
             stack.extend((a, False) for a in reversed(node.args) if a not in seen)

@@ -105,9 +105,8 @@ class Varying:
     def __call__(self, node: Node) -> bool:
         if self.symbol is None:
             return False
-        for n in nodes_of(node):
-            if n not in self._memo:
-                self._memo[n] = self._own(n) or any(self._memo[a] for a in n.args)
+        for n in nodes_of(node, known=self._memo):
+            self._memo[n] = self._own(n) or any(self._memo[a] for a in n.args)
         return self._memo[node]
 
     def _own(self, node: Node) -> bool:
@@ -152,10 +151,9 @@ class Ranges:
 
     def of(self, node: Node) -> Range | None:
         """Bounds within 32 bits of the value and of all it is computed from; None where not known."""
-        for n in nodes_of(node):
-            if n not in self._memo:
-                r = self._compute(n)
-                self._memo[n] = r if r is not None and r[0] >= _INT32[0] and r[1] <= _INT32[1] else None
+        for n in nodes_of(node, known=self._memo):
+            r = self._compute(n)
+            self._memo[n] = r if r is not None and r[0] >= _INT32[0] and r[1] <= _INT32[1] else None
         return self._memo[node]
 
     def _compute(self, n: Node) -> Range | None:

@@ -406,10 +406,10 @@ class Body:
 
     def _loaded_by(self, node: Node) -> frozenset[str]:
         """The buffers that an expression loads from."""
-        found = self._loads.get(node)
-        if found is None:
-            found = self._loads[node] = frozenset(n.attr[0] for n in nodes_of(node) if n.op is Op.LOAD)
-        return found
+        for n in nodes_of(node, known=self._loads):
+            found = frozenset().union(*(self._loads[a] for a in n.args))
+            self._loads[n] = found | {n.attr[0]} if n.op is Op.LOAD else found
+        return self._loads[node]
 
     def _store_scratch(self, buffer: str, value: Value) -> None:
         pointer, at = self.scratch[buffer]

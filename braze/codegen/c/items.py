@@ -203,11 +203,10 @@ def _with_results(store: Store, results: list[Node]) -> Store:
 
 def rebuilt(root: Node, replace: Callable[[Node], Node], memo: dict[Node, Node]) -> Node:
     """A tree with ``replace`` applied to every node, leaves first."""
-    for n in nodes_of(root):
-        if n not in memo:
-            args = tuple(memo[a] for a in n.args)
-            same = all(x is y for x, y in zip(args, n.args, strict=True))
-            memo[n] = replace(n if same else Node(n.op, n.dtype, args, n.attr))
+    for n in nodes_of(root, known=memo):
+        args = tuple(memo[a] for a in n.args)
+        same = all(x is y for x, y in zip(args, n.args, strict=True))
+        memo[n] = replace(n if same else Node(n.op, n.dtype, args, n.attr))
     return memo[root]
 
 
