@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -83,6 +85,41 @@ def native_batch_norm(
     mean.copy_(new_mean)
     var.copy_(new_var)
     return tuple(results)
+
+
+#: from how many parts on it pays to make only those that are read
+_MANY = 64
+_SPLITS = frozenset(
+    ("split", "chunk", "tensor_split", "unbind", torch.split, torch.chunk, torch.tensor_split, torch.unbind)
+)
+
+
+def read_parts(
+    node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[Any, Tensor] | None:
+    """The parts of a tensor cut into many that the graph reads, by their index; None where all are to be made.
+
+    ``x.split(1)[0]`` makes as many views as x has rows. Each is a ``narrow`` or a ``select``, alone as well.
+    """
+    parts = node.meta.get("val")
+    if node.target not in _SPLITS or not isinstance(parts, (tuple, list)) or len(parts) < _MANY:
+        return None
+    read = [user.args[1] for user in node.users if user.target is operator.getitem]
+    if len(read) * 4 > len(parts) or len(read) < len(node.users) or any(type(n) is not int for n in read):
+        return None
+    x, *rest = args
+    one_row = node.target in ("unbind", torch.unbind)
+    at = 0 if one_row else 1
+    dim = rest[at] if len(rest) > at else kwargs.get("dim", 0)
+    if type(dim) is not int or not isinstance(x, Tensor):
+        return None
+    if one_row:
+        return {n: x.select(dim, n) for n in read}
+    sizes = [part.shape[dim] for part in parts]
+    if any(type(n) is not int for n in sizes):
+        return None
+    starts = list(itertools.accumulate(sizes, initial=0))
+    return {n: x.narrow(dim, starts[n], sizes[n]) for n in read}
 
 
 STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(

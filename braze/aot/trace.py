@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.aot import control_flow, unbacked
 from braze.aot.stacked import drops_between, layer_by_layer
-from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
+from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view, read_parts
 from braze.aot.symbols import SymbolNodes
 from braze.aot.writes import functional_form
 from braze.graph import torch_compat, torch_symbols
@@ -528,6 +528,8 @@ def _called(
     if node.target is getattr and args[1:] == ("data",) and type(args[0]) is FakeTensor:
         return recorder.without_version(args[0])
     with recorder:
+        if (parts := read_parts(node, args, kwargs)) is not None:
+            return parts
         if node.op == "call_function":
             if drops_between(node.target, args):
                 return layer_by_layer(node.target, args)  # type: ignore[arg-type]

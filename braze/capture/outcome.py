@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -139,12 +140,25 @@ def close_graph(t: Tracer, table: RecipeTable) -> torch.fx.GraphModule | None:
         return None
     output = graph.output(tuple(table.outputs))
     output.meta["val"] = tuple(n.meta.get("val") for n in table.outputs)
+    drop_unread_parts(graph)
     origins: dict[Any, Origin] = {}
     for node in graph.nodes:
         here = node.meta.get("origin")
         if type(here) is tuple:
             node.meta["origin"] = origin(here, origins)
     return Captured(graph, t.recorder.modules)
+
+
+def drop_unread_parts(graph: torch.fx.Graph) -> None:
+    """Remove what takes parts of results for nobody: each result of several tensors was taken apart when it was made."""
+    for node in reversed(graph.nodes):
+        if node.target is operator.getitem and not node.users and is_of_parts(node.args[0]):
+            graph.erase_node(node)
+
+
+def is_of_parts(value: Any) -> bool:
+    """Whether a node's result is several values."""
+    return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), (tuple, list))
 
 
 def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
