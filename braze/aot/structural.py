@@ -104,8 +104,9 @@ def read_parts(
     parts = node.meta.get("val")
     if node.target not in _SPLITS or not isinstance(parts, (tuple, list)) or len(parts) < _MANY:
         return None
-    read = [user.args[1] for user in node.users if user.target is operator.getitem]
-    if len(read) * 4 > len(parts) or len(read) < len(node.users) or any(type(n) is not int for n in read):
+    taken = [user.args[1] for user in node.users if user.target is operator.getitem]
+    read = [n for n in taken if isinstance(n, int)]
+    if len(read) * 4 > len(parts) or len(read) < len(node.users):
         return None
     x, *rest = args
     one_row = node.target in ("unbind", torch.unbind)
