@@ -326,9 +326,9 @@ def load_code(host: HostModule, ctx: CompileContext) -> GraphCall:
     """Build what the cache does not have, load it, bind the host module."""
     library = None
     if host.units:
-        with trace.stage("build"):
+        with trace.stage("build"), build.this_machine():
             path = library_file(host)
-        with trace.stage("load"):
+        with trace.stage("load"), build.this_machine():
             library = build.load(str(path))
     with trace.stage("load"):
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}

@@ -32,6 +32,7 @@ from braze.graph.printer import describe
 from braze.graph.recurrent import with_end_states
 from braze.graph.torch_settings import way_back
 from braze.graph.transforms import TRANSFORMS
+from braze.support import interrupts
 from braze.support.errors import BrazeError, Origin, Unsupported
 from braze.support.log import warn_once
 
@@ -93,7 +94,15 @@ def trace(
     symbolic = watched and mode.env is not None
     python = torch_compat.python_dispatcher() if symbolic else contextlib.nullcontext()
     ambient = _ambient_state_restored()
-    with contextlib.closing(recorder), ambient, mode, torch_compat.disable_functions(), level, python:
+    with (
+        interrupts.deferring,
+        contextlib.closing(recorder),
+        ambient,
+        mode,
+        torch_compat.disable_functions(),
+        level,
+        python,
+    ):
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = recorder.input(node, next(inputs))
@@ -479,6 +488,7 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
     try:
         for node in gm.graph.nodes:
             recorder.origin = node.meta.get("origin")
+            interrupts.point()
             if node.op == "output":
                 return _values(node.args[0], env)
             if node.op != "placeholder":

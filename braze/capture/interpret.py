@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from braze.capture import raised, unbacked
 from braze.capture.breaks import BreakSignal, Stopped, graph_break, skip_frame
 from braze.capture.frame import Frame
+from braze.support import interrupts
 from braze.support.errors import Origin
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def run(t: Tracer, f: Frame) -> Any:
     """Interpret until the frame returns or yields; its value is the result. User exceptions come out as such."""
     frames = t.frames
     frames.append(f)
+    waiting = interrupts.waiting
     handled = t.handled
     stop_at = t.stop_at
     ops = f.decoded.ops
@@ -39,6 +41,8 @@ def run(t: Tracer, f: Frame) -> Any:
                         raise Stopped
                     if handler(t, f, arg) is not None:
                         return f.result
+                    if waiting:
+                        interrupts.point()
             except (Exception, GeneratorExit) as error:
                 catch(t, f, error)
     except BreakSignal as signal:

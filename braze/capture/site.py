@@ -44,7 +44,7 @@ from braze.capture.resume import CannotResume
 from braze.capture.slots import arguments, owner_of
 from braze.capture.stance import Stance, stance
 from braze.graph.torch_compat import is_out_of_memory, mute_fakes, watched, without_saving_hooks
-from braze.support import trace
+from braze.support import interrupts, trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError
 from braze.support.log import logger, warn_once
@@ -253,7 +253,7 @@ class Site:
         if generic and self._overflows(mine, misses, place):
             return self._as_it_is(function)
         try:
-            with without_saving_hooks():
+            with interrupts.deferring, without_saving_hooks():
                 return self._make(function, locals, owner, mine, misses, generic)
         finally:
             seconds = time.perf_counter() - started

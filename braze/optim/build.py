@@ -75,19 +75,20 @@ def _symbol(name: str, source: str, symbol: str) -> int:
     """The address of a function of a source, compiled unless the cache has it."""
     target = cpu_target()
     trace.dump(f"optimizer_{name}", "c", source)
-    key = cache.key(
-        "optimizer",
-        source=source,
-        flags=build.flags(target.arch),
-        target=target.arch,
-        compiler=build.compiler_id(),
-    )
+    with build.this_machine():
+        key = cache.key(
+            "optimizer",
+            source=source,
+            flags=build.flags(target.arch),
+            target=target.arch,
+            compiler=build.compiler_id(),
+        )
 
     def make() -> bytes:
         trace.count("kernels_built")
         return build.build_c(source, target.arch)
 
-    with trace.stage("build"):
+    with trace.stage("build"), build.this_machine():
         path = cache.DiskCache().file(key, make, "so")
-    with trace.stage("load"):
+    with trace.stage("load"), build.this_machine():
         return build.load(str(path)).symbol(symbol)

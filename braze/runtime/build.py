@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +38,35 @@ _COMMON = (
     "-O1", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
     "-fno-tree-vectorize", "-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-w", "-x", "c", "-pipe",
 )  # fmt: skip
+
+
+#: what compilers say where it is not their input that is wrong
+NO_ROOM = re.compile(
+    rb"(no space left on device|file too large|disk quota exceeded|too many open files|read-only file system)",
+    re.I,
+)
+
+
+@contextlib.contextmanager
+def this_machine() -> Iterator[None]:
+    """What the operating system refuses while kernels are built and loaded is no fault of the kernels."""
+    try:
+        yield
+    except OSError as error:
+        raise refused(str(error)) from error
+
+
+def refused(why: str) -> Unsupported:
+    """The kernels of a graph could not be had this time."""
+    return Unsupported(
+        "BZ5004",
+        "kernels could not be built or loaded on this machine",
+        why=why,
+        hints=[
+            "see that the compiler is there, and that the temporary folder and BRAZE_CACHE_DIR have room and let libraries be loaded",
+            "then call braze.reset(), or start again",
+        ],
+    )
 
 
 def flags(target_arch: str) -> tuple[str, ...]:
@@ -107,9 +136,20 @@ OUT_OF_MEMORY = re.compile(
 
 def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
     """Run commands side by side; a unit that takes too long is tried again at -O0."""
-    running = [_start(c) for c in commands]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        running.extend(map(_start, commands))
+        _wait(running, commands, units)
+    except BaseException:
+        _stop(running)  # they would build on for nobody
+        raise
+
+
+def _wait(
+    running: list[subprocess.Popen[bytes]], commands: Sequence[tuple[str, ...]], units: Sequence[str]
+) -> None:
     deadline = time.monotonic() + TIMEOUT
-    for i, (command, process) in enumerate(zip(commands, running, strict=True)):
+    for i, (command, process) in enumerate(zip(commands, tuple(running), strict=True)):
         try:
             message, _ = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
@@ -117,16 +157,17 @@ def _run(commands: Sequence[tuple[str, ...]], units: Sequence[str]) -> None:
             warn_once(
                 ("slow build", command[-1]), f"compiling took over {TIMEOUT:.0f} s; trying -O0", "kernels"
             )
-            process = _start(tuple("-O0" if w == "-O1" else w for w in command))
+            process = running[i] = _start(tuple("-O0" if w == "-O1" else w for w in command))
             try:
                 message, _ = process.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 _kill(process)
                 message = b"timed out"
         if process.returncode:
-            _stop(running)
             if process.returncode == -signal.SIGKILL or OUT_OF_MEMORY.search(message):
                 raise MemoryError(f"the C compiler {command[0]} ran out of memory")
+            if (found := NO_ROOM.search(message)) is not None:
+                raise refused(f"the C compiler {command[0]} says: {found[0].decode()}")
             _fail(command, message.decode(errors="replace"), units[i] if i < len(units) else "")
 
 

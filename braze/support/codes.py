@@ -458,6 +458,12 @@ CODES: dict[str, Code] = {
         "A kernel that braze wrote is not valid C: an error in braze.",
         "Please report it with the source file that the message names.",
     ),
+    "BZ5004": Code(
+        "kernels could not be built or loaded on this machine",
+        "The operating system refused a file, a process or the loading of a library: a full disk, too many open files, a compiler "
+        "that is gone, a cache folder mounted noexec. The graph runs as captured.",
+        "Make room, or set TMPDIR and BRAZE_CACHE_DIR to folders that have some; then call braze.reset().",
+    ),
     "BZ5010": Code(
         "no Triton for an operation",
         "The Triton generator has no text for a scalar operation or a reduction.",

@@ -76,4 +76,7 @@ MACHINES: dict[str, Row] = {
     ),
     "metamorphic": Row("tests.fuzz.metamorphic", "tensor programs in guises that must not matter", POISON),
     "toy": Row("tests.fuzz.toy", "a machine with planted failures, for the tests of the frame", share=0),
+    "faults": Row(
+        "tests.fuzz.faults", "memory, signals, disks, compilers, hooks, forks and threads that fail"
+    ),
 }

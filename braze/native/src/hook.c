@@ -53,6 +53,9 @@ facts_of(PyCodeObject *code, bool create)
     }
     if (code_set_extra(code, extra_index, facts) < 0) {
         PyMem_Free(facts);
+        if (!PyErr_Occurred()) { /* CPython says nothing where it has no memory */
+            PyErr_NoMemory();
+        }
         return NULL;
     }
     return facts;

@@ -1,0 +1,113 @@
+"""Signals that arrive while something is compiled: their handlers run at points where an exception does no harm.
+
+A handler may raise (Ctrl-C does). While a function is traced that could be anywhere: between a mode's being set and the ``with``
+that would put it back, or where PyTorch calls back into Python from functions of C++ that let no exception through, of
+which the process dies.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+#: seconds that a handler waits for a point at most
+PATIENCE = 0.5
+#: the signals whose handlers a program may choose
+_CHOOSABLE = sorted(
+    int(s) for s in signal.valid_signals() - {getattr(signal, "SIGKILL", 0), getattr(signal, "SIGSTOP", 0)}
+)
+
+Meant = Callable[[int, FrameType | None], Any]
+#: number -> the handler that is due; changed in place, so that a loop may look at it cheaply
+waiting: dict[int, Meant] = {}
+
+
+class _Handler:
+    """Stands in for a handler of the program while something is compiled."""
+
+    def __init__(self, meant: Meant) -> None:
+        self.meant = meant
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        if not deferring.depth:
+            return self.meant(number, frame)
+        if number in waiting:  # a second time: at once
+            return point()
+        waiting[number] = self.meant
+        again = threading.Timer(PATIENCE, _again, (number,))
+        again.daemon = True
+        again.start()
+        return None
+
+
+def _again(number: int) -> None:
+    """No point has come: what runs takes long, so it is probably not in the midst of anything."""
+    main = threading.main_thread().ident
+    if number in waiting and main is not None:
+        signal.pthread_kill(main, number)
+
+
+def point() -> None:
+    """Run the handlers that are due. What ends a program is raised here; an error waits for the end of the compile."""
+    while waiting and _in_main_thread():
+        number, meant = waiting.popitem()
+        try:
+            meant(number, None)
+        except Exception as error:  # the program's, not one of the traced frame's
+            deferring.owed = error
+
+
+def _in_main_thread() -> bool:
+    """Whether this is the thread in which handlers run."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+class _Deferring:
+    """A context around a compile, entered as often as one likes: handlers of the program wait for points within it."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.owed: BaseException | None = None
+        self._replaced: dict[int, _Handler] = {}
+
+    def __enter__(self) -> None:
+        if not _in_main_thread():
+            return
+        try:
+            self.depth += 1
+            if self.depth == 1:
+                self._replace()
+        except BaseException:  # of a handler that ran meanwhile
+            self.__exit__(None, None, None)
+            raise
+
+    def _replace(self) -> None:
+        for number in _CHOOSABLE:
+            meant = signal.getsignal(number)
+            if callable(meant) and not isinstance(meant, (_Handler, signal.Handlers)):
+                self._replaced[number] = _Handler(meant)
+                signal.signal(number, self._replaced[number])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not _in_main_thread():
+            return
+        if self.depth > 1:
+            self.depth -= 1
+            return
+        replaced, self._replaced = self._replaced, {}
+        for number, handler in replaced.items():
+            if signal.getsignal(number) is handler:  # else the program has put another since
+                signal.signal(number, handler.meant)
+        self.depth = 0
+        point()
+        if self.owed is not None:
+            owed, self.owed = self.owed, None
+            raise owed
+
+
+deferring = _Deferring()

@@ -1,0 +1,47 @@
+"""A few faults of each kind, where they have done harm: the process died, a mode stayed, braze blamed itself."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+import braze
+from tests.fuzz import faults
+from tests.fuzz.fault_kinds import KINDS
+from tests.fuzz.minimise import apart
+from tests.helpers import logged
+
+PLACES = {
+    # between a mode's being entered and the `with`; in C++ that lets no exception through
+    "interrupt": [700, 1500],
+    # where a code object gets its first note; early in the capture; in the midst of it
+    "memory": [10, 300, 9000],
+    "time limit": [200],
+    "full disk": [0, 1000],
+    "no descriptors": [0, 5],
+    "compiler": [0, 4, 8],
+    "cache bits": [4000],
+    "hook": list(range(6)),
+    "fork": [1],
+    "threads": [3],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_fault_the_model_computes_as_before(kind: str) -> None:
+    for at in PLACES[kind]:
+        backend = "braze" if KINDS[kind].kernels else "eager"
+        program = faults.Struck(kind, at, backend, at % 2 == 0, 1.25 + at / 8192)
+        # of an interrupt the process may die
+        found = apart(faults.check, program, 60) if kind == "interrupt" else faults.check(program)
+        assert found is None, program
+
+
+def test_a_compiler_that_is_gone_is_no_fault_of_braze(tmp_path, monkeypatch) -> None:
+    """So is a full disk: the message names the machine, and the graph runs as captured."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    with KINDS["full disk"].context(10, tmp_path, None), logged() as said:
+        assert torch.equal(braze.compile(lambda x: x * 2.625)(torch.ones(3)), torch.full((3,), 2.625))
+    assert any("BZ5004" in message and os.strerror(27) in message for message in said), said
