@@ -13,11 +13,13 @@ from tests.fuzz import ledger
 from tests.fuzz.failures import ROOT
 from tests.fuzz.machine import MACHINES
 from tests.fuzz.runner import Asked, run
+from tests.fuzz.tensors.generate import DEVICE
 
 
 def main() -> int:
     """Run machines; 1 if anything was found."""
     arguments = parsed()
+    os.environ[DEVICE] = arguments.device
     if arguments.machine == "page":
         ledger.write_page()
         return 0
@@ -53,6 +55,7 @@ def parsed() -> argparse.Namespace:
         "--minimise", type=float, default=30, help="seconds to make a failure small (default: 30)"
     )
     parser.add_argument("--files", type=int, default=1, help="files per kind of failure (default: 1)")
+    parser.add_argument("--device", default="cpu", help="where programs of tensors run (default: cpu)")
     parser.add_argument("--record", action="store_true", help="add the run to the ledger")
     return parser.parse_args()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +35,11 @@ def check(program: TensorProgram) -> Finding | None:
     )
     for call in range(program.calls):
         theirs = seen(program, eager, call)
+        if theirs.error and program.device != "cpu":
+            return None  # a tensor that the program makes itself is on the CPU
         with log.listen(heard.append):
             ours = seen(program, compiled, call)
+        leave_if_lost(ours)
         found = fault(heard) or differs(program, call, ours, theirs)
         if found is not None:
             return found
@@ -45,6 +50,13 @@ def seen(program: TensorProgram, fn: Callable[..., Any], call: int, double: bool
     arguments = program.arguments(call, double)
     around = "" if double and program.around == "autocast" else program.around
     return observe(fn, arguments, program.given, around, program.backward)
+
+
+def leave_if_lost(seen_: Seen) -> None:
+    """After a failure on a GPU nothing runs there any more in this process, which ends as a finding."""
+    if any("CUDA error" in text for error in (seen_.error, seen_.backward_error) if error for text in error):
+        print(seen_.error or seen_.backward_error, file=sys.stderr, flush=True)
+        os.abort()
 
 
 def fault(heard: list[str]) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import warnings
@@ -16,6 +17,8 @@ from tests.fuzz.tensors.values import FLOATS, INTEGERS, names
 
 Tensor = torch.Tensor
 
+#: the variable that says where programs run; they are made on the CPU, where eager survives what it refuses
+DEVICE = "FUZZ_DEVICE"
 #: family -> how often
 FAMILIES = {
     "VIEWS": 5.0,
@@ -90,6 +93,7 @@ def generate(seed: int) -> TensorProgram:
         dynamic=rng.choice((None, None, True, False)) if changing else rng.choices((None, True), (5, 1))[0],
         around=rng.choices(("", "no_grad", "inference_mode", "autocast"), (8, 1, 0.5, 0.5))[0] if not backward else "",
         backward=backward, options=(("verify", 2),) if rng.random() < 0.7 else (),
+        device=os.environ.get(DEVICE, "cpu"),
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -109,7 +109,7 @@ def facts_of(seen: Seen, named: dict[str, Any]) -> None:
     seen.facts["leaf"] = {name: asked(lambda: t.is_leaf) for name, t in tensors.items()}
     seen.facts["aliasing"] = relations(tensors)
     for name, t in tensors.items():
-        seen.values[name] = t.detach().clone()
+        seen.values[name] = t.detach().clone().cpu()
 
 
 def asked(question: Callable[[], bool]) -> bool | str:
@@ -152,10 +152,10 @@ def differentiate(seen: Seen, results: Sequence[Any], leaves: dict[str, Tensor])
     for name, leaf in leaves.items():
         seen.facts.setdefault("gradient", {})[name] = None if leaf.grad is None else tuple(leaf.grad.shape)
         if leaf.grad is not None:
-            seen.values[f"gradient of {name}"] = leaf.grad.detach().clone()
+            seen.values[f"gradient of {name}"] = leaf.grad.detach().clone().cpu()
 
 
 def weights(t: Tensor) -> Tensor:
     """Weights that differ from element to element, and round nowhere."""
-    count = torch.arange(t.numel(), dtype=t.dtype).remainder(7) / 4 - 0.5
+    count = torch.arange(t.numel(), dtype=t.dtype, device=t.device).remainder(7) / 4 - 0.5
     return count.reshape(t.shape)

@@ -51,6 +51,8 @@ class TensorProgram:
     backward: bool = False
     #: of braze.compile
     options: tuple[tuple[str, Any], ...] = (("verify", 2),)
+    #: where its arguments are
+    device: str = "cpu"
 
     @property
     def calls(self) -> int:
@@ -66,20 +68,21 @@ class TensorProgram:
     def function(self, double: bool = False) -> Callable[..., Any]:
         """The function, made anew: its code is an object of its own."""
         text, file = self.text(), f"<tensor program {next(_files)}>"
-        namespace = names(double)
+        namespace = names(double, self.device)
         exec(compile(text, file, "exec"), namespace)
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
         return namespace["program"]
 
     def arguments(self, call: int, double: bool = False) -> list[Any]:
         """The arguments of one call; later ones may be views of earlier ones."""
-        namespace = names(double)
+        namespace = names(double, self.device)
         for given in self.given:
             namespace[given.name] = eval(given.calls[call], namespace)
         return [namespace[given.name] for given in self.given]
 
     def tags(self) -> tuple[str, ...]:
-        found = [self.backend] if self.backend != "braze" else ["with kernels"]
+        found = [] if self.device == "cpu" else [f"on {self.device}"]
+        found += [self.backend] if self.backend != "braze" else ["with kernels"]
         if self.backward:
             found.append("gradients")
         if any(len(set(given.calls)) > 1 for given in self.given):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -65,12 +65,15 @@ def _no_autocast(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-def names(double: bool = False) -> dict[str, Any]:
-    """What the text of a program can name. ``double``: each floating type is float64, for the result that others are held to."""
+def names(double: bool = False, device: str = "cpu") -> dict[str, Any]:
+    """What the text of a program can name. ``double``: each floating type is float64, for the result that others are held to.
+
+    ``device``: where its numbers are; those in float64 are on the CPU.
+    """
     types = {name: getattr(torch, name) for name in (*FLOATS, *INTEGERS, "bool")}
     if double:
         types |= {name: torch.float64 for name in FLOATS}
-    made = (lambda *a, **k: _doubled(numbers(*a, **k))) if double else numbers
+    made = (lambda *a, **k: _doubled(numbers(*a, **k))) if double else _on(device)
     return {
         **{f"t_{name}": dtype for name, dtype in types.items()},
         "numbers": made,
@@ -82,6 +85,10 @@ def names(double: bool = False) -> dict[str, Any]:
         "inf": float("inf"),
         "nan": float("nan"),
     }
+
+
+def _on(device: str) -> Callable[..., Tensor]:
+    return numbers if device == "cpu" else lambda *a, **k: numbers(*a, **k).to(device)
 
 
 def _doubled(x: Tensor) -> Tensor:
