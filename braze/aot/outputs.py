@@ -149,7 +149,10 @@ class Outputs:
         if source is not None:
             same = next((n for n in self.placeholders if n.meta["val"] is value), None)
             return OutputRole(
-                OutputKind.ALIAS, spec=None if same is not None else spec, input=self.number[same or source]
+                OutputKind.ALIAS,
+                spec=None if same is not None else spec,
+                input=self.number[same or source],
+                absolute=counts_from_memory(node),
             )
         if key in bases:
             return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key])
@@ -208,6 +211,17 @@ def copied(node: Node, before: Node, mode: FakeMode) -> Node:
         copy = before.graph.call_function(aten.clone.default, (node,))
     copy.meta["origin"] = node.meta.get("origin")
     return evaluate(copy, mode)
+
+
+def counts_from_memory(node: Node) -> bool:
+    """Whether a view is of a place that ``as_strided`` has named, which no longer depends on where its input starts."""
+    while node.op == "call_function" and is_view(node):
+        if node.target is aten.as_strided.default:
+            offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+            if offset is not None:
+                return True
+        node = node.args[0]  # type: ignore[assignment]
+    return False
 
 
 def root_of(node: Node) -> Node:

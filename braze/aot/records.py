@@ -38,7 +38,8 @@ class OutputKind(enum.Enum):
 class OutputRole:
     """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history.
 
-    ``counted``: autograd counts the mutation (it does not count writes through ``.data``).
+    ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``absolute``: the view's offset counts
+    from where the memory starts, wherever in it the input does.
     """
 
     kind: OutputKind
@@ -48,6 +49,7 @@ class OutputRole:
     value: object = None
     differentiable: bool = False
     counted: bool = True
+    absolute: bool = False
 
 
 class SavedFrom(enum.Enum):

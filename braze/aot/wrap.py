@@ -164,7 +164,7 @@ def _builder(role: OutputRole, partition: Partition) -> Callable[..., Any]:
         case OutputKind.ALIAS:
             base = partition.inputs[role.input]
             assert isinstance(base, TensorSpec) and role.spec is not None
-            view = _with_history(_viewer(role.spec, base.offset), role.spec)
+            view = _with_history(_viewer(role.spec, None if role.absolute else base.offset), role.spec)
             return lambda inputs, results, names: view(inputs[role.input], names)
         case OutputKind.ALIAS_OF_OUTPUT:
             assert role.spec is not None
@@ -182,20 +182,21 @@ def _with_history(view: Callable[..., torch.Tensor], spec: TensorSpec) -> Callab
 
 
 def _viewer(
-    spec: TensorSpec, base_offset: int | str
+    spec: TensorSpec, base_offset: int | str | None
 ) -> Callable[[torch.Tensor, dict[str, int]], torch.Tensor]:
-    """f(base, symbols) -> the view of base's memory that ``spec`` describes."""
+    """f(base, symbols) -> the view of base's memory that ``spec`` describes; no ``base_offset``: it counts from its start."""
     sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
-    offset = evaluator((spec.offset, base_offset))
+    offset = evaluator((spec.offset, 0 if base_offset is None else base_offset))
 
     def view(base: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
         here, start = offset(names)
-        begin = base.storage_offset() + here - start
+        begin = here if base_offset is None else base.storage_offset() + here - start
         if base.dtype is spec.dtype:
             return base.as_strided(sizes(names), strides(names), begin)
-        # offsets count in elements of the view's own type
-        begin = base.storage_offset() * base.dtype.itemsize // spec.dtype.itemsize + here
-        begin -= start * base.dtype.itemsize // spec.dtype.itemsize
+        if base_offset is not None:
+            # offsets count in elements of the view's own type
+            begin = base.storage_offset() * base.dtype.itemsize // spec.dtype.itemsize + here
+            begin -= start * base.dtype.itemsize // spec.dtype.itemsize
         if base.requires_grad and spec.requires_grad:
             return _between_real_and_complex(base, sizes(names), strides(names), begin)
         fresh = torch.empty(0, dtype=spec.dtype, device=base.device)

@@ -186,8 +186,8 @@ def functional_form(op: OpOverload) -> OpOverload | None:
 
 
 def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:
-    """A value with the dtype, device and shape of the tensor that it is written to."""
-    if not isinstance(value, Node):
+    """A value, or a number, with the dtype, device and shape of the tensor that it is written to."""
+    if not isinstance(value, Node) or not isinstance(value.meta["val"], torch.Tensor):
         return insert(
             aten.full.default, (list(like.shape), value), {"dtype": like.dtype, "device": like.device}
         )

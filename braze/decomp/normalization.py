@@ -24,9 +24,13 @@ def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return y
 
 
+#: no correction, as a float: the lowering then sums in the type of the values, as norms do, and not in double, as torch.var does
+SUMMED_AS_IT_IS = 0.0
+
+
 def _normalized(x: Tensor, dims: list[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """((x - mean) / sqrt(var + eps), mean, 1 / sqrt(var + eps)), with the dims kept."""
-    var, mean = aten.var_mean.correction(x, dims, correction=0, keepdim=True)
+    var, mean = aten.var_mean.correction(x, dims, correction=SUMMED_AS_IT_IS, keepdim=True)
     rstd = aten.rsqrt.default(aten.add.Scalar(var, eps))
     return aten.mul.Tensor(aten.sub.Tensor(x, mean), rstd), mean, rstd
 
@@ -290,7 +294,7 @@ def _with_reserve(made: Any) -> Any:
 
 def _batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     dims = [0, *range(2, x.dim())]
-    var, mean = aten.var_mean.correction(x, dims, correction=0)
+    var, mean = aten.var_mean.correction(x, dims, correction=SUMMED_AS_IT_IS)
     return mean, var
 
 

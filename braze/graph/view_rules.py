@@ -62,16 +62,14 @@ def _slice(x: Geometry, dim: int = 0, start: Any = None, end: Any = None, step: 
     size = x.shape[dim]
     if type(step) is not int or step < 1:
         return NotImplemented
-    start = 0 if start is None else start
-    if type(start) is int and start < 0:
-        return NotImplemented
+    start = _counted(0 if start is None else start, size)
     whole = end is None or (type(end) is int and end == END)
     if whole or (type(end) is Extent and same(end, size)):
         end = size
-    elif type(end) is int and end < 0:
-        end = size + end
-    elif end > size:
-        end = size
+    else:
+        end = _counted(end, size)
+        if end > size:
+            end = size
     if start > end:
         raise Undecided("whether a slice starts within its dim")
     length = end - start if not (type(start) is int and start == 0) else end
@@ -83,6 +81,15 @@ def _slice(x: Geometry, dim: int = 0, start: Any = None, end: Any = None, step: 
     return x.view([*x.shape[:dim], length, *x.shape[dim + 1 :]], strides, offset)
 
 
+def _counted(place: Any, size: Any) -> Any:
+    """A place in a dim, counted from its start; a number or a size that may be negative is counted from the end."""
+    if place < 0:
+        place = size + place
+        if place < 0:
+            raise Undecided("where before its first element a slice starts or ends")
+    return place
+
+
 def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any:
     lead = len(sizes) - x.dim()
     if lead < 0:
@@ -90,7 +97,7 @@ def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any
     shape, strides = [], []
     for d, wanted in enumerate(sizes):
         if d < lead:
-            if type(wanted) is int and wanted < 0:
+            if wanted < 0 or (type(wanted) is Extent and wanted == 1):
                 return NotImplemented
             shape.append(wanted)
             strides.append(0)
@@ -100,7 +107,7 @@ def _expand(x: Geometry, sizes: Sequence[Any], *, implicit: bool = False) -> Any
             shape.append(own)
             strides.append(step)
         elif type(own) is int and own == 1:
-            if type(wanted) is int and wanted < 0:
+            if wanted < 0 or wanted == 1:
                 return NotImplemented
             shape.append(wanted)
             strides.append(0)
@@ -116,7 +123,7 @@ def _view(x: Geometry, sizes: Sequence[Any]) -> Any:
     """Each run of dims that lie in memory as one becomes some of the new dims."""
     shape = list(sizes)
     holes = [d for d, n in enumerate(shape) if type(n) is int and n == -1]
-    if any(n < 1 for n in x.shape):
+    if any(n < 1 for n in x.shape) or any(type(n) is Extent and n < 0 for n in shape):
         return NotImplemented
     if holes:
         given = math.prod([n for d, n in enumerate(shape) if d not in holes])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
+from braze.loops.bounds import Access, open_questions, stores_of
 from braze.loops.build import TESTS, nodes_of
+from braze.loops.interpret import value_of
 from braze.loops.ir import (
     Buffer,
     BufferKind,
@@ -17,12 +22,11 @@ from braze.loops.ir import (
     Op,
     ReduceKind,
     Step,
-    Store,
     StoreMode,
     TemplateCall,
 )
 from braze.support.errors import InternalError
-from braze.symbolic.expr import Expr, Symbol, terms
+from braze.symbolic.expr import Expr, Symbol
 
 Problems = Iterator[str]
 
@@ -140,14 +144,35 @@ def symbols_are_in_scope(program: LoopProgram) -> Problems:
 
 
 def accesses_are_in_bounds(program: LoopProgram) -> Problems:
-    """Where ranges can tell, an access lies inside its buffer (loads under a mask may be anywhere)."""
+    """An access lies inside its buffer at all sizes that pass the program's checks (loads under a mask may be anywhere)."""
     table = {b.name: b for b in program.buffers}
-    for step in program.steps:
-        for node in _unmasked_loads(step):
-            name, at = node.attr
-            yield from _outside(step, table.get(name), at)
-        for store in stores_of(step):
-            yield from _outside(step, table.get(store.buffer), store.index)
+    for access, question in open_questions(program):
+        if isinstance(question, str):
+            yield question
+        elif question is None:
+            yield from _outside_somewhere(access, table[access.buffer])
+        elif question not in program.checks:
+            yield f"{question.message}, and nothing checks that {question.condition}"
+
+
+#: points of a loop that are looked at one by one
+_FEW = 1 << 16
+
+
+def _outside_somewhere(access: Access, buffer: Buffer) -> Problems:
+    """Look at each point, where the sizes are known and the points are few."""
+    extents = [a.extent.value for a in access.axes]
+    last = [(n.value or 0) - 1 for n in buffer.sizes]
+    steps = [s.value for s in buffer.strides]
+    known = access.index.symbols() <= {a.symbol for a in access.axes} and None not in (*extents, *steps)
+    if not known or any(n.value is None for n in buffer.sizes) or math.prod(n or 0 for n in extents) > _FEW:
+        return
+    grid = np.indices([n or 0 for n in extents])
+    places = value_of(access.index, {a.symbol: grid[k] for k, a in enumerate(access.axes)})
+    if places.size and (
+        places.min() < 0 or places.max() > sum(n * (s or 0) for n, s in zip(last, steps, strict=True))
+    ):
+        yield f"{access.step}: {buffer.name}[{access.index}] reaches {places.min()}..{places.max()}"
 
 
 def types_agree(program: LoopProgram) -> Problems:
@@ -198,13 +223,6 @@ RULES: tuple[Callable[[LoopProgram], Problems], ...] = (
 # -- what steps read and write
 
 
-def stores_of(step: Step) -> tuple[Store, ...]:
-    """The stores of a nest or an epilogue."""
-    if isinstance(step, LoopNest):
-        return step.stores
-    return step.epilogue if isinstance(step, TemplateCall) else ()
-
-
 def reads_of(step: Step) -> list[str]:
     """Every buffer that a step reads, each once."""
     names: dict[str, None] = {}
@@ -250,43 +268,6 @@ def _index_symbols(node: Node) -> frozenset[Symbol]:
 def _is_argument(s: Symbol, count: int) -> bool:
     k = s.name.removeprefix("ind")
     return s.name.startswith("ind") and k.isdigit() and int(k) < count
-
-
-def _unmasked_loads(step: Step) -> list[Node]:
-    if isinstance(step, ExternCall):
-        return []
-    roots = [r.value for r in step.reductions] if isinstance(step, LoopNest) else []
-    roots += [s.value for s in stores_of(step)] + [a for s in stores_of(step) for a in s.args]
-    found: list[Node] = []
-    seen: set[Node] = set()
-    while roots:
-        node = roots.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op is Op.LOAD:
-            found.append(node)
-        roots.extend((node.args[0], node.args[2]) if node.op is Op.MASKED else node.args)
-    return found
-
-
-def _outside(step: Step, buffer: Buffer | None, at: Expr) -> Problems:
-    """Intervals of sums of plain symbols are exact, so an excess there is real."""
-    if buffer is None or not all(isinstance(m, Symbol) for m, _ in terms(at)):
-        return
-    sizes = [s.value for s in buffer.sizes]
-    strides = [s.value for s in buffer.strides]
-    low, high = at.bounds()
-    span = 1
-    for size, stride in zip(sizes, strides, strict=True):
-        if size is None or stride is None or size == 0:
-            return
-        span += (size - 1) * stride
-    empty = not isinstance(step, ExternCall) and any(
-        a.extent.value == 0 for a in (*step.axes, *(step.reduce_axes if isinstance(step, LoopNest) else ()))
-    )
-    if not empty and ((low is not None and low < 0) or (high is not None and high >= span)):
-        yield f"{step.name}: {buffer.name}[{at}] reaches {low}..{high} of {span} elements"
 
 
 _SAME_TYPE = frozenset(

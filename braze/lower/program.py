@@ -12,6 +12,7 @@ import torch.fx
 
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
+from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
 from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSource
 from braze.loops.simplify import simplify_steps
@@ -44,7 +45,7 @@ def lower(partition: Partition, ctx: CompileContext) -> LoopProgram:
 
 def lower_graph(gm: torch.fx.GraphModule, kinds: Sequence[BufferKind], ctx: CompileContext) -> LoopProgram:
     """The loop program of an ATen graph whose k-th placeholder is a buffer of kind ``kinds[k]``."""
-    return GraphLowering(gm, kinds, ctx).run()
+    return guarded(GraphLowering(gm, kinds, ctx).run())
 
 
 class GraphLowering:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -266,28 +267,45 @@ def variance(
     hints: Sequence[Any],
     *results: str,
 ) -> Any:
-    """Any of "var", "std", "mean", from one pass."""
-    if not x.dtype.is_float:
+    """Any of "var", "std", "mean", from one pass. On the CPU eager sums in double, but in norms: they give a float correction."""
+    taken = 1 if correction is None else correction
+    if not x.dtype.is_float or isinstance(taken, Lazy):
         return NotImplemented
-    acc = compute_type(x.dtype)
+    wide = x.device == "cpu" and not isinstance(taken, float)
+    acc = DType.F64 if wide else compute_type(x.dtype)
     n = count(g, x, dims, acc)
-    freedom = build.sub(n, build.const(1 if correction is None else correction, acc))
+    freedom = build.sub(n, build.index(taken, acc) if isinstance(taken, Expr) else build.const(taken, acc))
     divisor = build.binary(Op.MAXIMUM, freedom, build.const(0.0, acc))
     finish: dict[str, Finish] = {
-        "mean": lambda mean, m2: mean,
-        "var": lambda mean, m2: build.div(m2, divisor),
-        "std": lambda mean, m2: build.unary(Op.SQRT, build.div(m2, divisor)),
+        "mean": (lambda mean, m2, *more: _running_mean(mean, n, *more)) if wide else lambda mean, m2: mean,
+        "var": lambda mean, m2, *more: build.div(m2, divisor),
+        "std": lambda mean, m2, *more: build.unary(Op.SQRT, build.div(m2, divisor)),
     }
+
+    def reductions(v: Node) -> tuple[Reduction, ...]:
+        moments = Reduction(ReduceKind.WELFORD, acc, v)
+        if not wide or "mean" not in results:
+            return (moments,)
+        infinite = build.cast(build.unary(Op.ISINF, v), acc)
+        return moments, Reduction(ReduceKind.ARGMAX, acc, infinite)
+
     return reduce(
         g,
         x,
         dims,
         keepdim,
         lambda v: build.cast(v, acc),
-        lambda v: (Reduction(ReduceKind.WELFORD, acc, v),),
+        reductions,
         [(x.dtype, finish[name]) for name in results],
         hints,
     )
+
+
+def _running_mean(mean: Node, n: Node, first: Node) -> Node:
+    """The mean as eager keeps it from element to element: an infinite one (``first``) ends as nan with whatever comes after it."""
+    followed = build.lt(build.cast(first, n.dtype), build.sub(n, build.const(1, n.dtype)))
+    lost = build.both(build.unary(Op.ISINF, mean), followed)
+    return build.where(lost, build.const(math.nan, mean.dtype), mean)
 
 
 @lowering(aten.var.correction)

@@ -15,8 +15,8 @@ from braze.lower.pointwise_core import merge_ops, usable
 from braze.lower.promote import promote
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.lower.views import expand_value, fresh, is_inside, slice_value, unsqueeze_value
-from braze.symbolic.expr import ZERO, Expr, as_expr
+from braze.lower.views import counted_from_start, expand_value, fresh, slice_value, unsqueeze_value
+from braze.symbolic.expr import ZERO, Expr, as_expr, known_le
 
 # -- from nothing
 
@@ -196,6 +196,8 @@ def constant_pad(g: ProgramBuilder, x: Lazy, pad: Sequence[Any], value: Any = 0)
         d = x.rank - 1 - k
         before[d], after[d] = g.symbols.expr(pad[2 * k]), g.symbols.expr(pad[2 * k + 1])
     padded = [d for d in before if before[d] is not ZERO or after[d] is not ZERO]
+    if not all(known_le(0, x.sizes[d] + border) for d in padded for border in (before[d], after[d])):
+        return NotImplemented  # eager refuses to cut off more than there is
     g.realize_if_costly(x)
 
     def inner(index: Index) -> Node:
@@ -245,11 +247,11 @@ def slice_scatter(
 def select_scatter(g: ProgramBuilder, x: Lazy, src: Lazy, dim: int, at: Any) -> Any:
     """``x`` with one index of a dimension replaced."""
     dim = dim % x.rank
-    place = g.symbols.expr(at)
-    if place.value is not None and place.value < 0:
-        place = place + x.sizes[dim]
-    if not usable((x, src)) or not is_inside(place, x.sizes[dim]):
+    place = counted_from_start(g.symbols.expr(at), x.sizes[dim])
+    if place is None or not usable((x, src)):
         return NotImplemented
+    if not (known_le(0, place) and known_le(place + 1, x.sizes[dim])):
+        return NotImplemented  # the fake has not asked, as it has for select
 
     def inner(index: Index) -> Node:
         here = build.binary(Op.EQ, g.index_node(index[dim]), g.index_node(place))

@@ -328,20 +328,27 @@ def clamp_start(
 
     ``taken``: the result's size, as the tracer found it.
     """
-    first = g.symbols.expr(0 if start is None else start)
-    if first.value is not None and first.value < 0:
-        first = first + size
+    first = counted_from_start(g.symbols.expr(0 if start is None else start), size)
+    if first is None:
+        return None
     if first.value is not None and size.value is not None:
         return as_expr(max(0, min(first.value, size.value)))
-    low = first.bounds()[0]
-    if low is None or low < 0:
-        return None
     room = (size - first).bounds()[0]
-    if room is not None and room >= 0:
+    if known_le(0, first) and room is not None and room >= 0:
         return first
     # a size of exactly end - start, in steps, says that neither was clamped
-    last = size if end is None or (isinstance(end, int) and end > 1 << 48) else g.symbols.expr(end)
-    return first if flat(taken) is flat((last - first + (step - 1)) // step) else None
+    whole = end is None or (isinstance(end, int) and end > 1 << 48)
+    last = size if whole else counted_from_start(g.symbols.expr(end), size)
+    exact = last is not None and flat(taken) is flat((last - first + (step - 1)) // step)
+    return first if exact else None
+
+
+def counted_from_start(place: Expr, size: Expr) -> Expr | None:
+    """A place in a dimension, of which what is negative is counted from the end; None where that depends on the run."""
+    low, high = place.bounds()
+    if high is not None and high < 0:
+        return place + size
+    return None if low is None or low < 0 else place
 
 
 @lowering(aten.slice.Tensor, aten.slice_copy.Tensor)
@@ -361,11 +368,8 @@ def slice_tensor(
 def select(g: ProgramBuilder, x: Lazy, dim: int, at: Any) -> Any:
     """x[at] along a dimension."""
     dim = dim % x.rank
-    i = g.symbols.expr(at)
-    if i.value is not None and i.value < 0:
-        i = i + x.sizes[dim]
-    low = i.bounds()[0]
-    if low is None or low < 0 or not is_inside(i, x.sizes[dim]):
+    i = counted_from_start(g.symbols.expr(at), x.sizes[dim])
+    if i is None or not is_inside(i, x.sizes[dim]):
         return NotImplemented
     return select_value(g, x, dim, i)
 

@@ -538,6 +538,11 @@ CODES: dict[str, Code] = {
         "Lowering let a call write to a buffer that another step reads before (braze/loops/verify.py found it).",
         "The graph runs eagerly, as captured; please report the program with its dump (BRAZE_DUMP=dir).",
     ),
+    "BZ9007": Code(
+        "an access outside its buffer",
+        "At the sizes of this call a loop would read or write beyond a tensor; it has not run.",
+        "Report it with the dump.",
+    ),
     "BZ9010": Code(
         "unreadable source",
         "Residual code has no way to read a value from where capture says it is.",
@@ -623,6 +628,11 @@ CODES: dict[str, Code] = {
     "BZ9065": Code("a template without C", "The C generator has no such template.", "Please report it."),
     "BZ9066": Code(
         "a template of unknown size", "The GEMM template needs known K and N.", "Please report it."
+    ),
+    "BZ9067": Code(
+        "a kernel reads too early",
+        "A kernel loads an element that it stores only later. Found where options={'verify': 1} is set.",
+        "Report it with the dump.",
     ),
     "BZ9070": Code(
         "a value that no kernel keeps",

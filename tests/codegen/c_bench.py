@@ -86,7 +86,7 @@ class Bench:
         name = f"cpu_test_{next(_numbers)}"
         points = steps[0].axes if axes is None else tuple(axes)
         group = Group(name, kind, steps, points, tuple(row_axes), tuple(internal))
-        return codegen.kernel(group, buffers, CompileContext(Options(), self.target))
+        return codegen.kernel(group, buffers, CompileContext(Options(verify=2), self.target))
 
     def library(self, *kernels: KernelText) -> build.Library:
         path = self.folder / f"lib{next(_numbers)}.so"

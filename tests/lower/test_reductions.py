@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import braze
 from braze.loops.ir import LoopNest
 from tests.lower.conftest import check
 
@@ -165,3 +166,26 @@ def test_any_dimensions_of_any_layout(case: tuple[torch.Tensor, list[int], bool]
     check(lambda v: v.sum(dims, keepdim=keep), x)
     check(lambda v: v.amax(dims, keepdim=keep), x)
     check(lambda v: torch.var_mean(v, dims, correction=0, keepdim=keep), x)
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[0.0, 0.0, 1e30, 1.0]],
+        [[INFINITE] * 4] * 2,
+        [[1.0, 2.0, INFINITE], [INFINITE, 2.0, 1.0], [1.0, -INFINITE, INFINITE]],
+        [[INFINITE]],
+    ],
+    ids=["large", "infinite", "in places", "one"],
+)
+def test_variances_of_extreme_rows_are_eagers(rows):
+    """Squares that a float cannot hold are summed in double; an infinite element spoils the mean unless it is the last."""
+    x = torch.tensor(rows)
+    for name in ("std", "var_mean", "std_mean"):
+        for dim in (0, 1):
+            wanted = getattr(torch, name)(x, dim)
+            found = braze.compile(lambda v, name=name, dim=dim: getattr(torch, name)(v, dim))(x)
+            torch.testing.assert_close(found, wanted, equal_nan=True)

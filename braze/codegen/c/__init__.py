@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from braze.codegen.c.gemm import gemm_kernel
+from braze.codegen.c.order import require_stores_first
 from braze.codegen.c.pointwise import pointwise_kernel
 from braze.codegen.c.prelude import assemble, split
 from braze.codegen.c.split_rows import row_kernel
@@ -28,6 +29,7 @@ def kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> Ker
     """The kernel of one group."""
     if isinstance(group.call, TemplateCall):
         return gemm_kernel(group, buffers, ctx)
-    if group.row_axes:
-        return row_kernel(group, buffers, ctx)
-    return pointwise_kernel(group, buffers, ctx)
+    made = (row_kernel if group.row_axes else pointwise_kernel)(group, buffers, ctx)
+    if ctx.options.verify:
+        require_stores_first(made, group)
+    return made

@@ -74,6 +74,8 @@ class Body:
         #: row buffers kept in scratch: buffer -> (C pointer, index expression within the row)
         self.scratch: dict[str, tuple[str, Expr]] = {}
         self.scopes: list[Scope] = [Scope(0, {}, "  ")]
+        #: buffer -> depth of the scope in which its last store stands (or the block that this is in): no load moves out of it
+        self._stored: dict[str, int] = {}
         self._loads: dict[Node, frozenset[str]] = {}
         self._count = 0
 
@@ -104,6 +106,7 @@ class Body:
         inner = self.scopes.pop()
         outer = self.scope
         head, *rest = inner.lines
+        self._stored = {name: min(depth, outer.depth) for name, depth in self._stored.items()}
         if inner.flat:
             outer.lines.extend(rest)
             self.forward = {k: v for k, v in self.forward.items() if v.depth <= outer.depth}
@@ -269,8 +272,12 @@ class Body:
         return Value(name, rep, True, depth)
 
     def _guard_depth(self) -> int:
-        """The outermost depth to which a load may be hoisted: not out of the innermost condition on it."""
+        """The outermost depth to which what may fail is hoisted: not out of the innermost condition on it."""
         return self.scope.guard
+
+    def _load_depth(self, buffer: str) -> int:
+        """The outermost depth to which a load of a buffer may be hoisted: not before what the kernel has stored there."""
+        return max(self._guard_depth(), self._stored.get(buffer, 0))
 
     def _lanes_head(self, depth: int = -1) -> str:
         """A loop over the lanes in use at a depth, with its guard."""
@@ -297,7 +304,7 @@ class Body:
         args = [self.value(a) for a in node.args]
         storage = self.storage[buffer]
         rep = STORAGE[storage][1]
-        depth = max([self.symbol_depth(e), self._guard_depth(), *(a.depth for a in args)])
+        depth = max([self.symbol_depth(e), self._load_depth(buffer), *(a.depth for a in args)])
         in_lanes = (self.symbol is not None and self.symbol in e.symbols()) or any(a.varying for a in args)
         if not in_lanes:
             names = self._with_indirect(self.names(), e, args)
@@ -344,7 +351,9 @@ class Body:
     def _load_scratch(self, buffer: str) -> Value:
         pointer, at = self.scratch[buffer]
         storage = self.storage[buffer]
-        depth = max(self.symbol_depth(at), self.scope.depth if self.symbol is None else 0)
+        depth = max(
+            self.symbol_depth(at), self._stored[buffer], self.scope.depth if self.symbol is None else 0
+        )
         if self.symbol is None:
             return self.define(
                 None, scalar_load(storage, f"{pointer}[{self.index(at)}]"), STORAGE[storage][1], False, depth
@@ -370,6 +379,7 @@ class Body:
         found = [(self._stored_value(s), [self.value(a) for a in s.args]) for s in stores]
         for s, (value, args) in zip(stores, found, strict=True):
             self.forget(s.buffer)
+            self._stored[s.buffer] = self.scope.depth
             if s.mode is StoreMode.PLAIN and not s.args:
                 self.forward[s.buffer, s.index] = self._at_this_depth(value)
             if s.buffer in self.scratch:

@@ -123,13 +123,14 @@ def _made(made: MadeSize, call: ExternCall, homes: Homes) -> list[str]:
 
 
 def _layout(buffer: str, homes: Homes) -> list[str]:
-    """A result whose strides or type are not the planned ones is copied into them."""
+    """A result whose strides or type are not the planned ones is copied into them; one of other sizes ends the call."""
     b = homes.buffers[buffer]
     name, strides, dtype = identifier(buffer), tuple_text(b.strides), dtype_text(b.dtype)
+    sizes = tuple_text(b.sizes)
     differs = f"{name}.dtype is not {dtype}"
     if b.sizes:
-        differs = f"{name}.stride() != {strides} or {differs}"
-    return [f"if {differs}:", f"    {name} = relayout({name}, {tuple_text(b.sizes)}, {strides}, {dtype})"]
+        differs = f"{name}.shape != {sizes} or {name}.stride() != {strides} or {differs}"
+    return [f"if {differs}:", f"    {name} = relayout({name}, {sizes}, {strides}, {dtype})"]
 
 
 def whole(buffer: str, homes: Homes) -> BufferView:

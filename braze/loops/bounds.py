@@ -1,0 +1,236 @@
+"""Where accesses lie in their buffers: proved for all sizes, or left as a question about sizes that each call answers.
+
+The least and greatest index of an access are found as expressions over sizes, axis by axis. That neither leaves the buffer is then
+shown from what is known of the sizes. What is not to be shown becomes a ``SizeCheck`` of the program where the two are exact, that
+is, where some point of the loops really has them: such a check fails for no program that is right. An access under a mask is left to
+its mask.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from braze.loops.ir import (
+    Axis,
+    Buffer,
+    BufferView,
+    Condition,
+    ExternCall,
+    LoopNest,
+    LoopProgram,
+    Node,
+    Op,
+    SizeCheck,
+    Step,
+    Store,
+    TemplateCall,
+)
+from braze.support.record import record
+from braze.symbolic.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    FloorDiv,
+    Mod,
+    Product,
+    Symbol,
+    constant_part,
+    product,
+    terms,
+)
+from braze.symbolic.flat import close_bounds, flat
+
+
+@record
+class Range:
+    """Least and greatest value, over sizes only; ``exact``: there is a point that has each."""
+
+    low: Expr
+    high: Expr
+    exact: bool = True
+
+
+@record
+class Access:
+    """A load or store of a step, or what a call is given: buffer, index, and the loops in which it stands."""
+
+    step: str
+    buffer: str
+    index: Expr
+    axes: tuple[Axis, ...]
+
+
+def guarded(program: LoopProgram) -> LoopProgram:
+    """The program with a check for each access that lies inside its buffer at some sizes only, for all that is known."""
+    found = dict.fromkeys(c for _, c in open_questions(program) if isinstance(c, SizeCheck))
+    more = [c for c in found if c not in program.checks]
+    return dataclasses.replace(program, checks=(*program.checks, *more)) if more else program
+
+
+def open_questions(program: LoopProgram) -> Iterator[tuple[Access, SizeCheck | str | None]]:
+    """Each access that is not shown to lie inside its buffer: with what must hold of the sizes, with what is wrong, or with None.
+
+    None: the bounds that were found leave the buffer, and it may be that no point has them.
+    """
+    table = {b.name: b for b in program.buffers}
+    seen: set[Access] = set()
+    for step in program.steps:
+        for access in accesses_of(step):
+            if access in seen or access.buffer not in table:
+                continue
+            seen.add(access)
+            yield from _questions(access, table[access.buffer])
+
+
+def accesses_of(step: Step) -> Iterator[Access]:
+    """What a step touches outside of masks."""
+    if isinstance(step, ExternCall):
+        yield from _of_views(step.name, (step.args, tuple(v for _, v in step.kwargs)))
+        return
+    if isinstance(step, TemplateCall):
+        yield from _of_views(step.name, step.args)
+    stores = stores_of(step)
+    if isinstance(step, LoopNest):
+        inside = (*step.axes, *step.reduce_axes)
+        for node in unmasked_loads([r.value for r in step.reductions]):
+            yield Access(step.name, *node.attr, inside)
+    for node in unmasked_loads([n for s in stores for n in (s.value, *s.args)]):
+        yield Access(step.name, *node.attr, step.axes)
+    for store in stores:
+        yield Access(step.name, store.buffer, store.index, step.axes)
+
+
+def stores_of(step: Step) -> tuple[Store, ...]:
+    """The stores of a nest or an epilogue."""
+    if isinstance(step, LoopNest):
+        return step.stores
+    return step.epilogue if isinstance(step, TemplateCall) else ()
+
+
+def unmasked_loads(roots: Sequence[Node]) -> list[Node]:
+    """The loads that happen at every point."""
+    found: list[Node] = []
+    seen: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is Op.LOAD:
+            found.append(node)
+        stack.extend((node.args[0], node.args[2]) if node.op is Op.MASKED else node.args)
+    return found
+
+
+def _of_views(step: str, values: object) -> Iterator[Access]:
+    """A window on a buffer, as loops over its dimensions."""
+    if isinstance(values, BufferView):
+        axes = tuple(Axis(Symbol(f"d{k}", 0, None, size), size) for k, size in enumerate(values.sizes))
+        index = values.offset
+        for axis, stride in zip(axes, values.strides, strict=True):
+            index = index + axis.symbol * stride
+        yield Access(step, values.buffer, index, axes)
+    elif isinstance(values, tuple):
+        for v in values:
+            yield from _of_views(step, v)
+
+
+def _questions(access: Access, buffer: Buffer) -> Iterator[tuple[Access, SizeCheck | str | None]]:
+    if any(axis.extent.value is not None and axis.extent.value <= 0 for axis in access.axes):
+        return
+    found = range_of(access.index, {a.symbol: Range(ZERO, a.extent - 1) for a in access.axes})
+    what = f"{access.step}: {buffer.name}[{access.index}]"
+    if found is None:
+        yield access, f"{what} has no bounds"
+        return
+    last: Expr = ZERO
+    for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
+        last = last + (size - 1) * stride
+    reaches = f"{what} reaches {found.low}..{found.high} of {last + 1} elements"
+    for room in (found.low, last - found.high):
+        room = flat(room)
+        low, high = close_bounds(room)
+        if low is not None and low >= 0:
+            continue
+        sizes = [axis.extent for axis in access.axes if axis.extent.value is None]
+        if found.exact and high is not None and high < 0 and not sizes:
+            yield access, reaches
+        elif not found.exact:
+            yield access, None
+        else:
+            inside = Condition("ge", (room, ZERO))
+            for size in dict.fromkeys(sizes):
+                inside = Condition("or", (inside, Condition("le", (size, ZERO))))
+            yield access, SizeCheck(inside, f"BZ9007: {reaches}")
+
+
+def range_of(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
+    """The values of an expression as its symbols run through theirs; None where nothing is to be said."""
+    inside = {s for s in e.symbols() if s in symbols or _is_computed(s)}
+    if not inside:
+        return Range(e, e)
+    if isinstance(e, Symbol):
+        return symbols[e] if e in symbols else _of_computed(e)
+    if isinstance(e, FloorDiv) and not inside & e.divisor.symbols():
+        top = range_of(e.numerator, symbols)
+        return None if top is None else Range(top.low // e.divisor, top.high // e.divisor, top.exact)
+    if isinstance(e, Mod) and not inside & e.divisor.symbols():
+        top = range_of(e.numerator, symbols)
+        if top is not None and _at_least(top.low) and _at_least(e.divisor - 1 - top.high):
+            return top
+        return Range(ZERO, e.divisor - 1, False)
+    if isinstance(e, Product):
+        return _of_product(e, inside, symbols)
+    parts = terms(e)
+    if len(parts) == 1 and parts[0][0] is e:
+        return None  # of the greater or the smaller of two
+    return _of_sum(e, symbols)
+
+
+def _of_sum(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
+    low = high = ZERO + constant_part(e)
+    exact = True
+    used: set[Symbol] = set()
+    for monomial, k in terms(e):
+        found = range_of(monomial, symbols)
+        if found is None:
+            return None
+        mine = {s for s in monomial.symbols() if s in symbols or _is_computed(s)}
+        exact = exact and found.exact and not used & mine
+        used |= mine
+        low = low + (found.low if k > 0 else found.high) * k
+        high = high + (found.high if k > 0 else found.low) * k
+    return Range(low, high, exact)
+
+
+def _of_product(e: Product, inside: set[Symbol], symbols: Mapping[Symbol, Range]) -> Range | None:
+    free = product([f for f in e.factors if not f.symbols() & inside])
+    moving = [range_of(f, symbols) for f in e.factors if f.symbols() & inside]
+    if not _at_least(free) or any(m is None or (len(moving) > 1 and not _at_least(m.low)) for m in moving):
+        return None
+    low, high = free, free
+    exact = len(moving) == 1 or all(isinstance(f, Symbol) for f in e.factors if f.symbols() & inside)
+    for m in moving:
+        assert m is not None
+        low, high, exact = low * m.low, high * m.high, exact and m.exact
+    return Range(low, high, exact)
+
+
+def _at_least(e: Expr, least: int = 0) -> bool:
+    low = close_bounds(flat(e))[0]
+    return low is not None and low >= least
+
+
+def _is_computed(s: Symbol) -> bool:
+    """Whether a symbol stands for a value read from memory, which is checked where it is read."""
+    return s.name.startswith("ind") and s.name[3:].isdigit()
+
+
+def _of_computed(s: Symbol) -> Range | None:
+    if s.limit is not None:
+        return Range(ZERO + (s.low or 0), s.limit - ONE, False)
+    if s.low is None or s.high is None:
+        return None
+    return Range(ZERO + s.low, ZERO + s.high, False)

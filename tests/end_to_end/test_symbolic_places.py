@@ -1,0 +1,47 @@
+"""Places in a tensor that change from call to call: negative ones, zero, ones beyond its ends."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import braze
+
+CASES = {
+    "from the end": lambda x, n: x[-n:] * 2,
+    "to the end": lambda x, n: x[:-n] * 2,
+    "between": lambda x, n: x[-n:-2] * 2,
+    "in steps": lambda x, n: x[-n::2] * 2,
+    "reduced": lambda x, n: x[n:].exp().sum(),
+    "of what is computed": lambda x, n: x.exp()[-n:].tanh(),
+    "one": lambda x, n: x[-n] * 2,
+    "narrowed": lambda x, n: x.narrow(0, n - 1, 2) * 2,
+    "narrowed from the end": lambda x, n: x.narrow(0, -n, 2) * 2,
+    "joined": lambda x, n: torch.cat([x[-n:], x]),
+    "padded": lambda x, n: torch.nn.functional.pad(x, (-n, 1)),
+    "put back": lambda x, n: x.select_scatter(x[0] + 1, 0, n),
+    "put back from the end": lambda x, n: x.slice_scatter(x[-n:] + 1, 0, -n),
+    "a window": lambda x, n: x[2:].as_strided((n, 2), (1, 2)) + 1,
+    "a window at an offset": lambda x, n: x.as_strided((n, 2), (1, 2), 1) + 1,
+    "that window itself": lambda x, n: x.as_strided((n, 2), (1, 2), 1)[1:],
+    "a value": lambda x, n: x.clone().fill_(n) + n,
+    "degrees of freedom": lambda x, n: x.var(correction=n),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_places_that_change_are_eagers(case):
+    """In values, in shape, and in what is refused: within the tensor, from its other end, at its ends and beyond."""
+    fn = CASES[case]
+    compiled = braze.compile(fn, options={"verify": 2})
+    x = torch.arange(11.0)[3:]
+    for n in (3, 4, 5, 9, -2, 0):
+        try:
+            wanted = fn(x, n)
+        except (RuntimeError, IndexError) as error:
+            with pytest.raises(type(error)):
+                compiled(x, n)
+            continue
+        found = compiled(x, n)
+        assert found.stride() == wanted.stride() or not wanted.numel()
+        torch.testing.assert_close(found, wanted)

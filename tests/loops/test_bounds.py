@@ -1,0 +1,152 @@
+"""Accesses inside their buffers: what is proved holds at all sizes, what is checked holds where it is needed, nothing passes unseen."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braze.loops import build
+from braze.loops.bounds import guarded, open_questions
+from braze.loops.interpret import holds
+from braze.loops.ir import (
+    Axis,
+    Buffer,
+    BufferKind,
+    BufferView,
+    DType,
+    ExternCall,
+    LoopNest,
+    LoopProgram,
+    SizeSource,
+    Store,
+)
+from braze.loops.verify import verify
+from braze.support.errors import InternalError
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol
+
+N, M = Symbol("s0", 0), Symbol("s1", -4)
+
+
+def program(
+    read: Expr, axes: tuple[Axis, ...], size: Expr | int, *, store: Expr | None = None
+) -> LoopProgram:
+    """A loop that reads a row of ``size`` elements, and writes one as long as itself."""
+    count, position = ONE, ZERO
+    for axis in axes:
+        position = position * axis.extent + axis.symbol
+        count = count * axis.extent
+    buffers = (
+        Buffer("x", DType.F32, (as_expr(size),), (ONE,), "cpu", BufferKind.INPUT),
+        Buffer("out", DType.F32, (count,), (ONE,), "cpu", BufferKind.OUTPUT),
+    )
+    store = position if store is None else store
+    nest = LoopNest("n", axes, (), (), (Store("out", store, build.load("x", DType.F32, read)),), "cpu")
+    outputs = (BufferView("out", (count,), (ONE,), ZERO, DType.F32),)
+    sizes = (SizeSource(N, 0, 0), SizeSource(M, 1, -1))
+    return LoopProgram("p", buffers, (nest,), ("x", ""), outputs, sizes=sizes)
+
+
+def axis(name: str, extent: Expr | int) -> Axis:
+    return Axis(axis_symbol(name, extent), as_expr(extent))
+
+
+def is_inside(made: LoopProgram, read: Expr, env: dict[Symbol, int]) -> bool:
+    """Whether every point of the loop reads an element that is there, by looking at each."""
+    (nest,) = made.steps
+    assert isinstance(nest, LoopNest)
+    ranges = [range(max(a.extent.evaluate(env), 0)) for a in nest.axes]
+    size = made.buffers[0].sizes[0].evaluate(env)
+    symbols = [a.symbol for a in nest.axes]
+    points = (dict(zip(symbols, point, strict=True)) for point in itertools.product(*ranges))
+    return all(0 <= read.evaluate({**env, **point}) < size for point in points)
+
+
+def drawn(data: st.DataObject, *symbols: Expr) -> Expr:
+    """A sum of symbols with small factors."""
+    total = as_expr(data.draw(st.integers(-2, 4)))
+    for s in symbols:
+        total = total + s * data.draw(st.integers(-2, 2))
+    return total
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_reads_are_inside_exactly_where_the_checks_hold(data: st.DataObject) -> None:
+    """Of linear indices over loops whose lengths are sizes, negative ones among them."""
+    axes = (axis("i0", drawn(data, N, M)), axis("i1", drawn(data, M)))[: data.draw(st.integers(1, 2))]
+    read = drawn(data, *(a.symbol for a in axes), N, M)
+    made = program(read, axes, drawn(data, N))
+    checks = guarded(made).checks
+    wrong = [q for a, q in open_questions(made) if isinstance(q, str) and a.buffer == "x"]
+    reads = [q for a, q in open_questions(made) if not isinstance(q, str) and a.buffer == "x"]
+    assert set(reads) <= set(checks)
+    for n, m in itertools.product(range(5), range(-3, 5)):
+        env = {N: n, M: m}
+        passes = not wrong and all(holds(q.condition, env) for q in reads)
+        assert passes == is_inside(made, read, env) or bool(wrong), (str(read), axes, env, reads)
+        if wrong:
+            assert not is_inside(made, read, env)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_quotients_and_remainders_are_proved_or_looked_at(data: st.DataObject) -> None:
+    """Of an index that is not linear nothing is checked that might be right; where sizes are known the verifier looks."""
+    n = data.draw(st.integers(1, 12))
+    i = axis("i0", n)
+    k = data.draw(st.sampled_from([as_expr(2), as_expr(3), as_expr(5)]))
+    read = (i.symbol // k) * data.draw(st.integers(-1, 2)) + (i.symbol % k) * data.draw(st.integers(0, 2))
+    made = program(read, (i,), data.draw(st.integers(1, 12)))
+    if is_inside(made, read, {}):
+        verify(made)
+    else:
+        with pytest.raises(InternalError, match="BZ9002"):
+            verify(made)
+
+
+MUTATIONS = {
+    "one further": lambda e, i: e + 1,
+    "one before": lambda e, i: e - 1,
+    "twice": lambda e, i: e * 2,
+    "turned": lambda e, i: -e,
+    "a size further": lambda e, i: e + N,
+    "from the end": lambda e, i: e - M,
+    "no bound": lambda e, i: e * i,
+}
+
+
+@pytest.mark.parametrize("how", MUTATIONS)
+@pytest.mark.parametrize("which", ["load", "store"])
+@pytest.mark.parametrize("size", [6, N + 2], ids=["known", "symbolic"])
+def test_a_changed_index_is_noticed(how: str, which: str, size: Expr | int) -> None:
+    """By the verifier, in the program as it was lowered; with checks put in, by a check at each call."""
+    i = axis("i0", size)
+    verify(guarded(program(i.symbol, (i,), size)))
+    assert not guarded(program(i.symbol, (i,), size)).checks
+    changed = MUTATIONS[how](i.symbol, i.symbol)
+    made = program(
+        changed if which == "load" else i.symbol, (i,), size, store=changed if which == "store" else None
+    )
+    with pytest.raises(InternalError) as caught:
+        verify(made)
+    assert "accesses_are_in_bounds" in caught.value.why
+    wrong = any(isinstance(q, str) for _, q in open_questions(made))
+    env = {N: 3, M: -2 if how != "from the end" else 1}
+    assert wrong or not all(holds(c.condition, env) for c in guarded(made).checks)
+
+
+def test_windows_that_calls_are_given_are_inside_too() -> None:
+    x = Buffer("x", DType.F32, (N,), (ONE,), "cpu", BufferKind.INPUT)
+    out = Buffer("out", DType.F32, (), (), "cpu", BufferKind.OUTPUT)
+
+    def given_a_window(offset: Expr, size: Expr) -> LoopProgram:
+        view = BufferView("x", (size,), (ONE,), offset, DType.F32)
+        call = ExternCall("c", "aten.sum.default", (view,), (), ("out",))
+        return LoopProgram("p", (x, out), (call,), ("x",), (BufferView("out", (), (), ZERO, DType.F32),))
+
+    assert not guarded(given_a_window(ZERO, N)).checks
+    (check,) = guarded(given_a_window(N - M, M)).checks
+    assert holds(check.condition, {N: 5, M: 3}) and not holds(check.condition, {N: 5, M: 7})
