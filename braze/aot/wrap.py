@@ -190,7 +190,7 @@ def _viewer(
 
     def view(base: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
         here, start = offset(names)
-        begin = here if base_offset is None else base.storage_offset() + here - start
+        begin: Any = here if base_offset is None else base.storage_offset() + here - start
         if base.dtype is spec.dtype:
             return base.as_strided(sizes(names), strides(names), begin)
         if base_offset is not None:

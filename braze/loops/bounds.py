@@ -94,9 +94,9 @@ def accesses_of(step: Step) -> Iterator[Access]:
     if isinstance(step, LoopNest):
         inside = (*step.axes, *step.reduce_axes)
         for node in unmasked_loads([r.value for r in step.reductions]):
-            yield Access(step.name, *node.attr, inside)
+            yield Access(step.name, node.attr[0], node.attr[1], inside)
     for node in unmasked_loads([n for s in stores for n in (s.value, *s.args)]):
-        yield Access(step.name, *node.attr, step.axes)
+        yield Access(step.name, node.attr[0], node.attr[1], step.axes)
     for store in stores:
         yield Access(step.name, store.buffer, store.index, step.axes)
 
