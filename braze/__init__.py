@@ -63,9 +63,19 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'braze' has no attribute {name!r}")
     if name == "aot":
         return importlib.import_module("braze.aot")
-    value = getattr(importlib.import_module("braze.api"), name)
+    value = getattr(_api(), name)
     globals()[name] = value
     return value
+
+
+def _api() -> Any:
+    """The module behind the names. A PyTorch that lacks what it is written for is refused in plain words."""
+    try:
+        return importlib.import_module("braze.api")
+    except (AttributeError, ImportError, KeyError) as error:
+        if importlib.import_module("braze.graph.torch_import").tested():
+            raise
+        raise importlib.import_module("braze.graph.torch_checks").impossible(error) from error
 
 
 def __dir__() -> list[str]:

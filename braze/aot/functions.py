@@ -25,6 +25,7 @@ from braze.aot.wrap import Boxed, wrap
 from braze.context import CompileContext
 from braze.graph.fakes import mode_of
 from braze.graph.operators import as_table, with_inplace
+from braze.graph.torch_checks import require
 from braze.graph.torch_compat import pytree
 from braze.options import make_options
 from braze.support.errors import UserError
@@ -265,6 +266,7 @@ def _compilers(
     options: Mapping[str, Any] | None,
 ) -> Compilers:
     """What the words of an entry point come to; a UserError for what cannot be."""
+    require()
     if not callable(fn):
         raise UserError("BZ0005", f"cannot compile {fn!r}", why="it is not callable")
     if isinstance(partition_fn, str):

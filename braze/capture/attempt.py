@@ -12,6 +12,7 @@ from braze.capture.marks import Named, named_shapes
 from braze.capture.records import Capture
 from braze.capture.resume import cannot_resume
 from braze.capture.slots import arguments
+from braze.capture.untested import refusal_here
 from braze.graph.torch_compat import is_out_of_memory
 from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
@@ -36,6 +37,10 @@ def attempt(
     strict = options.fullgraph and not inner
     if bytecode.VERSION not in bytecode.VERSIONS:
         _refuse_unknown_python(strict)
+        return None
+    unknown = refusal_here()
+    if unknown is not None:
+        _refuse_unknown_torch(unknown, strict)
         return None
     if cannot_resume(function.__code__):
         _refuse_generator(name, function, strict=strict, tell=not inner)
@@ -86,6 +91,17 @@ def _refuse_unknown_python(strict: bool) -> None:
     if strict:
         raise CaptureError("BZ6003", what, hints=[hint])
     warn_once("BZ6003", f"BZ6003: {what}: compiled functions run as they are\n  do:  {hint}")
+
+
+def _refuse_unknown_torch(error: Unsupported, strict: bool) -> None:
+    """Nothing is captured with a PyTorch that is otherwise than braze takes for granted."""
+    if strict:
+        raise CaptureError(error.code, error.what, why=error.why, hints=error.hints) from error
+    warn_once(
+        error.code,
+        f"{error.code}: {error.what}: compiled functions run as they are\n  why: {error.why}"
+        + "".join(f"\n  do:  {hint}" for hint in error.hints),
+    )
 
 
 def _refuse_generator(name: str, function: FunctionType, *, strict: bool, tell: bool) -> None:

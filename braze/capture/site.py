@@ -44,6 +44,7 @@ from braze.capture.resume import CannotResume
 from braze.capture.slots import arguments, owner_of
 from braze.capture.stance import Stance, stance
 from braze.graph.torch_compat import is_out_of_memory, mute_fakes, watched, without_saving_hooks
+from braze.graph.torch_symbols import symbolic_sizes
 from braze.support import interrupts, trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, CaptureError, InternalError
@@ -480,7 +481,7 @@ class Site:
     ) -> Any:
         """Which sizes and ints the next trace keeps symbolic."""
         dynamic = self.session.options.dynamic
-        if dynamic is False:
+        if dynamic is False or not symbolic_sizes.holds():
             return None
         if dynamic:
             return "all"

@@ -14,6 +14,8 @@ from rich.text import Text
 
 import braze
 from braze import native
+from braze.capture.untested import examined
+from braze.graph import torch_import
 from braze.runtime import build, cache
 from braze.support.errors import BrazeError
 from braze.target import cpu_target
@@ -43,6 +45,7 @@ def facts() -> list[tuple[str, str]]:
         ("native core", _native()),
         ("compiler", _compiler()),
         ("cache", _cache()),
+        *_assumptions(),
         *((name, value) for name, value in sorted(os.environ.items()) if name.startswith("BRAZE_")),
     ]
 
@@ -72,6 +75,15 @@ def _compiler() -> str:
         return f"{' '.join(build.compiler())} ({build.compiler_id()})"
     except BrazeError as error:
         return f"none: {error.what}"
+
+
+def _assumptions() -> list[tuple[str, str]]:
+    """What braze takes for granted of PyTorch's private parts, tried here and now."""
+    whether = "tested" if torch_import.tested() else "not tested"
+    tried = list(examined())
+    wrong = [(name, f"NOT SO: {fault}; {otherwise}") for name, fault, otherwise in tried if fault]
+    names = ", ".join(name for name, fault, _ in tried if not fault)
+    return [("assumptions", f"{whether} with PyTorch {torch.__version__}; so: {names}"), *wrong]
 
 
 def _cache() -> str:

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from braze.graph.torch_checks import assumption
+
 
 def is_held_once(tensor: torch.Tensor) -> bool:
     """Whether one variable of the caller is all that holds a tensor, and the tensor all that holds its memory.
 
     Autograd holds what a retained graph saves, hooks may hold what is saved, and views hold memory: then no.
     """
-    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or not holder_counts.holds():
         return False
     # the caller's variable, and this call's own
     if _holders(tensor) != (_held_by_a_call(), *_holders_of_one()):
@@ -71,6 +73,8 @@ def taken_over(gradients: tuple[torch.Tensor | None, ...], least: int) -> list[t
     variable of the user's), their memory changes hands, and the engine's tensor is left empty.
     """
     made: list[torch.Tensor | None] = []
+    if not holder_counts.holds():
+        return list(gradients)
     for i in range(len(gradients)):
         made.append(_taken(gradients, i) if _is_large(gradients[i], least) else gradients[i])
     return made
@@ -121,3 +125,22 @@ def _holders_of_argument() -> tuple[int, int, int]:
         x = torch.zeros(4, requires_grad=True)
         (_Probe.apply(x) * torch.ones(4)).sum().backward()
     return _Probe.found
+
+
+@assumption("counts of who holds a tensor", "no memory changes hands: training takes more of it")
+def holder_counts() -> None:
+    """A tensor that one variable holds is told from one that a variable, a view, a list or a graph holds too."""
+    alone, twice, viewed, shared, listed, saved = (torch.ones(4) for _ in range(6))
+    with torch.enable_grad():
+        held = (twice, viewed[1:], shared.detach(), [listed], torch.ones(4, requires_grad=True) * saved)
+    others = [
+        is_held_once(twice),
+        is_held_once(viewed),
+        is_held_once(shared),
+        is_held_once(listed),
+        is_held_once(saved),
+    ]
+    if not is_held_once(alone) or any(others) or len(held) != 5:
+        raise AssertionError(f"of one variable: {is_held_once(alone)}; of more: {others}")
+    if min(_holders_of_argument()) < 1:
+        raise AssertionError(f"a gradient is held by {_holders_of_argument()}")

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import (
     _StopRecomputationError as RecomputedEnough,  # noqa: F401  (how a checkpoint ends its second run)
 )
 
+from braze.graph.torch_checks import assumption
 from braze.runtime.purity import may_draw
 
 DisableTorchFunction = torch._C.DisableTorchFunction
@@ -148,6 +149,8 @@ python_dispatcher = torch._C._EnablePythonDispatcher
 
 def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:
     """Wrap a meta tensor as ``FakeTensor(mode, meta, device)`` would, without its checks."""
+    if not made_fakes.holds():
+        return FakeTensor(mode, meta, device).requires_grad_(grad)  # type: ignore[return-value]
     fake = make_subclass(FakeTensor, meta, grad, dispatch_device=True, device_for_backend_keys=device)
     torch._C._set_throw_on_mutable_data_ptr(fake)
     fake.__dict__.update(_state_of_fakes(mode, device))
@@ -212,6 +215,25 @@ def _state_of_fakes(mode: FakeTensorMode, device: torch.device) -> dict[str, Any
         meta = torch.empty_strided((), (), device="meta")
         state = known[device] = dict(FakeTensor(mode, meta, device).__dict__)
     return state
+
+
+@assumption("making of fakes", "fakes are made by PyTorch's own, slower way, and no result is remembered")
+def made_fakes() -> None:
+    """A fake put together here is one that PyTorch makes, over the memory that it is told."""
+    mode, cpu = FakeTensorMode(), torch.device("cpu")
+    meta = torch.empty_strided((2, 3), (1, 2), device="meta")
+    own, theirs = assemble_fake(mode, meta, cpu, True), FakeTensor(mode, meta, cpu)
+    known = [
+        (dict(x.__dict__), type(x), x.shape, x.stride(), x.device, device_of_fake(x)) for x in (own, theirs)
+    ]
+    if known[0] != known[1] or not own.requires_grad:
+        raise AssertionError(f"a fake is made as {known[0]}, not {known[1]}")
+    with outside_modes():
+        part = assemble_fake(mode, strided_view(own, (2,), (2,), 1), cpu, False)
+        apart = told((4, 2), (2, 1), 1, torch.int16, 40)
+    facts = (storage_key(part) == storage_key(own), part.storage_offset(), tuple(apart.shape), apart.stride())
+    if facts != (True, 1, (4, 2), (2, 1)) or apart.untyped_storage().nbytes() != 40:
+        raise AssertionError(f"views are made as {facts}")
 
 
 def has_composite_kernel(func: Any) -> bool:

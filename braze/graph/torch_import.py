@@ -22,12 +22,19 @@ import torch
 from braze.support.log import warn_once
 
 TESTED = {(2, 11), (2, 12), (2, 13), (2, 14), (2, 15)}
+#: the same, as one says it
+RANGE = "2.11 to 2.15"
 
 DYNAMO = "torch._dynamo"
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 _loading = threading.RLock()
+
+
+def tested() -> bool:
+    """Whether the tests run on this version."""
+    return VERSION in TESTED
 
 
 class LazyDynamo(ModuleType):
@@ -73,17 +80,17 @@ class LazyDynamo(ModuleType):
 
 def warn_of_untested_version() -> None:
     """Say once that this PyTorch is not one that the tests run on."""
-    if VERSION not in TESTED:
+    if not tested():
         warn_once(
             ("torch version", VERSION),
-            f"braze is tested with PyTorch 2.11 to 2.15, not {torch.__version__}: start-up is slower here; "
-            "compare results with eager before you rely on them",
+            f"braze is tested with PyTorch {RANGE}, not {torch.__version__}: start-up is slower here, and what braze takes "
+            "for granted is tried first (`braze env` lists it); compare results with eager before you rely on them",
         )
 
 
 def postpone_dynamo() -> bool:
     """Put the stand-in in place; whether it now stands there."""
-    if VERSION not in TESTED:
+    if not tested():
         warn_of_untested_version()
         return False
     with _loading:

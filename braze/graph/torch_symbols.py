@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from braze.graph.torch_checks import assumption, unknown
 from braze.graph.torch_import import DYNAMO, VERSION, LazyDynamo, stand_ins
 
 #: before 2.12, composite operators in C++ (matmul among them) ask for plain sizes, which fixes symbolic ones
@@ -24,6 +25,8 @@ COMPOSITES_FIX_SIZES = VERSION < (2, 12)
 
 def symbolic_environment(scalars: bool = False, shapes: bool = False) -> Any:
     """A ShapeEnv (imports SymPy). What only data tell may be symbols: numbers read out of tensors, and sizes of results."""
+    if not symbolic_sizes.holds():
+        raise unknown(f"{symbolic_sizes.name}: {symbolic_sizes.fault()}")
     if not os.environ.get("TORCH_TRACE"):
         # the handler takes itself away on its first record, but the text of that record imports Inductor
         logging.getLogger("torch.__trace").handlers.clear()
@@ -295,3 +298,27 @@ SYMBOLIC_MATH = {
     for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
     if hasattr(torch, f"_sym_{name}")
 }
+
+
+@assumption("symbolic sizes", "sizes are never symbols: each is compiled on its own")
+def symbolic_sizes() -> None:
+    """A size is made, computed with, compared and bounded, and its condition can be read."""
+    env = symbolic_environment()
+    seen: list[Any] = []
+    watch_specialisation(env, lambda symbol, value, condition: seen.append(int(value)))
+    size, other = make_bounded_symbol(env, 6, "s", 2, 64), make_symbol(env, 7, "t")
+    twice: Any = size * 2 + other  # type: ignore[operator]
+    (symbol,) = size.node.expr.free_symbols  # type: ignore[union-attr]
+    facts = (
+        hints(env)[symbol],
+        int(ranges(env)[symbol].upper),
+        some_value(twice),
+        is_unbacked(size),
+        bool(size > 5),
+    )
+    if facts != (6, 64, 19, False, True) or not env.guards:
+        raise AssertionError(f"a size is known as {facts}")
+    if not is_unbacked(make_unbacked(env, int)):
+        raise AssertionError("what only data tell is taken for known")
+    if not (other == 7) or set(seen) != {7}:
+        raise AssertionError(f"of sizes that a program fixes, {seen} were seen")

@@ -485,6 +485,12 @@ CODES: dict[str, Code] = {
         "The version of Python is newer than those whose bytecode braze knows; functions run as they are.",
         "Use Python 3.11 to 3.13, or a newer braze.",
     ),
+    "BZ6004": Code(
+        "unknown PyTorch",
+        "The version of PyTorch is not one that braze is tested with, and some of what braze takes for granted is otherwise "
+        "there; functions run as they are.",
+        "Install torch>=2.11,<2.16, or use a newer braze; braze env lists what was tried and what is otherwise.",
+    ),
     "BZ6010": Code(
         "cache folder not usable",
         "The cache folder cannot be read or written: read-only, full, or not ours.",
