@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import braze
 from tests.fuzz.failures import ROOT
 from tests.fuzz.runner import Asked, Tally
 
@@ -34,7 +35,7 @@ def entry(asked: Asked, tally: Tally, minutes: float) -> dict[str, Any]:
         "kinds": {s: sum(f.signature() == s for _, f in tally.found) for s in sorted(tally.files)},
         "minutes": round(minutes, 1),
         "versions": {
-            "braze": metadata.version("braze"),
+            "braze": braze.__version__,
             "commit": commit(),
             "torch": metadata.version("torch"),
             "python": platform.python_version(),

@@ -93,7 +93,6 @@ def generate(seed: int) -> TensorProgram:
         dynamic=rng.choice((None, None, True, False)) if changing else rng.choices((None, True), (5, 1))[0],
         around=rng.choices(("", "no_grad", "inference_mode", "autocast"), (8, 1, 0.5, 0.5))[0] if not backward else "",
         backward=backward, options=(("verify", 2),) if rng.random() < 0.7 else (),
-        device=os.environ.get(DEVICE, "cpu"),
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -102,7 +101,8 @@ def generate(seed: int) -> TensorProgram:
             extend(making)
     results = rng.choices(making.tensors, weights(making), k=rng.choice((1, 2, 3, 3, 4, 6)))
     results = list(dict.fromkeys(results)) if rng.random() < 0.9 else results
-    return replace(program, lines=tuple(making.lines), results=tuple(results))
+    device = os.environ.get(DEVICE, "cpu")
+    return replace(program, lines=tuple(making.lines), results=tuple(results), device=device)
 
 
 def weights(making: Making) -> list[float]:
