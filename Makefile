@@ -10,7 +10,7 @@ PINNED := -c constraints/torch.txt
 NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
-.PHONY: demo demo-train test test-models fuzz lint bench format docs clean
+.PHONY: demo demo-train test test-models fuzz test-cpython lint bench format docs clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/python -m braze demo
@@ -29,6 +29,10 @@ test-models: $(STAMPS)/test
 MINUTES ?= 5
 fuzz: $(STAMPS)/test
 	$(BIN)/python -m tests.fuzz all --minutes $(MINUTES) $(ARGS)
+
+# CPython's own tests, each method compiled; CPYTHON="test_dict test_list" for some
+test-cpython: $(STAMPS)/test
+	$(BIN)/python -m tests.fuzz.cpython $(CPYTHON)
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check braze tests benchmarks docs setup.py

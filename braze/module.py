@@ -40,7 +40,7 @@ class CompiledModule:
         # registries that user classes keep of their subclasses must not see this one
         pass
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, /, *args: Any, **kwargs: Any) -> Any:
         # type(self)(config) inside the model's own code means: a new, plain model
         return type(cls.__compiled__.original)(*args, **kwargs)
 

@@ -116,13 +116,13 @@ def aot_module(mod: nn.Module, fw_compiler: Compiler, *args: Any, **kwargs: Any)
 class AOTModule(nn.Module):
     """What :func:`aot_module` returns."""
 
-    def __init__(self, mod: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, mod: nn.Module, /, *args: Any, **kwargs: Any) -> None:
         super().__init__()
         self.orig_module = mod
         kwargs.setdefault("num_params_buffers", len(_state(mod)))
         self._compiled = aot_function(_functional(mod), *args, **kwargs)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(_state(self.orig_module), args, kwargs, _modes(self.orig_module))
 
 

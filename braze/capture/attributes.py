@@ -53,9 +53,18 @@ C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 def load_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     """``obj.name``."""
-    cls = type(obj)
-    reader = reader_of(cls)
-    return reader(t, obj, name, tail)
+    reader = reader_of(type(obj))
+    try:
+        return reader(t, obj, name, tail)
+    except AttributeError as error:
+        tell(error, obj, name)
+        raise
+
+
+def tell(error: AttributeError, obj: Any, name: str) -> None:
+    """Let the error of a look-up know what was looked up where: from that Python makes its suggestions."""
+    if error.name is None and error.obj is None:
+        error.name, error.obj = name, obj
 
 
 def _reader_of(cls: type) -> Any:
@@ -122,7 +131,8 @@ def python_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     try:
         return t.call(found, (obj, name), None)
     except AttributeError:
-        return t.call(hook, (obj, name), None, tail)
+        pass  # and forgotten: it is no context of what the hook raises
+    return t.call(hook, (obj, name), None, tail)
 
 
 def local_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
@@ -144,14 +154,14 @@ def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
         if value is not MISSING:
             return value
         note_absent(t, cls, name)
-        raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=None)
+        raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
     note_absent(t, cls, name)
     if type(hook) is types.FunctionType:
         return t.call(hook, (obj, name), None, tail)
     note_absent(t, cls, "__getattr__")
     if hook is not MISSING:
         return getattr(obj, name)
-    raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=None)
+    raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
 
 
 def generic_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
@@ -238,7 +248,7 @@ def call_descriptor(t: Tracer, found: Any, owner: Any, obj: Any, cls: type, name
     if kind is property:
         t.trust_class_value(owner, name, found)
         if found.fget is None:
-            raise AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter")
+            return found.__get__(obj, cls)  # raises
         return t.call(found.fget, (obj,), None, tail)
     if kind in C_DESCRIPTORS:
         return c_field(t, found, obj, cls, name)
@@ -469,7 +479,7 @@ def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
     if value is MISSING:
         if not t.is_ours(fn) and not is_library_module(fn.__module__):
             note_missing(t, fn, name)
-        raise AttributeError(f"'function' object has no attribute {name!r}", name=name, obj=fn)
+        raise AttributeError(f"'function' object has no attribute {name!r}")
     if t.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
         return value
     if is_constant(value) or is_identity_type(type(value)):

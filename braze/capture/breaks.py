@@ -44,6 +44,8 @@ class Unrebuildable(Exception):
         self.value = value
 
 
+#: what the residual code's frames would be in the way of
+LOOKS_AT_THE_STACK = "the call stack is looked at"
 HINT_MOVE = "move the call out of the compiled function, or leave the break"
 HINT_DATA = "compute with torch.where or other tensor operations instead of Python control flow"
 HINT_OP = "register the function as a torch.library operator"

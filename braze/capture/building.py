@@ -17,12 +17,15 @@ from torch.utils.hooks import RemovableHandle
 from braze.capture import chance, hooks, raised, sizes, unbacked
 from braze.capture.breaks import BreakSignal, Unrebuildable
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
-from braze.capture.replay import native_new
+from braze.capture.replay import native_new, weak_to_nothing
 from braze.capture.tracebacks import chain
 from braze.capture.values import (
+    BY_INDEX,
     CONSTANTS,
     DEFINED_METHOD,
+    MISSING,
     NULL,
+    UNTIL,
     UnknownText,
     is_bound_builtin,
     is_constant,
@@ -37,7 +40,7 @@ REDUCIBLE = frozenset(
     {
         type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter({}.values())),
         type(iter({}.items())), type(iter(set())), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
-        torch.finfo, torch.iinfo,
+        torch.finfo, torch.iinfo, BY_INDEX, UNTIL,
     }
 )  # fmt: skip
 
@@ -242,10 +245,10 @@ class RecipeTable:
 
     def exception(self, value: BaseException, cls: type) -> Recipe:
         """An exception with its arguments, cause, context and attributes; no ``__init__`` runs a second time."""
-        written = bool(cls.__flags__ & (1 << 9))
-        make = [self.add(Constant(native_new(cls)))] if written else []
-        made = Build("call", (*make, self.add(Constant(cls)), *self.items(value.args)))
-        more = linked(value)
+        made = Build(
+            "call", tuple(self.add(Constant(part)) for part in maker_of(cls)) + self.items(given(value))
+        )
+        more = {**fields(value), **linked(value)}
         if value.__traceback__ is not None:
             more = {"__traceback__": value.__traceback__, **more}
         if not more:
@@ -260,7 +263,7 @@ class RecipeTable:
         if len(made) > 2 and made[2] is not None:
             if not isinstance(made[2], int):
                 raise Unrebuildable(value)
-            return Build("iterator", (parts[1], self.id_of(made[2])))
+            return Build("iterator", (*parts, self.id_of(made[2])))
         return Build("call", tuple(parts))
 
 
@@ -287,6 +290,39 @@ def written_on(function: types.FunctionType) -> dict[str, Any]:
     if function.__annotations__:
         more["__annotations__"] = function.__annotations__
     return {**more, **function.__dict__}
+
+
+def maker_of(cls: type) -> tuple[Any, ...]:
+    """What makes an exception of its arguments, while no ``__init__`` of the program's runs: a callable and its first argument, or the class."""
+    written = bool(cls.__flags__ & (1 << 9)) or issubclass(cls, BaseExceptionGroup)
+    return (native_new(cls), cls) if written else (cls,)
+
+
+def given(value: BaseException) -> tuple[Any, ...]:
+    """The arguments that C code makes an exception of."""
+    if isinstance(value, BaseExceptionGroup):
+        return (value.message, list(value.exceptions))
+    return value.args
+
+
+def fields(value: BaseException) -> dict[str, Any]:
+    """The fields in C of an exception that its arguments do not tell, as the name and the object of an AttributeError."""
+    cls = type(value)
+    found: dict[str, Any] = {}
+    try:
+        make, *first = maker_of(cls)
+        again = make(*first, *given(value))
+    except (TypeError, ValueError):
+        raise Unrebuildable(value) from None
+    for base in cls.__mro__:
+        for name, field in () if base.__flags__ & (1 << 9) else vars(base).items():
+            if type(field) is types.MemberDescriptorType and not name.startswith("__"):
+                now, then = getattr(value, name, MISSING), getattr(again, name, MISSING)
+                if now is not then and now is not MISSING and name not in ("message", "exceptions"):
+                    found[name] = now
+    if value.args != again.args:
+        found["args"] = value.args
+    return found
 
 
 def linked(value: BaseException) -> dict[str, Any]:
@@ -343,7 +379,7 @@ BUILDERS: dict[type, Any] = {
         "deque", (table.add(Build("list", table.items(v))), table.id_of(v.maxlen))
     ),
     types.CellType: _cell,
-    weakref.ref: lambda table, v: Build("call", (table.add(Constant(weakref.ref)), table.id_of(v()))),
+    weakref.ref: lambda table, v: _weak(table, v),
     np.ndarray: lambda table, v: _array(table, v),
     types.TracebackType: _traceback,
     types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
@@ -362,6 +398,16 @@ BUILDERS: dict[type, Any] = {
     types.BuiltinFunctionType: lambda table, v: bound_builtin(table, v),
     types.MethodWrapperType: lambda table, v: bound_builtin(table, v),
 }
+
+
+def _weak(table: RecipeTable, ref: weakref.ref[Any]) -> Recipe:
+    """A weak reference to what the trace holds, or one whose object is gone."""
+    if ref.__callback__ is not None:
+        raise Unrebuildable(ref)
+    target = ref()
+    if target is None:
+        return Build("call", (table.add(Constant(weak_to_nothing)),))
+    return Build("call", (table.add(Constant(weakref.ref)), table.id_of(target)))
 
 
 def _array(table: RecipeTable, array: np.ndarray[Any, Any]) -> Recipe:

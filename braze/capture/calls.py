@@ -292,7 +292,7 @@ def call_class_method(
         if issubclass(cls, torch.Tensor):
             graph_break("BZ1002", f"an instance of {cls.__name__} is made by hand")
         if owner is object or cls is owner:
-            return fn(cls) if owner is object else fn(*args, **(kwargs or {}))
+            return fn(*args, **(kwargs or {}))
         t.fill_arguments(args[1:])
         return fn(*args, **(kwargs or {}))
     if owner in policy.METHODS_OF or owner in policy.CLASSES:
@@ -372,6 +372,8 @@ def instantiate(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None, t
         return call_c(t, cls, args, kwargs)
     meta = type(cls)
     if issubclass(meta, EnumMeta):
+        if len(args) != 1 or kwargs:
+            graph_break("BZ1002", "a class of constants is made")
         return cls(*args, **(kwargs or {}))
     if meta is not type:
         maker = special_method(t, meta, "__call__")
@@ -398,6 +400,8 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         note_absent(t, cls, "__new__", owner)
         t.fill_arguments(args)
         obj = new(cls, *args)
+    elif owner is object and not issubclass(cls, tuple | frozenset | int | float | str | bytes):
+        obj = new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
     elif owner is object or type(init) is types.FunctionType:
         if type(new) is not types.BuiltinFunctionType:
             refuse(cls)
@@ -416,9 +420,10 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         note_absent(t, cls, "__init__", init_owner)
     if type(init) is types.FunctionType:
         t.trust_class_value(init_owner, "__init__", init)
-        call(t, init, (obj, *args), kwargs)
-    elif init_owner is not object and init is not MISSING:
-        call(t, init, (obj, *args), kwargs)
+    elif init_owner is object or init is MISSING:
+        return obj
+    if (result := call(t, init, (obj, *args), kwargs)) is not None:
+        raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
     return obj
 
 

@@ -20,10 +20,13 @@ CO_GENERATOR = 0x20
 class Driver:
     """State that the generator shares with the yield instruction."""
 
-    __slots__ = ("done",)
+    __slots__ = ("around", "done", "handled")
 
     def __init__(self) -> None:
         self.done = False
+        #: the exception that the generator itself handles, and the one that is handled where it is run
+        self.handled: BaseException | None = None
+        self.around: BaseException | None = None
 
 
 def start(t: Tracer, f: Frame) -> Any:
@@ -61,9 +64,16 @@ def drive(t: Tracer, f: Frame) -> Iterator[Any]:
 
 def go_on(t: Tracer, f: Frame, error: BaseException | None) -> Any:
     """Interpret to the next yield."""
+    driver = f.generator
     with t.entered_from_c():
         f.entered_at = t.steps
-        return t.run(f) if error is None else resume_with(t, f, error)
+        driver.around = t.handled
+        if driver.handled is not None:
+            t.handled = driver.handled
+        try:
+            return t.run(f) if error is None else resume_with(t, f, error)
+        finally:
+            t.handled, driver.around = driver.around, None
 
 
 def resume_with(t: Tracer, f: Frame, error: BaseException) -> Any:

@@ -80,7 +80,6 @@ def catch(t: Tracer, f: Frame, error: Exception | BaseException) -> None:
             del f.stack[depth:]
             if lasti:
                 f.stack.append(at)
-            error = set_context(t, error)
             f.stack.append(error)
             f.ip = target
             return
@@ -93,14 +92,6 @@ def trail_of(t: Tracer) -> tuple[Origin, ...]:
     """The lines at which the frames stand, outermost first: the user's, or PyTorch's where there are no others."""
     shown = [f for f in t.frames if not f.decoded.library] or t.frames
     return tuple(f.decoded.origin(f.at) for f in shown)
-
-
-def set_context(t: Tracer, error: Any) -> Any:
-    """What CPython does when an exception is raised while another is handled."""
-    context = t.handled
-    if context is not None and context is not error and error.__context__ is None:
-        error.__context__ = context
-    return error
 
 
 def resumable_step(t: Tracer) -> int:

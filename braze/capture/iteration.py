@@ -49,21 +49,11 @@ def iterate(t: Tracer, value: Any) -> Any:
         lookup_in_mro(type(value), "__iter__")[0] is MISSING
         and python_method(t, value, "__getitem__") is not MISSING
     ):
-        return iter_by_index(t, value)
+        return iter(value)  # which asks for one item at a time, until IndexError
     t.fill(value)
     if type(value) not in SEQUENCES:
         refuse_opaque(t, (value,))
     return iter(value)
-
-
-def iter_by_index(t: Tracer, value: Any) -> Any:
-    """The old protocol: ``__getitem__`` with 0, 1, 2... until IndexError."""
-    items: list[Any] = []
-    while True:
-        try:
-            items.append(t.item(value, len(items)))
-        except IndexError:
-            return iter(items)
 
 
 def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:

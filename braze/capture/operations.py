@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from braze.capture.breaks import graph_break
 from braze.capture.calls import call_c
 from braze.capture.shadows import DictShadow
 from braze.capture.sizes import HASHED, as_key
-from braze.capture.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
+from braze.capture.values import CONSTANTS, MISSING, UnknownText, is_library_module, lookup_in_mro, words
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -58,18 +59,15 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
             return on_numbers(t.mode.ground.combined, function, a, number(b) if type(a) is str else b)
         return on_numbers(function, a, number(b) if type(a) is str else b)
-    names = METHODS[function]
-    for name in names[:-1]:
-        method = python_method(t, a, name)
-        if method is not MISSING:
-            result = t.call(method, (a, b), None, False)
-            if result is not NotImplemented:
-                return result
-    method = python_method(t, b, names[-1])
-    if method is not MISSING and type(a) is not type(b):
-        result = t.call(method, (b, a), None, False)
-        if result is not NotImplemented:
-            return result
+    *own, reflected = METHODS[function]
+    return by_classes(t, function, a, b, own, reflected)
+
+
+def by_classes(t: Tracer, function: Any, a: Any, b: Any, own: Sequence[str], reflected: str) -> Any:
+    """An operator by the methods of its operands' classes. C asks them, in its order and each once; they are guarded here."""
+    for name in own:
+        special_method(t, type(a), name)
+    special_method(t, type(b), reflected)
     return call_c(t, function, (a, b), None)
 
 
@@ -128,18 +126,8 @@ def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any
         return tensor_operator(t, function, a, b)
     if type(a) in SAFE and type(b) in SAFE:
         return on_numbers(function, a, b)
-    left, right = COMPARE_METHODS[function]
-    method = python_method(t, a, left)
-    if method is not MISSING:
-        result = t.call(method, (a, b), None, False)
-        if result is not NotImplemented:
-            return result
-    method = python_method(t, b, right)
-    if method is not MISSING:
-        result = t.call(method, (b, a), None, False)
-        if result is not NotImplemented:
-            return result
-    return call_c(t, function, (a, b), None)
+    own, reflected = COMPARE_METHODS[function]
+    return by_classes(t, function, a, b, (own,), reflected)
 
 
 def unary(t: Tracer, function: Any, a: Any) -> Any:
@@ -205,9 +193,9 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
         if unbacked.selects(key):
             return unbacked.selected(t, obj, key)
         return t.recorder.call(operator.getitem, (obj, key), {})
-    if isinstance(obj, type) or hasattr(kind, "__mro_entries__"):
-        return obj[key]
     method = python_method(t, obj, "__getitem__")
+    if method is MISSING and (isinstance(obj, type) or hasattr(kind, "__mro_entries__")):
+        return of_class(t, obj, key)
     if method is not MISSING:
         return t.call(method, (obj, key), None, tail)
     if isinstance(obj, dict):
@@ -221,6 +209,16 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
         if missing is not MISSING and not dict.__contains__(obj, key):
             return t.call(missing, (obj, key), None, tail)
     return call_c(t, operator.getitem, (obj, key), None)
+
+
+def of_class(t: Tracer, obj: Any, key: Any) -> Any:
+    """``Class[key]``."""
+    if isinstance(obj, type) and not is_library_module(obj.__module__):
+        maker, owner = lookup_in_mro(obj, "__class_getitem__")
+        if isinstance(maker, classmethod) and type(maker.__func__) is types.FunctionType:
+            if not is_library_module(owner.__module__):
+                return t.call(t.attr(obj, "__class_getitem__"), (key,))
+    return obj[key]
 
 
 def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from braze.capture.breaks import Retry
+from braze.capture.breaks import LOOKS_AT_THE_STACK, Retry
 from braze.capture.building import RecipeTable
 from braze.capture.bytecode import SAVED, stack_kinds, wanted_from
 from braze.capture.frame import Frame
@@ -40,6 +40,10 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
             raise Retry(f.entered_at)
     inner = t.frames[-1]
     signal = t.break_at
+    if signal is not None and signal.reason == LOOKS_AT_THE_STACK and len(t.frames) > 1:
+        raise Retry(
+            inner.entered_at
+        )  # the frames below it must be there: up to the call that the outermost makes
     whole = signal is not None and signal.skip
     following = inner.decoded.instruction(inner.at)[2]
     whole_call: Pending = (BreakKind.RUN, [], None, len(inner.stack), 0)
@@ -184,6 +188,7 @@ OF_THE_FRAME = (
     __import__,
     super,
     sys._getframe,
+    getattr(sys, "_getframemodulename", sys._getframe),
     inspect.currentframe,
 )
 

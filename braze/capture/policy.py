@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.values import words
+from braze.capture.values import BY_INDEX, UNTIL, words
 
 
 class Purity(Enum):
@@ -153,7 +153,7 @@ METHODS_OF = frozenset(
         types.BuiltinFunctionType, types.MethodDescriptorType, types.GenericAlias,
         decimal.Decimal, property, types.CellType, types.SimpleNamespace, _functools.partial, BaseException, Exception,
         *(v for v in vars(itertools).values() if isinstance(v, type)),
-        type(iter(collections.OrderedDict())), type(iter(collections.deque())),
+        type(iter(collections.OrderedDict())), type(iter(collections.deque())), BY_INDEX, UNTIL,
         torch.SymInt, torch.SymFloat, torch.SymBool, inspect.Signature, inspect.Parameter,
     }
 )  # fmt: skip
@@ -175,7 +175,7 @@ _HOMES = words("_VariableFunctions _nn _fft _linalg _special _sparse _nested")
 _OPERATIONS = frozenset(
     value
     for home in (getattr(torch._C, name) for name in _HOMES)
-    for value in (getattr(home, name, None) for name in dir(home))
+    for value in (getattr(home, name, None) for name in dir(home) if not hasattr(object, name))
     if isinstance(value, types.BuiltinFunctionType)
 )
 

@@ -65,6 +65,7 @@ def passing(t: Tracer, f: Frame, error: BaseException) -> None:
     found = known(t, error)
     if found is None:
         found = t.raised[id(error)] = Raised(error, False)
+        set_context(last_of(error), t.handled)  # C code has raised it
         if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
             error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
     if not silent(f):
@@ -73,6 +74,29 @@ def passing(t: Tracer, f: Frame, error: BaseException) -> None:
         t.tracebacks[id(made)] = (made, origin, found.traceback)
         found.traceback = made
     error.__traceback__ = found.traceback
+
+
+def set_context(error: BaseException, handled: BaseException | None) -> None:
+    """What CPython does when an exception is raised while another is handled; no chain of them ends in itself."""
+    if handled is None or handled is error:
+        return
+    at, seen = handled, {id(handled)}
+    while (before := at.__context__) is not None and id(before) not in seen:
+        if before is error:
+            at.__context__ = None
+            break
+        seen.add(id(before))
+        at = before
+    error.__context__ = handled
+
+
+def last_of(error: BaseException) -> BaseException:
+    """The exception at the end of the chain of contexts that C code has given an exception."""
+    seen = {id(error)}
+    while (before := error.__context__) is not None and id(before) not in seen:
+        seen.add(id(before))
+        error = before
+    return error
 
 
 def silent(f: Frame) -> bool:

@@ -174,8 +174,8 @@ class Build:
     """A new object. ``kind``: "tuple" "list" "set" "frozenset" "dict" (args k, v, k, v...; ``cls`` for
     subclasses), "slice", "range", "object" (cls.__new__(cls), then attributes ``names``), "namedtuple",
     "function" (code; args: globals-owner function, name, defaults, kwdefaults, closure cells...),
-    "cell" (args: contents or nothing), "method" (func, self), "partial", "iterator" (args: the
-    iterable, its position), "super", "attributes" (args: an object, then values of its attributes ``names``),
+    "cell" (args: contents or nothing), "method" (func, self), "partial", "iterator" (args: what
+    makes it, its arguments, its state), "super", "attributes" (args: an object, then values of its attributes ``names``),
     "deque" (args: a list, maxlen), "call" (args[0] called with the others).
     """
 

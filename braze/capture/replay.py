@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -142,15 +143,16 @@ def make_function(code: Any, owner: Any, name: str, defaults: Any, kwdefaults: A
     return made
 
 
-def iterator_at(iterable: Any, position: int) -> Any:
-    """A fresh iterator over ``iterable`` that has already given ``position`` items."""
-    made = iter(iterable)
-    if position and type(iterable) in (list, tuple, str, bytes, bytearray):
-        made.__setstate__(position)
-        return made
-    for _ in range(position):
-        next(made, None)
+def iterator_at(maker: Callable[..., Any], *args: Any) -> Any:
+    """An iterator that stands where another did, by what that one's ``__reduce__`` gave: maker, arguments, state."""
+    made = maker(*args[:-1])
+    made.__setstate__(args[-1])
     return made
+
+
+def weak_to_nothing() -> weakref.ref[Any]:
+    """A weak reference to an object that is gone."""
+    return weakref.ref(type("Gone", (), {})())
 
 
 def native_new(cls: type) -> Any:

@@ -17,12 +17,14 @@ import inspect
 import itertools
 import linecache
 import operator
+import re
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import torch
 
+from braze import native
 from braze.capture.again import can_run_again, draws, put_back, random_state
 from braze.capture.bytecode import first_offset
 from braze.capture.chance import GENERATOR, ITEM, shuffled
@@ -86,8 +88,11 @@ class Resumes(Protocol):
     def run_uncaptured(self, function: Any) -> Callable[..., Any]:
         """The function as it is; Python frames under it are captured on their own."""
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the call that broke the graph; Python frames under it are captured on their own."""
+    def begin(self, target: Any) -> tuple[Any, Callable[..., Any]]:
+        """Before the call that broke the graph: (what :meth:`end` takes, what runs the call)."""
+
+    def end(self, outer: Any) -> None:
+        """After that call."""
 
 
 def build_residual(
@@ -117,6 +122,8 @@ def build_residual(
             "error",
             "item",
             "value",
+            "outer",
+            "call",
             "step",
             "state",
         ]
@@ -128,7 +135,8 @@ def build_residual(
     logger("bytecode").info("residual code of %s\n%s", capture.name, text)
     if trace.dumping():
         trace.dump(f"residual_{capture.name}", "py", describe_names(names) + text)
-    scope = names.values | {"graph": graph}
+    # what looks at its caller's frame sees the module of the function
+    scope = names.values | {"graph": graph, "__name__": function.__globals__.get("__name__", __name__)}
     exec(compile(text, file, "exec"), scope)
     return scope["residual"]
 
@@ -158,7 +166,7 @@ class _Writer:
         self.function = function
         self.names = names
         self.resumes = resumes
-        self.run_call = resumes.call  # one bound method: named once
+        self.begin, self.end = resumes.begin, resumes.end  # bound methods: named once
         #: how this function relates to the user's code, if it is itself a resume function
         self.resumed: Resumed | None = getattr(function, "__braze_resumed__", None)
         self.lines: list[str] = []
@@ -342,6 +350,7 @@ class _Writer:
         lines, name = self.lines, self.names.name_of
         lines += replayed
         lines += [f"state{i} = {frame.saved}" for i, frame in enumerate(frames)]
+        before = len(lines)
         if at.kind is BreakKind.RAISE:
             then = self._point(frames[0], frames[0].state.offset, raises=True)
             lines.append(f"then, more = {then}, ({operands[0]},)")
@@ -353,18 +362,34 @@ class _Writer:
         for i, outer in enumerate(frames[1:], 1):
             then = self._point(outer, outer.state.offset, pushes=outer.state.pushes)
             more = "(value,)" if outer.state.pushes else "()"
-            step = f"value = {name(run)}({name(Jump)}(then, state{i - 1} + more))"
+            step = f"value = {name(run)}({name(Jump)}(then, (*state{i - 1}, *more)))"
             self._guarded([step, f"then, more = {then}, {more}"], outer)
-        step = f"{name(Jump)}(then, state{len(frames) - 1} + more)"
+        step = f"{name(Jump)}(then, (*state{len(frames) - 1}, *more))"
+        rest = lines[before:]
+        lines[before:before] = self._let_go(rest)
         # a resumed frame hands the next step to its caller's loop instead of nesting in it
         if self.resumed is not None:
             lines.append(f"return {step}")
             return
         lines.append(f"step = {step}")
         # what the user's frame drops from here on must be freed then, not when this function returns
-        held = ["inputs", "more", *(f"state{i}" for i in range(len(frames))), *self.values.assigned()]
-        lines.append(f"del {', '.join(held + ['out'] * (self.graph is not None))}")
+        held = ["more", *(f"state{i}" for i in range(len(frames))), *self._held_by(rest, True)]
+        lines.append(f"del {', '.join(held)}")
         lines.append(f"return {name(run)}(step)")
+
+    def _let_go(self, rest: list[str]) -> list[str]:
+        """Before the operation: what it does not need is held by the frames' states alone, and what they have dropped by nobody."""
+        spare = self._held_by(rest, False)
+        dropped = [f"del {', '.join(spare)}"] if spare else []
+        if self.resumed is not None and not any(re.search(r"\bl0\b", line) for line in rest):
+            dropped.append(f"{self.names.name_of(native.emptied, 'emptied')}(l0)")
+        return dropped
+
+    def _held_by(self, rest: list[str], used: bool) -> list[str]:
+        """The names of ours that these lines use, or those that they do not."""
+        names = ["inputs", *self.values.assigned(), *(["out"] if self.graph is not None else [])]
+        text = "\n".join(rest)
+        return [n for n in dict.fromkeys(names) if (re.search(rf"\b{n}\b", text) is not None) is used]
 
     def _guarded(self, body: list[str], frame: _Frame) -> None:
         """Run ``body``; what it raises is raised again inside ``frame``."""
@@ -415,12 +440,13 @@ class _Writer:
         offset = frame.state.offset
         match at.kind:
             case BreakKind.CALL:
-                call = self._call(operands, tuple(at.detail or ()))
-                return [f"then, more = {self._point(frame, offset)}, ({call},)"]
+                words = tuple(at.detail or ())
+                split = len(operands) - len(words)
+                named = (f"{k}={v}" for k, v in zip(words, operands[split:], strict=True))
+                return self._call([*operands[:split], *named], self._point(frame, offset))
             case BreakKind.CALL_EX:
-                starred = "".join(f", {star}{o}" for star, o in zip(("*", "**"), operands[1:], strict=False))
-                call = f"{self.names.name_of(self.run_call, 'call')}({operands[0]}{starred})"
-                return [f"then, more = {self._point(frame, offset)}, ({call},)"]
+                starred = (f"{star}{o}" for star, o in zip(("*", "**"), operands[1:], strict=False))
+                return self._call([operands[0], *starred], self._point(frame, offset))
             case BreakKind.OPERATOR:
                 call = self._operator(at.detail, operands)
                 return [f"then, more = {self._point(frame, offset)}, ({call},)"]
@@ -454,13 +480,17 @@ class _Writer:
             f"    then, more = {self._point(frame, going_on, pushes=2)}, ({iterator}, item)",
         ]
 
-    def _call(self, operands: list[str], keywords: tuple[str, ...]) -> str:
-        split = len(operands) - len(keywords)
-        args = [
-            *operands[:split],
-            *(f"{k}={v}" for k, v in zip(keywords, operands[split:], strict=True)),
+    def _call(self, args: list[str], then: str) -> list[str]:
+        """The call that broke the graph. No Python frame of ours but this one stands between it and its caller."""
+        name = self.names.name_of
+        return [
+            f"outer, call = {name(self.begin, 'begin')}({args[0]})",
+            "try:",
+            f"    value = call({', '.join(args)})",
+            "finally:",
+            f"    {name(self.end, 'end')}(outer)",
+            f"then, more = {then}, (value,)",
         ]
-        return f"{self.names.name_of(self.run_call, 'call')}({', '.join(args)})"
 
     def _operator(self, detail: Any, operands: list[str]) -> str:
         function = detail

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from braze.capture import calls, chance, identities, known, markers, operations, overloads, unbacked
-from braze.capture.attributes import generic_attr, load_attr
-from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.attributes import generic_attr, load_attr, tell
+from braze.capture.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.iteration import SEQUENCES, advance, iterate, length
 from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
-from braze.capture.values import MISSING, Identity, lookup_in_mro
+from braze.capture.values import MISSING, Identity, is_library_module, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -92,7 +92,9 @@ def object_getattribute(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     obj, name = args
     value = generic_attr(t, obj, name)
     if value is MISSING:
-        raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'", name=name)
+        error = AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+        tell(error, obj, name)
+        raise error
     return value
 
 
@@ -123,7 +125,7 @@ def object_reduce(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(object.__init__)
 def object_init(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    return None
+    object.__init__(*args, **kwargs)  # does nothing, but for refusing arguments
 
 
 @rule(super)
@@ -141,6 +143,8 @@ def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(isinstance)
 def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     value, kinds = args
+    if asks_python(kinds, "__instancecheck__"):
+        return calls.call_c(t, isinstance, args, kwargs)
     if type(value) is torch.SymInt and (kinds is int or (type(kinds) is tuple and int in kinds)):
         return True
     if type(value) is torch.SymFloat and (kinds is float or (type(kinds) is tuple and float in kinds)):
@@ -152,7 +156,20 @@ def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(issubclass)
 def issubclass_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if asks_python(args[-1], "__subclasscheck__"):
+        return calls.call_c(t, issubclass, args, kwargs)
     return issubclass(*args)
+
+
+def asks_python(kinds: Any, method: str) -> bool:
+    """Whether a class, or one of a tuple of classes, has Python code of the program's that says what its instances are."""
+    if type(kinds) is tuple:
+        return any(asks_python(kind, method) for kind in kinds)
+    meta = type(kinds)
+    if meta is type:
+        return False
+    found, owner = lookup_in_mro(meta, method)
+    return type(found) is types.FunctionType and not is_library_module(owner.__module__)
 
 
 # -- iteration
@@ -161,18 +178,8 @@ def issubclass_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(iter)
 def iter_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 2:
-        return until(t, *args)
+        return iter(*args)  # it calls the function when it is asked for an item
     return iterate(t, args[0])
-
-
-def until(t: Tracer, function: Any, sentinel: Any) -> Any:
-    """``iter(function, sentinel)``: a generator of the trace."""
-
-    def values() -> Any:
-        while (value := function()) != sentinel:
-            yield value
-
-    return t.call(t.claim(values), ())
 
 
 @rule(next)
@@ -386,7 +393,7 @@ def refuse(code: str, reason: str, *targets: Any) -> None:
 refuse("BZ1001", "braze.graph_break() was called", markers.graph_break)
 refuse("BZ1007", "input() and open() talk to the outside", input, open)
 refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
-refuse("BZ1006", "the call stack is looked at", sys._getframe)
+refuse("BZ1006", LOOKS_AT_THE_STACK, *named(sys, "_getframe", "_getframemodulename"))
 refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
 refuse("BZ1013", "a quantized tensor is made, which graphs do not hold", torch.quantize_per_tensor)
 

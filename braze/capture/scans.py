@@ -38,7 +38,7 @@ def associative_scan(
     if any(x.shape != first.shape or x.dtype is not first.dtype for x in leaves):
         graph_break("BZ1019", "associative_scan runs a function along a dimension")
 
-    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return t.recorder.call(function, args, kwargs)
 
     def combine(left: list[Any], right: list[Any]) -> list[Any]:

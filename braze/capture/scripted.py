@@ -25,7 +25,7 @@ class Scripted:
         self.__name__ = self.__qualname__ = function.name or "scripted"
         self.__module__ = __name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
 

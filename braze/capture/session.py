@@ -99,13 +99,20 @@ class Session:
             found = self.points[key] = ResumePoint(self, made, raises, captured)  # keeps the code's id taken
         return found
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the call that broke the graph; Python frames under it are captured on their own."""
+    def begin(self, target: Any) -> tuple[Any, Callable[..., Any]]:
+        """Before the call that broke the graph: (the session so far, what runs the call)."""
+        outer = getattr(here, "session", None)
         if run_whole(target):
-            return native.unhooked(target, *args, **kwargs)
-        return self.run_hooked(target, *args, **kwargs)
+            return outer, native.unhooked
+        here.session = self
+        native.set_frame_callback(answer_hook)
+        return outer, native.run_hooked
 
-    def run_hooked(self, target: Any, *args: Any, **kwargs: Any) -> Any:
+    def end(self, outer: Any) -> None:
+        """After that call."""
+        here.session = outer
+
+    def run_hooked(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A call in which frames met by the hook belong to this session."""
         outer = getattr(here, "session", None)
         here.session = self

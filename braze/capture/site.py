@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from braze import native
 from braze.capture.announce import announce
 from braze.capture.attempt import attempt
+from braze.capture.breaks import LOOKS_AT_THE_STACK
 from braze.capture.closures import OfClosure, is_bound, same_closure
 from braze.capture.dynamic import (
     Extents,
@@ -300,6 +301,12 @@ class Site:
             return self._uncapturable(function)
         packed = keeper.pack(capture, function) if keeper is not None and traced else None
         announce(capture, self.name, self.session, hooked=self.hooked, resumed=self.resumed)
+        if (
+            self.hooked
+            and capture.graph_break is not None
+            and capture.graph_break.reason == LOOKS_AT_THE_STACK
+        ):
+            return self._uncapturable(function)  # it is its caller's frame that it looks for
         questions = Questions(capture)
         graph = self._compile_graph(capture)
         capture = questions.answered()

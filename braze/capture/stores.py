@@ -85,7 +85,7 @@ def generic_store(t: Tracer, obj: Any, name: str, value: Any) -> None:
     if found is not MISSING and hasattr(kind, "__set__"):
         if kind is property:
             if found.fset is None:
-                raise AttributeError(f"property {name!r} of {cls.__name__!r} object has no setter")
+                found.__set__(obj, value)  # raises
             t.trust_class_value(owner, name, found)
             t.call(found.fset, (obj, value))
             return

@@ -128,7 +128,7 @@ class Pull:
         self.split = split
         self.others = others
 
-    def __call__(self, *cotangents: Any, **settings: Any) -> Any:
+    def __call__(self, /, *cotangents: Any, **settings: Any) -> Any:
         raise AssertionError("only called in a trace")
 
 

@@ -83,6 +83,8 @@ IDENTITIES = frozenset(
 DEFINED_METHOD = type(re.compile("").match)
 BUILTIN_METHODS = frozenset({types.BuiltinFunctionType, DEFINED_METHOD, types.MethodWrapperType})
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+#: iterators over what has only ``__getitem__``, and ``iter(function, sentinel)``
+BY_INDEX, UNTIL = type(iter(type("Items", (), {"__getitem__": None})())), type(iter(int, 1))
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 FAKES = torch.Tensor
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -23,7 +23,7 @@ class Applied:
         self.__name__ = self.__qualname__ = f"apply_{cls.__name__}"
         self.__module__ = cls.__module__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return apply_function(self.cls, args, kwargs)
 
 

@@ -41,7 +41,7 @@ def saving(ops: Sequence[OpOverload]) -> Callable[..., CheckpointPolicy]:
     """The policy that a list of operators stands for: these are kept."""
     kept = frozenset(ops)
 
-    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def policy(context: Any, op: Any, /, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         return CheckpointPolicy.MUST_SAVE if op in kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     return policy

@@ -51,7 +51,7 @@ class _Dispatch(FakeTensorMode):
     #: a call runs that PyTorch's composites in C++ may decide, which would make numbers of symbolic sizes
     in_cpp = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
         quick.mode_constructor()(self, *args, **kwargs)
 
     @classmethod

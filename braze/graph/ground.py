@@ -311,7 +311,7 @@ class Ground(SizeSymbols):
 
     # -- questions ---------------------------------------------------------------------------
 
-    def _evaluated(self, condition: Any, *args: Any, **kwargs: Any) -> Any:
+    def _evaluated(self, condition: Any, /, *args: Any, **kwargs: Any) -> Any:
         """What the ShapeEnv is asked: PyTorch is, where the answer is not plain to see."""
         known = self._answer(condition)
         if known is None:

@@ -302,7 +302,7 @@ def _as_fakes(mode: Any, value: Any, device: torch.device, pairs: list[tuple[tor
     return value
 
 
-def _elementwise(func: Any, *args: Any, **kwargs: Any) -> Any:
+def _elementwise(func: Any, /, *args: Any, **kwargs: Any) -> Any:
     return elementwise(func, args, kwargs)
 
 

@@ -57,7 +57,7 @@ def _inplace(op: OpOverload) -> OpOverload | None:
 
 
 def _writing(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def write(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = rule(self, *args, **kwargs)
         return result if result is NotImplemented else self.copy_(result)
 

@@ -38,7 +38,7 @@ def symbolic_environment(scalars: bool = False, shapes: bool = False) -> Any:
     return env
 
 
-def _undecided(expr: Any, *args: Any, **kwargs: Any) -> Exception:
+def _undecided(expr: Any, /, *args: Any, **kwargs: Any) -> Exception:
     """The error at a decision by what only the data tell."""
     text = f"Could not guard on data-dependent expression {expr}"
     return _symbolic_shapes().GuardOnDataDependentSymNode(expr, text)  # type: ignore[no-any-return]
@@ -198,7 +198,7 @@ def size_oblivious(env: Any) -> Iterator[None]:
         return
     evaluate = env.evaluate_expr
 
-    def evaluating(expr: Any, *args: Any, **kwargs: Any) -> Any:
+    def evaluating(expr: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return evaluate(expr, *args, **kwargs)
         except RuntimeError as error:
@@ -253,7 +253,7 @@ def watch_specialisation(env: Any, seen: Any) -> None:
     evaluate, replace = env.evaluate_expr, env._set_replacement
     asked: list[Any] = []
 
-    def evaluating(expr: Any, *args: Any, **kwargs: Any) -> Any:
+    def evaluating(expr: Any, /, *args: Any, **kwargs: Any) -> Any:
         asked.append(expr)
         try:
             return evaluate(expr, *args, **kwargs)

@@ -50,6 +50,7 @@ untraced_code = core.untraced_code
 forget_code = core.forget_code
 run_hooked = core.run_hooked
 unhooked = core.unhooked
+emptied = core.emptied
 call_traced = core.call_traced
 mode = core.mode
 uninstall = core.uninstall
@@ -74,6 +75,7 @@ __all__ = [
     "call_traced",
     "data_ptr",
     "eager_forced",
+    "emptied",
     "empty_strided",
     "force_eager",
     "forget_code",

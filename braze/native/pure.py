@@ -133,7 +133,7 @@ class Entry:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         locals = None if _forced_eager else bind(self.function, self._lead + args, kwargs)
         answer = None if locals is None else self._look_up(self.function, locals)
         if locals is None or answer is None:
@@ -270,6 +270,10 @@ def run_hooked(callable: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 def unhooked(callable: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call with the hook off."""
     return callable(*args, **kwargs)
+
+
+def emptied(state: tuple[Any, ...], /) -> None:
+    """Let go of what a tuple of ours holds, which others still hold; tuples stay as they are without the extension."""
 
 
 def set_frame_callback(callback: Callable[..., Any] | None) -> None:

@@ -119,7 +119,7 @@ def interned(cls: type[T]) -> type[T]:
     count = len(names)
     references = table.data  # type: ignore[attr-defined]
 
-    def create(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def create(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) != count:
             args = _bind(cls.__name__, names, defaults, args, kwargs)
         key = tuple([_distinct(a) if type(a) in _LOOKALIKES else a for a in args])

@@ -189,14 +189,18 @@ def test_functions_share_their_cells() -> None:
 def test_an_iterator_stands_at_its_position() -> None:
     recipes = [
         FromSource(local(1)),
+        Constant(iter),
         Constant(2),
-        Build("iterator", (0, 1)),
+        Build("iterator", (1, 0, 2)),
         GraphOutput(0),
-        Build("tuple", (2, 3)),
+        Build("tuple", (3, 4)),
     ]
-    for iterable in ([1, 2, 3, 4], (1, 2, 3, 4), range(1, 5), {1: 0, 2: 0, 3: 0, 4: 0}):
-        found, _ = run(capture_of(user, recipes, 4), user, 1, iterable)
-        assert list(found) == [3, 4]
+    for iterable in ([1, 2, 3, 4], (1, 2, 3, 4), range(1, 5), "1234"):
+        found, _ = run(capture_of(user, recipes, 5), user, 1, iterable)
+        assert [int(value) for value in found] == [3, 4]
+    recipes[1:3] = [Constant(reversed), Constant(1)]
+    found, _ = run(capture_of(user, recipes, 5), user, 1, [1, 2, 3, 4])
+    assert list(found) == [2, 1]
 
 
 def test_writes_are_replayed_in_order_after_all_reads() -> None:

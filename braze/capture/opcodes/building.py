@@ -160,9 +160,20 @@ def unpackable(t: Any, value: Any) -> Any:
     raise TypeError(f"cannot unpack non-iterable {cls.__name__} object")
 
 
+def first_of(t: Any, value: Any, most: int) -> Any:
+    """The first items of an iterable, which is asked for no more of them; all of a list or tuple."""
+    if type(value) in (list, tuple):
+        return value
+    items: list[Any] = []
+    iterator, end = t.iterate(value), object()
+    while len(items) < most and (item := t.advance(iterator, end)) is not end:
+        items.append(item)
+    return items
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(t: Any, f: Any, arg: int) -> None:
-    items = t.elements(unpackable(t, f.stack.pop()))
+    items = first_of(t, unpackable(t, f.stack.pop()), arg + 1)
     if len(items) != arg:
         many = "too many values to unpack" if len(items) > arg else "not enough values to unpack"
         raise ValueError(

@@ -20,17 +20,30 @@ def raise_varargs(t: Any, f: Any, arg: int) -> None:
             raise RuntimeError("No active exception to reraise")
         raised.about_to_raise(t, t.handled)
         raise t.handled
-    error: Any = f.stack.pop()
-    if isinstance(error, type):
-        error = t.call(error, ())
-    if not isinstance(error, BaseException):
-        raise TypeError("exceptions must derive from BaseException")
+    error: Any = instance(t, f.stack.pop(), "exceptions must derive from BaseException")
+    if cause is not MISSING and cause is not None:
+        cause = instance(t, cause, "exception causes must derive from BaseException")
     raised.about_to_raise(t, error)
     if cause is not MISSING:
-        error.__cause__ = t.call(cause, ()) if isinstance(cause, type) else cause
+        error.__cause__ = cause
+    raised.set_context(error, t.handled)
     if not isinstance(error, Exception):
         graph_break("BZ1012", f"{type(error).__name__} is raised")
     raise error
+
+
+def instance(t: Any, given: Any, refusal: str) -> BaseException:
+    """The exception that ``raise`` is given, or made of the class that it is given."""
+    if isinstance(given, BaseException):
+        return given
+    if not (isinstance(given, type) and issubclass(given, BaseException)):
+        raise TypeError(refusal)
+    made = t.call(given, ())
+    if not isinstance(made, BaseException):
+        raise TypeError(
+            f"calling {given!r} should have returned an instance of BaseException, not {type(made)!r}"
+        )
+    return made
 
 
 @opcode("RERAISE")
@@ -43,19 +56,31 @@ def reraise(t: Any, f: Any, arg: int) -> None:
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(t: Any, f: Any, arg: int) -> None:
     error = f.stack.pop()
-    f.stack += (t.handled, error)
+    driver = f.generator
+    f.stack += (t.handled if driver is None else driver.handled, error)
     t.handled = error
+    if driver is not None:
+        driver.handled = error
 
 
 @opcode("POP_EXCEPT")
 def pop_except(t: Any, f: Any, arg: int) -> None:
     t.handled = f.stack.pop()
+    driver = f.generator
+    if driver is not None:
+        driver.handled = t.handled
+        if t.handled is None:
+            t.handled = driver.around
 
 
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(t: Any, f: Any, arg: int) -> None:
     kinds = f.stack.pop()
-    f.stack.append(isinstance(f.stack[-1], kinds))
+    every = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in every):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    # no __instancecheck__ and no __class__ of the program's is asked
+    f.stack.append(any(kind in type(f.stack[-1]).__mro__ for kind in every))
 
 
 @opcode("CLEANUP_THROW")
@@ -81,7 +106,8 @@ def before_with(t: Any, f: Any, arg: int) -> None:
     enter, enter_owner, _ = class_lookup(cls, "__enter__")
     leave, leave_owner, _ = class_lookup(cls, "__exit__")
     if enter is MISSING or leave is MISSING:
-        raise TypeError(f"'{cls.__name__}' object does not support the context manager protocol")
+        missed = " (missed __exit__ method)" if enter is not MISSING else ""
+        raise TypeError(f"'{cls.__name__}' object does not support the context manager protocol{missed}")
     for name, found, owner in (("__enter__", enter, enter_owner), ("__exit__", leave, leave_owner)):
         if type(found) is types.FunctionType:
             t.trust_class_value(owner, name, found)

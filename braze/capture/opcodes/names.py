@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 from braze import native
-from braze.capture.attributes import load_attr, super_attr
+from braze.capture.attributes import load_attr
 from braze.capture.breaks import graph_break
 from braze.capture.opcodes.stack import load_deref
 from braze.capture.opcodes.table import opcode
@@ -144,7 +144,7 @@ def load_super_attr(t: Any, f: Any, arg: int) -> None:
     del f.stack[-3:]
     name = f.code.co_names[arg >> 2]
     if callable_ is super:
-        value = super_attr(t, super(cls, obj), name, False)
+        value = load_attr(t, super(cls, obj), name)
     else:
         value = load_attr(t, t.call(callable_, (cls, obj) if arg & 2 else ()), name)
     if not arg & 1:

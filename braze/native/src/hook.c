@@ -423,6 +423,22 @@ call_traced(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return result;
 }
 
+/* Callers hold the state of a frame for as long as the frame runs; what the frame has dropped must be freed before. */
+static PyObject *
+emptied(PyObject *module, PyObject *state)
+{
+    if (!PyTuple_CheckExact(state)) {
+        PyErr_Format(PyExc_TypeError, "expected a tuple, not %.100s", Py_TYPE(state)->tp_name);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(state); i++) {
+        PyObject *held = PyTuple_GET_ITEM(state, i);
+        PyTuple_SET_ITEM(state, i, Py_NewRef(Py_None));
+        Py_XDECREF(held);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 set_frame_callback(PyObject *module, PyObject *callback)
 {
@@ -504,6 +520,8 @@ PyMethodDef hook_methods[] = {
      "run_hooked(callable, *args, **kwargs)\n--\n\nCall in RUN mode."},
     {"unhooked", (PyCFunction)(void (*)(void))unhooked, METH_FASTCALL | METH_KEYWORDS,
      "unhooked(callable, *args, **kwargs)\n--\n\nCall with the mode OFF."},
+    {"emptied", emptied, METH_O,
+     "emptied(state)\n--\n\nPut None in place of all items of a tuple that nobody else reads any more."},
     {"call_traced", (PyCFunction)(void (*)(void))call_traced, METH_FASTCALL,
      "call_traced(handler, callable, args=(), kwargs=None)\n--\n\nCall in TRACE mode: each Python frame goes to "
      "handler(function, locals)."},

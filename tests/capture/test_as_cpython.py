@@ -1,0 +1,371 @@
+"""What CPython's own tests found: a compiled function does, raises and keeps alive what it does uncompiled, in the same words."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import enum
+import gc
+import pickle
+import sys
+import traceback
+import typing
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import braze
+
+CASES: list[Callable[[], Any]] = []
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    CASES.append(function)
+    return function
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_a_compiled_function_does_as_it_does_uncompiled(function: Callable[[], Any]) -> None:
+    expected = function()
+    assert braze.compile(function, backend="eager")() == expected
+
+
+def errors(*functions: Callable[[], Any]) -> list[tuple[Any, ...]]:
+    """What functions raise: kind, words, and what is behind it."""
+    found: list[tuple[Any, ...]] = []
+    for function in functions:
+        try:
+            found.append(("no error", function()))
+        except BaseException as e:
+            links = repr(e.__context__), repr(e.__cause__), e.__suppress_context__
+            found.append((type(e).__name__, str(e), *links, getattr(e, "name", None)))
+    return found
+
+
+class UpTo:
+    """A sequence by ``__getitem__`` alone, whose end is an error."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.asked: list[int] = []
+
+    def __getitem__(self, i: int) -> int:
+        self.asked.append(i)
+        if i >= self.end:
+            raise ValueError(f"item {i}")
+        return i
+
+
+@case
+def what_a_failing_sequence_gave_is_kept() -> Any:
+    items, given = UpTo(3), []
+    try:
+        for value in items:
+            given.append(value)
+    except ValueError as e:
+        given.append(str(e))
+    return given, items.asked
+
+
+@case
+def an_iterator_by_index_goes_on_after_a_break() -> Any:
+    items = UpTo(3)
+    at = iter(items)
+    first = next(at)
+    braze.graph_break()
+    return first, next(at), items.asked, type(at).__name__
+
+
+@case
+def no_more_is_unpacked_than_is_needed() -> Any:
+    given = []
+
+    def numbers() -> Iterator[int]:
+        for i in range(10):
+            given.append(i)
+            yield i
+
+    with contextlib.suppress(ValueError):
+        _a, _b = numbers()
+    return given
+
+
+class Plain:
+    def __add__(self, other: Any) -> Any:
+        return "Plain"
+
+    def __lt__(self, other: Any) -> Any:
+        return "Plain"
+
+    def __eq__(self, other: object) -> Any:
+        return "Plain"
+
+
+class Derived(Plain):
+    def __radd__(self, other: Any) -> Any:
+        return "Derived"
+
+    def __gt__(self, other: Any) -> Any:
+        return "Derived"
+
+    def __eq__(self, other: object) -> Any:
+        return "Derived"
+
+
+@case
+def an_operator_asks_the_derived_class_first() -> Any:
+    return Plain() + Derived(), Plain() < Derived(), Plain() == Derived(), Derived() == Plain()
+
+
+@case
+def an_operator_asks_each_operand_once() -> Any:
+    asked = []
+
+    class Refusing:
+        def __add__(self, other: Any) -> Any:
+            asked.append("add")
+            return NotImplemented
+
+        def __eq__(self, other: object) -> Any:
+            asked.append("eq")
+            return NotImplemented
+
+    return errors(lambda: Refusing() + 3, lambda: Refusing() == 3), asked
+
+
+class OnlyEnter:
+    def __enter__(self) -> None:
+        pass
+
+
+class OnlyExit:
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+
+@case
+def what_is_no_context_manager_is_told_what_it_lacks() -> Any:
+    def use(cls: Any) -> None:
+        with cls():
+            pass
+
+    return errors(lambda: use(OnlyEnter), lambda: use(OnlyExit), lambda: use(object))
+
+
+class NoError(Exception):
+    def __new__(cls) -> Any:
+        return 5
+
+
+@case
+def raise_and_except_refuse_in_pythons_words() -> Any:
+    def from_a_number() -> None:
+        raise ValueError from 3  # type: ignore[misc]
+
+    def caught_by_a_tuple() -> None:
+        try:
+            raise KeyError(1)
+        except (3,):  # type: ignore[misc]
+            pass
+
+    def of_a_number() -> None:
+        raise NoError
+
+    return errors(from_a_number, caught_by_a_tuple, of_a_number)
+
+
+@case
+def the_context_of_an_error_is_what_was_handled() -> Any:
+    def with_an_old_one() -> None:
+        error = ValueError(1)
+        error.__context__ = KeyError("old")
+        try:
+            1 / 0
+        except ZeroDivisionError:
+            raise error
+
+    def in_a_circle() -> None:
+        try:
+            raise ValueError(1)
+        except ValueError as first:
+            try:
+                raise KeyError(2)
+            except KeyError:
+                raise first
+
+    def after_from_none() -> None:
+        try:
+            raise KeyError(1)
+        except KeyError:
+            raise ValueError(2) from None
+
+    return errors(with_an_old_one, in_a_circle, after_from_none)
+
+
+@case
+def a_hook_for_missing_attributes_has_no_context() -> Any:
+    class Hook:
+        def __getattribute__(self, name: str) -> Any:
+            raise AttributeError(name)
+
+        def __getattr__(self, name: str) -> Any:
+            raise KeyError(name)
+
+    return errors(lambda: Hook().x, lambda: getattr(Hook(), "x", 3))
+
+
+@case
+def a_generator_handles_its_own_exceptions() -> Any:
+    def numbers() -> Iterator[Any]:
+        try:
+            raise KeyError(1)
+        except KeyError:
+            yield repr(sys.exc_info()[1])
+            yield repr(sys.exc_info()[1])
+        yield repr(sys.exc_info()[1])
+
+    at = numbers()
+    seen = [next(at), repr(sys.exc_info()[1])]
+    try:
+        raise ValueError(2)
+    except ValueError:
+        seen += [next(at), repr(sys.exc_info()[1]), next(at)]
+    return seen
+
+
+@case
+def a_class_refuses_arguments_that_nobody_takes() -> Any:
+    class Empty:
+        pass
+
+    class Returning:
+        def __init__(self) -> None:
+            return 3  # type: ignore[return-value]
+
+    class Handing:
+        def __new__(cls) -> Any:
+            return object.__new__(cls, 1)  # type: ignore[call-arg]
+
+    return errors(lambda: Empty(1), lambda: Empty(x=1), Returning, Handing)  # type: ignore[call-arg]
+
+
+@case
+def a_missing_attribute_is_told_with_its_name_and_object() -> Any:
+    class Slotted:
+        __slots__ = ("q",)
+
+        @property
+        def fixed(self) -> int:
+            return 1
+
+    def write(obj: Any) -> None:
+        obj.fixed = 3
+
+    one = Slotted()
+    caught = []
+    for name in ("foo", "q"):
+        try:
+            getattr(one, name)
+        except AttributeError as e:
+            caught.append((str(e), e.name, e.obj is one))
+    return caught, errors(lambda: write(one), lambda: undefined_name, lambda: super(Slotted, one).gone)  # type: ignore[name-defined]  # noqa: F821
+
+
+@case
+def the_fields_of_an_error_outlive_a_break() -> Any:
+    try:
+        object().gone  # type: ignore[attr-defined]
+    except AttributeError as e:
+        e.add_note("a note")
+        braze.graph_break()
+        return e.name, type(e.obj), e.__notes__, traceback.format_exception_only(e)
+
+
+@case
+def iterators_are_copied_where_they_stand() -> Any:
+    back = reversed([1, 2, 3])
+    ordered = iter(collections.OrderedDict(a=1, b=2, c=3))
+    next(back), next(ordered)
+    braze.graph_break()
+    copies = copy.copy(back), pickle.loads(pickle.dumps(back)), copy.copy(ordered)
+    return [list(at) for at in (*copies, back, ordered)]
+
+
+@case
+def what_is_made_of_a_name_belongs_to_its_caller() -> Any:
+    made = (
+        collections.namedtuple("Made", "a b"),
+        enum.Enum("Made", "x y"),
+        typing.NamedTuple("Made", [("a", int)]),
+    )  # type: ignore[misc]
+    return [cls.__module__ for cls in made]
+
+
+@case
+def a_container_that_is_emptied_while_it_is_compared_says_so() -> Any:
+    class Emptying:
+        def __eq__(self, other: object) -> bool:
+            items.clear()
+            return True
+
+    items: collections.deque[Any] = collections.deque([Emptying(), Emptying()])
+    return errors(lambda: items.count(3))
+
+
+class WithMore(BaseExceptionGroup):
+    extra: int
+
+    def __new__(cls, message: str, errors: Any, extra: int) -> Any:
+        made = super().__new__(cls, message, errors)
+        made.extra = extra
+        return made
+
+    def derive(self, errors: Any) -> Any:
+        return WithMore(self.message, errors, self.extra)
+
+
+@case
+def a_group_of_errors_with_a_new_of_its_own() -> Any:
+    group = WithMore("m", [ValueError(1), KeyError(2)], 7)
+    braze.graph_break()
+    match, rest = group.split(ValueError)
+    return repr(match), repr(rest), match.extra, group.message, repr(group.args)
+
+
+class Asked(type):
+    asked: list[str] = []
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        Asked.asked.append("instance")
+        return True
+
+    def __getitem__(cls, key: Any) -> Any:
+        Asked.asked.append("item")
+        return key
+
+
+@case
+def a_metaclass_is_asked_as_often_as_it_is() -> Any:
+    class Made(metaclass=Asked):
+        pass
+
+    Asked.asked = []
+    return isinstance(3, Made), isinstance(3, (str, Made)), Made[4], list(Asked.asked)
+
+
+@case
+def what_is_dropped_is_gone() -> Any:
+    class Node:
+        me: Any
+
+    node = Node()
+    node.me = node
+    alive = weakref.ref(node)
+    braze.graph_break()
+    before = alive() is not None
+    del node
+    gc.collect()
+    return before, alive() is None
