@@ -218,6 +218,8 @@ class Program(_Run):
         #: what reads written memory, at any remove; all else is the same node in both graphs
         self.touched = self._touched(nodes)
         self.as_is: dict[str, tuple[Any, Any, Any]] = {}
+        #: views of written memory; a scatter, which moves elements too, has memory of its own
+        self.windows: set[str] = set()
         self.memory: dict[int, Tensor] = {}
         self.terms: dict[Node, Any] = {}
         #: what inputs held at first, by name
@@ -234,7 +236,7 @@ class Program(_Run):
         for node in nodes:
             self._step(node)
         self.results = {node: self._last(node) for node in wanted}
-        self.contents = {n.name: self._last(n) for n in inputs if n.name in self.first}
+        self.contents = {n.name: self._last(n) for n in inputs if n.name in self.first and not _is_nothing(n)}
 
     def _touched(self, nodes: Sequence[Node]) -> set[str]:
         found = self.inside | self.single | self.near
@@ -315,6 +317,7 @@ class Program(_Run):
         if mine and (_key(node) in self.memory or _key(node) in self.value):
             if node.target not in MOVES and node.target not in SAME and node.target is not operator.getitem:
                 raise Unproved("view")
+            self.windows.add(node.name)
             return  # a view: the window of its memory
         if node.target in SAME:
             term = self._term(node.args[0])  # type: ignore[arg-type]
@@ -437,7 +440,7 @@ class _Functional(_Run):
         value = _constant(node)
         if value is not None:
             return self.names.constant(value)
-        if target in MOVES and own and node.name in self.program.single:
+        if target in MOVES and node.name in self.program.windows & self.program.single:
             return self.values[node.args[0]]  # type: ignore[index]
         if target in MOVES and (not own or node.name in self.program.near):
             return self.moved(node, self.values.__getitem__)

@@ -79,12 +79,35 @@ def noise(x, y):
     return x + y
 
 
-PROGRAMS = [rows_written, read_between, copied_then_written, noise]
+def scattered_then_written(x, y):
+    """A scatter has memory of its own: what is written to it is not what was scattered into."""
+    z = x.slice_scatter(y[:1], 0, 0, 1)
+    z.mul_(2)
+    z.add_(y)
+    return z, x * 1
+
+
+def nothing_written(x, y):
+    """A write to no element leaves what was there."""
+    rows = y[4:]
+    rows.view(rows.shape).mul_(rows)
+    return x + y
+
+
+PROGRAMS = [rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_what_functionalize_makes_is_proved(program):
     Removed(program, X, Y).check()
+
+
+def test_writes_to_an_input_without_elements_are_proved():
+    def halves(x, y):
+        x.view(x.shape)[2:].mul_(2)
+        return y * 1
+
+    Removed(halves, torch.zeros(0, 3), Y).check()
 
 
 def test_a_lost_write_is_found():

@@ -14,6 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Tensor = torch.Tensor
 
+#: operators that add up: they may be as far off as the sum of what they add is large, however small their result
+SUMS = frozenset(
+    "sum mean nansum mm bmm addmm baddbmm dot mv convolution var var_mean std std_mean cumsum".split()
+)
 #: float64 runs with random rounding
 SAMPLES = 4
 #: how many times further than any of them is too far
@@ -32,20 +36,36 @@ class RandomRounding(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         if func.is_view:
             return made
-        for value in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(value, Tensor) and value.dtype is torch.float64 and value.numel():
-                self.round(value)
+        sums = func._schema.name.removeprefix("aten::") in SUMS
+        mass = func(*absolute(args), **(kwargs or {})) if sums else made
+        for value, size in zip(tensors(made), tensors(mass), strict=True):
+            if value.dtype is torch.float64 and value.numel():
+                self.round(value.detach(), size.detach().abs(), sums)
         return made
 
-    def round(self, value: Tensor) -> None:
-        """In place, where a number has no exact place in the type."""
-        plain = value.detach()
-        inexact = (plain.to(self.dtype).double() != plain) & plain.isfinite()
+    def round(self, value: Tensor, size: Tensor, sums: bool) -> None:
+        """In place, where a number, or what it is the sum of, has no exact place in the type."""
+        inexact = size.to(self.dtype).double() != size
+        if sums:  # of huge and of small numbers: the small ones are lost
+            inexact |= size * self.eps > 0.125
+        inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
-            noise = torch.rand(plain.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-            moved = plain * (1 + torch.where(inexact, noise, 0.0) * self.eps)
-            if all(stride or size == 1 for stride, size in zip(plain.stride(), plain.shape, strict=True)):
-                plain.copy_(moved)
+            noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+            moved = value + torch.where(inexact, noise * self.eps * size, 0.0)
+            if all(stride or n == 1 for stride, n in zip(value.stride(), value.shape, strict=True)):
+                value.copy_(moved)
+
+
+def tensors(made: Any) -> list[Tensor]:
+    made = made if isinstance(made, (tuple, list)) else (made,)
+    return [value for value in made if isinstance(value, Tensor)]
+
+
+def absolute(args: Any) -> Any:
+    """Arguments without their signs."""
+    return [
+        value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value for value in args
+    ]
 
 
 def same(ours: Tensor, theirs: Tensor) -> bool:
