@@ -15,7 +15,7 @@ from torch import nn
 
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
-from braze.capture.markers import allow_in_graph, disable, graph_break, is_compiling
+from braze.capture.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
 from braze.capture.marks import check_names, mark_dynamic, mark_static, mark_unbacked
 from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
@@ -72,6 +72,7 @@ log.configure()
 read_environment()
 
 
+@opaque
 def compile(
     model: Callable[..., Any] | None = None,
     *,
@@ -110,6 +111,7 @@ def compile(
     return _compile(model, settings, disable)
 
 
+@opaque
 def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanation]:
     """``braze.explain(fn)(*args)`` compiles and runs ``fn`` afresh and tells what happened.
 
@@ -170,6 +172,7 @@ def _turn(change: Callable[[Any], Any], given: Any) -> Any:
     return before
 
 
+@opaque
 def reset() -> None:
     """Forget every compiled function, counter and once-only warning of this process."""
     session.reset()

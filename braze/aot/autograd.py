@@ -20,6 +20,7 @@ from braze.aot.wrap import Boxed, evaluator, symbol_reader
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
 from braze.graph.torch_compat import is_batched
+from braze.native.torch_state import hidden_from_dynamo
 from braze.support.errors import BackwardError
 
 #: bytes of an incoming gradient from which on it matters when it is let go of
@@ -237,6 +238,7 @@ def _function(plan: _Plan, forward: Boxed) -> Any:
             return plan.save(ctx, inputs, _roots(forward(inputs)))
 
         @staticmethod
+        @hidden_from_dynamo
         def backward(ctx: Any, *tangents: Any) -> Any:
             return plan.gradients(ctx, tangents)
 
@@ -269,6 +271,7 @@ def _part(plan: _Plan) -> Any:
             return plan.save(ctx, *run)
 
         @staticmethod
+        @hidden_from_dynamo
         def backward(ctx: Any, *tangents: Any) -> Any:
             return (None, *plan.gradients(ctx, tangents))
 

@@ -460,14 +460,14 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     if cls in policy.METHODS_OF or cls in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
     if isinstance(found, staticmethod):
-        if type(found.__func__) is native.Entry:
-            # a compiled module shares its original's attributes: interpret the original's call on it
-            t.trust_class_value(owner, "__call__", found)
-            inner = found.__func__.function
-            if inner is torch.nn.Module.__call__:
-                return call_module(t, fn, args, kwargs, tail)
-            return call(t, inner, (fn, *args), kwargs, tail)
         return call(t, found.__func__, args, kwargs, tail)
+    if type(found) is native.CallOfClass:
+        # a compiled module shares its original's attributes: interpret the original's call on it
+        t.trust_class_value(owner, "__call__", found)
+        inner = found.__get__(None, owner)
+        if inner is torch.nn.Module.__call__:
+            return call_module(t, fn, args, kwargs, tail)
+        return call(t, inner, (fn, *args), kwargs, tail)
     return last_resort(t, fn, args, kwargs)
 
 

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import SWALR
 
 from braze import native
 from braze.capture.breaks import HINT_MOVE, graph_break
-from braze.capture.markers import ALLOWED, DISABLED, WITH_CALLEES
+from braze.capture.markers import ALLOWED, DISABLED, OWN, WITH_CALLEES
 from braze.capture.values import is_constant
 from braze.graph.torch_compat import disabling_wrapper
 
@@ -132,7 +132,8 @@ def marked(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool
     if known is not None:
         return known(t, fn, args, kwargs)
     if DISABLED in own:
-        graph_break("BZ1005", f"{fn.__qualname__} is marked with braze.disable")
+        why = "is braze's own" if own[DISABLED] == OWN else "is marked with braze.disable"
+        graph_break("BZ1005", f"{fn.__qualname__} {why}")
     if ALLOWED in own:
         return t.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__code__ is disabling_wrapper():

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
+from braze.native import torch_state
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: attribute of a function that is never captured nor inlined
 DISABLED = "_braze_disable"
+#: its value on functions of braze itself
+OWN = "braze's own"
 #: attribute of a function that is one node of the graph, its code not looked into
 ALLOWED = "_braze_allow_in_graph"
 #: code of the wrappers beneath which nothing is captured
@@ -32,6 +36,15 @@ def allow_in_graph(fn: F) -> F:
     ``fn`` takes and returns tensors and constants, and has no effect but on them.
     """
     setattr(fn, ALLOWED, True)
+    return fn
+
+
+def opaque(fn: F) -> F:
+    """Mark a function of braze's own: neither braze nor Dynamo looks into it, or into what it calls."""
+    function = cast(FunctionType, fn)
+    WITH_CALLEES.add(function.__code__)
+    setattr(fn, DISABLED, OWN)
+    torch_state.hidden_from_dynamo(function)
     return fn
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from braze.capture.markers import opaque
 from braze.support.errors import UserError
 from braze.support.record import record
 from braze.symbolic.shape_rules import ShapeRules, SizeRule
@@ -28,6 +29,7 @@ class Mark:
     where: str = ""  # "x, dimension 0"
 
 
+@opaque
 def mark_dynamic(
     tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
 ) -> None:
@@ -40,11 +42,13 @@ def mark_dynamic(
     _mark(tensor, dim, Mark("dynamic", SizeRule("", min, max)))
 
 
+@opaque
 def mark_static(tensor: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
     """Size ``dim`` of this tensor (or all) is a constant, also under dynamic=True."""
     _mark(tensor, range(tensor.dim()) if dim is None else dim, Mark("static"))
 
 
+@opaque
 def mark_unbacked(
     tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
 ) -> None:

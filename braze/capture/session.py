@@ -10,6 +10,7 @@ from typing import Any
 from braze import native
 from braze.capture.foreign import of_other_compiler, run_whole
 from braze.capture.markers import WITH_CALLEES
+from braze.capture.other_tracers import watch
 from braze.capture.points import ResumePoint
 from braze.capture.recompiles import Recompile
 from braze.capture.records import Capture
@@ -19,6 +20,8 @@ from braze.capture.site import Backend, Site, all_sites, copies, here, turn_to
 from braze.capture.skip import is_skipped
 from braze.options import Options
 from braze.support.collector import collector_paused
+
+watch()
 
 Tracer = Callable[..., Capture]
 _hooked_codes: dict[CodeType, Any] = {}

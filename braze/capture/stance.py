@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from braze import native
-from braze.capture.markers import DISABLED
+from braze.capture.markers import DISABLED, opaque
 from braze.options import near
 from braze.support.errors import UserError
 
@@ -79,17 +79,20 @@ class set_stance:
     is, and sizes that differ at the second are symbolic from the start. A stance holds in all threads.
     """
 
+    @opaque
     def __init__(self, stance: str = "default") -> None:
         self.stance = parse(stance, "braze.set_stance")
         with _stances.changing():
             self.before = _stances.set
             _stances.set = self.stance
 
+    @opaque
     def __enter__(self) -> None:
         with _stances.changing():
             _stances.set = self.before
             _stances.open.append(self)
 
+    @opaque
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
     ) -> None:

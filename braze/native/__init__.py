@@ -39,11 +39,14 @@ native_available = not _problem
 
 GuardProgram = core.GuardProgram
 Entry = core.Entry
+CallOfClass = core.CallOfClass
 Launcher = core.Launcher
 Segment = core.Segment
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced
+shown_call = core.shown_call
+watch_tracers = core.watch_tracers
 set_frame_callback = core.set_frame_callback
 skip_code = core.skip_code
 untraced_code = core.untraced_code
@@ -67,6 +70,7 @@ __all__ = [
     "OFF",
     "RUN",
     "TRACE",
+    "CallOfClass",
     "Entry",
     "GuardProgram",
     "Launcher",
@@ -84,6 +88,7 @@ __all__ = [
     "native_available",
     "run_hooked",
     "set_frame_callback",
+    "shown_call",
     "skip_code",
     "tabulate",
     "tensor_meta",
@@ -91,4 +96,5 @@ __all__ = [
     "uninstall",
     "untraced_code",
     "versions",
+    "watch_tracers",
 ]

@@ -33,6 +33,28 @@ def eager_forced() -> bool:
     return _forced_eager
 
 
+_ask: list[Callable[[], bool]] = []
+
+
+def watch_tracers(ask: Callable[[], bool], module_class: type, address: int) -> None:
+    """How entries learn that another tracer is at work."""
+    _ask[:] = [ask]
+
+
+def shown_call(function: Callable[..., Any]) -> None:
+    """The function that ``Entry.__call__`` is to who looks it up: here it is one already."""
+
+
+class CallOfClass:
+    """The ``__call__`` of a compiled module's class: the entry to instances, a function to the class."""
+
+    def __init__(self, entry: Any, function: Callable[..., Any]) -> None:
+        self.entry, self.function = entry, function
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self.function if instance is None else self.entry
+
+
 class _Default:
     """The answer of a handler that asks for a frame to be evaluated normally."""
 
@@ -124,6 +146,7 @@ class Entry:
         self.__wrapped__ = function
         self.function = plain
         self.on_miss = on_miss
+        self.plain: Callable[..., Any] | None = None
         self.variants: tuple[tuple[GuardProgram, Callable[..., Any]], ...] = ()
         self.hits = self.misses = 0
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
@@ -133,7 +156,24 @@ class Entry:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # type: ignore[override]
+        return type(self.__wrapped__) if _ask and _ask[0]() else Entry
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["__wrapped__"], name)
+
+    @property
+    def _torchdynamo_orig_callable(self) -> Any:
+        return self.__wrapped__
+
+    @property
+    def _torchdynamo_wrapper_id(self) -> int:
+        return id(self)
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if _ask and _ask[0]():
+            return (self.plain or self.__wrapped__)(*args, **kwargs)
         locals = None if _forced_eager else bind(self.function, self._lead + args, kwargs)
         answer = None if locals is None else self._look_up(self.function, locals)
         if locals is None or answer is None:
@@ -155,7 +195,8 @@ class Entry:
 
         DEFAULT where nothing could be compiled: the caller evaluates the frame itself.
         """
-        answer = None if _forced_eager else self._look_up(function, locals)
+        plainly = _forced_eager or (_ask and _ask[0]())
+        answer = None if plainly else self._look_up(function, locals)
         if answer is None:
             return DEFAULT
         residual, inputs = answer
@@ -181,6 +222,9 @@ class Entry:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Entry:
         return self
+
+    def __prepare_scriptable__(self) -> Any:
+        return self.__wrapped__  # what torch.jit.script compiles
 
     def __repr__(self) -> str:
         return f"<braze entry {self.__qualname__} with {len(self.variants)} variants>"

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def torch() -> Any:
@@ -54,6 +58,40 @@ def function_modes() -> int:
     """How many torch function and dispatch modes are active."""
     c = torch()._C
     return c._len_torch_function_stack() + c._len_torch_dispatch_stack()
+
+
+def traced_by_another() -> bool:
+    """Whether TorchScript's tracer, torch.fx's or Dynamo follows this thread: a compiled function is its original to them."""
+    t = torch()
+    if t.compiler.is_dynamo_compiling():  # Dynamo reads this line rather than runs it
+        return True
+    c = t._C
+    return (
+        c._get_tracing_state() is not None
+        or t.fx._symbolic_trace.is_fx_symbolic_tracing()
+        or c._dynamo.eval_frame.get_eval_frame_callback() is not None
+    )
+
+
+def hidden_from_dynamo(function: F) -> F:
+    """A decorator: have Dynamo look neither into a function nor into what it calls."""
+    plain: Any = function
+    plain._torchdynamo_disable = True  # met while it reads the caller
+    known = torch()._C._dynamo.eval_frame
+    skip = known._FrameAction.SKIP
+    known.set_code_exec_strategy(plain.__code__, known._FrameExecStrategy(skip, skip))
+    return function
+
+
+def tracing_state_address() -> int:
+    """Where libtorch has the function that gives the state of TorchScript's tracer; 0: not known."""
+    suffix = ".dylib" if sys.platform == "darwin" else ".so"
+    path = Path(torch().__file__).parent / "lib" / f"libtorch_cpu{suffix}"
+    try:
+        function = ctypes.CDLL(str(path))._ZN5torch3jit6tracer15getTracingStateEv
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def deterministic() -> bool:

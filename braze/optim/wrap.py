@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from braze import native
+from braze.native.torch_state import hidden_from_dynamo
 from braze.optim import hooks
 from braze.optim.plan import Group, Stepper
 from braze.optim.rules import ALGORITHMS, Algorithm
@@ -91,14 +92,7 @@ def compiled_class(cls: Any) -> Any:
             finally:
                 self.param_groups = held
 
-        if native.eager_forced():
-            eager(self.param_groups)
-            return loss
-        stepper = vars(self).get(_STEPPER)
-        if stepper is None:
-            stepper = vars(self)[_STEPPER] = Stepper(algorithm)
-        with torch.no_grad():
-            stepper.step(self, eager)
+        _take_step(self, algorithm, eager)
         return loss
 
     def reduce(self: Any, protocol: Any) -> Any:
@@ -121,6 +115,19 @@ def compiled_class(cls: Any) -> Any:
         "__setstate__": set_state,
     }
     return types.new_class(cls.__name__, (cls, CompiledOptimizer), {}, lambda body: body.update(members))
+
+
+@hidden_from_dynamo
+def _take_step(optimizer: Any, algorithm: Algorithm, eager: Callable[[list[Group]], None]) -> None:
+    """Step all groups by the kernels made for them, or as PyTorch does where the stance says so."""
+    if native.eager_forced():
+        eager(optimizer.param_groups)
+        return
+    stepper = vars(optimizer).get(_STEPPER)
+    if stepper is None:
+        stepper = vars(optimizer)[_STEPPER] = Stepper(algorithm)
+    with torch.no_grad():
+        stepper.step(optimizer, eager)
 
 
 def _new(cls: type) -> Any:

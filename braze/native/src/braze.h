@@ -112,6 +112,14 @@ extern PyMethodDef entry_functions[];
 PyObject *entry_run(PyObject *entry, PyFunctionObject *function, PyObject *const *slots, Py_ssize_t count);
 Py_ssize_t code_slot_count(PyCodeObject *code);
 
+/* -- class_call.c ------------------------------------------------------------------------------- */
+extern PyTypeObject CallOfClass_Type;
+
+/* -- tracers.c ---------------------------------------------------------------------------------- */
+bool traced_by_another(void);
+bool surely_traced_by_another(void); /* asks Python, who knows of a torch.fx that has replaced nothing yet */
+extern PyMethodDef tracers_functions[];
+
 /* -- hook.c ------------------------------------------------------------------------------------- */
 enum { MODE_OFF, MODE_RUN, MODE_TRACE };
 extern _Thread_local int current_mode;
@@ -120,6 +128,8 @@ extern PyMethodDef hook_methods[];
 /* Run a function no variant of which fits; frames it starts are offered to the frame callback. */
 PyObject *hook_call_function(PyObject *callable, PyFunctionObject *function, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames);
+/* Whether an evaluator of somebody else's has a part in evaluating frames now. */
+bool hook_is_overlaid(void);
 int hook_init(void);
 
 /* -- launch.c ----------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@ typedef struct {
     PyObject *wrapped;          /* what was given: a function or a bound method */
     PyFunctionObject *function; /* the function itself */
     PyObject *self;             /* of the bound method, or NULL */
+    PyObject *plain;            /* what is called in its place while another tracer is at work; NULL: `wrapped` */
     PyObject *on_miss;
     PyObject *variants; /* tuple of (program, residual); replaced, never changed */
     Py_ssize_t hits, misses;
@@ -319,12 +320,28 @@ call_bound(Entry *entry, PyObject *const *args, size_t nargsf, PyObject *kwnames
     return result;
 }
 
+/* As if nothing had been compiled. */
+static PyObject *
+call_uncompiled(Entry *entry, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *callable = Py_NewRef(entry->plain != NULL ? entry->plain : entry->wrapped);
+    int mode = current_mode;
+    current_mode = MODE_OFF;
+    PyObject *result = PyObject_Vectorcall(callable, args, nargsf, kwnames);
+    current_mode = mode;
+    Py_DECREF(callable);
+    return result;
+}
+
 static PyObject *
 entry_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Entry *entry = (Entry *)self;
     if (current_mode == MODE_TRACE) { /* the tracer takes the function's frame as any other */
         return PyObject_Vectorcall(entry->wrapped, args, nargsf, kwnames);
+    }
+    if (__builtin_expect(traced_by_another(), 0)) {
+        return call_uncompiled(entry, args, nargsf, kwnames);
     }
     PyCodeObject *code = (PyCodeObject *)entry->function->func_code;
     if (kwnames != NULL || entry->self != NULL || PyVectorcall_NARGS(nargsf) != code->co_argcount
@@ -355,7 +372,10 @@ entry_call_with(Entry *entry, PyObject *const *args, Py_ssize_t nargs)
         PyErr_Format(PyExc_ValueError, "%U has %zd argument slots, not %zd", function->func_name, wanted, count);
         return NULL;
     }
-    PyObject *result = entry_run((PyObject *)entry, function, &PyTuple_GET_ITEM(args[1], 0), count);
+    PyObject *result = NULL;
+    if (!traced_by_another()) {
+        result = entry_run((PyObject *)entry, function, &PyTuple_GET_ITEM(args[1], 0), count);
+    }
     return result == NULL && !PyErr_Occurred() ? Py_NewRef(default_marker) : result;
 }
 
@@ -467,6 +487,7 @@ entry_traverse(Entry *entry, visitproc visit, void *arg)
     Py_VISIT(entry->wrapped);
     Py_VISIT(entry->function);
     Py_VISIT(entry->self);
+    Py_VISIT(entry->plain);
     Py_VISIT(entry->on_miss);
     Py_VISIT(entry->variants);
     return 0;
@@ -476,6 +497,7 @@ static int
 entry_tp_clear(Entry *entry)
 { /* what a call needs stays until the end: cycles are cut at the rest */
     Py_CLEAR(entry->dict);
+    Py_CLEAR(entry->plain);
     PyObject *none = PyTuple_New(0);
     if (none != NULL) {
         Py_XSETREF(entry->variants, none);
@@ -495,9 +517,16 @@ entry_dealloc(Entry *entry)
     Py_CLEAR(entry->wrapped);
     Py_CLEAR(entry->function);
     Py_CLEAR(entry->self);
+    Py_CLEAR(entry->plain);
     Py_CLEAR(entry->on_miss);
     Py_CLEAR(entry->variants);
     Py_TYPE(entry)->tp_free((PyObject *)entry);
+}
+
+static PyObject *
+entry_original(Entry *entry, PyObject *unused)
+{
+    return Py_NewRef(entry->wrapped);
 }
 
 static PyMethodDef entry_methods[] = {
@@ -508,6 +537,7 @@ static PyMethodDef entry_methods[] = {
     {"clear", (PyCFunction)entry_clear_variants, METH_NOARGS, "clear()\n--\n\nDrop all variants."},
     {"__copy__", entry_itself, METH_NOARGS, NULL},
     {"__deepcopy__", entry_itself, METH_O, NULL},
+    {"__prepare_scriptable__", (PyCFunction)entry_original, METH_NOARGS, NULL}, /* what torch.jit.script compiles */
     {NULL},
 };
 
@@ -515,14 +545,44 @@ static PyMemberDef entry_members[] = {
     {"__wrapped__", T_OBJECT, offsetof(Entry, wrapped), READONLY, NULL},
     {"function", T_OBJECT, offsetof(Entry, function), READONLY, NULL},
     {"on_miss", T_OBJECT, offsetof(Entry, on_miss), READONLY, NULL},
+    {"plain", T_OBJECT, offsetof(Entry, plain), 0, NULL},
     {"variants", T_OBJECT, offsetof(Entry, variants), READONLY, NULL},
     {"hits", T_PYSSIZET, offsetof(Entry, hits), 0, NULL},
     {"misses", T_PYSSIZET, offsetof(Entry, misses), 0, NULL},
     {NULL},
 };
 
+static PyObject *
+entry_id(PyObject *entry, void *unused)
+{
+    return PyLong_FromVoidPtr(entry);
+}
+
+/* To another tracer that asks what it has got, an entry is of its original's class. */
+static PyObject *
+entry_class(Entry *entry, void *unused)
+{
+    return Py_NewRef(surely_traced_by_another() ? Py_TYPE(entry->wrapped) : Py_TYPE(entry));
+}
+
+/* What an entry does not have itself is the original's: __code__, __annotations__, attributes of the user's. */
+static PyObject *
+entry_getattr(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        found = PyObject_GetAttr(((Entry *)self)->wrapped, name);
+    }
+    return found;
+}
+
 static PyGetSetDef entry_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__class__", (getter)entry_class, NULL, NULL, NULL},
+    /* what torch.compile looks for on what it is given: it compiles the original */
+    {"_torchdynamo_orig_callable", (getter)(void (*)(void))entry_original, NULL, NULL, NULL},
+    {"_torchdynamo_wrapper_id", (getter)entry_id, NULL, NULL, NULL},
     {NULL},
 };
 
@@ -540,6 +600,7 @@ PyTypeObject Entry_Type = {
     .tp_traverse = (traverseproc)entry_traverse,
     .tp_clear = (inquiry)entry_tp_clear,
     .tp_descr_get = entry_get,
+    .tp_getattro = entry_getattr,
     .tp_repr = (reprfunc)entry_repr,
     .tp_methods = entry_methods,
     .tp_members = entry_members,
@@ -565,7 +626,19 @@ eager_forced(PyObject *module, PyObject *nothing)
     return PyBool_FromLong(forced_eager);
 }
 
+static PyObject *
+shown_call(PyObject *module, PyObject *function)
+{
+    if (PyDict_SetItemString(Entry_Type.tp_dict, "__call__", function) < 0) {
+        return NULL;
+    }
+    PyType_Modified(&Entry_Type);
+    Py_RETURN_NONE;
+}
+
 PyMethodDef entry_functions[] = {
+    {"shown_call", shown_call, METH_O,
+     "shown_call(function)\n--\n\nThe function that Entry.__call__ is to who looks it up; calls of entries do not."},
     {"eager_forced", eager_forced, METH_NOARGS, "eager_forced()\n--\n\nWhat force_eager was last given."},
     {"force_eager", force_eager, METH_O,
      "force_eager(wanted)\n--\n\nWhether every entry of the process runs its function as it is."},

@@ -20,6 +20,7 @@ static Py_ssize_t extra_index = -1;
 static int users;
 static FrameEvaluator below, restore; /* what evaluates frames we do not take; what to put back */
 static bool overlaid;                 /* somebody put an evaluator over ours and may still call us */
+static _Thread_local Frame *passed_on; /* given to `below` and not yet evaluated */
 
 /* What is known about a code object. */
 typedef struct {
@@ -59,6 +60,21 @@ facts_of(PyCodeObject *code, bool create)
         return NULL;
     }
     return facts;
+}
+
+/* Have a frame evaluated that is not ours. Somebody else's evaluator may hand it back, if it was put on when ours
+ * was there already: see `evaluate`. */
+static PyObject *
+pass_on(PyThreadState *state, Frame *frame, int throwing)
+{
+    if (below == frame_evaluator_default()) {
+        return below(state, frame, throwing);
+    }
+    Frame *outer = passed_on;
+    passed_on = frame;
+    PyObject *result = below(state, frame, throwing);
+    passed_on = outer;
+    return result;
 }
 
 /* -- giving up a frame ------------------------------------------------------------------------------ */
@@ -166,19 +182,19 @@ run_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionObje
 {
     if (passing_function == function) {
         passing_function = NULL;
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     CodeFacts *facts = facts_of(code, false);
     if ((facts == NULL || (!facts->skip && facts->entry == NULL)) && frame_callback == NULL) {
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     if (facts != NULL && facts->skip) {
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     PyObject *stub = stub_of(code);
     if (stub == NULL && PyErr_Occurred()) {
         PyErr_Clear(); /* cannot take frames over: evaluate this one */
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     if (facts == NULL || facts->entry == NULL) {
         if (ask_callback(code, function) < 0) {
@@ -187,13 +203,13 @@ run_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionObje
         facts = facts_of(code, false);
     }
     PyObject *entry = facts != NULL && !facts->skip ? Py_XNewRef(facts->entry) : NULL, *result = NULL;
-    if (entry != NULL) {
+    if (entry != NULL && !traced_by_another()) {
         result = entry_run(entry, function, frame_slots(frame), code_slot_count(code));
-        Py_DECREF(entry);
     }
+    Py_XDECREF(entry);
     if (result == NULL && !PyErr_Occurred()) {
         Py_XDECREF(stub);
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     return give_up(state, frame, stub, result);
 }
@@ -209,7 +225,7 @@ trace_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionOb
     if (locals == NULL) {
         PyErr_Clear();
         Py_XDECREF(stub);
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     PyObject **slots = frame_slots(frame);
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -226,7 +242,7 @@ trace_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionOb
     if (result == default_marker) {
         Py_DECREF(result);
         Py_XDECREF(stub);
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     return give_up(state, frame, stub, result);
 }
@@ -242,12 +258,12 @@ evaluate_frame(PyThreadState *state, Frame *frame)
     PyCodeObject *code = frame_starting(frame);
     PyFunctionObject *function = code != NULL ? frame_function(frame) : NULL;
     if (function == NULL || !(code->co_flags & CO_OPTIMIZED)) {
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     CodeFacts *facts = facts_of(code, false);
     if (facts != NULL && facts->untraced) {
         current_mode = MODE_OFF;
-        PyObject *result = below(state, frame, 0);
+        PyObject *result = pass_on(state, frame, 0);
         current_mode = mode;
         return result;
     }
@@ -255,7 +271,7 @@ evaluate_frame(PyThreadState *state, Frame *frame)
         return trace_frame(state, frame, code, function);
     }
     if (code->co_flags & generator_flags) {
-        return below(state, frame, 0);
+        return pass_on(state, frame, 0);
     }
     return run_frame(state, frame, code, function);
 }
@@ -276,7 +292,7 @@ evaluate_deep(PyThreadState *state, Frame *frame, int throwing)
         }
     }
     frame_evaluator_set(below);
-    PyObject *result = below(state, frame, throwing);
+    PyObject *result = pass_on(state, frame, throwing);
     if (users > 0) {
         frame_evaluator_set(evaluate);
     }
@@ -287,17 +303,28 @@ static PyObject *
 evaluate(PyThreadState *state, Frame *frame, int throwing)
 {
     PyObject *result;
+    if (frame == passed_on) {
+        passed_on = NULL;
+        return frame_evaluator_default()(state, frame, throwing);
+    }
     if (++depth > DEEP || (current_mode != MODE_TRACE && recursion_is_short(state))) {
         result = evaluate_deep(state, frame, throwing);
     }
     else if (current_mode == MODE_OFF || throwing) {
-        result = below(state, frame, throwing);
+        result = pass_on(state, frame, throwing);
     }
     else {
         result = evaluate_frame(state, frame);
     }
     depth--;
     return result;
+}
+
+bool
+hook_is_overlaid(void)
+{
+    FrameEvaluator now = frame_evaluator_get(), usual = frame_evaluator_default();
+    return now == evaluate ? below != usual : now != usual;
 }
 
 static void

@@ -40,6 +40,7 @@ fill_module(PyObject *module)
     } types[] = {
         {"GuardProgram", &GuardProgram_Type},
         {"Entry", &Entry_Type},
+        {"CallOfClass", &CallOfClass_Type},
         {"Launcher", &Launcher_Type},
         {"Segment", &Segment_Type},
     };
@@ -58,6 +59,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, tensor_methods) < 0
                    || PyModule_AddFunctions(module, image_methods) < 0
                    || PyModule_AddFunctions(module, entry_functions) < 0
+                   || PyModule_AddFunctions(module, tracers_functions) < 0
                    || PyModule_AddFunctions(module, table_functions) < 0
                    || PyModule_AddFunctions(module, allocation_functions) < 0
                ? -1
