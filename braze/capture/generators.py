@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,20 @@ CO_GENERATOR = 0x20
 class Driver:
     """State that the generator shares with the yield instruction."""
 
-    __slots__ = ("around", "done", "handled")
+    __slots__ = ("around", "done", "generator", "handled")
 
     def __init__(self) -> None:
         self.done = False
         #: the exception that the generator itself handles, and the one that is handled where it is run
         self.handled: BaseException | None = None
         self.around: BaseException | None = None
+        #: the generator, for as long as the program has it
+        self.generator: weakref.ref[Any] | None = None
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody has the generator any more: CPython clears weak references before it closes one."""
+        return self.generator is not None and self.generator() is None
 
 
 def start(t: Tracer, f: Frame) -> Any:
@@ -36,7 +44,8 @@ def start(t: Tracer, f: Frame) -> Any:
     f.tail = False
     f.generator = Driver()
     made = drive(t, f)
-    return t.claim(made)
+    f.generator.generator = t.claim_loosely(made)
+    return made
 
 
 def drive(t: Tracer, f: Frame) -> Iterator[Any]:
@@ -57,6 +66,9 @@ def drive(t: Tracer, f: Frame) -> Iterator[Any]:
         except GeneratorExit as thrown:
             if not t.live:
                 raise
+            if driver.dropped:  # a break could not leave the finalizer in which this runs
+                t.dropped.append(f)
+                return None
             error = thrown
         except Exception as thrown:
             error = thrown
@@ -85,6 +97,20 @@ def resume_with(t: Tracer, f: Frame, error: BaseException) -> Any:
     finally:
         t.frames.pop()
     return t.run(f)
+
+
+def close_dropped(t: Tracer) -> None:
+    """Run to their end the generators that the last instruction has let go of, as CPython does at that moment."""
+    while t.dropped:
+        f = t.dropped.pop(0)
+        try:
+            go_on(t, f, GeneratorExit())
+        except (GeneratorExit, StopIteration):
+            continue
+        except Exception as error:
+            graph_break("BZ1009", f"a generator that is dropped raises {type(error).__name__}")
+        if not f.generator.done:
+            graph_break("BZ1009", "a generator that is dropped goes on")
 
 
 OURS.add(drive.__code__)

@@ -24,6 +24,7 @@ def run(t: Tracer, f: Frame) -> Any:
     """Interpret until the frame returns or yields; its value is the result. User exceptions come out as such."""
     frames = t.frames
     frames.append(f)
+    dropped = t.dropped
     waiting = interrupts.waiting
     handled = t.handled
     stop_at = t.stop_at
@@ -41,6 +42,8 @@ def run(t: Tracer, f: Frame) -> Any:
                         raise Stopped
                     if handler(t, f, arg) is not None:
                         return f.result
+                    if dropped:
+                        t.close_dropped()
                     if waiting:
                         interrupts.point()
             except (Exception, GeneratorExit) as error:

@@ -66,8 +66,7 @@ def at_break(t: Tracer) -> Capture:
 
 def retry_before(t: Tracer, error: Unrebuildable) -> Any:
     """Trace again, to before the value was made that cannot be rebuilt."""
-    made = t.made.get(id(error.value))
-    step = made[1] if made is not None else 1
+    step = t.birth(error.value) or 1
     if t.break_at is None:
         from_value = type(error.value).__name__
         if type(error.value) is UnknownText:

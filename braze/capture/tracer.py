@@ -6,6 +6,7 @@ import builtins
 import logging
 import sys
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -180,6 +181,10 @@ class Tracer:
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
         #: objects made in the trace that the final state must know of: functions, generators
         self.made: dict[int, tuple[Any, int]] = {}
+        #: generators made in the trace, by identity: closed as soon as the program drops them, so not held
+        self.loose: dict[int, tuple[weakref.ref[Any], int]] = {}
+        #: the frames of those that it has dropped, and that are still to run to their end
+        self.dropped: list[Frame] = []
         self.made_classes = False
         #: exceptions raised in the trace, and the traceback entries made for them, by identity
         self.raised: dict[int, raised.Raised] = {}
@@ -276,8 +281,15 @@ class Tracer:
 
     def is_ours(self, value: Any) -> bool:
         """Whether the trace made this function or generator."""
+        return self.birth(value) is not None
+
+    def birth(self, value: Any) -> int | None:
+        """The step at which the trace made this; None for what it did not make."""
         found = self.made.get(id(value))
-        return found is not None and found[0] is value
+        if found is not None and found[0] is value:
+            return found[1]
+        loose = self.loose.get(id(value))
+        return loose[1] if loose is not None and loose[0]() is value else None
 
     def is_fixed(self, value: Any) -> bool:
         """Whether this bound method is what a library's module holds: ``random.random``."""
@@ -287,6 +299,12 @@ class Tracer:
         """Remember that the trace made this."""
         self.made[id(value)] = (value, self.steps)
         return value
+
+    def claim_loosely(self, value: Any) -> weakref.ref[Any]:
+        """Remember that the trace made this, for as long as the program has it."""
+        made = weakref.ref(value)
+        self.loose[id(value)] = made, self.steps
+        return made
 
     def make_leaf(self, value: torch.Tensor) -> None:
         """Remember that gradients may be asked for a tensor of the trace: one that gets out is made by the program."""
@@ -358,6 +376,7 @@ class Tracer:
     entered_from_c = crossing.entered_from_c
     outside_applied = crossing.outside_applied
     start_generator = generators.start
+    close_dropped = generators.close_dropped
 
     def write_instance(self, obj: Any, name: str, value: Any) -> None:
         """Write into an instance dict, for the program only."""
@@ -551,6 +570,7 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     f = _root_frame(t, localsplus)
     try:
         value = t.run(f)
+        _leave(t, f)
         t.live = False
     except Stopped:
         return outcome.at_break(t)
@@ -572,6 +592,15 @@ def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
         t.break_at.trail = t.fault[1] if t.fault[0] is error else ()
         raise Retry(1) from None
     return outcome.at_return(t, value)
+
+
+def _leave(t: Tracer, f: Frame) -> None:
+    """Drop the variables of the function that has returned, and with them its generators."""
+    f.stack.clear()
+    f.locals.clear()
+    t.frames.append(f)
+    generators.close_dropped(t)
+    t.frames.pop()
 
 
 def _root_frame(t: Tracer, localsplus: tuple[Any, ...]) -> Frame:

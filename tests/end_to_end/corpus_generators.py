@@ -251,3 +251,59 @@ def generators_end_wrongly(c):
         return x, said(lambda: it.send(5)), list(it)
 
     yield attempt(f, X), attempt(h, X)
+
+
+def closing(log, x, n):
+    try:
+        for i in range(n):
+            yield x + i
+    finally:
+        log.append("closed")
+
+
+@case((torch.ones(3), []), whole=True)
+def generator_left_by_return(x, log):
+    for value in closing(log, x, 2):
+        return value
+
+
+@case((torch.ones(3), []), whole=True)
+def generator_left_by_break(x, log):
+    for value in closing(log, x, 2):
+        break
+    log.append("after")
+    return value
+
+
+@case((torch.ones(3), []), whole=True)
+def generators_left_by_an_error(x, log):
+    try:
+        for value in closing(log, x, 2):
+            for other in closing(log, value, 3):
+                raise ValueError
+    except ValueError:
+        log.append("caught")
+    return other
+
+
+@case((torch.ones(3), []), whole=True)
+def generator_replaced_by_another(x, log):
+    g = closing(log, x, 2)
+    next(g)
+    g = closing(log, x, 3)
+    log.append("replaced")
+    return next(g)
+
+
+def printing(log, x):
+    try:
+        yield x
+    finally:
+        print("closing")
+        log.append("closed")
+
+
+@case((torch.ones(3), []))
+def generator_that_breaks_the_graph_where_it_is_dropped(x, log):
+    for value in printing(log, x):
+        return value

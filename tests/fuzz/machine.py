@@ -79,4 +79,7 @@ MACHINES: dict[str, Row] = {
     "faults": Row(
         "tests.fuzz.faults", "memory, signals, disks, compilers, hooks, forks and threads that fail"
     ),
+    "programs": Row(
+        "tests.fuzz.programs.machine", "Python programs whose surroundings change between calls", share=2
+    ),
 }
