@@ -77,7 +77,7 @@ def compile_graph(
                 lambda backward: compile_backward(dataclasses.replace(partition, backward=backward), ctx),
                 by_tangents=True,
             )
-        return aot.wrap(partition, call, eager=gm)
+        return aot.wrap(partition, call, eager=gm, verify=ctx.options.verify)
 
 
 def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:

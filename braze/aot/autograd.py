@@ -15,8 +15,9 @@ import torch
 
 from braze import native
 from braze.aot.missing import apart, separate_gradients, without_tangents
+from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
-from braze.aot.wrap import Boxed, evaluator, symbol_reader
+from braze.aot.wrap import Boxed, symbol_reader
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
 from braze.graph.torch_compat import is_batched

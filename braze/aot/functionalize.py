@@ -21,6 +21,7 @@ from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
 from braze.aot.views import apply_view, has_overlap, is_dense, scatter_back
+from braze.aot.ways import counts_from_start
 from braze.aot.writes import (
     functional_values,
     is_custom,
@@ -84,6 +85,7 @@ class Functional:
         latest: dict[Node, Node],
         shared: Sequence[Shared] = (),
         beyond: bool = False,
+        anchored: Iterable[Node] = (),
     ) -> None:
         #: (placeholder, node with its final contents, whether autograd counts the writes)
         self.mutated = mutated
@@ -93,6 +95,8 @@ class Functional:
         self.shared = shared
         #: whether an as_strided view reaches memory outside of the input that it is a view of
         self.beyond = beyond
+        #: inputs near which an as_strided view counts from where the memory starts: they must begin there where they did
+        self.anchored = tuple(anchored)
 
 
 def functionalize(
@@ -135,6 +139,7 @@ class _Functionalizer:
         #: nodes through which something was written that autograd counts
         self.counted: set[Node] = set()
         self.beyond = False
+        self.anchored: list[Node] = []
         #: nodes that count in memory -> (what they count in the memory of, the strides and offset that it must have)
         self.windows: dict[Node, tuple[Node, Any]] = {}
         #: storage of the trace -> its pieces
@@ -146,8 +151,8 @@ class _Functionalizer:
 
     def run(self, wanted: list[Node]) -> Functional:
         """Rewrite node by node; then bring the metadata of all nodes up to date."""
-        if self.mode.env is not None:
-            placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        if self.mode.env is not None and placeholders:
             with self.graph.inserting_after(placeholders[-1]):
                 self.symbols.find(placeholders)
         output = self.graph.output_node()
@@ -183,7 +188,7 @@ class _Functionalizer:
                 evaluate(node, self.mode)
         self._require_same_layouts()
         shared = [each.counting(self.counted) for each in self.shared]
-        return Functional(mutated, latest, shared, self.beyond)
+        return Functional(mutated, latest, shared, self.beyond, dict.fromkeys(self.anchored))
 
     # -- who sees what -------------------------------------------------------------------------
 
@@ -206,6 +211,8 @@ class _Functionalizer:
             return
         alias.generation = storage.generation
         if node.target is aten.as_strided.default and storage.inputs:
+            if counts_from_start(node.target, node.args[1:], node.kwargs):
+                self.anchored += storage.inputs
             self.beyond |= not is_inside(val, storage.inputs[0].meta["val"])
             if any(may_overlap(val, n.meta["val"]) for p in pieces if p is not storage for n in p.inputs):
                 self._unite(pieces)
@@ -274,7 +281,11 @@ class _Functionalizer:
         if alias.parent is None:
             raise self._refuse("BZ2005", "a write to one of several inputs that share memory")
         parent = self._current(alias.parent, storage)
-        alias.current = self._insert(*apply_view(alias.node, parent))
+        target, args, kwargs = apply_view(alias.node, parent)
+        if target is aten.as_strided.default:
+            args, kwargs = self._within(alias, parent, args[1:], kwargs)
+            args = (parent, *args)
+        alias.current = self._insert(target, args, kwargs)
         self._note_window(alias, alias.current, parent)
         alias.generation = storage.generation
         return alias.current
@@ -323,8 +334,6 @@ class _Functionalizer:
         """Make ``value`` what ``target`` and all that overlaps it hold from now on."""
         alias = self._owner(target)
         storage = alias.storage
-        if has_overlap(alias.node.meta["val"]):
-            raise self._refuse("BZ2012", "a write to a tensor whose elements share memory")
         if any(n.op == "get_attr" for n in storage.inputs):
             raise self._refuse("BZ2013", "a write to a tensor that the graph holds as a constant")
         if len(storage.inputs) > 1:
@@ -332,6 +341,10 @@ class _Functionalizer:
         chain = [alias]
         while chain[-1].parent is not None:
             chain.append(chain[-1].parent)
+        if any(has_overlap(link.node.meta["val"]) for link in chain):
+            raise self._refuse(
+                "BZ2012", "a write to a tensor whose elements share memory, or to a view of one"
+            )
         if not any(link.node.meta.get("unversioned") for link in chain):
             storage.counted = True
             self.counted.update(link.node for link in chain)
@@ -342,11 +355,30 @@ class _Functionalizer:
             call = scatter_back(link.node, old, value)
             if call is None:
                 raise self._refuse("BZ2014", f"a write through {link.node.target}")
+            if call[0] is aten.as_strided_scatter.default:
+                # a value of its own, which begins where its memory does
+                old = self._insert(aten.clone.default, (old,), {})
+                args, kwargs = self._within(link, old, call[1][2:], call[2])
+                call = call[0], (old, value, *args), kwargs
             value = self._insert(*call)
             self._note_window(link, value, old)
             parent.current, parent.generation = value, storage.generation
         if chain[-1] is not storage.base:
             raise self._refuse("BZ2005", "a write to memory that another input sees")
+
+    def _within(self, alias: _Alias, whole: Node, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """The arguments of an ``as_strided`` view, or its scatter, over a value that may begin elsewhere in its memory."""
+        if not counts_from_start(aten.as_strided.default, args, kwargs):
+            return args, dict(kwargs)
+        size, stride, *rest = args
+        start = rest[0] if rest else kwargs["storage_offset"]
+        assert alias.parent is not None
+        before, now = (n.meta["val"].storage_offset() for n in (alias.parent.node, whole))
+        if all(type(n) is int for n in (start, before, now)):
+            start = start - before + now
+        elif not (type(before) is type(now) is int and before == now):
+            raise self._refuse("BZ2014", "a write near an as_strided view of varying place")
+        return (size, stride, start), {}
 
     def _note_window(self, alias: _Alias, node: Node, parent: Node) -> None:
         """``node`` looks through ``alias`` at ``parent``, or writes there.
@@ -362,7 +394,7 @@ class _Functionalizer:
             raise self._refuse(
                 "BZ2014", "a write near an as_strided view of memory beside what it is taken of"
             )
-        self.windows[node] = parent, (whole.stride(), whole.storage_offset())
+        self.windows[node] = parent, (whole.stride(), parent.meta["val"].storage_offset())
 
     def _require_same_layouts(self) -> None:
         """What windows count in the memory of is laid out as the program's tensor was."""
@@ -371,7 +403,8 @@ class _Functionalizer:
                 continue
             parent, layout = self.windows[node]
             now = parent.meta["val"]
-            if (now.stride(), now.storage_offset()) != layout:
+            here = now.storage_offset() if counts_from_start(node.target, *_rest(node)) else layout[1]
+            if (now.stride(), here) != layout:
                 self.here = node
                 raise self._refuse("BZ2014", "a write near an as_strided view of other strides")
 
@@ -399,6 +432,11 @@ class _Functionalizer:
     def _refuse(self, code: str, what: str) -> Unsupported:
         origin = self.here.meta.get("origin") if self.here is not None else None
         return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
+
+
+def _rest(node: Node) -> tuple[Any, Any]:
+    """The arguments behind the first; behind the first two, of a scatter."""
+    return node.args[1 if node.target is aten.as_strided.default else 2 :], node.kwargs
 
 
 def evaluate(node: Node, mode: FakeMode) -> Node:

@@ -46,9 +46,16 @@ class Differentiation:
         self.apart: tuple[tuple[int, ...], ...] = ()
 
     def __call__(self, recorder: Recorder, pairs: list[tuple[Any, Any]]) -> list[Node | None]:
-        self.outputs = Outputs(recorder.graph, pairs)
-        fakes = self._seeds(recorder)
-        self._refuse_other_histories(recorder)
+        self.outputs = Outputs(recorder.graph, pairs, recorder.ways)
+        try:
+            fakes = self._seeds(recorder)
+            self._refuse_other_histories(recorder)
+        except (
+            RuntimeError
+        ) as error:  # of views that were made or written in a way that autograd does not follow
+            raise Unsupported(
+                "BZ2030", "a result of which autograd knows no history", why=str(error)
+            ) from error
         if self.functions:
             _refuse_choices_of_functions(fakes, set(recorder.histories), recorder.mode.env is not None)
         self.apart = _apart([fake.grad_fn for fake in fakes], set(recorder.histories))
@@ -256,14 +263,17 @@ def _row_major(sizes: Any) -> list[Any]:
     return strides
 
 
-def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]]) -> None:
-    """Refuse where an output requires grad in the trace but did not when captured, or the other way round."""
+def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], outputs: Outputs) -> None:
+    """Refuse where an output requires grad in the trace but did not when captured, or the other way round.
+
+    A view that is made again of the caller's tensor requires grad as it does in eager, whatever either thought.
+    """
     output: Any = gm.graph.output_node()
     values = output.args[0]
     for captured, (_, traced) in zip(
         values if isinstance(values, (tuple, list)) else (values,), pairs, strict=True
     ):
-        if not isinstance(captured, Node) or captured.op == "placeholder":
+        if not isinstance(captured, Node) or captured.op == "placeholder" or outputs.is_remade(traced):
             continue
         was = captured.meta.get("val")
         if isinstance(was, torch.Tensor) and was.requires_grad is not traced.requires_grad:

@@ -18,6 +18,7 @@ from braze.aot.cut import is_elementwise, is_random
 from braze.aot.functionalize import evaluate
 from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode
+from braze.graph.passes import BY_PLACE
 from braze.graph.rules import suggests_channels_last
 
 aten = torch.ops.aten
@@ -39,17 +40,12 @@ HEAVY = 0.75
 #: of more products than this lose more of their sums there, three times as much at 128 channels
 LONG = 256
 
-#: operators that read memory by strides: a graph that has one keeps all layouts
-_BY_STRIDES = frozenset(
-    {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
-)
-
 
 def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode, long_sums: bool = True) -> None:
     """Lay a functional graph out for its convolutions; those with long sums too, or as in eager."""
     graph = module.graph
     wanted = {n: _wanted(n, long_sums) for n in graph.nodes if n.target in _OPERANDS}
-    if torch.channels_last not in wanted.values() or any(n.target in _BY_STRIDES for n in graph.nodes):
+    if torch.channels_last not in wanted.values() or any(n.target in BY_PLACE for n in graph.nodes):
         return
     layouts = _Layouts(_kept(graph), mode)
     for node in list(graph.nodes):

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from braze.aot.functionalize import Functional, evaluate
-from braze.aot.records import OutputKind, OutputRole
-from braze.aot.symbols import SYMBOLIC
+from braze.aot.records import OutputKind, OutputRole, ViewStep
+from braze.aot.symbols import SYMBOLIC, SymbolNodes
 from braze.aot.views import is_view
+from braze.aot.ways import Ways
 from braze.graph import torch_compat
-from braze.graph.fakes import FakeMode, spec_of
+from braze.graph.fakes import FakeMode, spec_of, text_of
+from braze.graph.passes import drop_unread
 from braze.graph.specs import TensorSpec
 from braze.support.errors import Unsupported
 
@@ -23,9 +25,12 @@ Node = torch.fx.Node
 class Outputs:
     """What each user output is, by whom its memory is shared in the trace."""
 
-    def __init__(self, graph: torch.fx.Graph, outputs: list[tuple[Any, Any]]) -> None:
+    def __init__(self, graph: torch.fx.Graph, outputs: list[tuple[Any, Any]], ways: Ways) -> None:
         self.graph = graph
         self.outputs = outputs
+        self.ways = ways
+        #: nodes for sizes that vary, once one is wanted
+        self.symbols: SymbolNodes | None = None
         self.placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         self.number = {node: i for i, node in enumerate(self.placeholders)}
         self.input_storages: dict[int, Node] = {}
@@ -48,8 +53,8 @@ class Outputs:
                     known.add(id(value))
                     self.groups.setdefault(key, []).append(i)
         self.bases = {key: self._base(key) for key, group in self.groups.items() if len(group) > 1}
-        #: what the storages of bases look like in eager, before functionalization gives them others
-        self.layouts = {key: spec_of(node.meta["val"]) for key, node in self.bases.items()}
+        #: what bases look like in eager, before functionalization gives them other storages
+        self.wholes = {key: node.meta["val"] for key, node in self.bases.items()}
 
     def _source(self, node: Node, key: int) -> Node:
         """The input that a node is a view of."""
@@ -69,11 +74,19 @@ class Outputs:
         return node
 
     def _base(self, key: int) -> Node:
-        """The node that made a storage."""
+        """The node that all outputs over a storage are views of; the one that made it, where there is no such."""
+        roots = [self.ways.root(self.outputs[i][1]) for i in self.groups[key]]
+        first = None
         for node in self.graph.nodes:
             val = node.meta.get("val")
-            if node.op != "output" and isinstance(val, torch.Tensor) and torch_compat.storage_key(val) == key:
-                return node
+            if node.op == "output" or not isinstance(val, torch.Tensor):
+                continue
+            if torch_compat.storage_key(val) == key:
+                if all(root is val for root in roots):
+                    return node
+                first = first or node
+        if first is not None:
+            return first
         raise AssertionError("an output's storage has a node")
 
     def computed(self) -> list[Any]:
@@ -117,7 +130,7 @@ class Outputs:
         base_position: dict[int, int] = {}
         for key, node in self.bases.items():
             base_position[key] = len(results)
-            results.append(self._laid_out(functional.latest[node], self.layouts[key], mode))
+            results.append(self._laid_out(functional.latest[node], self.wholes[key], mode))
         roles = []
         seen: dict[int, int] = {}
         for i, (node, value) in enumerate(self.outputs):
@@ -127,6 +140,10 @@ class Outputs:
             else:
                 roles.append(self._role(node, value, functional, results, base_position, mode))
         return tuple(roles), tuple(mutations), results
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """What bases are to look like, in the order of the graph's tuple."""
+        return tuple(map(spec_of, self.wholes.values()))
 
     def _role(
         self,
@@ -148,37 +165,101 @@ class Outputs:
         source = self.sources.get(id(value))
         if source is not None:
             same = next((n for n in self.placeholders if n.meta["val"] is value), None)
+            if same is not None:
+                return OutputRole(OutputKind.ALIAS, input=self.number[same])
             return OutputRole(
                 OutputKind.ALIAS,
-                spec=None if same is not None else spec,
-                input=self.number[same or source],
-                absolute=counts_from_memory(node),
+                spec=spec,
+                input=self.number[source],
+                way=self._way(value, source.meta["val"]),
+                absolute=self.ways.is_absolute(value),
             )
         if key in bases:
-            return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key])
-        results.append(self._laid_out(functional.latest[node], spec, mode))
+            whole = self.wholes[key]
+            if value is whole:
+                return OutputRole(OutputKind.ALIAS_OF_OUTPUT, output=bases[key])
+            way = self._way(value, whole)
+            return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key], way=way)
+        results.append(self._laid_out(functional.latest[node], value, mode))
         return OutputRole(OutputKind.VALUE, spec=spec)
 
-    def _laid_out(self, node: Node, spec: TensorSpec, mode: FakeMode) -> Node:
+    def is_remade(self, value: Any) -> bool:
+        """Whether an output is a view that is made again by the program's steps, of an input or of what the graph gives."""
+        if not isinstance(value, torch.Tensor):
+            return False
+        source = self.sources.get(id(value))
+        key = torch_compat.storage_key(value)
+        whole = source.meta["val"] if source is not None else self.wholes.get(key)
+        return whole is not None and value is not whole and bool(self._way(value, whole))
+
+    def _way(self, value: Any, whole: Any) -> tuple[ViewStep, ...]:
+        """The steps from what the caller has, or the graph gives, to a view of it; none where its place tells all."""
+        steps = self.ways.steps(value)
+        if steps is None or self.ways.root(value) is not whole:
+            return ()
+        return steps
+
+    def _laid_out(self, node: Node, like: torch.Tensor, mode: FakeMode) -> Node:
         """The node's value with the strides that eager gives it, where functionalization changed them."""
-        val = node.meta["val"]
-        wanted = spec.strides
-        if mode.env is not None or all(
-            n == 1 or have == want for n, have, want in zip(val.shape, val.stride(), wanted, strict=True)
-        ):
-            return node
+        return node if same_strides(node.meta["val"], like) else self.copied(node, like, mode)
+
+    def copied(self, node: Node, like: torch.Tensor, mode: FakeMode) -> Node:
+        """A copy of the node's value with the strides of ``like``."""
+        repeated = [
+            d for d, (n, s) in enumerate(zip(like.shape, like.stride(), strict=True)) if _repeats(n, s)
+        ]
         with self.graph.inserting_before(self.graph.output_node()):
-            empty = self.graph.call_function(
-                aten.empty_strided.default,
-                (list(spec.sizes), list(wanted)),
-                {"dtype": spec.dtype, "device": spec.device},
+            for dim in repeated:  # memory for one of what is repeated
+                node = self._call(mode, aten.slice.Tensor, (node, dim, 0, 1))
+            sizes, strides = ([self._number(n) for n in part] for part in (like.shape, like.stride()))
+            once = [1 if d in repeated else n for d, n in enumerate(sizes)]
+            options = {"dtype": like.dtype, "device": torch_compat.device_of_fake(like)}
+            empty = self._call(mode, aten.empty_strided.default, (once, strides), options)
+            made = self._call(mode, aten.copy.default, (empty, node))
+            if repeated:
+                made = self._call(mode, aten.expand.default, (made, sizes))
+        if not same_strides(made.meta["val"], like):
+            raise Unsupported(
+                "BZ2012", "a result whose elements share memory, of other strides than what it is made of"
             )
-            copy = self.graph.call_function(aten.copy.default, (evaluate(empty, mode), node))
-        return evaluate(copy, mode)
+        return made
+
+    def _call(self, mode: FakeMode, target: Any, args: tuple[Any, ...], kwargs: Any = None) -> Node:
+        """A new node with its fake."""
+        return evaluate(self.graph.call_function(target, args, kwargs or {}), mode)
+
+    def _number(self, size: Any) -> Any:
+        """A size as a node may have it for an argument."""
+        if not isinstance(size, SYMBOLIC):
+            return size
+        if self.symbols is None:
+            self.symbols = SymbolNodes(self.graph)
+            self.symbols.find(self.placeholders)
+            for node in self.graph.nodes:
+                if node.op == "call_function":
+                    self.symbols.note(node, node.meta["val"])
+        return self.symbols.node(size)
+
+
+def _repeats(size: Any, stride: Any) -> bool:
+    return text_of(stride) == 0 and text_of(size) != 1
+
+
+def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are known to have the same strides for all sizes, where strides matter."""
+    return all(
+        n == 1 or text_of(have) == text_of(want)
+        for n, have, want in zip(map(text_of, a.shape), a.stride(), b.stride(), strict=True)
+    )
 
 
 def separate(
-    module: torch.fx.GraphModule, mutations: tuple[OutputRole, ...], mode: FakeMode, *, results: int = -1
+    module: torch.fx.GraphModule,
+    outputs: Outputs,
+    mutations: tuple[OutputRole, ...],
+    mode: FakeMode,
+    *,
+    results: int = -1,
 ) -> None:
     """Copy what would reach the user as memory of an input or of another output.
 
@@ -190,8 +271,8 @@ def separate(
     written = {placeholders[role.input] for role in mutations}
     output: Any = module.graph.output_node()
     taken: set[Node] = set()
-    outputs = list(output.args[0])
-    for i, node in enumerate(outputs[: results if results >= 0 else None]):
+    items = list(output.args[0])
+    for i, node in enumerate(items[: results if results >= 0 else None]):
         if not isinstance(node.meta["val"], torch.Tensor):
             continue
         root = root_of(node)
@@ -201,8 +282,12 @@ def separate(
             shared = root in taken or root.op in ("placeholder", "get_attr")
             taken.add(root)
         if shared:
-            outputs[i] = copied(node, output, mode)
-    output.args = (tuple(outputs),)
+            items[i] = copied(node, output, mode)
+            if i >= len(mutations) and not same_strides(items[i].meta["val"], node.meta["val"]):
+                outputs.symbols = None  # passes have dropped nodes
+                items[i] = outputs.copied(node, node.meta["val"], mode)
+    output.args = (tuple(items),)
+    drop_unread(module.graph)
 
 
 def copied(node: Node, before: Node, mode: FakeMode) -> Node:
@@ -211,17 +296,6 @@ def copied(node: Node, before: Node, mode: FakeMode) -> Node:
         copy = before.graph.call_function(aten.clone.default, (node,))
     copy.meta["origin"] = node.meta.get("origin")
     return evaluate(copy, mode)
-
-
-def counts_from_memory(node: Node) -> bool:
-    """Whether a view is of a place that ``as_strided`` has named, which no longer depends on where its input starts."""
-    while node.op == "call_function" and is_view(node):
-        if node.target is aten.as_strided.default:
-            offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
-            if offset is not None:
-                return True
-        node = node.args[0]  # type: ignore[assignment]
-    return False
 
 
 def root_of(node: Node) -> Node:

@@ -20,6 +20,7 @@ from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.outputs import Outputs, separate
 from braze.aot.partitioners import PartitionFn, Weigh, divide
+from braze.aot.promises import require_promised
 from braze.aot.proof import LIMIT, QUICK, check, observe
 from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
 from braze.aot.roles import output_of, placeholders, roles_of_results, tell_backward, tell_forward
@@ -65,9 +66,9 @@ def partition(
         if joint is not None:
             if traced.mode.env is not None:  # fakes of symbolic sizes do not follow lazy conjugates
                 _refuse_unusual_tensors(traced.module)
-            check_as_captured(gm, traced.outputs)
+            check_as_captured(gm, traced.outputs, joint.outputs)
         module, mode = traced.module, traced.mode
-        outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs)
+        outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)
         gradients = [node for node in traced.extras if node is not None]
         with tracing.stage("aot.functionalize"), on_fakes(mode):
             wanted = [*outputs.wanted(), *gradients]
@@ -81,12 +82,12 @@ def partition(
         dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
         run_passes(module, DEFAULT, dialect, verify_level=ctx.options.verify)
         with on_fakes(mode):
-            separate(module, mutations, mode, results=len(results))
+            separate(module, outputs, mutations, mode, results=len(results))
             if joint is not None:
                 mutations = joint.with_histories(mutations)
                 if free_layouts:
                     lay_out_convolutions(module, mode, long_sums=ctx.options.channels_last is True)
-        known = roles_of_results(mutations, roles, len(results))
+        known = roles_of_results(mutations, roles, len(results), outputs.specs())
         whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
         part = Partition(
             forward=module,
@@ -97,6 +98,7 @@ def partition(
             outputs=roles,
             made=traced.made,
             shared=tuple(each.record for each in functional.shared),
+            anchored=_anchors(functional.anchored, placeholders(module)),
             beyond=functional.beyond,
         )
         if joint is not None and whole is not None:
@@ -105,12 +107,21 @@ def partition(
             tell_backward(backward)
             part = dataclasses.replace(part, forward=module, backward=backward)
         tell_forward(module, known)
+        require_promised(part)
         module.recompile()
     if tracing.dumping():
         tracing.dump(f"{ctx.name}_aten", "py", print_graph(part.forward))
         if part.backward is not None:
             tracing.dump(f"{ctx.name}_backward_aten", "py", print_graph(part.backward.graph))
     return part
+
+
+def _anchors(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node]) -> tuple[tuple[int, int], ...]:
+    """Where in their memory inputs begin here, and must in each call; of varying sizes the fakes do not tell."""
+    offsets = [node.meta["val"].storage_offset() for node in nodes]
+    if any(type(n) is not int for n in offsets):
+        raise Unsupported("BZ2031", "an as_strided view of an input of which it varies where it begins")
+    return tuple((inputs.index(node), n) for node, n in zip(nodes, offsets, strict=True))
 
 
 def _weighing(part: Partition, weigh: Callable[[Partition], float | None] | None) -> Weigh | None:

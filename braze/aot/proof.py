@@ -193,7 +193,7 @@ def _constant(node: Node) -> Any:
     """The number that a node fills a tensor with, or None."""
     if node.target is aten.zero_.default:
         return 0j
-    if node.target not in (aten.full.default, aten.fill_.Scalar):
+    if node.target not in (aten.full.default, aten.fill_.Scalar, aten.copy_.default, aten.fill_.Tensor):
         return None
     value = node.args[1]
     return complex(value) if isinstance(value, (bool, int, float, complex)) else None

@@ -26,7 +26,8 @@ class InputRole(enum.Enum):
 class OutputKind(enum.Enum):
     VALUE = "value"  # a fresh tensor (or int) of the user's
     MUTATION = "mutation"  # the new contents of input ``input``: copied into it after the graph
-    ALIAS = "alias"  # a view of input ``input``, rebuilt from it with as_strided by ``spec``; no spec: the input itself
+    # a view of input ``input``, rebuilt from it by the steps ``way``, or with as_strided by ``spec``; no spec: the input itself
+    ALIAS = "alias"
     ALIAS_OF_OUTPUT = "alias_of_output"  # a view of item ``output`` of the graph's tuple, rebuilt likewise
     SAME = "same"  # the object that the user gets as output ``output``, once more
     CONSTANT = "constant"  # ``value``: None or a Python number
@@ -35,11 +36,36 @@ class OutputKind(enum.Enum):
 
 
 @record
+class Formula:
+    """A number among a view's arguments that hangs on sizes."""
+
+    text: str
+
+
+@record
+class ViewStep:
+    """One step of the program from a tensor to a view: ``op(it, *args, **kwargs)``, or item ``item`` of that.
+
+    ``value`` numbers what it gives: who else comes by that step gets the same tensor. ``op`` may be "data", for ``.data``.
+    ``grad`` and ``inference`` are the modes that the program takes it in.
+    """
+
+    value: int
+    op: Any
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    item: int = -1
+    grad: bool = True
+    inference: bool = False
+
+
+@record
 class OutputRole:
     """How one thing that the functional graph computes reaches the caller; ``differentiable``: with a history.
 
-    ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``absolute``: the view's offset counts
-    from where the memory starts, wherever in it the input does.
+    ``counted``: autograd counts the mutation (it does not count writes through ``.data``). ``way``: the steps by which
+    a view is made again, where more than its place in memory counts. ``absolute``: the view's offset counts from where the
+    memory starts, wherever in it the input does.
     """
 
     kind: OutputKind
@@ -49,6 +75,7 @@ class OutputRole:
     value: object = None
     differentiable: bool = False
     counted: bool = True
+    way: tuple[ViewStep, ...] = ()
     absolute: bool = False
 
 
@@ -138,7 +165,8 @@ class Partition:
     ``outputs`` say what each is; an ``outputs`` entry that is ALIAS, SAME or CONSTANT takes no place in the graph's
     tuple. Each node's ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
     ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt. ``shared``: the last
-    inputs are not the user's but memory that several of theirs see. ``beyond``: the graph sees memory of an input
+    inputs are not the user's but memory that several of theirs see. ``anchored``: (input, offset) of those that must begin
+    there in their memory. ``beyond``: the graph sees memory of an input
     that the input itself does not reach. ``beside``: of a backward, bytes of its forward's results, which the caller may hold.
     """
 
@@ -151,5 +179,6 @@ class Partition:
     backward: Backward | None = None
     made: tuple[str, ...] = ()
     shared: tuple[SharedInputs, ...] = ()
+    anchored: tuple[tuple[int, int], ...] = ()
     beyond: bool = False
     beside: int = 0

@@ -13,6 +13,7 @@ from typing import Any
 import torch.fx
 
 from braze.aot.records import Backward, InputRole, OutputKind, OutputRole, SavedFrom
+from braze.graph.specs import TensorSpec
 
 Node = torch.fx.Node
 
@@ -46,17 +47,22 @@ def tell_backward(backward: Backward) -> None:
 
 
 def roles_of_results(
-    mutations: Sequence[OutputRole], outputs: Sequence[OutputRole], results: int
+    mutations: Sequence[OutputRole],
+    outputs: Sequence[OutputRole],
+    results: int,
+    wholes: Sequence[TensorSpec] = (),
 ) -> tuple[OutputRole, ...]:
     """What the items of a forward's tuple are: new contents, memory of which several outputs are views, the outputs.
 
-    ``output`` of a VALUE is the number of the user's output that it is; -1 for what outputs are only views of.
+    ``output`` of a VALUE is the number of the user's output that it is; -1 for what outputs are only views of, which
+    are laid out as ``wholes`` says.
     """
     values = [
         dataclasses.replace(role, output=i) for i, role in enumerate(outputs) if role.kind is OutputKind.VALUE
     ]
-    bases = results - len(mutations) - len(values)
-    return (*mutations, *[OutputRole(OutputKind.VALUE)] * bases, *values)
+    bases: Any = [OutputRole(OutputKind.VALUE, spec=spec) for spec in wholes]
+    bases = bases or [OutputRole(OutputKind.VALUE)] * (results - len(mutations) - len(values))
+    return (*mutations, *bases, *values)
 
 
 def _role_of_input(node: Node) -> InputRole:

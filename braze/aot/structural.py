@@ -123,6 +123,20 @@ def read_parts(
     return {n: x.narrow(dim, starts[n], sizes[n]) for n in read}
 
 
+def fill_diagonal(x: Tensor, value: Any, wrap: bool = False) -> Any:
+    """The diagonal as views tell it: PyTorch counts its elements in memory, from where ``x`` begins there."""
+    sizes = x.shape
+    if x.dim() < 2 or (x.dim() > 2 and any(n != sizes[0] for n in sizes)):
+        return NotImplemented
+    if wrap and x.dim() == 2 and sizes[0] > sizes[1] + 1:
+        return NotImplemented
+    diagonal = aten.diagonal.default(x, 0, 0, 1)
+    while diagonal.dim() > 1:
+        diagonal = aten.diagonal.default(diagonal, 0, 0, diagonal.dim() - 1)
+    aten.fill_.Scalar(diagonal, value)
+    return x
+
+
 STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
     {
         **FOREACH,
@@ -135,6 +149,7 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.feature_dropout.default: dropout,
         aten.alpha_dropout.default: dropout,
         aten.native_batch_norm.default: native_batch_norm,
+        aten.fill_diagonal_.default: fill_diagonal,
     }
 )
 

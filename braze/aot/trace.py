@@ -22,12 +22,13 @@ from braze.aot import control_flow, unbacked
 from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view, read_parts
 from braze.aot.symbols import SymbolNodes
+from braze.aot.ways import DATA, Ways, counts_from_start
 from braze.aot.writes import functional_form
 from braze.graph import torch_compat, torch_symbols
 from braze.graph.captured import Late
 from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
-from braze.graph.fakes import FakeMode, mode_of, new_mode, same
+from braze.graph.fakes import FakeMode, mode_of, new_mode, same, text_of
 from braze.graph.printer import describe
 from braze.graph.recurrent import with_end_states
 from braze.graph.torch_settings import way_back
@@ -64,9 +65,11 @@ class Traced:
         outputs: list[tuple[Any, Any]],
         extras: Sequence[torch.fx.Node | None] = (),
         made: tuple[str, ...] = (),
+        ways: Ways | None = None,
     ) -> None:
         self.module = module
         self.mode = mode
+        self.ways = ways if ways is not None else Ways()
         self.outputs = outputs
         self.extras = extras
         #: names of size symbols that are the last outputs: views among the others are rebuilt by them
@@ -121,7 +124,7 @@ def trace(
         extras = after_forward(recorder, pairs) if after_forward is not None else []
     recorder.graph.output(tuple(node for node, _ in pairs))
     module = Late(recorder.graph, recorder.constants)
-    return Traced(module, mode, pairs, extras, tuple(str(n.node.expr) for n in made))
+    return Traced(module, mode, pairs, extras, tuple(str(n.node.expr) for n in made), recorder.ways)
 
 
 class Recorder(TorchDispatchMode):
@@ -147,11 +150,16 @@ class Recorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.constants: dict[str, Any] = {}
         self.origin: Origin | None = None
+        #: whether the program itself calls ``as_strided``: its offsets count from where the memory starts
+        self.windows = False
         #: the checkpointed region that is traced: its nodes have the number in ``meta["checkpoint"]``
         self.region: int | None = None
         #: which of its values are kept; nodes have the answer in ``meta["policy"]``
         self.policy: Policy | None = None
         self.symbols = SymbolNodes(self.graph)
+        #: how views came to be
+        self.ways = Ways()
+        self.ways.watched = differentiable
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         #: fields of the fakes that know their nodes
         self._knowing: list[dict[str, Any]] = []
@@ -174,10 +182,13 @@ class Recorder(TorchDispatchMode):
         node = self.graph.placeholder(captured.name)
         node.meta.update({k: captured.meta[k] for k in ("role", "source", "origin") if k in captured.meta})
         if isinstance(example, torch.Tensor):
+            grad = captured.meta.get("requires_grad", example.requires_grad)
             example = self._input_tensor(
                 captured, example if isinstance(example, FakeTensor) else self.mode.fake(example)
             )
             self.know(example, node)
+            if grad:
+                self.ways.graded.add(id(example))
             self.histories.append(example.grad_fn)
         else:
             self.leaves.append(None)
@@ -232,6 +243,8 @@ class Recorder(TorchDispatchMode):
                 result = self._decomposed(rule, args, kwargs)
             if result is not NotImplemented and func not in STRUCTURAL:
                 result = self._as_eager(func, args, kwargs, result)
+            elif type(result) is list:
+                self._note_views(func, args, kwargs, result)  # of one operator, not of many
             if result is not NotImplemented:
                 return result
         if func not in KEPT and _is_composite(func):
@@ -302,8 +315,6 @@ class Recorder(TorchDispatchMode):
             return have
         if want.is_contiguous():
             return self.emit(aten.clone.default, (have,), {"memory_format": torch.contiguous_format})
-        if self.mode.env is not None:
-            return have
         options = {"dtype": have.dtype, "device": have.device}
         empty = self.emit(aten.empty_strided.default, (list(want.shape), list(want.stride())), options)
         return self.emit(aten.copy.default, (empty, have), {})
@@ -316,9 +327,14 @@ class Recorder(TorchDispatchMode):
         if kwargs:
             kwargs = dict(zip(kwargs, self._constants_faked(tuple(kwargs.values())), strict=True))
         if func in ALIASES:
-            return self._rebound(args)
+            return self._rebound(func, args)
         if torch.Tag.inplace_view in func.tags:
             return self._inplace_view(func, args, kwargs)
+        if counts_from_start(func, args[1:], kwargs):
+            if self.windows:
+                args = (self.ways.memory(args[0]), *args[1:])
+            else:
+                args, kwargs = self._from_own_start(args, kwargs)
         if kwargs and func._schema.is_mutable and any(map(self._is_without_memory, kwargs.values())):
             return self._outs_made(func, args, kwargs)
         if self.mode.env is not None:
@@ -336,7 +352,37 @@ class Recorder(TorchDispatchMode):
         )
         node.meta["origin"] = self.origin
         self._bind(node, result)
+        if not func._schema.is_mutable:
+            self._note_views(func, args, kwargs, result)
         return result
+
+    def _from_own_start(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """``as_strided`` that an operator is made of: where its tensor begins in memory is not the same in each call."""
+        x, size, stride = args[:3]
+        start = args[3] if len(args) > 3 else kwargs["storage_offset"]
+        if text_of(start) == text_of(x.storage_offset()):
+            return (x, size, stride), {}
+        if any(
+            torch_compat.storage_key(node.meta["val"]) == torch_compat.storage_key(x)
+            for node in self.graph.nodes
+            if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor)
+        ):
+            raise Unsupported(
+                "BZ2031",
+                "an operator that reaches into an input's memory by its place there",
+                origin=self.origin,
+            )
+        return args, kwargs
+
+    def _note_views(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Remember the step by which views of the first argument were made."""
+        if not args or type(args[0]) is not FakeTensor:
+            return
+        key = torch_compat.storage_key(args[0])
+        whole = isinstance(result, torch.Tensor)
+        for i, part in enumerate((result,) if whole else result if isinstance(result, (tuple, list)) else ()):
+            if isinstance(part, torch.Tensor) and torch_compat.storage_key(part) == key:
+                self.ways.note(part, args[0], func, args[1:], kwargs, -1 if whole else i)
 
     def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
         """Arithmetic on floats as captured: its value is what the node computes, no formula."""
@@ -387,9 +433,10 @@ class Recorder(TorchDispatchMode):
 
     # -- special operators -------------------------------------------------------------------
 
-    def _rebound(self, args: Any) -> Any:
+    def _rebound(self, func: Any, args: Any) -> Any:
         """A new fake over the same memory, known by the same node."""
         alias = self._alias(args[0])
+        self.ways.note(alias, args[0], func)
         self.know(alias, args[0].__dict__["_node"])
         return alias
 
@@ -407,6 +454,7 @@ class Recorder(TorchDispatchMode):
         after = self.emit(functional, (before, *args[1:]), kwargs)
         func(*args, **kwargs)
         self.know(target, after.__dict__["_node"])
+        self.ways.note_changed(target, before, after)
         return target
 
     def _is_without_memory(self, value: Any) -> bool:
@@ -437,6 +485,7 @@ class Recorder(TorchDispatchMode):
         node = self.graph.call_function(aten.alias.default, (self.argument(value),))
         node.meta.update(val=alias, origin=self.origin, unversioned=True)
         self.know(alias, node)
+        self.ways.note(alias, value, DATA)
         return alias
 
     def _constants_faked(self, args: Any) -> Any:
@@ -488,6 +537,7 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
     try:
         for node in gm.graph.nodes:
             recorder.origin = node.meta.get("origin")
+            recorder.windows = "as_strided" in str(getattr(node.target, "__name__", node.target))
             interrupts.point()
             if node.op == "output":
                 return _values(node.args[0], env)

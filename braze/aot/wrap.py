@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from braze.aot.overlap import may_overlap
-from braze.aot.records import OutputKind, OutputRole, Partition
+from braze.aot.promises import Promises
+from braze.aot.rebuild import builder
+from braze.aot.records import OutputKind, Partition
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -18,16 +19,18 @@ from braze.support.log import warn_once
 Boxed = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def wrap(partition: Partition, compiled: Boxed, *, eager: Callable[..., Any] | None = None) -> Boxed:
+def wrap(
+    partition: Partition, compiled: Boxed, *, eager: Callable[..., Any] | None = None, verify: int = 0
+) -> Boxed:
     """``f(inputs) -> user outputs`` around ``compiled(inputs) -> the forward graph's tuple``.
 
     Where the graph writes to an input that in some call shares its memory with another input, the functional
-    graph would miss the write through the other: such a call runs ``eager(*inputs)`` instead.
+    graph would miss the write through the other: such a call runs ``eager(*inputs)`` instead. ``verify``: the option.
     """
-    plain = not partition.mutations and not partition.made and not partition.shared
-    if plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
+    plain = not (partition.mutations or partition.made or partition.shared or partition.anchored)
+    if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
-    call = _Wrapped(partition, compiled, eager)
+    call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
     call.boxed = True
     return call
 
@@ -35,8 +38,15 @@ def wrap(partition: Partition, compiled: Boxed, *, eager: Callable[..., Any] | N
 class _Wrapped:
     """What the wrapper does on each call, worked out beforehand."""
 
-    def __init__(self, partition: Partition, compiled: Boxed, eager: Callable[..., Any] | None) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        compiled: Boxed,
+        eager: Callable[..., Any] | None,
+        promises: Promises | None = None,
+    ) -> None:
         self.compiled = compiled
+        self.promises = promises
         self.eager = eager
         self.differentiated = partition.backward is not None
         self.boxed = True
@@ -49,20 +59,21 @@ class _Wrapped:
         )
         self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
-        self.shared, self.beyond = partition.shared, partition.beyond
+        self.shared, self.beyond, self.anchored = partition.shared, partition.beyond, partition.anchored
         #: of written inputs that are the memory of several, those several
         first = len(partition.inputs) - len(self.shared)
         self.members = {first + k: frozenset(each.inputs) for k, each in enumerate(self.shared)}
         self.tensors = tuple(i for i, s in enumerate(partition.inputs) if isinstance(s, TensorSpec))
         self.symbols = symbol_reader(partition)
-        self.build = tuple(_builder(role, partition) for role in partition.outputs)
+        self.build = tuple(builder(role, partition) for role in partition.outputs)
         self.repeated = tuple(
             (i, role.output) for i, role in enumerate(partition.outputs) if role.kind is OutputKind.SAME
         )
         position = len(partition.mutations)
         places = []
         # bases of views stand between the mutations and the values
-        position += len({r.output for r in partition.outputs if r.kind is OutputKind.ALIAS_OF_OUTPUT})
+        self.bases = sorted({r.output for r in partition.outputs if r.kind is OutputKind.ALIAS_OF_OUTPUT})
+        position += len(self.bases)
         for role in partition.outputs:
             places.append(position if role.kind is OutputKind.VALUE else -1)
             position += role.kind is OutputKind.VALUE
@@ -80,7 +91,11 @@ class _Wrapped:
 
     def _run(self, given: Sequence[Any]) -> list[Any]:
         inputs = self._with_shared(given) if self.shared else given
-        if inputs is None or (self.mutated and self._shares_written_memory(inputs)):
+        if (
+            inputs is None
+            or any(inputs[i].storage_offset() != offset for i, offset in self.anchored)
+            or (self.mutated and self._shares_written_memory(inputs))
+        ):
             return self._as_captured(given)
         results = self.compiled(inputs)
         for grad, mutations in ((False, self.overwritten), (True, self.derived)):
@@ -97,17 +112,32 @@ class _Wrapped:
         names = self.symbols(inputs)
         if self.made:
             names = {**names, **{name: results[place] for name, place in self.made}}
+        if self.bases:
+            results = self._with_plain_bases(results)
+        made: dict[int, Any] = {}
         outputs = [
-            results[place] if place >= 0 else build(inputs, results, names)
+            results[place] if place >= 0 else build(inputs, results, names, made)
             for place, build in zip(self.places[: self.count], self.build, strict=False)
         ]
         for i, first in self.repeated:
             outputs[i] = outputs[first]
+        if self.promises is not None:
+            self.promises.check(inputs, results, outputs, names)
         return outputs
+
+    def _with_plain_bases(self, results: Sequence[Any]) -> list[Any]:
+        """The results; those that others are views of are views of nothing, as in eager."""
+        found = list(results)
+        for i in self.bases:
+            if found[i]._is_view() and not found[i].requires_grad:
+                found[i] = found[i].detach()
+        return found
 
     def _as_captured(self, inputs: Sequence[Any]) -> list[Any]:
         """A call whose inputs share memory otherwise than the graph was made for."""
         what = "inputs that share memory, of which the graph writes one"
+        if self.anchored and not self.shared:
+            what = "an input that begins elsewhere in its memory, to which as_strided refers"
         if self.eager is None:
             raise Unsupported("BZ2017", what, hints=["pass tensors that do not overlap"])
         trace.count("calls_run_as_captured")
@@ -152,88 +182,6 @@ class _Wrapped:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
-
-
-def _builder(role: OutputRole, partition: Partition) -> Callable[..., Any]:
-    """f(inputs, results, symbols) -> one output that the graph does not return."""
-    match role.kind:
-        case OutputKind.CONSTANT:
-            return lambda inputs, results, names: role.value
-        case OutputKind.ALIAS if role.spec is None:
-            return lambda inputs, results, names: inputs[role.input]
-        case OutputKind.ALIAS:
-            base = partition.inputs[role.input]
-            assert isinstance(base, TensorSpec) and role.spec is not None
-            view = _with_history(_viewer(role.spec, None if role.absolute else base.offset), role.spec)
-            return lambda inputs, results, names: view(inputs[role.input], names)
-        case OutputKind.ALIAS_OF_OUTPUT:
-            assert role.spec is not None
-            view = _with_history(_viewer(role.spec, 0), role.spec)
-            return lambda inputs, results, names: view(results[role.output], names)
-    return lambda inputs, results, names: None
-
-
-def _with_history(view: Callable[..., torch.Tensor], spec: TensorSpec) -> Callable[..., torch.Tensor]:
-    """``view``, whose results require grad only if they did in eager: not what was detached."""
-    if spec.requires_grad:
-        return view
-
-    return lambda base, names: view(base.detach() if base.requires_grad else base, names)
-
-
-def _viewer(
-    spec: TensorSpec, base_offset: int | str | None
-) -> Callable[[torch.Tensor, dict[str, int]], torch.Tensor]:
-    """f(base, symbols) -> the view of base's memory that ``spec`` describes; no ``base_offset``: it counts from its start."""
-    sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
-    offset = evaluator((spec.offset, 0 if base_offset is None else base_offset))
-
-    def view(base: torch.Tensor, names: dict[str, int]) -> torch.Tensor:
-        here, start = offset(names)
-        begin: Any = here if base_offset is None else base.storage_offset() + here - start
-        if base.dtype is spec.dtype:
-            return base.as_strided(sizes(names), strides(names), begin)
-        if base_offset is not None:
-            # offsets count in elements of the view's own type
-            begin = base.storage_offset() * base.dtype.itemsize // spec.dtype.itemsize + here
-            begin -= start * base.dtype.itemsize // spec.dtype.itemsize
-        if base.requires_grad and spec.requires_grad:
-            return _between_real_and_complex(base, sizes(names), strides(names), begin)
-        fresh = torch.empty(0, dtype=spec.dtype, device=base.device)
-        return fresh.set_(base.untyped_storage(), begin, sizes(names), strides(names))
-
-    return view
-
-
-def _between_real_and_complex(
-    base: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], offset: int
-) -> torch.Tensor:
-    """A real view of complex memory or the reverse, through which gradients flow."""
-    if base.is_complex():
-        return torch.view_as_real(base).as_strided(sizes, strides, offset)
-    pairs = base.as_strided((*sizes, 2), (*(2 * s for s in strides), 1), 2 * offset)
-    return torch.view_as_complex(pairs)
-
-
-#: what the text of a size may call
-SIZE_NAMES: dict[str, Any] = {
-    "__builtins__": {},
-    "math": math,
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "round": round,
-    "float": float,
-}
-
-
-def evaluator(parts: tuple[int | str, ...]) -> Callable[[dict[str, int]], tuple[int, ...]]:
-    """f(symbols) -> the numbers; expressions over symbols are compiled once."""
-    if all(isinstance(part, int) for part in parts):
-        fixed = tuple(int(part) for part in parts)
-        return lambda names: fixed
-    code = compile(f"({', '.join(map(str, parts))},)", "<sizes>", "eval")
-    return lambda names: eval(code, SIZE_NAMES, names)
 
 
 def symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, int]]:

@@ -491,9 +491,9 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
         return TensorSpec(
             dtype=tensor.dtype,
             device=tensor.device,
-            sizes=tuple(map(_plain_size, tensor.shape)),
-            strides=tuple(map(_plain_size, tensor.stride())),
-            offset=_plain_size(tensor.storage_offset()),
+            sizes=tuple(map(text_of, tensor.shape)),
+            strides=tuple(map(text_of, tensor.stride())),
+            offset=text_of(tensor.storage_offset()),
             requires_grad=tensor.requires_grad,
             is_parameter=isinstance(tensor, torch.nn.Parameter),
             layout=tensor.layout,
@@ -517,7 +517,8 @@ def _symbols(extents: Iterable[Any]) -> set[Any]:
     return {s for n in extents if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
 
 
-def _plain_size(size: Any) -> int | str:
+def text_of(size: Any) -> int | str:
+    """A size as data: an int, or a formula over the names of symbols."""
     if type(size) is int:
         return size
     known = size.node.maybe_as_int()

@@ -95,11 +95,14 @@ def merge_equal_nodes(module: torch.fx.GraphModule) -> bool:
 def remove_no_ops(module: torch.fx.GraphModule) -> bool:
     """Drop operators that give their argument's value with its metadata: copies, casts, views to the same shape.
 
-    In a functional graph a copy of a value is the value. One that changes the strides stays: views further on may need them.
+    In a functional graph a copy of a value is the value. One that changes the strides stays: views further on may need them;
+    so does one that is read by its place in memory: an input need not begin where its memory does.
     """
     changed = False
     for node in list(module.graph.nodes):
-        if node.op == "call_function" and node.target in _NO_OPS and _gives_its_argument(node):
+        if node.op != "call_function" or node.target not in _NO_OPS or not _gives_its_argument(node):
+            continue
+        if not any(user.target in BY_PLACE for user in node.users):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
             changed = True
@@ -122,6 +125,9 @@ DEFAULT = (
     GraphPass("remove_dead_nodes", remove_dead_nodes),
 )
 
+
+#: operators that count in the memory of their first argument
+BY_PLACE = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 
 # -- parts ---------------------------------------------------------------------------------------
 

@@ -604,6 +604,11 @@ CODES: dict[str, Code] = {
         "The graph runs eagerly, as captured; please report the program with its dump (BRAZE_DUMP=dir). "
         'options={"verify": 1} raises the exception instead.',
     ),
+    "BZ9026": Code(
+        "a layout that was not promised",
+        "A result of a graph has other sizes, strides or memory than eager's (braze/aot/promises.py).",
+        "The graph runs eagerly, as captured; please report the program with its dump (BRAZE_DUMP=dir).",
+    ),
     "BZ9040": Code(
         "bad schedule",
         "The scheduler made groups or a memory plan that break a rule.",

@@ -29,7 +29,7 @@ class Removed:
         gm, made, self.mode = record(function, inputs)
         traced = trace(gm, made, {})
         self.graph = traced.module.graph
-        wanted = Outputs(self.graph, traced.outputs).wanted()
+        wanted = Outputs(self.graph, traced.outputs, traced.ways).wanted()
         with on_fakes(self.mode):
             self.program = observe(self.graph, wanted)
             self.functional = functionalize(traced.module, self.mode, wanted, unite=True)

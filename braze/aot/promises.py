@@ -1,0 +1,125 @@
+"""Layouts that a partition promises, held against those of its graph and of what its calls give.
+
+A caller's next write goes where strides, offset and shared memory say: a layout that is not eager's makes wrong values far
+from here. ``require_promised`` compares what the roles say with the metadata of the graph, at each compile; ``Promises``, where
+stages are verified at level 2, with the tensors of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.aot.rebuild import evaluator
+from braze.aot.records import OutputKind, OutputRole, Partition
+from braze.aot.roles import output_of, roles_of_results
+from braze.graph.fakes import text_of
+from braze.graph.specs import TensorSpec
+from braze.support.errors import InternalError
+
+
+def require_promised(part: Partition) -> None:
+    """Raise InternalError BZ9026 where a result of the forward graph is not laid out as its role says."""
+    items: Any = output_of(part.forward).args[0]
+    roles = results_of(part)
+    for i, (node, role) in enumerate(zip(items, roles, strict=False)):
+        spec = role.spec
+        val = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if spec is None or not isinstance(val, torch.Tensor):
+            continue
+        sizes, strides = tuple(map(text_of, val.shape)), tuple(map(text_of, val.stride()))
+        # new contents of an input are copied into it, whatever their strides
+        placed = role.kind is not OutputKind.VALUE or _alike(sizes, strides, spec.strides)
+        if sizes != spec.sizes or val.dtype is not spec.dtype or not placed:
+            promised, found = _words(spec.sizes, spec.strides, spec.dtype), _words(sizes, strides, val.dtype)
+            raise _broken(f"result {i}, {node.name},", promised, found)
+
+
+def results_of(part: Partition) -> tuple[OutputRole, ...]:
+    """What the items of the forward's tuple are, with their layouts."""
+    results = part.forward.meta.get("output_roles")
+    if results is not None:
+        return tuple(results)
+    count = len(output_of(part.forward).args[0])  # type: ignore[arg-type]
+    return roles_of_results(part.mutations, part.outputs, count)
+
+
+class Promises:
+    """What each call's results and outputs are to look like, worked out beforehand."""
+
+    def __init__(self, part: Partition) -> None:
+        self.results = [
+            (i, _layout(role.spec))
+            for i, role in enumerate(results_of(part))
+            if role.kind is OutputKind.VALUE and role.spec is not None
+        ]
+        self.views = [
+            (i, role, _layout(role.spec), _start(role, part))
+            for i, role in enumerate(part.outputs)
+            if role.kind in _VIEWS and role.spec is not None
+        ]
+
+    def check(
+        self, inputs: Sequence[Any], results: Sequence[Any], outputs: Sequence[Any], names: dict[str, int]
+    ) -> None:
+        """Raise InternalError BZ9026 where a tensor of a call is laid out otherwise than promised."""
+        for i, layout in self.results:
+            _compare(f"result {i}", results[i], layout(names))
+        for i, role, layout, start in self.views:
+            whole = inputs[role.input] if role.kind is OutputKind.ALIAS else results[role.output]
+            _compare(f"output {i}", outputs[i], layout(names))
+            if not outputs[i].numel():
+                continue
+            if outputs[i].untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+                raise _broken(f"output {i}", "a view", "memory of its own")
+            if start is not None:
+                here, there = start(names)
+                found = outputs[i].storage_offset() * outputs[i].itemsize
+                wanted = whole.storage_offset() * whole.itemsize + here * outputs[i].itemsize
+                if found != wanted - there * whole.itemsize:
+                    raise _broken(f"output {i}", "a view that begins elsewhere", f"byte {found}")
+
+
+_VIEWS = (OutputKind.ALIAS, OutputKind.ALIAS_OF_OUTPUT)
+
+#: sizes, strides and type of a tensor
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+def _layout(spec: TensorSpec) -> Callable[[dict[str, int]], Layout]:
+    sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
+    return lambda names: (sizes(names), strides(names), spec.dtype)
+
+
+def _start(role: OutputRole, part: Partition) -> Callable[[dict[str, int]], tuple[int, ...]] | None:
+    """Where a view begins, and what it is of; None where its steps count from the start of the memory."""
+    assert role.spec is not None
+    base = part.inputs[role.input] if role.kind is OutputKind.ALIAS else None
+    if role.absolute:
+        return None
+    return evaluator((role.spec.offset, base.offset if isinstance(base, TensorSpec) else 0))
+
+
+def _compare(what: str, found: torch.Tensor, layout: Layout) -> None:
+    sizes, strides, dtype = layout
+    if tuple(found.shape) != sizes or found.dtype is not dtype or not _alike(sizes, found.stride(), strides):
+        raise _broken(what, _words(sizes, strides, dtype), _words(found.shape, found.stride(), found.dtype))
+
+
+def _alike(sizes: Sequence[Any], have: Sequence[Any], want: Sequence[Any]) -> bool:
+    """Whether strides are the same where they matter."""
+    if 0 in sizes:
+        return True
+    return all(n == 1 or a == b for n, a, b in zip(sizes, have, want, strict=True))
+
+
+def _words(sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> str:
+    return f"{dtype} of sizes {tuple(sizes)} and strides {tuple(strides)}"
+
+
+def _broken(what: str, promised: str, found: str) -> InternalError:
+    return InternalError(
+        "BZ9026", f"{what} of a graph is not laid out as promised", why=f"not {promised} but {found}"
+    )

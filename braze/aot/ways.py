@@ -1,0 +1,136 @@
+"""How views came to be: the steps of the program from a tensor to a view of it.
+
+A view that reaches the caller is made again of the caller's tensor, or of the memory that the graph gave, by the program's own
+steps in the program's own modes: its history, its base, and what autograd lets the caller do to it are eager's then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from braze.aot.records import Formula, ViewStep
+from braze.aot.symbols import SYMBOLIC
+from braze.graph.fakes import holds_unbacked, text_of
+
+aten = torch.ops.aten
+
+#: operators whose result is a tensor of its own for autograd, over memory that nobody else sees
+WHOLES = frozenset({aten._unsafe_view.default})
+#: ``.data``, which is no operator
+DATA = "data"
+
+
+class _Made(NamedTuple):
+    """A view's last step; ``view`` itself is held so that its id stays its own."""
+
+    number: int
+    view: Any
+    of: Any
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    item: int
+    grad: bool
+    inference: bool
+
+
+class Ways:
+    """What the recorder notes of each view; ``ambient``: grad mode and inference mode where the graph begins."""
+
+    def __init__(self) -> None:
+        self.ambient = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        #: whether autograd watches the graph
+        self.watched = False
+        #: inputs that require grad in the program, by id of what stands for them
+        self.graded: set[int] = set()
+        self._made: dict[int, _Made] = {}
+        self._count = 0
+
+    def note(
+        self, view: Any, of: Any, op: Any, args: Sequence[Any] = (), kwargs: Any = None, item: int = -1
+    ) -> None:
+        """``view`` is (item ``item`` of) ``op(of, *args, **kwargs)``, called in the modes of now."""
+        if op in WHOLES:
+            return
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._count += 1
+        self._made[id(view)] = _Made(self._count, view, of, op, tuple(args), dict(kwargs or {}), item, *modes)
+
+    def note_changed(self, view: Any, before: Any, after: Any) -> None:
+        """``view``, for which ``before`` now stands as it was, has become what ``after`` is."""
+        if (found := self._made.get(id(view))) is not None:
+            self._made[id(before)] = found._replace(view=before)
+        self._made[id(view)] = self._made[id(after)]._replace(view=view)
+
+    def root(self, value: Any) -> Any:
+        """The tensor that a value's steps begin with."""
+        while (made := self._made.get(id(value))) is not None:
+            value = made.of
+        return value
+
+    def memory(self, value: Any) -> Any:
+        """The tensor that a value's memory was made as, as far as autograd counts its writes."""
+        while (made := self._made.get(id(value))) is not None and made.op is not DATA:
+            value = made.of
+        return value
+
+    def is_absolute(self, value: Any) -> bool:
+        """Whether a view is of a place that ``as_strided`` has named, which no longer depends on where its input starts."""
+        while (made := self._made.get(id(value))) is not None:
+            if counts_from_start(made.op, made.args, made.kwargs):
+                return True
+            value = made.of
+        return False
+
+    def steps(self, value: Any) -> tuple[ViewStep, ...] | None:
+        """The steps from ``root(value)``; none where only memory counts; None where one cannot be told as data."""
+        chain: list[_Made] = []
+        while (made := self._made.get(id(value))) is not None:
+            chain.insert(0, made)
+            value = made.of
+        if not self._matters(chain, value):
+            return ()
+        if any(holds_unbacked((*made.args, *made.kwargs.values())) for made in chain):
+            return None
+        return tuple(_step(made) for made in chain)
+
+    def _matters(self, chain: Sequence[_Made], root: Any) -> bool:
+        """Whether autograd tells a chain of views from a window on its root."""
+        if self.watched or id(root) in self.graded:
+            return bool(chain)
+        return any(
+            made.op is DATA or made.op is aten.detach.default or (made.grad, made.inference) != self.ambient
+            for made in chain
+        )
+
+
+def counts_from_start(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of ``as_strided`` or its scatter, given without its tensors, says where in the memory it begins."""
+    if op not in (aten.as_strided.default, aten.as_strided_scatter.default):
+        return False
+    return (args[2] if len(args) > 2 else kwargs.get("storage_offset")) is not None
+
+
+def _step(made: _Made) -> ViewStep:
+    return ViewStep(
+        value=made.number,
+        op=made.op,
+        args=_plain(made.args),
+        kwargs=tuple((name, _plain(value)) for name, value in made.kwargs.items()),
+        item=made.item,
+        grad=made.grad,
+        inference=made.inference,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """An argument as data: numbers that vary as formulas."""
+    if isinstance(value, SYMBOLIC):
+        text = text_of(value)
+        return Formula(text) if isinstance(text, str) else text
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_plain, value))
+    return value

@@ -1,0 +1,86 @@
+"""A layout that is not the promised one is found: before a graph is used, and in each call where stages are verified."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+import braze
+from braze.aot import outputs, rebuild
+from braze.aot.promises import require_promised
+from braze.lower.lazy import contiguous_strides
+from braze.lower.program import GraphLowering
+from braze.support.errors import InternalError
+from tests.aot.recording import compile_aot
+
+
+def copied_and_viewed(x, y):
+    v = x.neg()
+    v.copy_(y)
+    return v, v[:1]
+
+
+def columns(n):
+    return torch.arange(3.0 * n).view(3, n).t(), torch.arange(float(n)).view(n, 1).expand(n, 3)
+
+
+def rows(n):
+    return torch.arange(3.0 * n).view(3, n).t(), torch.arange(3.0 * n).view(n, 3)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_that_is_left_with_other_strides_is_found_when_the_graph_is_made(dynamic, monkeypatch):
+    monkeypatch.setattr(outputs.Outputs, "_laid_out", lambda self, node, like, mode: node)
+    compiled = braze.compile(copied_and_viewed, dynamic=dynamic, backend="aot_eager", options={"verify": 1})
+    with pytest.raises(InternalError, match="BZ9026"):
+        compiled(*columns(4))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_that_are_taken_for_others_are_found_in_the_call(dynamic, monkeypatch):
+    """The mistake is in what both the graph and its promises are made with."""
+    compiled = braze.compile(copied_and_viewed, dynamic=dynamic, backend="aot_eager", options={"verify": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr("braze.aot.promises._alike", lambda *_: True)
+        patch.setattr(outputs.Outputs, "_laid_out", lambda self, node, like, mode: node)
+        compiled(*rows(4))
+    with pytest.raises(InternalError, match="BZ9026"):
+        compiled(*rows(5 if dynamic else 4))
+
+
+@pytest.mark.parametrize("change", [dict(strides=(3, 1)), dict(sizes=(4, 2)), dict(dtype=torch.float64)])
+def test_each_part_of_a_promise_is_compared(change):
+    part, _ = compile_aot(lambda x, y: (x * y).t(), [torch.randn(3, 4), torch.randn(3, 4)])
+    require_promised(part)
+    (role,) = part.forward.meta["output_roles"]
+    broken = dataclasses.replace(role, spec=dataclasses.replace(role.spec, **change))
+    part.forward.meta["output_roles"] = (broken,)
+    with pytest.raises(InternalError, match="BZ9026"):
+        require_promised(part)
+
+
+@pytest.mark.parametrize("fault", ["copied", "moved", "turned"])
+def test_a_view_that_is_not_where_it_should_be_is_found(fault, monkeypatch):
+    wrong = {
+        "copied": lambda view: view.clone(),
+        "moved": lambda view: view.as_strided(view.shape, view.stride(), view.storage_offset() + 1),
+        "turned": lambda view: view.as_strided(view.shape, view.stride()[::-1]),
+    }[fault]
+    build = rebuild._viewer
+    monkeypatch.setattr(rebuild, "_viewer", lambda *spec: lambda *given: wrong(build(*spec)(*given)))
+    compiled = braze.compile(lambda x: x[:2, 1:].t(), backend="aot_eager", options={"verify": 2})
+    with pytest.raises(InternalError, match="BZ9026"):
+        compiled(torch.randn(4, 4))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_kernels_give_is_held_against_the_promise(dynamic, monkeypatch):
+    made = GraphLowering.output_view
+    monkeypatch.setattr(
+        GraphLowering, "output_view", lambda self, x, strides: made(self, x, contiguous_strides(x.sizes))
+    )
+    compiled = braze.compile(lambda x, y: x + y, dynamic=dynamic, options={"verify": 2})
+    with pytest.raises(InternalError, match="BZ9026"):
+        compiled(*columns(4))

@@ -1,0 +1,288 @@
+"""Strides, offsets, shared memory and history of what a call leaves are eager's: the caller's next write goes there."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+import braze
+from tests.end_to_end.layouts import difference
+
+OPTIONS = {"verify": 2}
+
+
+def check(program, makes, dynamic=None, backend="aot_eager", options=OPTIONS):
+    compiled = braze.compile(program, dynamic=dynamic, backend=backend, options=options)
+    for make in makes:
+        found = difference(compiled, program, make)
+        assert not found, found
+
+
+# -- what is written whole ----------------------------------------------------------------------
+
+
+def copied_and_viewed(x, y):
+    v = x.neg()
+    v.copy_(y)
+    return v, v[:1]
+
+
+def copied_into_zeros(x):
+    v = torch.zeros(3, 3)
+    v.copy_(x)
+    return v
+
+
+def copied_and_turned(x):
+    v = torch.empty(2, 3)
+    v.copy_(x)
+    return v.t()
+
+
+def columns(*sizes):
+    return [
+        lambda n=n: (torch.arange(3.0 * n).view(3, n).t(), torch.arange(float(n)).view(n, 1).expand(n, 3))
+        for n in sizes
+    ]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    ("program", "makes"),
+    [
+        (copied_and_viewed, columns(4, 5, 6)),
+        (copied_into_zeros, [lambda: (torch.tensor(5.0),)]),
+        (copied_and_turned, [lambda: (torch.arange(6.0).view(3, 2).t(),), lambda: (torch.arange(3.0),)]),
+    ],
+)
+def test_what_is_copied_lies_as_what_it_was_copied_into(program, makes, backend):
+    compiled = braze.compile(program, dynamic=True, backend=backend, options=OPTIONS)
+    for make in makes:
+        ours, theirs = compiled(*make()), program(*make())
+        for a, b in zip(*([t] if isinstance(t, torch.Tensor) else t for t in (ours, theirs)), strict=True):
+            assert a.stride() == b.stride() and torch.equal(a, b)
+
+
+# -- inputs that begin inside their memory ------------------------------------------------------
+
+
+def windows(*offsets, shape=(3, 3)):
+    """Inputs that begin at each of these places."""
+    return [lambda o=o: (torch.arange(40.0)[o : o + torch.Size(shape).numel()].view(shape),) for o in offsets]
+
+
+def diagonal_filled(x):
+    x.fill_diagonal_(-3)
+    return x
+
+
+def place_written(x):
+    x.as_strided((2,), (1,), 4).add_(1)
+    return x * 2
+
+
+def own_place_written(x):
+    x[1].as_strided((2,), (1,)).add_(1)
+    return x * 2
+
+
+def place_returned(x):
+    return x.as_strided((2,), (1,), 4), x * 2
+
+
+def place_of_a_copy(x):
+    return x.clone().as_strided((2,), (1,), 0) * 2
+
+
+def place_of_a_part(x):
+    y = x.exp().cumsum(0) * 2
+    return torch.softmax(x, 0), y[1:].as_strided((2,), (1,), 0) + 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize(
+    "program",
+    [diagonal_filled, place_written, own_place_written, place_returned, place_of_a_copy, place_of_a_part],
+)
+def test_places_in_the_memory_of_an_input_that_begins_elsewhere_in_each_call(program, backend):
+    check(program, windows(0, 3, 4), backend=backend)
+
+
+@pytest.mark.parametrize(
+    "make", windows(3, shape=(3, 3, 3)) + [lambda: (torch.arange(40.0).view(8, 5)[1:5, 1:5],)]
+)
+def test_diagonals_of_cubes_and_of_parts_of_a_matrix_are_filled(make):
+    check(diagonal_filled, [make])
+
+
+# -- what writes refuse or take ------------------------------------------------------------------
+
+
+def number_copied(x):
+    x[0].copy_(5)
+    return x
+
+
+def scattered_and_added(x):
+    return torch.select_scatter(x, torch.ones(3), 0, 1).contiguous().add_(5)
+
+
+@pytest.mark.parametrize("program", [number_copied, scattered_and_added])
+def test_writes_that_are_proved_again(program):
+    check(program, windows(0, shape=(2, 3)), options={"verify": 1})
+
+
+def row_added(x):
+    x[0].add_(1)
+    return x * 2
+
+
+def element_set(x):
+    x[:, 1] = 3
+    return x * 2
+
+
+@pytest.mark.parametrize("program", [row_added, element_set])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_write_to_a_part_of_an_expanded_input_runs_as_captured(program, dynamic):
+    check(
+        program, [lambda: (torch.arange(3.0).expand(2, 3),), lambda: (torch.ones(1).expand(4, 3),)], dynamic
+    )
+
+
+# -- views of inputs, and their gradients --------------------------------------------------------
+
+VIEWS = {
+    "permute": lambda x: x.permute(1, 0),
+    "squeeze": lambda x: x.squeeze(),
+    "expand_as": lambda x: x.expand_as(x),
+    "rows": lambda x: x[1:],
+    "split": lambda x: x.split(1)[1],
+    "turned in place": lambda x: x[:].t_(),
+}
+
+
+def repeated_leaf():
+    return (torch.arange(3.0).expand(2, 3).detach().requires_grad_(),)
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_each_element_of_a_view_of_an_expanded_leaf_has_a_gradient_of_its_own(view):
+    check(view, [repeated_leaf])
+
+
+UNDER = {
+    "mT": lambda x: x.mT,
+    "diagonal": lambda x: x.diagonal(),
+    "rows": lambda x: x[1:],
+    "view": lambda x: x.view(-1),
+    "detach": lambda x: x.detach(),
+    "row of detached": lambda x: x.detach()[1:],
+    "data": lambda x: x.data,
+}
+
+
+@pytest.mark.parametrize("view", UNDER.values(), ids=UNDER.keys())
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=["no_grad", "enable_grad"])
+def test_views_have_the_history_that_their_mode_gives_them(view, mode):
+    def program(x):
+        with mode():
+            v = view(x)
+        return v, x * 2, v[0]
+
+    def alone(x):
+        with mode():
+            return view(x)
+
+    makes = [
+        lambda: (torch.arange(9.0).view(3, 3).clone().requires_grad_(),),
+        lambda: (torch.arange(9.0).view(3, 3).requires_grad_(),),
+        lambda: (torch.arange(9.0).requires_grad_().view(3, 3),),
+    ]
+    for f in (program, alone):
+        check(f, makes)
+
+
+def test_two_detached_results_are_two_tensors_and_a_view_of_one_is_of_that_one():
+    def program(x):
+        a, b = x.detach(), x.detach()
+        return a, b, a[1:]
+
+    check(program, [lambda: (torch.arange(9.0).view(3, 3).requires_grad_(),)])
+
+
+def test_a_result_of_which_another_is_a_view_is_its_base():
+    def program(x):
+        y = x * 2
+        return y.t(), y, y[0]
+
+    for grad in (False, True):
+        check(program, [lambda grad=grad: (torch.arange(9.0).view(3, 3).clone().requires_grad_(grad),)])
+
+
+def test_parts_of_a_split_input_refuse_writes_as_in_eager():
+    def program(x):
+        return x.split(1)
+
+    x = torch.arange(3.0).requires_grad_() * 1
+    for call in (program, braze.compile(program, backend="aot_eager")):
+        with pytest.raises(RuntimeError, match="output of a function that returns multiple views"):
+            call(x)[0].add_(1)
+
+
+def test_views_made_again_have_sizes_of_their_call():
+    def program(x):
+        with torch.no_grad():
+            return x.view(-1)[1 : x.shape[0]], x * 2
+
+    compiled = braze.compile(program, backend="aot_eager", dynamic=True, options=OPTIONS)
+    for n in (2, 4, 7):
+        found = difference(
+            compiled, program, lambda n=n: (torch.arange(3.0 * n).view(n, 3).clone().requires_grad_(),)
+        )
+        assert not found, found
+
+
+@pytest.mark.parametrize("outer", [contextlib.nullcontext, torch.inference_mode, torch.no_grad])
+def test_views_of_a_parameter_in_each_mode_of_the_caller(outer):
+    weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3))
+
+    def program(w):
+        return w.t(), w[0]
+
+    compiled = braze.compile(program, backend="aot_eager", options=OPTIONS)
+    with outer():
+        found = difference(compiled, program, lambda: (weight,))
+    assert not found, found
+
+
+def written_without_inputs(x):
+    v = torch.zeros(2, 3).add_(1)
+    w = v.detach()
+    return v, w[0]
+
+
+def test_a_graph_without_inputs_that_writes():
+    check(written_without_inputs, [lambda n=n: (torch.zeros(n),) for n in (2, 4, 5)])
+
+
+def test_a_copy_that_is_expanded_has_one_row_in_memory():
+    def program(y):
+        v = torch.empty_like(y)
+        v.copy_(y)
+        return v.expand(2, *y.shape)
+
+    for dynamic in (False, True):
+        compiled = braze.compile(program, dynamic=dynamic, backend="aot_eager", options=OPTIONS)
+        y = torch.arange(6.0).view(3, 2).t()
+        assert compiled(y).stride() == program(y).stride() and torch.equal(compiled(y), program(y))
+
+
+def test_a_reshape_that_copies_is_the_base_of_its_views():
+    def program(x):
+        y = x.t().reshape(-1)
+        return y[1:], y
+
+    check(program, [lambda: (torch.arange(6.0).view(2, 3),)])
