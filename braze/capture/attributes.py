@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze.capture.breaks import graph_break
+from braze.capture.libraries import is_library_class, is_library_function, is_library_module
 from braze.capture.records import Step
 from braze.capture.shadows import instance_dict
 from braze.capture.values import (
@@ -25,8 +26,7 @@ from braze.capture.values import (
     held_by,
     is_constant,
     is_identity_type,
-    is_library_module,
-    is_trusted_module,
+    is_immutable,
     lookup_in_mro,
 )
 
@@ -148,8 +148,9 @@ def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     if value is not MISSING:
         return value
     cls = type(obj)
-    hook, _ = lookup_in_mro(cls, "__getattr__")
+    hook, of = lookup_in_mro(cls, "__getattr__")
     if hook is MODULE_GETATTR:
+        t.trust_class_value(of, "__getattr__", hook)
         value = module_state(t, obj, name)
         if value is not MISSING:
             return value
@@ -192,7 +193,7 @@ def _class_lookup(cls: Any, name: str) -> tuple[Any, Any, bool]:
 
 def class_lookup(cls: type, name: str) -> tuple[Any, Any, bool]:
     """(what the class holds, the class in the MRO that holds it, whether it is a data descriptor)."""
-    if is_trusted_module(cls.__module__):
+    if is_immutable(cls):
         return _class_lookup(cls, name)
     found, owner = lookup_in_mro(cls, name)
     if found is MISSING:
@@ -355,7 +356,7 @@ def module_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
         found, owner = lookup_in_mro(type(obj), name)  # as torch.backends.cudnn.enabled is
         if found is not MISSING and type(found) not in C_DESCRIPTORS and hasattr(type(found), "__set__"):
             return call_descriptor(t, found, owner, obj, type(obj), name, tail)
-        if not is_library_module(own.get("__name__")):
+        if not is_library_module(obj):
             note_missing(t, obj, name)
         return getattr(obj, name)
     if name == "__dict__":
@@ -402,7 +403,7 @@ def is_fixed_in_enum(t: Tracer, cls: Any, name: str) -> bool:
     """Whether an attribute of a class of constants, or of one of them, needs no guard."""
     if name in cls._member_map_ or name in IN_MEMBERS or name.startswith("__"):
         return True
-    return is_library_module(cls.__module__) or t.is_ours(cls)
+    return is_library_class(cls) or t.is_ours(cls)
 
 
 def member_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
@@ -414,13 +415,13 @@ def member_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
 
 
 def note_absent(t: Tracer, cls: Any, name: str, until: Any = None) -> None:
-    """Guard that no class of the user's among a class and its bases, up to where it was found, has an attribute."""
-    if is_library_module(cls.__module__):  # and so are its bases
+    """Guard that no class among a class and its bases, up to where it was found, has an attribute."""
+    if is_immutable(cls):  # and so are its bases
         return
     for owner in type.__getattribute__(cls, "__mro__"):
         if owner is until:
             return
-        if is_library_module(owner.__module__) or not owner.__flags__ & (1 << 9) or t.is_ours(owner):
+        if is_immutable(owner) or t.is_ours(owner):
             continue
         note_missing(t, owner, name)
 
@@ -437,7 +438,7 @@ def note_missing(t: Tracer, owner: Any, name: str) -> None:
 def special_method(t: Tracer, cls: Any, name: str) -> Any:
     """What a class has under the name of a special method, guarded as calls of it are; MISSING."""
     found, owner = lookup_in_mro(cls, name)
-    if cls.__flags__ & (1 << 9) and not is_library_module(cls.__module__) and cls.__module__ != "builtins":
+    if not is_immutable(cls):
         if owner is not cls:
             note_absent(t, cls, name, owner)
         if type(found) is types.FunctionType:
@@ -477,14 +478,14 @@ def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
             graph_break("BZ1010", f"the dict of the function {fn.__name__!r} is read, which has been written")
     value = getattr(fn, name, MISSING)
     if value is MISSING:
-        if not t.is_ours(fn) and not is_library_module(fn.__module__):
+        if not t.is_ours(fn) and not is_library_function(fn):
             note_missing(t, fn, name)
         raise AttributeError(f"'function' object has no attribute {name!r}")
     if t.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
         return value
     if is_constant(value) or is_identity_type(type(value)):
         node = t.tree.constant(fn)
-        return t.read(node, Step.ATTR, name, value) if not is_library_module(fn.__module__) else value
+        return t.read(node, Step.ATTR, name, value) if not is_library_function(fn) else value
     if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType):
         return value
     return t.read(t.tree.constant(fn), Step.ATTR, name, value)

@@ -18,7 +18,7 @@ from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
 from braze.capture.crossing import refuse_opaque
 from braze.capture.frame import bind
 from braze.capture.interpret import resumable_step
-from braze.capture.purity import is_written_in
+from braze.capture.libraries import is_library_function, is_pytorchs, is_written_in
 from braze.capture.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
@@ -30,7 +30,6 @@ from braze.capture.values import (
     MISSING,
     PYBIND,
     is_constant,
-    is_library_module,
     lookup_in_mro,
 )
 
@@ -47,6 +46,8 @@ DESCRIPTOR_KINDS = frozenset(
     {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
 )
 GENERATOR_FLAGS = 0x20 | 0x80 | 0x200
+#: PyTorch's own, whatever the program puts in its place
+MODULE_CALL = torch.nn.Module.__call__ if is_pytorchs(torch.nn.Module.__call__) else None
 
 
 def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
@@ -450,7 +451,8 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     found, owner, _ = class_lookup(cls, "__call__")
     if owner is not cls:
         note_absent(t, cls, "__call__", owner)
-    if found is torch.nn.Module.__call__:
+    if found is MODULE_CALL:
+        t.trust_class_value(owner, "__call__", found)
         return call_module(t, fn, args, kwargs, tail)
     if type(found) is types.FunctionType:
         t.trust_class_value(owner, "__call__", found)
@@ -465,7 +467,7 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         # a compiled module shares its original's attributes: interpret the original's call on it
         t.trust_class_value(owner, "__call__", found)
         inner = found.__get__(None, owner)
-        if inner is torch.nn.Module.__call__:
+        if inner is MODULE_CALL:
             return call_module(t, fn, args, kwargs, tail)
         return call(t, inner, (fn, *args), kwargs, tail)
     return last_resort(t, fn, args, kwargs)
@@ -597,7 +599,7 @@ def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
 def answers_once(fn: Any) -> bool:
     """Whether a cached function of a library tells what is installed: a fact that holds for the process."""
     wrapped = fn.__wrapped__
-    return wrapped.__name__.startswith("is_") and is_library_module(wrapped.__module__)
+    return wrapped.__name__.startswith("is_") and is_library_function(wrapped)
 
 
 def _by_type(value: Any) -> Any:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from braze import native
 from braze.capture import attributes, building, calls, crossing, overloads, reads, values
 from braze.capture.breaks import HINT_MOVE, BreakSignal, Retry, Stopped, graph_break
+from braze.capture.libraries import is_library_class
 from braze.capture.library import is_plain_data
 from braze.capture.rules import rule
-from braze.capture.values import NULL, NUMBER_OF, Lookups, is_trusted_module
+from braze.capture.values import NULL, NUMBER_OF, Lookups
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -59,8 +60,8 @@ def prepare(name: str, bases: Any, keywords: dict[str, Any]) -> tuple[Any, Any, 
     """(metaclass, namespace, the other keywords)."""
     meta = types.prepare_class(name, bases, {k: v for k, v in keywords.items() if k == "metaclass"})[0]
     rest = {k: v for k, v in keywords.items() if k != "metaclass"}
-    if isinstance(getattr(meta.__prepare__, "__func__", None), types.FunctionType) and not is_trusted_module(
-        meta.__module__
+    if isinstance(getattr(meta.__prepare__, "__func__", None), types.FunctionType) and not is_library_class(
+        meta
     ):
         graph_break("BZ1006", "a metaclass with __prepare__ of its own", HINT_MOVE)
     return meta, meta.__prepare__(name, bases, **rest), rest
@@ -69,7 +70,7 @@ def prepare(name: str, bases: Any, keywords: dict[str, Any]) -> tuple[Any, Any, 
 def make(t: Tracer, meta: Any, name: str, bases: Any, namespace: Any, keywords: dict[str, Any]) -> Any:
     """Call the metaclass."""
     Lookups.end()
-    trusted = meta is type or is_trusted_module(meta.__module__)
+    trusted = meta is type or is_library_class(meta)
     if trusted and not has_hooks(bases, namespace):
         made = native.unhooked(meta, name, bases, namespace, **keywords)
     elif meta is type:
@@ -104,15 +105,13 @@ def has_hooks(bases: Any, namespace: Any) -> bool:
     """Whether making the class calls functions of the user's."""
     for base in bases:
         found, owner = values.lookup_in_mro(base, "__init_subclass__")
-        if type(getattr(found, "__func__", None)) is types.FunctionType and not is_trusted_module(
-            owner.__module__
-        ):
+        if type(getattr(found, "__func__", None)) is types.FunctionType and not is_library_class(owner):
             return True
     kinds = {type(value) for value in namespace.values()}
     return any(
         type(values.lookup_in_mro(k, "__set_name__")[0]) is types.FunctionType
         for k in kinds
-        if not is_trusted_module(k.__module__)
+        if not is_library_class(k)
     )
 
 

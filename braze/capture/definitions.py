@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from braze.capture.breaks import HINT_MOVE, graph_break
+from braze.capture.libraries import is_library_class, is_library_function, is_library_module
 from braze.capture.records import Step
-from braze.capture.values import MISSING, Lookups, is_library_module, lookup_in_mro
+from braze.capture.values import MISSING, Lookups, is_immutable, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -40,7 +41,7 @@ def write_class(t: Tracer, cls: Any, name: str, value: Any) -> None:
     held, _ = lookup_in_mro(cls, name)
     of_meta, _ = lookup_in_mro(meta, name)
     usual = writer is type.__dict__["__setattr__"] and not name.startswith("__") and of_meta is MISSING
-    if not usual or is_library_module(cls.__module__) or not cls.__flags__ & (1 << 9):
+    if not usual or is_library_class(cls) or is_immutable(cls):
         refuse("class", cls)
     if id(cls) in t.class_dicts or not is_plain(value) or (held is not MISSING and not is_plain(held)):
         refuse("class", cls)
@@ -50,7 +51,7 @@ def write_class(t: Tracer, cls: Any, name: str, value: Any) -> None:
 def write_function(t: Tracer, fn: Any, name: str, value: Any) -> None:
     """``fn.name = value``."""
     node = t.tree.constant(fn)
-    if name.startswith(MARKS) or is_library_module(fn.__module__) or (Step.ATTR, "__dict__") in node.children:
+    if name.startswith(MARKS) or is_library_function(fn) or (Step.ATTR, "__dict__") in node.children:
         refuse("function", fn)
     t.function_fields.setdefault(id(fn), (fn, {}))[1][name] = value
 
@@ -58,7 +59,7 @@ def write_function(t: Tracer, fn: Any, name: str, value: Any) -> None:
 def write_module(t: Tracer, module: Any, name: str, value: Any) -> None:
     """``module.name = value``."""
     own = vars(module)
-    if type(module) is not types.ModuleType or name.startswith("__") or is_library_module(module.__name__):
+    if type(module) is not types.ModuleType or name.startswith("__") or is_library_module(module):
         refuse("module", module)
     space = t.globals_at(own, module)
     space.module = module

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from braze.capture.breaks import graph_break
-from braze.capture.records import Step
+from braze.capture.libraries import is_library_space
+from braze.capture.records import Check, Step
 from braze.capture.sources import Node
 from braze.capture.values import (
-    CONSTANTS,
     MISSING,
     is_bound_builtin,
-    is_identity_type,
-    is_library_module,
-    is_trusted_module,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +29,6 @@ class Globals:
         "owner",
         "real",
         "step",
-        "trusted",
         "written",
     )
 
@@ -43,9 +39,7 @@ class Globals:
         self.builtins = builtins
         self.owner = owner
         self.step = step
-        module = real.get("__name__")
-        self.trusted = is_trusted_module(module)
-        self.library = is_library_module(module)
+        self.library = is_library_space(real, real.get("__name__"))
         self.cache: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
         #: a function with these globals, for effects
@@ -61,19 +55,23 @@ class Globals:
         value = self.real.get(name, MISSING)
         if value is MISSING:
             value = self._builtin(t, name)
-        elif (self.library and is_identity_type(type(value))) or (
-            self.trusted and type(value) in CONSTANTS and not name.startswith("_global")
-        ):
-            if is_bound_builtin(value):
-                t.fixed[id(value)] = value
-            elif type(value) in CONSTANTS:
-                t.trusted.append((self.real["__name__"], name, value))
+        elif self.library and is_bound_builtin(value):
+            self._place(t, name).guard(Check.IS, value)
+            t.fixed[id(value)] = value
         elif self.owner is None:
             value = t.root_global(name, value)
         else:
             value = t.read(self.owner, self.step, name, value)
         self.cache[name] = value
         return value
+
+    def _place(self, t: Tracer, name: str) -> Node:
+        """The node of a global."""
+        node = t.tree.root(Step.GLOBAL, name) if self.owner is None else self.owner.child(self.step, name)
+        if node.real is MISSING:
+            node.real = node.value = self.real[name]
+            t.tree.order.append(node)
+        return node
 
     def put(self, t: Tracer, f: Any, name: str, value: Any) -> None:
         """Write, for the program only."""

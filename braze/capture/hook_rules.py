@@ -13,10 +13,11 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from braze.capture import calls, hooks
 from braze.capture.breaks import BreakSignal, Retry, graph_break
+from braze.capture.libraries import is_library_module
 from braze.capture.recorder import refuse_unfaked
 from braze.capture.rules import rule
 from braze.capture.subgraphs import note, region, traced
-from braze.capture.values import Identity, is_trusted_module
+from braze.capture.values import Identity
 from braze.graph.hooked import hooked
 from braze.graph.torch_compat import disable_functions
 
@@ -122,7 +123,7 @@ def is_fixed(hook: types.FunctionType, name: str) -> bool:
     """Whether a global is a module of PyTorch or the standard library, or a builtin."""
     found = hook.__globals__.get(name, vars(builtins).get(name))
     if isinstance(found, types.ModuleType):
-        return is_trusted_module(found.__name__)
+        return is_library_module(found)
     return name not in hook.__globals__ and found is not None
 
 

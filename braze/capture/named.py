@@ -115,8 +115,8 @@ def _candidates(value: Any) -> Iterator[Name]:
             if type(held) is value:
                 yield "type", ("at", value.__module__, (key,))
                 break
-    # what only a module holds: os.environ, the classes that module types names
-    for module in ("types", type(value).__module__):
+    # what only a module holds: os.environ, the classes that module types names, methods such as random.random
+    for module in ("types", type(value).__module__, type(getattr(value, "__self__", None)).__module__):
         for key, held in list(vars(sys.modules.get(module, types)).items()):
             if held is value:
                 yield "at", module, (key,)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from braze import native
 from braze.capture import calls
 from braze.capture.breaks import graph_break
+from braze.capture.libraries import is_library_module
 from braze.capture.records import Check, Step
 from braze.capture.rules import rule
 from braze.capture.shadows import DictShadow
-from braze.capture.values import MISSING, is_constant, is_library_module
+from braze.capture.values import MISSING, is_constant
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -87,7 +88,7 @@ def dir_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     module = args[0]
     if type(module) is not types.ModuleType:
         graph_break("BZ1006", "dir() looks at all that an object has")
-    if is_library_module(module.__name__):
+    if is_library_module(module):
         return native.unhooked(dir, module)
     own = vars(module)
     space = t.globals.get(id(own))

@@ -13,9 +13,10 @@ from braze.capture import floats, unbacked
 from braze.capture.attributes import special_method
 from braze.capture.breaks import graph_break
 from braze.capture.calls import call_c
+from braze.capture.libraries import is_library_class
 from braze.capture.shadows import DictShadow
 from braze.capture.sizes import HASHED, as_key
-from braze.capture.values import CONSTANTS, MISSING, UnknownText, is_library_module, lookup_in_mro, words
+from braze.capture.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -213,10 +214,10 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
 
 def of_class(t: Tracer, obj: Any, key: Any) -> Any:
     """``Class[key]``."""
-    if isinstance(obj, type) and not is_library_module(obj.__module__):
+    if isinstance(obj, type) and not is_library_class(obj):
         maker, owner = lookup_in_mro(obj, "__class_getitem__")
         if isinstance(maker, classmethod) and type(maker.__func__) is types.FunctionType:
-            if not is_library_module(owner.__module__):
+            if not is_library_class(owner):
                 return t.call(t.attr(obj, "__class_getitem__"), (key,))
     return obj[key]
 

@@ -123,7 +123,6 @@ def finish(
         instructions=t.steps,
         examples=(*(place.value for _, place in inputs), *(node.meta["val"] for _, node in drawn)),
         inlined=tuple(t.inlined),
-        trusted=tuple(t.trusted),
         contents=tuple((place.source, held) for place, held in t.contents.items()),
         draws=tuple(what for what, _, _ in t.draws),
         drawn=tuple(index for index, _ in drawn),

@@ -1,7 +1,6 @@
-"""What is known of the calls in a captured graph: whose function it is, and whether it may draw random numbers.
+"""What is known of the calls in a captured graph: whether they only compute, or may draw random numbers.
 
-Whose it is tells where the function lives, never what it is called: a built-in is PyTorch's where PyTorch's own table holds it,
-a function in Python where its globals are those of a module of PyTorch's. What an operator does tells its tag.
+What an operator does tells its tag. Whose a function is tells where it lives (libraries.py), never what it is called.
 """
 
 from __future__ import annotations
@@ -9,13 +8,13 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import sys
 import types
 from typing import Any
 
 import torch
 import torch.fx
 
+from braze.capture.libraries import is_pytorchs
 from braze.capture.values import words
 from braze.graph.applied import Applied
 from braze.runtime.purity import may_draw
@@ -40,21 +39,6 @@ _PLAIN = (
     | {getattr, setattr, abs, round}
     | {v for v in vars(math).values() if isinstance(v, types.BuiltinFunctionType)}
 )
-
-
-def is_pytorchs(function: Any) -> bool:
-    """Whether a function in Python is written in a module of PyTorch's."""
-    return is_written_in(function, "torch")
-
-
-def is_written_in(function: Any, *roots: str) -> bool:
-    """Whether a function in Python is written in a module of one of these packages; what it says of itself does not count."""
-    space = function.__globals__
-    name = space.get("__name__")
-    if not isinstance(name, str) or name.partition(".")[0] not in roots:
-        return False
-    module = sys.modules.get(name)
-    return module is not None and vars(module) is space
 
 
 def operators_of(node: torch.fx.Node) -> tuple[torch._ops.OpOverload, ...]:

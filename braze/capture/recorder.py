@@ -24,7 +24,7 @@ from braze import native
 from braze.capture import identities, known, overloads, sizes, tensor_facts, unbacked
 from braze.capture.breaks import HINT_DATA, BreakSignal, graph_break
 from braze.capture.crossing import OURS, refuse_opaque
-from braze.capture.purity import is_pytorchs
+from braze.capture.libraries import is_pytorchs
 from braze.capture.records import Step
 from braze.graph import probe, quick
 from braze.graph.fakes import FakeMode

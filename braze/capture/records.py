@@ -297,7 +297,6 @@ class Capture:
     instructions: int = 0
     examples: tuple[Any, ...] = ()  # fake inputs, for the backend
     inlined: tuple[Any, ...] = ()  # functions that were interpreted along, for the archive
-    trusted: tuple[tuple[str, str, Any], ...] = ()  # (module, global, constant) read without a guard
     contents: tuple[
         tuple[Source, Any], ...
     ] = ()  # what tensors must hold, numbers in tuples: else nothing here is true

@@ -20,8 +20,9 @@ from braze.capture import calls, chance, identities, known, markers, operations,
 from braze.capture.attributes import generic_attr, load_attr, tell
 from braze.capture.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.iteration import SEQUENCES, advance, iterate, length
+from braze.capture.libraries import is_library_class, is_library_function
 from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
-from braze.capture.values import MISSING, Identity, is_library_module, lookup_in_mro
+from braze.capture.values import MISSING, Identity, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -34,8 +35,8 @@ def rule(*targets: Any) -> Any:
 
     def enter(function: Any) -> Any:
         for target in targets:
-            if target is None:
-                continue
+            if target is None or (isinstance(target, types.FunctionType) and not is_library_function(target)):
+                continue  # the program has put a function of its own there
             if target in RULES:
                 raise KeyError(f"two rules for {target}: {RULES[target]} and {function}")
             RULES[target] = function
@@ -169,7 +170,7 @@ def asks_python(kinds: Any, method: str) -> bool:
     if meta is type:
         return False
     found, owner = lookup_in_mro(meta, method)
-    return type(found) is types.FunctionType and not is_library_module(owner.__module__)
+    return type(found) is types.FunctionType and not is_library_class(owner)
 
 
 # -- iteration

@@ -126,7 +126,7 @@ class Variant:
     ) -> None:
         # guards explain later misses; the graph with its fake inputs is the backend's from here on
         self.capture = dataclasses.replace(
-            capture, graph=None, examples=(), recipes=(), effects=(), inlined=(), trusted=()
+            capture, graph=None, examples=(), recipes=(), effects=(), inlined=()
         )
         self.table = table
         self.program = program

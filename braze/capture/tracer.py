@@ -40,6 +40,7 @@ from braze.capture.dynamic import is_argument
 from braze.capture.frame import Decoded, Frame
 from braze.capture.globals import Globals
 from braze.capture.interpret import run
+from braze.capture.libraries import is_library_function
 from braze.capture.marked import Marked
 from braze.capture.marks import Named
 from braze.capture.opcodes import decoded
@@ -56,8 +57,7 @@ from braze.capture.values import (
     Lookups,
     is_constant,
     is_identity_type,
-    is_library_module,
-    is_trusted_module,
+    is_immutable,
 )
 from braze.graph import fakes
 from braze.options import Options
@@ -168,9 +168,8 @@ class Tracer:
         self.marked: Marked
         #: what id() was asked of, by identity
         self.identities: dict[int, Any] = {}
-        #: functions from outside that were interpreted, and constants of trusted modules, for the archive
+        #: functions from outside that were interpreted, for the archive
         self.inlined: dict[types.FunctionType, None] = {}
-        self.trusted: list[tuple[str, str, Any]] = []
         #: tensors from outside that no fake can stand for, and why: they may be handed on, not used
         self.unfaked: dict[int, tuple[Any, str]] = {}
 
@@ -338,8 +337,8 @@ class Tracer:
         return found
 
     def trust_class_value(self, owner: Any, name: str, found: Any) -> None:
-        """Guard what a class of the user's holds; libraries do not change."""
-        if is_library_module(owner.__module__) or self.is_ours(owner):
+        """Guard what a class holds; those of C do not change."""
+        if is_immutable(owner) or self.is_ours(owner):
             return
         self.read(self.tree.constant(owner), Step.CLASS_ATTR, name, found)
 
@@ -349,10 +348,7 @@ class Tracer:
             return found
         if Lookups.written and id(owner) in Lookups.written and name in Lookups.written[id(owner)][1]:
             return found
-        if is_trusted_module(owner.__module__):
-            if is_identity_type(type(found)) or type(found) in reads.CONSTANTS:
-                return found
-        elif is_identity_type(type(found)) and is_library_module(owner.__module__):
+        if is_immutable(owner):
             return found
         return self.read(self.tree.constant(owner), Step.CLASS_ATTR, name, found)
 
@@ -408,7 +404,7 @@ class Tracer:
             graph_break("BZ1016", "calls nested too deeply to be inlined")
         code = function.__code__
         if not self.is_ours(function):
-            if not is_library_module(function.__module__):
+            if not is_library_function(function):
                 self.read(self.tree.constant(function), Step.ATTR, "__code__", code)
             self.inlined[function] = None
         f = Frame(function, decoded(code), localsplus)
@@ -421,7 +417,7 @@ class Tracer:
         positional, named = fn.__defaults__ or (), fn.__kwdefaults__ or {}
         if self.is_ours(fn):
             return positional, named
-        node, fixed = self.tree.constant(fn), is_library_module(fn.__module__)
+        node, fixed = self.tree.constant(fn), is_library_function(fn)
         if not fixed and positional:
             own = node.child(Step.ATTR, "__defaults__")
             if own.real is MISSING:

@@ -133,32 +133,13 @@ def is_constant(value: Any) -> bool:
     return False
 
 
-_TRUSTED_ROOTS = frozenset(
-    {"torch", "builtins", "collections", "functools", "itertools", "operator", "typing"}
-)
-_STDLIB: frozenset[str] = frozenset(__import__("sys").stdlib_module_names)
+#: set in the flags of classes that nobody can change: those of C that are not made at run time
+IMMUTABLE = 1 << 8
 
 
-@functools.cache
-def is_trusted_module(name: str | None) -> bool:
-    """Whether a module's functions and classes are trusted not to be replaced: torch and the standard library."""
-    if not name:
-        return False
-    root = name.partition(".")[0]
-    return root in _TRUSTED_ROOTS or (root in _STDLIB and root != "__main__")
-
-
-@functools.cache
-def is_library_module(name: str | None) -> bool:
-    """Trusted modules and model libraries, whose classes' functions are not guarded one by one."""
-    if not name:
-        return False
-    return is_trusted_module(name) or name.partition(".")[0] in (
-        "transformers",
-        "timm",
-        "torchvision",
-        "braze",
-    )
+def is_immutable(cls: Any) -> bool:
+    """Whether nothing in a class can be replaced."""
+    return bool(cls.__flags__ & IMMUTABLE)
 
 
 def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import logging
+import math
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -176,3 +179,60 @@ def test_no_handler_reads_of_symbols():
 
     compiled = braze.compile(f, backend="eager", dynamic=True)
     assert compiled(X, 7)[1] == f(X, 7)[1]
+
+
+LINEAR = torch.nn.Linear(3, 3)
+
+
+def shouted(*args, **kwargs):
+    return args[-1] * 0 + 77
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "function"),
+    [
+        (torch.nn.functional, "relu", lambda x: torch.nn.functional.relu(x)),
+        (torch, "add", lambda x: torch.add(x, x)),
+        (torch.nn.Linear, "forward", lambda x: LINEAR(x)),
+        (torch.nn.Linear, "__call__", lambda x: LINEAR(x)),
+        (torch.nn.Module, "__call__", lambda x: LINEAR(x)),
+        (torch.nn.Linear, "extra_repr", lambda x: x + len(LINEAR.extra_repr())),
+        (torch.Tensor, "relu", lambda x: x.relu()),
+        (torch.Tensor, "norm", lambda x: x.norm()),
+        (textwrap, "dedent", lambda x: x + len(textwrap.dedent("  a"))),
+        (textwrap.TextWrapper, "fill", lambda x: x + len(textwrap.fill("a"))),
+        (math, "floor", lambda x: x + math.floor(2.5)),
+        (math, "pi", lambda x: x * math.pi),
+        (builtins, "abs", lambda x: x + abs(-3)),
+    ],
+)
+def test_what_a_library_holds_may_be_replaced(monkeypatch, home, name, function):
+    """Also a method where the class inherits it, and a function behind the one that is called."""
+    x = torch.tensor([-1.0, 2.0, 3.0])
+    compiled = braze.compile(function, backend="eager")
+    before = [compiled(x).tolist() for _ in range(4)]
+    value = 3 if name == "pi" else (lambda *_: "seven77") if name in TEXTS else shouted
+    monkeypatch.setattr(home, name, value)
+    assert compiled(x).tolist() == function(x).tolist() != before[0]
+    monkeypatch.undo()
+    assert compiled(x).tolist() == before[0]
+
+
+TEXTS = ("extra_repr", "dedent", "fill")
+
+
+class Counted:
+    total = 1
+
+
+Counted.__module__ = "builtins"
+
+
+def test_a_class_that_says_it_is_a_builtin_is_written():
+    def f(x):
+        Counted.total += 1
+        return x + Counted.total
+
+    compiled = braze.compile(f, backend="eager")
+    assert [float(compiled(X)[0]) for _ in range(3)] == [2.0, 3.0, 4.0]
+    assert Counted.total == 4

@@ -142,6 +142,7 @@ typedef struct {
 typedef struct {
     PyTypeObject *type; /* kept by the block that rests on it */
     unsigned int stamp;
+    int cause; /* the block to blame, or -1 */
 } SealedClass;
 
 /* A `distinct` check of which all but a few values are sealed. */

@@ -172,7 +172,8 @@ all_hold(Walk *walk)
     GuardProgram *p = walk->program;
     Seal *seal = &p->seal;
     for (int i = 0; i < seal->nclass; i++) {
-        if (type_stamp(seal->classes[i].type) != seal->classes[i].stamp) {
+        if (seal->classes[i].type->tp_version_tag != seal->classes[i].stamp) { /* 0 once the class has changed */
+            blame(p, seal->classes[i].cause);
             return SEAL_BROKEN;
         }
     }

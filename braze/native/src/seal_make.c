@@ -110,15 +110,27 @@ add_stamp(Seal *seal, PyObject *dict, int cause)
     seal->stamp[seal->nstamp++] = dict_stamp_word(dict);
 }
 
+/* Once for all places that look at it: builtins are behind the globals of every function. */
 static void
-add_class(Seal *seal, PyTypeObject *type, unsigned int stamp)
+add_stamp_once(Seal *seal, PyObject *dict, int cause)
+{
+    for (int i = 0; i < seal->nstamp; i++) {
+        if (seal->stamp[i] == dict_stamp_word(dict)) {
+            return;
+        }
+    }
+    add_stamp(seal, dict, cause);
+}
+
+static void
+add_class(Seal *seal, PyTypeObject *type, unsigned int stamp, int cause)
 {
     for (int i = 0; i < seal->nclass; i++) {
         if (seal->classes[i].type == type) {
             return;
         }
     }
-    seal->classes[seal->nclass++] = (SealedClass){type, stamp};
+    seal->classes[seal->nclass++] = (SealedClass){type, stamp, cause};
 }
 
 static void
@@ -133,8 +145,13 @@ close_leg(Seal *seal, Plan *plan, int block)
 static bool
 can_be_sealed(const GuardProgram *p, const Block *block, const Plan *plan)
 {
-    if ((block->family != FAMILY_INSTANCE && block->family != FAMILY_ITEMS) || block->type == NULL
-        || block->has_fleeting || block->breaks >= OFTEN) {
+    if (block->type == NULL || block->has_fleeting || block->breaks >= OFTEN) {
+        return false;
+    }
+    if (block->family == FAMILY_CLASS || block->family == FAMILY_GLOBALS) { /* of a class or function that the program holds */
+        return block->owner >= 0 && p->node[block->owner].step == STEP_CONSTANT && block->stamp != 0;
+    }
+    if (block->family == FAMILY_FRESH) {
         return false;
     }
     bool worth_it = plan->sealed[block->owner] || block->family == FAMILY_INSTANCE;
@@ -144,6 +161,27 @@ can_be_sealed(const GuardProgram *p, const Block *block, const Plan *plan)
     return worth_it;
 }
 
+/* Whether a place is what a class holds, for which the class' own stamp vouches: nothing else changes its dictionary. */
+static inline bool
+is_of_class(const GuardProgram *p, const Block *block)
+{
+    if (block->family == FAMILY_CLASS) {
+        return true;
+    }
+    if (block->family != FAMILY_INSTANCE || block->has_attr || p->node[block->owner].step != STEP_CONSTANT) {
+        return false;
+    }
+    PyObject *owner = p->values[block->owner];
+    return PyType_Check(owner) && type_stamp((PyTypeObject *)owner) != 0;
+}
+
+static inline bool
+is_of_module(const GuardProgram *p, const Block *block)
+{
+    return block->family == FAMILY_INSTANCE && !block->has_attr && p->node[block->owner].step == STEP_CONSTANT
+           && PyModule_CheckExact(p->values[block->owner]);
+}
+
 /* The words that block_clean looks at; `anchored`: the owner itself may be another one next time. */
 static void
 seal_words(GuardProgram *p, int index, bool anchored)
@@ -151,6 +189,13 @@ seal_words(GuardProgram *p, int index, bool anchored)
     Seal *seal = &p->seal;
     const Block *block = &p->block[index];
     PyObject **owner = &p->values[block->owner];
+    if (is_of_class(p, block)) {
+        add_class(seal, (PyTypeObject *)*owner, type_stamp((PyTypeObject *)*owner), index);
+        return;
+    }
+    if (block->family == FAMILY_GLOBALS || is_of_module(p, block)) { /* functions and modules keep their dictionaries */
+        return;
+    }
     if (anchored) {
         add_word(seal, owner, (uint64_t)(uintptr_t)*owner, index);
     }
@@ -158,7 +203,7 @@ seal_words(GuardProgram *p, int index, bool anchored)
         add_word(seal, &(*owner)->ob_type, (uint64_t)(uintptr_t)block->type, index);
         add_word(seal, (char *)*owner + block->offset, (uint64_t)(uintptr_t)block->dict, index);
         if (block->has_attr) {
-            add_class(seal, block->type, (unsigned int)block->second_stamp);
+            add_class(seal, block->type, (unsigned int)block->second_stamp, -1);
         }
     }
     else if (block->type->tp_flags & Py_TPFLAGS_HEAPTYPE) { /* else no other class can be given to it */
@@ -233,9 +278,14 @@ seal_level(GuardProgram *p, Plan *plan, const int *first, const int *end)
         }
     }
     for (const int *b = first; b < end; b++) {
-        if (can_be_sealed(p, &p->block[*b], plan)) {
-            add_stamp(seal, p->block[*b].dict, *b);
+        const Block *block = &p->block[*b];
+        if (!can_be_sealed(p, block, plan) || is_of_class(p, block)) {
+            continue;
         }
+        if (block->family == FAMILY_GLOBALS) {
+            add_stamp_once(seal, block->builtins, *b);
+        }
+        add_stamp(seal, block->dict, *b);
     }
 }
 
@@ -471,8 +521,8 @@ allocate(GuardProgram *p)
     int words = WORDS_OF_BLOCK * p->nblock + p->nalways;
     seal->word = PyMem_Calloc(words + 1, sizeof(Word));
     seal->word_cause = PyMem_Calloc(words + 1, sizeof(int));
-    seal->stamp = PyMem_Calloc(p->nblock + 1, sizeof(AnyWord *));
-    seal->stamp_cause = PyMem_Calloc(p->nblock + 1, sizeof(int));
+    seal->stamp = PyMem_Calloc(2 * p->nblock + 1, sizeof(AnyWord *));
+    seal->stamp_cause = PyMem_Calloc(2 * p->nblock + 1, sizeof(int));
     seal->leg = PyMem_Calloc(2 * p->nblock + 4, sizeof(Leg));
     seal->classes = PyMem_Calloc(p->nblock + 1, sizeof(SealedClass));
     seal->tensors.seen = PyMem_Calloc(p->ntensor + 1, sizeof(Seen));
