@@ -34,6 +34,18 @@ fuzz: $(STAMPS)/test
 test-cpython: $(STAMPS)/test
 	$(BIN)/python -m tests.fuzz.cpython $(CPYTHON)
 
+# What a newcomer does: a wheel, installed with nothing else named into an empty environment, compiles a model. pip chooses the
+# PyTorch, and fetches gigabytes; TORCH=torch==2.13.0 has it take that one. PYTHON=python3.13 takes another Python.
+INSTALL := build/install
+test-install:
+	rm -rf build/lib build/bdist.* $(INSTALL)
+	$(PYTHON) -m venv $(INSTALL)/venv
+	$(INSTALL)/venv/bin/python -m pip --disable-pip-version-check -q wheel --no-deps -w $(INSTALL)/wheels .
+	$(INSTALL)/venv/bin/python -m pip --disable-pip-version-check -q install $(TORCH) $(INSTALL)/wheels/*.whl
+	cd $(INSTALL) && env -u PYTHONPATH BRAZE_CACHE_DIR=cache venv/bin/python $(CURDIR)/tests/install/newcomer.py
+	cd $(INSTALL) && env -u PYTHONPATH venv/bin/braze env
+	rm -rf $(INSTALL)
+
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check braze tests benchmarks docs setup.py
 	$(BIN)/ruff format --check braze tests benchmarks docs setup.py

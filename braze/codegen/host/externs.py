@@ -91,6 +91,10 @@ def argument_text(value: object, views: Views, number: bool = False) -> str:
     return constant_text(value)
 
 
+#: operator -> which of its results are bytes for its backward alone, of whose number fakes say nothing
+OPAQUE = {"braze.mkldnn_rnn_layer.default": 3}
+
+
 def extern_lines(
     call: ExternCall, function: str, views: Views, unread: frozenset[str] = frozenset()
 ) -> list[str]:
@@ -111,7 +115,8 @@ def extern_lines(
     targets = [identifier(o) if o else "_" for o in call.outputs]
     many = returns_several(call.target) or len(targets) > 1
     lines = [f"{tuple_text(tuple(targets)) if many else targets[0]} = {text}"]
-    read = [o for o in call.outputs if o and o not in unread]
+    opaque = call.outputs[OPAQUE[call.target]] if call.target in OPAQUE else None
+    read = [o for o in call.outputs if o and o not in unread and o != opaque]
     return lines + made + [line for o in read for line in _layout(o, views.homes)]
 
 
