@@ -109,7 +109,7 @@ class Emitter:
         template = row(node.op, operand)
         if template is None:
             raise Unsupported("BZ5010", f"Triton has no {node.op.value} on {operand.label}")
-        text = template.format(*(a.name for a in args), type=TYPES[node.dtype])
+        text = template.format(*(a.name for a in args), type=TYPES[node.dtype], bits=8 * node.dtype.itemsize)
         return self.assign(text, NOTHING.union(*(a.deps for a in args)), scope)
 
     def _scalar(self, text: str, node: Node) -> str:
@@ -173,6 +173,8 @@ class Emitter:
             text = f'float("{number}")'
         else:
             text = repr(float(number) if dtype.is_float else number)  # type: ignore[arg-type]
+        if dtype.is_float and text == "-0.0":  # Triton may write any zero as the positive one
+            return f"(tl.full([{ones}], 0.0, {TYPES[dtype]}) * -1.0)"
         return f"tl.full([{ones}], {text}, {TYPES[dtype]})"
 
     def mask(self, deps: Deps, guard: str = "") -> str:

@@ -270,11 +270,12 @@ class Writer:
             top = self._collapse(ReduceKind.MAX, full, reduction.dtype, scope)
             power = emit.assign(f"tl.exp({full.name} - {top.name})", XR, scope)
             return [top, self._collapse(ReduceKind.SUM, power, reduction.dtype, scope)]
-        return [self._collapse(kind, full, reduction.dtype, scope)]
+        among = reduction.value.dtype if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN) else reduction.dtype
+        return [self._collapse(kind, full, among, scope)]
 
     def _mean(self, full: Value, dtype: DType, scope: Scope) -> Value:
         total = self._collapse(ReduceKind.SUM, full, dtype, scope)
-        return self.emitter.assign(f"{total.name} / rnumel", X, scope)
+        return self.emitter.assign(f"bz_mean({total.name}, rnumel)", X, scope)
 
     def _full(self, value: Value, scope: Scope) -> Value:
         if value.deps == XR:
@@ -298,13 +299,12 @@ class Writer:
         if text is not None:
             return emit.assign(text, X, scope)
         if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
-            return self._arg(kind, name, "rindex", scope)
+            return self._arg(kind, name, dtype, "rindex", scope)
         raise Unsupported("BZ5010", f"Triton generator has no reduction {kind.value}")
 
-    def _arg(self, kind: ReduceKind, name: str, places: str, scope: Scope) -> Value:
+    def _arg(self, kind: ReduceKind, name: str, dtype: DType, places: str, scope: Scope) -> Value:
         emit = self.emitter
-        best = 'float("-inf")' if kind is ReduceKind.ARGMAX else 'float("inf")'
-        values = f"tl.where(rmask, {name}, {best})" if emit.masks["r"] else name
+        values = f"tl.where(rmask, {name}, {worst(kind, dtype)})" if emit.masks["r"] else name
         where = f"tl.where(rmask, {places}, 2147483647)" if emit.masks["r"] else places
         where = f"tl.broadcast_to({where}, [XBLOCK, RBLOCK])"
         pair = emit.assign(f"tl.reduce(({values}, {where}), 1, bz_{kind.value})", X, scope)
@@ -402,8 +402,8 @@ class Accumulator:
             lines.append(f'    {self.name}_top = tl.full({shape}, float("-inf"), {TYPES[dtype]})')
             lines.append(f"    {self.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})")
         elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
-            start = '"-inf"' if kind is ReduceKind.ARGMAX else '"inf"'
-            lines.append(f"    {self.name}_v = tl.full({shape}, float({start}), tl.float32)")
+            of = self.reduction.value.dtype
+            lines.append(f"    {self.name}_v = tl.full({shape}, {worst(kind, of)}, {TYPES[of]})")
             lines.append(f"    {self.name}_i = tl.full({shape}, 2147483647, tl.int32)")
         else:
             kept = DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
@@ -423,17 +423,16 @@ class Accumulator:
         if kind is ReduceKind.WELFORD:
             lines.append(f"        {n}_d = {value} - {n}_mean")
             put(f"{n}_n", f"{n}_n + 1")
-            put(f"{n}_mean", f"{n}_mean + {n}_d / {n}_n")
+            put(f"{n}_mean", f"{n}_mean + bz_div({n}_d, {n}_n)")
             put(f"{n}_m2", f"{n}_m2 + {n}_d * ({value} - {n}_mean)")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             lines.append(f"        {n}_new = bz_max({n}_top, {value})")
-            put(f"{n}_sum", f"bz_rescale({n}_sum, {n}_top, {n}_new) + tl.exp({value} - {n}_new)")
+            power = f"tl.where({value} == {n}_new, 1.0, tl.exp({value} - {n}_new))"
+            put(f"{n}_sum", f"bz_rescale({n}_sum, {n}_top, {n}_new) + {power}")
             put(f"{n}_top", f"{n}_new")
         elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
             places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK]).to(tl.int32)"
-            lines.append(
-                f"        {n}_p, {n}_q = bz_{kind.value}({n}_v, {n}_i, {value}.to(tl.float32), {places})"
-            )
+            lines.append(f"        {n}_p, {n}_q = bz_{kind.value}({n}_v, {n}_i, {value}, {places})")
             put(f"{n}_v", f"{n}_p")
             put(f"{n}_i", f"{n}_q")
         else:
@@ -445,7 +444,7 @@ class Accumulator:
         kind = self.reduction.kind
         if kind is ReduceKind.WELFORD:
             count = emit.assign(f"tl.sum({n}_n, 1)[:, None]", X, scope)
-            mean = emit.assign(f"tl.sum({n}_mean * {n}_n, 1)[:, None] / {count.name}", X, scope)
+            mean = emit.assign(f"bz_div(tl.sum({n}_mean * {n}_n, 1)[:, None], {count.name})", X, scope)
             emit.assign(f"{n}_mean - {mean.name}", XR, scope)
             gap = f"t{emit.count - 1}"
             m2 = emit.assign(f"tl.sum({n}_m2 + {n}_n * {gap} * {gap}, 1)[:, None]", X, scope)
@@ -493,6 +492,11 @@ def identity(kind: ReduceKind, dtype: DType) -> str:
     bits = 8 * dtype.itemsize - (dtype is not DType.U8)
     low = 0 if dtype is DType.U8 else -(1 << bits)
     return str(low if kind is ReduceKind.MAX else (1 << bits) - 1)
+
+
+def worst(kind: ReduceKind, dtype: DType) -> str:
+    """The value that every other one is better than, or as good as and sooner."""
+    return identity(ReduceKind.MAX if kind is ReduceKind.ARGMAX else ReduceKind.MIN, dtype)
 
 
 def plan_passes(group: Group, row: set[Symbol]) -> list[Pass]:

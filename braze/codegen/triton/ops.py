@@ -1,6 +1,6 @@
 """How each scalar operation is written in Triton: one row per Op.
 
-``{0} {1} {2}`` are the operands, ``{type}`` the result's Triton type. The functions named ``bz_*`` stand in
+``{0} {1} {2}`` are the operands, ``{type}`` the result's Triton type, ``{bits}`` its width. The functions named ``bz_*`` stand in
 ``prelude.py``; ``libdevice`` ones run on a GPU only, since Triton's interpreter has no libdevice.
 """
 
@@ -42,10 +42,10 @@ FLOATS: dict[Op, str] = {
     Op.MUL: "{0} * {1}",
     Op.DIV: "{0} / {1}",
     Op.FLOORDIV: "bz_floordiv({0}, {1})",
-    Op.TRUNCDIV: "bz_trunc({0} / {1})",
+    Op.TRUNCDIV: "bz_trunc(bz_div({0}, {1}))",
     Op.REMAINDER: "bz_remainder({0}, {1})",
     Op.FMOD: "libdevice.fmod({0}, {1})",
-    Op.NEG: "-({0})",
+    Op.NEG: "bz_neg({0})",
     Op.ABS: "tl.abs({0})",
     Op.SIGN: "bz_sign({0})",
     Op.MAXIMUM: "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
@@ -102,6 +102,7 @@ INTEGERS: dict[Op, str] = {
     Op.TRUNCDIV: "{0} // {1}",
     Op.REMAINDER: "bz_int_remainder({0}, {1})",
     Op.FMOD: "{0} % {1}",
+    Op.NEG: "-({0})",
     Op.SIGN: "({0} > 0).to({type}) - ({0} < 0).to({type})",
     Op.MAXIMUM: "tl.maximum({0}, {1})",
     Op.MINIMUM: "tl.minimum({0}, {1})",
@@ -109,8 +110,8 @@ INTEGERS: dict[Op, str] = {
     Op.OR: "{0} | {1}",
     Op.XOR: "{0} ^ {1}",
     Op.NOT: "~({0})",
-    Op.SHL: "{0} << {1}",
-    Op.SHR: "{0} >> {1}",
+    Op.SHL: "bz_shl({0}, {1}, {bits})",
+    Op.SHR: "bz_shr({0}, {1}, {bits})",
     Op.ISNAN: "{0} != {0}",
     Op.ISINF: "{0} != {0}",
     Op.SIGNBIT: "{0} < 0",
@@ -121,6 +122,14 @@ INTEGERS: dict[Op, str] = {
 SINGLE: dict[Op, str] = {
     Op.DIV: "tl.div_rn({0}, {1})",
     Op.SQRT: "tl.sqrt_rn({0})",
+    Op.RECIPROCAL: "tl.div_rn(tl.zeros_like({0}) + 1.0, {0})",
+}
+
+#: double precision, where the plain functions are polynomials for single
+DOUBLE: dict[Op, str] = {
+    Op.TANH: "libdevice.tanh({0})",
+    Op.EXPM1: "libdevice.expm1({0})",
+    Op.LOG1P: "libdevice.log1p({0})",
 }
 
 
@@ -128,6 +137,8 @@ def row(op: Op, operand: DType) -> str | None:
     """The format string of ``op`` on operands of a type; None where Triton has none."""
     if operand is DType.F32 and op in SINGLE:
         return SINGLE[op]
+    if operand is DType.F64 and op in DOUBLE:
+        return DOUBLE[op]
     if not operand.is_float and op in INTEGERS:
         return INTEGERS[op]
     return FLOATS.get(op)

@@ -8,6 +8,39 @@ from __future__ import annotations
 import re
 
 FUNCTIONS: dict[str, str] = {
+    "bz_div": """
+@triton.jit
+def bz_div(a, b):
+    # the plain operator is an approximation in single precision
+    if a.dtype == tl.float32:
+        q = tl.div_rn(a, b)
+    else:
+        q = a / b
+    return q
+""",
+    "bz_mean": """
+@triton.jit
+def bz_mean(total, count):
+    return bz_div(total, tl.zeros_like(total) + count)
+""",
+    "bz_neg": """
+@triton.jit
+def bz_neg(x):
+    # Triton may write -x as 0 - x, which has another sign where x is 0
+    return x * -1.0
+""",
+    "bz_shl": """
+@triton.jit
+def bz_shl(a, b, bits: tl.constexpr):
+    inside = (b >= 0) & (b < bits)
+    return tl.where(inside, a << tl.where(inside, b, tl.zeros_like(b)), tl.zeros_like(a))
+""",
+    "bz_shr": """
+@triton.jit
+def bz_shr(a, b, bits: tl.constexpr):
+    inside = (b >= 0) & (b < bits)
+    return tl.where(inside, a >> tl.where(inside, b, tl.zeros_like(b)), (a >> (bits - 1)) >> 1)
+""",
     "bz_trunc": """
 @triton.jit
 def bz_trunc(x):
@@ -16,26 +49,17 @@ def bz_trunc(x):
     "bz_floordiv": """
 @triton.jit
 def bz_floordiv(a, b):
-    r = bz_fmod_parts(a, b)
-    q = (a - r) / b
+    r = libdevice.fmod(a, b)
+    q = bz_div(a - r, b)
     q = tl.where((r != 0) & ((b < 0) != (r < 0)), q - 1.0, q)
     near = tl.floor(q)
     near = tl.where(q - near > 0.5, near + 1.0, near)
-    return tl.where(b == 0, a / b, tl.where(q == 0, (a / b) * 0.0, near))
-""",
-    "bz_fmod_parts": """
-@triton.jit
-def bz_fmod_parts(a, b):
-    q = a / b
-    t = tl.where(q < 0, tl.ceil(q), tl.floor(q))
-    r = tl.fma(-t, b, a)
-    # the rounded quotient may be one too large
-    return tl.where((r != 0) & ((r < 0) != (a < 0)), r + tl.where((a < 0) != (b < 0), -b, b), r)
+    return tl.where(b == 0, bz_div(a, b), tl.where(q == 0, bz_div(a, b) * 0.0, near))
 """,
     "bz_remainder": """
 @triton.jit
 def bz_remainder(a, b):
-    r = bz_fmod_parts(a, b)
+    r = libdevice.fmod(a, b)
     return tl.where((r != 0) & ((b < 0) != (r < 0)), r + b, r)
 """,
     "bz_int_floordiv": """
@@ -62,7 +86,8 @@ def bz_round(x):
     rest = x - low
     odd = low - 2.0 * tl.floor(low * 0.5)
     up = (rest > 0.5) | ((rest == 0.5) & (odd == 1.0))
-    return tl.where(rest == 0.0, x, tl.where(up, low + 1.0, low))
+    near = tl.where(up, low + 1.0, low)
+    return tl.where(rest == 0.0, x, tl.where(near == 0.0, x * 0.0, near))
 """,
     "bz_tanh": """
 @triton.jit
