@@ -6,13 +6,17 @@ Every word of :func:`compile` means what it means to ``torch.compile``.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
+import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
+from braze import native
 from braze.backends.registry import list_backends, register_backend
 from braze.capture import session
 from braze.capture.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
@@ -118,7 +122,7 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
     Keyword arguments are those of :func:`compile`. The result prints well; ``as_dict()`` and ``to_json()`` give
     the same as data. Recompiles of ``fn`` before this run are listed too.
     """
-    target = fn.__compiled__.original if isinstance(fn, CompiledModule) else getattr(fn, "__wrapped__", fn)
+    target = fn.__compiled__.original if isinstance(fn, CompiledModule) else _original(fn)
     # rich, which prints it, stays off the path of those who only compile
     from braze.inspect import explain as inspection
 
@@ -196,9 +200,35 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
     check_names(model.forward if isinstance(model, nn.Module) else model, settings.shapes)
     if isinstance(model, nn.Module):
         return compile_module(model, settings)
-    return session.compile_callable(
+    model = _original(model)
+    entry = session.compile_callable(
         _as_python_function(model), settings.bound_backend(), settings.resolve(), name=_name(model)
     )
+    _given[entry] = model, settings
+    return entry
+
+
+#: what compiled functions were made of, for pickles
+_given: weakref.WeakKeyDictionary[Any, tuple[Any, Settings]] = weakref.WeakKeyDictionary()
+
+
+def _original(fn: Any) -> Any:
+    """What a compiled function was made of; anything else is itself, also where it wraps a function."""
+    return _given.get(fn, (fn.__wrapped__,))[0] if type(fn) is native.Entry else fn
+
+
+def _reduce(entry: Any) -> Any:
+    """How a compiled function is pickled: by its name, where it stands under that, or as its original and what was asked."""
+    model, settings = _given.get(entry, (None, None))
+    if settings is None:
+        raise TypeError("this part of a compiled module is not pickled by itself: pickle the module")
+    found: Any = sys.modules.get(entry.__module__)
+    for name in entry.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return entry.__qualname__ if found is entry else (_compile, (model, settings, False))
+
+
+copyreg.pickle(native.Entry, _reduce)
 
 
 def _as_python_function(fn: Any) -> Any:

@@ -7,7 +7,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from braze.capture import bytecode
-from braze.capture.breaks import BreakSignal, Retry, Stopped
+from braze.capture.breaks import HINT_MOVE, BreakSignal, Retry, Stopped
+from braze.capture.foreign import MODULES
 from braze.capture.marks import Named, named_shapes
 from braze.capture.records import Capture
 from braze.capture.resume import cannot_resume
@@ -44,6 +45,9 @@ def attempt(
         return None
     if cannot_resume(function.__code__):
         _refuse_generator(name, function, strict=strict, tell=not inner)
+        return None
+    if not inner and function.__module__ in MODULES:
+        _refuse_whole(name, function, strict=strict)
         return None
     try:
         named = {} if inner else _named(function, locals, options.shapes)
@@ -101,6 +105,16 @@ def _refuse_unknown_torch(error: Unsupported, strict: bool) -> None:
         error.code,
         f"{error.code}: {error.what}: compiled functions run as they are\n  why: {error.why}"
         + "".join(f"\n  do:  {hint}" for hint in error.hints),
+    )
+
+
+def _refuse_whole(name: str, function: FunctionType, *, strict: bool) -> None:
+    """Such a function asks whether it is compiled, and by Dynamo would take another way than it can here."""
+    if strict:
+        raise CaptureError("BZ1019", f"{name}: {MODULES[function.__module__]}", hints=[HINT_MOVE])
+    warn_once(
+        ("BZ1019", function.__code__),
+        f"BZ1019: {name} runs uncompiled: {MODULES[function.__module__]}\n  do:  compile what calls it",
     )
 
 

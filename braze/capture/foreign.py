@@ -20,7 +20,7 @@ from braze import native
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.markers import ALLOWED, DISABLED, OWN, WITH_CALLEES
 from braze.capture.values import is_constant
-from braze.graph.torch_compat import disabling_wrapper
+from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -37,6 +37,10 @@ MODULES: dict[str, str] = {
     "torch.nn.attention.flex_attention": "flex_attention takes functions that change scores",
     "torch.utils.checkpoint": "a checkpointed function runs again in the backward",
 }
+#: the modules of PyTorch whose functions shard a model
+SHARDING = "torch.distributed.fsdp."
+#: where einops looks a type of tensors up
+EINOPS = "einops._backends"
 #: once torch.compile has run, the construction of every module ends with a note of it in PyTorch's own books
 BOOKS, BOOKKEEPING = "torch._dynamo.mutation_guard", "GenerationTracker.tag"
 
@@ -107,12 +111,22 @@ def run_whole(target: Any) -> bool:
     ):
         return True
     module = getattr(target, "__module__", None)
-    if module in MODULES or module in ("torch.func", "torch._functorch.apis", "random"):
+    if (
+        str(module).startswith(SHARDING)
+        or module in MODULES
+        or module in ("torch.func", "torch._functorch.apis", "random")
+    ):
         return True
     if is_unfinished(target):
         return True
     own = getattr(target, "__dict__", None) or {}
     return bool(own.get(BENEATH)) or COMPILED_THERE in own
+
+
+def fill_table_of_einops(get_backend: types.FunctionType) -> None:
+    """Have einops enter PyTorch's tensors into its table, as the first call in a process does, by code that goes through all classes."""
+    with outside_modes(), disable_functions():
+        native.unhooked(get_backend, torch.empty(0))
 
 
 def whole(what: str) -> NoReturn:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from braze.capture import transforms
 from braze.capture.breaks import graph_break
+from braze.capture.building import BUILDERS, RecipeTable
 from braze.capture.checkpoints import checkpoint
 from braze.capture.foreign import whole
+from braze.capture.records import Build, Constant
 from braze.capture.rules import rule
 from braze.graph import torch_compat
 
@@ -71,19 +74,38 @@ def pop_mode(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 class OpenMark:
-    """A ``record_function`` entered in the trace. It cannot be rebuilt: a break inside moves before its start."""
+    """What a ``record_function`` that the trace has entered holds. At a break inside it the real mark begins."""
 
-    lives_in_trace = True
+    def __init__(self, name: Any, args: Any) -> None:
+        self.name, self.args = name, args
+
+
+def begun_mark(table: RecipeTable, mark: OpenMark) -> Build:
+    """The mark that lasts from a break on to the end of its block, which runs after it."""
+    begin = table.add(Constant(torch_compat.begin_mark))
+    return Build("call", (begin, table.id_of(mark.name), table.id_of(mark.args)))
+
+
+BUILDERS[OpenMark] = begun_mark
 
 
 Mark = torch.autograd.profiler.record_function
+
+
+@rule(Mark.__init__)
+def make_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Its own code speaks to TorchScript in types made of text, which only ``compile`` reads."""
+    mark, *given = args
+    if not all(type(v) in (str, NoneType) for v in (*given, *kwargs.values())):
+        graph_break("BZ1019", "a record_function with a name that the trace does not know")
+    vars(mark).update(vars(Mark(*given, **kwargs)))
 
 
 @rule(Mark.__enter__)
 def enter_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if t.tree.node_of(args[0]) is not None:
         graph_break("BZ1019", "a record_function from outside is entered")
-    args[0].record = t.claim(OpenMark())
+    args[0].record = t.claim(OpenMark(args[0].name, args[0].args))
     return args[0]
 
 

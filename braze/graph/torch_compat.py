@@ -93,6 +93,9 @@ def watched() -> bool:
     return bool(modes) or transforming()
 
 
+#: what begins a mark of the profiler
+begin_mark = torch.ops.profiler._record_function_enter_new
+
 #: how function modes are entered and left
 push_mode, pop_mode = torch.overrides._push_mode, torch.overrides._pop_mode
 
