@@ -24,7 +24,7 @@ from braze.capture.marks import check_names, mark_dynamic, mark_static, mark_unb
 from braze.capture.site import history_of
 from braze.capture.stance import read_environment, set_stance
 from braze.decomp import users
-from braze.graph import torch_import
+from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module
 from braze.settings import Settings
 from braze.support import log, trace
@@ -172,8 +172,13 @@ def decompositions(given: Mapping[Any, Callable[..., Any]] | None = None) -> Ite
 def _turn(change: Callable[[Any], Any], given: Any) -> Any:
     """Change the table, and go over to what was compiled under the new one; gives the table before."""
     before = change(given)
-    session.turn_to(users.key())
+    _follow()
     return before
+
+
+def _follow() -> None:
+    """Go over to what was compiled under the decompositions and the kernels of now."""
+    session.turn_to((users.key(), kernels.key()) if kernels.key() else users.key())
 
 
 @opaque
@@ -195,6 +200,7 @@ def _compile(model: Any, settings: Settings, disable: bool) -> Any:
     if disable:
         return model
     torch_import.warn_of_untested_version()
+    kernels.watch(_follow)
     if isinstance(model, CompiledModule):
         model = model.__compiled__.original
     check_names(model.forward if isinstance(model, nn.Module) else model, settings.shapes)

@@ -23,8 +23,8 @@ from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, MIXED_NORMS, STRUCTURAL, functional_of_inplace_view, read_parts
 from braze.aot.symbols import SymbolNodes
 from braze.aot.ways import DATA, Ways, counts_from_start
-from braze.aot.writes import functional_form
-from braze.graph import torch_compat, torch_symbols
+from braze.aot.writes import called_as_it_is, functional_form
+from braze.graph import kernels, torch_compat, torch_symbols
 from braze.graph.captured import Late
 from braze.graph.checkpoints import Policy
 from braze.graph.control_flow import OPERATORS
@@ -103,6 +103,7 @@ def trace(
         ambient,
         mode,
         torch_compat.disable_functions(),
+        kernels.refusing(),
         level,
         python,
     ):
@@ -157,6 +158,8 @@ class Recorder(TorchDispatchMode):
         #: which of its values are kept; nodes have the answer in ``meta["policy"]``
         self.policy: Policy | None = None
         self.symbols = SymbolNodes(self.graph)
+        #: operators for which the program has kernels
+        self.kernels = kernels.called()
         #: how views came to be
         self.ways = Ways()
         self.ways.watched = differentiable
@@ -235,6 +238,8 @@ class Recorder(TorchDispatchMode):
             return tuple(int(n) for n in args[0].shape)
         if func.namespace == "prim":  # other questions about metadata
             return func(*args, **kwargs)
+        if self.kernels:
+            return self._beside_kernels(func, args, kwargs)
         if self.policy is not None and func not in ALIASES and not _is_composite(func):
             return self._under_policy(self.policy, func, args, kwargs)
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
@@ -253,6 +258,28 @@ class Recorder(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         return self.emit(func, args, kwargs)
+
+    def _beside_kernels(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """As ever, where the program has kernels of its own for some operators: what eager calls, and only that, is called.
+
+        PyTorch's compositions are followed to where they meet one; an operator that ours are made of meets none.
+        """
+        if func in self.kernels:
+            if any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
+                raise Unsupported(
+                    "BZ2032", f"{func}, a view, for which the program has a kernel", origin=self.origin
+                )
+            return self.emit(func if func._schema.is_mutable else called_as_it_is(func), args, kwargs)
+        if _is_composite(func):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        own, self.kernels = self.kernels, frozenset()
+        try:
+            return self.__torch_dispatch__(func, (), args, kwargs)
+        finally:
+            self.kernels = own
 
     def _under_policy(self, policy: Policy, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator of a checkpointed region, and what becomes of its results; parts of it are the region's as usual."""

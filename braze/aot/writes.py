@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph import kernels
 from braze.graph.functional_ops import functional_of, written_parameters
 from braze.support.errors import Unsupported
 
@@ -61,8 +62,15 @@ def _argument(node: Node, position: int, parameter: Any) -> Any:
 
 
 def is_custom(op: Any) -> bool:
-    """Whether an operator is not PyTorch's own: nothing is known of it but its schema."""
-    return op.namespace not in ("aten", "prims", "braze")
+    """Whether an operator is not PyTorch's own, or has a kernel of the program's: nothing is known of it but its schema."""
+    return op.namespace not in ("aten", "prims", "braze") or op in kernels.called()
+
+
+def called_as_it_is(op: OpOverload) -> OpOverload:
+    """An operator that writes nothing, as one of which nothing else is known."""
+    made = functional_of(op, ())
+    assert made is not None, "an operator without written arguments returns what it makes"
+    return made.op
 
 
 #: products that are added to their first argument

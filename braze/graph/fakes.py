@@ -15,7 +15,16 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import direct, dynamic_ops, metadata, quick, torch_compat, torch_import, torch_symbols
+from braze.graph import (
+    direct,
+    dynamic_ops,
+    kernels,
+    metadata,
+    quick,
+    torch_compat,
+    torch_import,
+    torch_symbols,
+)
 from braze.graph.ground import Ground
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.recurrent import with_end_states
@@ -293,6 +302,9 @@ class FakeMode:
         The result is what the call would give: fresh fakes, views of the arguments' fakes, or an
         argument itself. A call that writes to a tensor is always run. Enter the mode first.
         """
+        if kernels.above():
+            with kernels.refusing():
+                return self._call(func, args, kwargs)
         key = _functions.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
         if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
             return self._call(func, args, kwargs)

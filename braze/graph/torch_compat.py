@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch.overrides
 from torch._higher_order_ops.map import map as torch_map  # noqa: F401  (for capture)
 from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for capture)
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -148,6 +149,30 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 #: inside it, composite operators that a meta function calls take sizes that are symbols
 python_dispatcher = torch._C._EnablePythonDispatcher
+
+
+#: the keys under which a call of an operator on fakes may begin, or go on
+_KEYS = tuple(
+    getattr(torch._C.DispatchKey, name)
+    for name in ("AutocastCPU", "AutogradCPU", "AutogradMeta", "ADInplaceOrView", "Python", "CPU", "Meta", "AutogradCUDA", "CUDA")
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any]) -> Iterator[None]:
+    """Inside, in this thread, ``function(op)`` is what a call of one of the operators comes to, whatever kernels it has."""
+
+    def handler(op: OpOverload) -> Callable[..., Any]:
+        return lambda *args, **kwargs: function(op)
+
+    for op in ops:
+        op._dispatch_cache.update(dict.fromkeys(_KEYS, handler(op)))
+    try:
+        with python_dispatcher():
+            yield
+    finally:
+        for op in ops:
+            op._dispatch_cache.clear()
 
 
 def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:

@@ -7,6 +7,7 @@ registers (an operator, or a kernel for one of ATen's) may draw numbers and read
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
@@ -38,11 +39,38 @@ def is_of_the_program(op: torch._ops.OpOverload) -> bool:
 def _added(defined: int, implemented: int) -> frozenset[str]:
     """Names of ATen's operators that were defined in Python, or got a kernel there; those for metadata compute nothing."""
     names = {name for name in torch.library._defs if name.startswith("aten::")}
-    for entry in torch.library._impls:
-        namespace, name, key = entry.split("/")
-        if namespace == "aten" and key not in ("Meta", *UNUSED):
-            names.add(f"aten::{name.partition('.')[0]}")
+    names.update(f"aten::{name.partition('.')[0]}" for name, _ in added_kernels())
     return frozenset(names)
+
+
+def added_kernels() -> frozenset[tuple[str, str]]:
+    """The kernels that the program has given to ATen's operators: ``("add.Tensor", "CPU")``."""
+    return _kernels(len(torch.library._impls))
+
+
+def forget_kernels() -> None:
+    """Look again: as many kernels may be others."""
+    _kernels.cache_clear()
+    _added.cache_clear()
+
+
+@functools.cache
+def _kernels(implemented: int) -> frozenset[tuple[str, str]]:
+    entries = [entry.split("/") for entry in torch.library._impls.copy() if entry.startswith("aten/")]
+    return frozenset(
+        (name, key)
+        for _, name, key in entries
+        if key not in ("Meta", *UNUSED) and not _is_pytorchs_kernel(name, key)
+    )
+
+
+def _is_pytorchs_kernel(name: str, key: str) -> bool:
+    """Whether a kernel in Python is registered by a file of PyTorch's, as the dispatcher tells."""
+    for line in torch._C._dispatch_dump(f"aten::{name}").splitlines():
+        place, _, told = line.partition(": registered at ")
+        if place.removesuffix("[alias]") == key:
+            return told.startswith(os.path.dirname(torch.__file__) + os.sep)
+    return False
 
 
 #: where PyTorch itself has kernels in Python for ATen's operators; no program runs there that braze compiles

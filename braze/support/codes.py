@@ -420,6 +420,11 @@ CODES: dict[str, Code] = {
         "as_strided with a storage_offset counts from the start of the memory, in which an input may start anywhere.",
         "The graph runs eagerly, as captured. Take the window without storage_offset, by slices, or of a clone of the input.",
     ),
+    "BZ2032": Code(
+        "a kernel of the program's for an operator of ATen's",
+        "torch.library.Library('aten', 'IMPL') has given an operator a kernel above autograd, or a view one of its own.",
+        "The graph ends there, and the operator runs as in eager. Register the kernel for CPU: compiled code calls it then.",
+    ),
     # -- BZ30xx: lowering
     "BZ3001": Code(
         "operator without a lowering",
