@@ -32,11 +32,11 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 @decompose(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(x: Tensor) -> Any:
-    """min(x, 0) - log1p(exp(-|x|)); also exp(-|x|), for the backward."""
+    """min(x, 0) - log1p(exp(-|x|)); also exp(-|x|), for the backward, which on a GPU is not kept."""
     wide = widened(x)
     small = aten.exp.default(aten.neg.default(aten.abs.default(wide)))
     y = aten.sub.Tensor(aten.clamp_max.default(wide, 0), aten.log1p.default(small))
-    return cast(y, x.dtype), cast(small, x.dtype)
+    return cast(y, x.dtype), aten.new_empty.default(x, [0]) if x.is_cuda else cast(small, x.dtype)
 
 
 @decompose(aten.rrelu_with_noise.default)
