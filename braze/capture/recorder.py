@@ -289,6 +289,7 @@ class Recorder:
         node.meta["origin"] = self.t.here()
         node.meta["val"] = result
         self.calls += 1
+        self.t.recorded_at = self.t.steps
         self.spread(node, result)
         if self.mode.env is not None:
             unbacked.claim(self, node, result)

@@ -19,6 +19,7 @@ from braze.capture import (
     generators,
     hook_rules,
     hooks,
+    idle,
     iteration,
     library,
     namespaces,
@@ -111,6 +112,9 @@ class Tracer:
         #: whether small tensors of models may be taken to hold what they hold now
         self.trusting = trusting
         self.steps = 0
+        #: the last step that recorded an operation, and when to look next at how long ago that was
+        self.recorded_at = 0
+        self.budget_ends = idle.BUDGET
         #: how many transforms that differentiate are around
         self.transforms = 0
         self.frames: list[Frame] = []
@@ -402,6 +406,8 @@ class Tracer:
         """A frame for an inlined call."""
         if len(self.frames) > MAX_DEPTH:
             graph_break("BZ1016", "calls nested too deeply to be inlined")
+        if self.steps > self.budget_ends:
+            idle.look(self)
         code = function.__code__
         if not self.is_ours(function):
             if not is_library_function(function):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +11,9 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from braze.graph.torch_compat import has_composite_kernel
+from braze.support import trace
 from braze.support.errors import UserError
+from braze.support.log import logger
 
 
 class Table(dict[OpOverload, Callable[..., Any]]):
@@ -19,19 +23,42 @@ class Table(dict[OpOverload, Callable[..., Any]]):
 def as_table(given: Mapping[Any, Callable[..., Any]]) -> Table:
     """Decompositions by overload; a packet (``aten.gelu``) stands for all its overloads that can have one.
 
-    A UserError (BZ0045) for what is no operator, no function, or an operator that no trace asks a decomposition of.
+    A UserError (BZ0045) for what is no operator, no function, or an operator that no trace asks a decomposition of. Entries of
+    PyTorch's own tables (``core_aten_decompositions()``) that no trace asks for are left out, and counted: such tables hold every
+    operator that PyTorch has a rule for.
     """
     if isinstance(given, Table):
         return given
     if not isinstance(given, Mapping):
         raise _error(f"decompositions are a dict from operators to functions, not {type(given).__name__}")
-    table = Table()
+    table, skipped = Table(), 0
     for op, function in given.items():
         if not callable(function):
             raise _error(f"the decomposition of {op} is {type(function).__name__}, not a function")
+        if _is_pytorchs(function) and (not isinstance(op, OpOverload) or _hindrance(op)):
+            skipped += 1
+            continue
         for overload in overloads(op):
             table[overload] = function
+    if skipped:
+        trace.count("decompositions_skipped", skipped)
+        logger("aot").info(
+            "%d decompositions of PyTorch's are of operators that no trace asks for: left out", skipped
+        )
     return table
+
+
+def _is_pytorchs(function: Any) -> bool:
+    """Whether a decomposition is one of PyTorch's, as its tables hold it: a function, one of an operator's kernels, or bound."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, OpOverload | OpOverloadPacket):
+        return True
+    written = getattr(function, "__func__", function)
+    while hasattr(written, "__wrapped__") and isinstance(written.__wrapped__, types.FunctionType):
+        written = written.__wrapped__
+    space = getattr(written, "__globals__", {})
+    return str(space.get("__name__", "")).partition(".")[0] == "torch"
 
 
 def with_inplace(table: Mapping[OpOverload, Callable[..., Any]]) -> Table:

@@ -199,8 +199,8 @@ CODES: dict[str, Code] = {
     ),
     "BZ1016": Code(
         "too deep or too long",
-        "Calls are nested too deeply, or the trace has too many steps.",
-        "Compile smaller functions.",
+        "Calls are nested too deeply, or Python goes on for long without an operation on tensors: such a call, or function, runs as it is.",
+        "Compile smaller functions, and keep long loops over plain data out of them.",
     ),
     "BZ1017": Code(
         "clock or chance",

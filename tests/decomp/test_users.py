@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._decomp import core_aten_decompositions, get_decompositions
 
 import braze
 from braze import aot
 from braze.decomp import table, users
 from braze.decomp.last_resort import LAST_RESORT
 from braze.decomp.registry import ours
+from braze.graph.operators import as_table
 from braze.support.errors import UserError
 from tests.helpers import logged
 
@@ -268,3 +270,17 @@ def test_what_cannot_have_a_decomposition_is_refused(given, what):
 def test_a_decorator_over_no_operator_is_refused(ops):
     with pytest.raises(UserError, match="BZ0045"):
         braze.register_decomposition(*ops)(doubled)
+
+
+@pytest.mark.parametrize(
+    "table", [core_aten_decompositions, lambda: get_decompositions([aten.gelu, aten.relu_])]
+)
+def test_pytorchs_own_tables_are_taken_without_what_no_trace_asks_for(table):
+    given = table()
+    taken = as_table(given)
+    assert 0 < len(taken) < len(given)
+    x = torch.randn(5)
+    compiled = braze.compile(
+        lambda x: F.gelu(x).relu_(), backend="aot_eager", options={"decompositions": given}
+    )
+    torch.testing.assert_close(compiled(x), F.gelu(x).relu_())

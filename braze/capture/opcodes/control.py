@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.capture import assumed, unbacked
+from braze.capture import assumed, idle, unbacked
 from braze.capture.opcodes.table import LEAVE, YIELD, opcode
 
 AFTER_FOR = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
@@ -17,6 +17,8 @@ END = object()
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(t: Any, f: Any, arg: int) -> None:
     f.ip = arg
+    if t.steps > t.budget_ends:
+        idle.look(t)
 
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")

@@ -1,0 +1,67 @@
+"""Python that goes on for long without tensors is left to Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import braze
+from braze.capture import idle
+from tests.helpers import explained
+
+X = torch.ones(3)
+
+
+@pytest.fixture(autouse=True)
+def small_budget(monkeypatch):
+    monkeypatch.setattr(idle, "BUDGET", 2_000)
+
+
+def spin(n):
+    total = 0
+    for i in range(n):
+        total += i % 7
+    return total
+
+
+def descend(n):
+    return 0 if n == 0 else 1 + descend(n - 1) + descend(n - 2) if n > 1 else 1
+
+
+@pytest.mark.parametrize(
+    "work", [lambda: spin(1_000), lambda: descend(12), lambda: len(sorted(range(900), key=lambda i: -i))]
+)
+def test_a_long_call_runs_as_it_is_between_two_graphs(work):
+    def f(x):
+        y = x * 2
+        n = work()
+        return (y + n) * 3
+
+    told = explained(f, X)
+    assert torch.equal(braze.compile(f, backend="eager")(X), f(X))
+    assert len(told.graphs) >= 2
+    assert {b.code for b in told.breaks} == {"BZ1016"}
+
+
+def test_a_long_loop_of_the_function_itself_leaves_it_to_python():
+    def f(x):
+        y = x * 2
+        total = 0
+        for i in range(1_000):
+            total += i % 7
+        return y + total
+
+    compiled = braze.compile(f, backend="eager")
+    assert torch.equal(compiled(X), f(X))
+    assert torch.equal(compiled(X), f(X))
+    assert {b.code for b in explained(f, X).breaks} == {"BZ1016"}
+
+
+def test_a_loop_that_computes_with_tensors_is_captured_however_long_it_is():
+    def f(x):
+        for i in range(60):
+            x = x + sum(k % 3 for k in range(i))
+        return x
+
+    told = explained(f, X)
+    assert len(told.graphs) == 1 and not told.breaks
