@@ -69,8 +69,12 @@ def _is_pytorchs_kernel(name: str, key: str) -> bool:
     for line in torch._C._dispatch_dump(f"aten::{name}").splitlines():
         place, _, told = line.partition(": registered at ")
         if place.removesuffix("[alias]") == key:
-            return told.startswith(os.path.dirname(torch.__file__) + os.sep)
+            # torch.library itself registers for whoever calls torch.library.impl
+            return told.startswith(_PYTORCH) and not told.startswith(torch.library.__file__)
     return False
+
+
+_PYTORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 #: where PyTorch itself has kernels in Python for ATen's operators; no program runs there that braze compiles
