@@ -6,6 +6,7 @@ import collections
 import functools
 import types
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from braze.capture import chance, hooks, raised, sizes, unbacked
 from braze.capture.breaks import BreakSignal, Unrebuildable
+from braze.capture.libraries import is_library_class
 from braze.capture.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.replay import native_new, weak_to_nothing
 from braze.capture.tracebacks import chain
@@ -30,6 +32,7 @@ from braze.capture.values import (
     is_bound_builtin,
     is_constant,
     is_identity_type,
+    lookup_in_mro,
 )
 
 if TYPE_CHECKING:
@@ -182,6 +185,7 @@ class RecipeTable:
         if isinstance(value, set):
             return self.sequence("set", value, set.__iter__(value), kind)
         if isinstance(value, frozenset):
+            check_keys(value, value)
             return Build("frozenset", self.items(frozenset.__iter__(value)), kind)
         if isinstance(value, BaseException):
             return self.exception(value, kind)
@@ -211,6 +215,8 @@ class RecipeTable:
 
     def sequence(self, kind: str, value: Any, items: Any, cls: type) -> Recipe:
         """A list or set; of a subclass with attributes."""
+        if kind == "set":
+            check_keys(value, value)
         args = self.items(items)
         if cls in (list, set):
             return Build(kind, args)
@@ -219,6 +225,7 @@ class RecipeTable:
 
     def dict(self, value: dict[Any, Any]) -> Recipe:
         """A dict, or an instance of a subclass with attributes."""
+        check_keys(value, dict.__iter__(value))
         args: list[int] = []
         for key, item in (
             dict.items(value)
@@ -290,6 +297,21 @@ def written_on(function: types.FunctionType) -> dict[str, Any]:
     if function.__annotations__:
         more["__annotations__"] = function.__annotations__
     return {**more, **function.__dict__}
+
+
+def check_keys(container: Any, keys: Iterable[Any]) -> None:
+    """Refuse keys whose class has code of the program's that says what they are equal to: it would run once more."""
+    for key in keys:
+        if type(key) not in CONSTANTS and (key is container or has_hash_of_its_own(type(key))):
+            raise Unrebuildable(container)
+
+
+def has_hash_of_its_own(cls: type) -> bool:
+    """Whether ``hash()`` runs Python code that may do anything: not a library's, nor what a dataclass is given."""
+    found, owner = lookup_in_mro(cls, "__hash__")
+    if type(found) is not types.FunctionType or is_library_class(owner):
+        return False
+    return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
 
 
 def maker_of(cls: type) -> tuple[Any, ...]:
@@ -368,15 +390,14 @@ BUILDERS: dict[type, Any] = {
         "call", (table.add(Constant(torch.Size)), table.add(Build("tuple", table.items(v))))
     ),
     dict: lambda table, v: table.dict(v),
-    set: lambda table, v: Build("set", table.items(v)),
-    frozenset: lambda table, v: Build("frozenset", table.items(v)),
+    set: lambda table, v: table.sequence("set", v, v, set),
     slice: lambda table, v: Build("slice", table.items((v.start, v.stop, v.step))),
     bytearray: lambda table, v: Build(
         "call", (table.add(Constant(bytearray)), table.add(Constant(bytes(v))))
     ),
     range: lambda table, v: Build("range", table.items((v.start, v.stop, v.step))),
     collections.deque: lambda table, v: Build(
-        "deque", (table.add(Build("list", table.items(v))), table.id_of(v.maxlen))
+        "deque", (table.id_of(v.maxlen), *table.items(collections.deque.__iter__(v)))
     ),
     types.CellType: _cell,
     weakref.ref: lambda table, v: _weak(table, v),

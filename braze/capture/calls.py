@@ -15,10 +15,11 @@ from braze import native
 from braze.capture import chance, effects, foreign, generators, identities, policy, scans, scripted
 from braze.capture.attributes import class_lookup, instance_value, load_attr, note_absent, special_method
 from braze.capture.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
+from braze.capture.callbacks import looks_inside, may_call_back
 from braze.capture.crossing import refuse_opaque
 from braze.capture.frame import bind
 from braze.capture.interpret import resumable_step
-from braze.capture.libraries import is_library_function, is_pytorchs, is_written_in
+from braze.capture.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
 from braze.capture.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.records import Check, Step
 from braze.capture.replay import native_new
@@ -173,12 +174,12 @@ def call_native(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
     return t.canonical(result)
 
 
-def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bool = False) -> Any:
     """Run a C function that may call back: tensor operations are recorded, Python frames interpreted."""
     t.fill_arguments(args)
     if kwargs:
         t.fill_arguments(kwargs.values())
-    if not may_call_back(args, kwargs):
+    if not asks and not may_call_back(args, kwargs):
         return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
     if t.identities:
         identities.check_call(t, fn, args)
@@ -186,39 +187,6 @@ def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     with t.outside_applied(), RecordingMode(t.recorder):
         result = native.call_traced(t.called_from_c, fn, tuple(args), kwargs or {})
     return t.canonical(result)
-
-
-SIMPLE = frozenset(
-    {
-        int,
-        float,
-        bool,
-        str,
-        bytes,
-        type(None),
-        slice,
-        range,
-        torch.dtype,
-        torch.device,
-        torch.Size,
-        type,
-        types.ModuleType,
-    }
-)
-
-
-def may_call_back(args: Any, kwargs: dict[str, Any] | None) -> bool:
-    """Whether C code given these could run Python code or compute with tensors."""
-    for value in args:
-        kind = type(value)
-        if kind in SIMPLE:
-            continue
-        if kind in (list, tuple):
-            if may_call_back(value, None):
-                return True
-            continue
-        return True
-    return kwargs is not None and may_call_back(kwargs.values(), None)
 
 
 def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
@@ -279,8 +247,8 @@ def call_bound(
     if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
         refuse_opaque(t, (owner,))
         t.fill(owner)
-        if may_call_back(args, kwargs):
-            return call_c(t, fn, args, kwargs)
+        if may_call_back(args, kwargs) or looks_inside(owner, name):
+            return call_c(t, fn, args, kwargs, True)
         return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
     return last_resort(t, fn, args, kwargs)
 
@@ -334,7 +302,7 @@ def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None
     ):
         refuse_opaque(t, (owner,))
         t.fill(owner)
-        if may_call_back(args[1:], kwargs):
+        if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
             return call_c(t, fn, args, kwargs)
         return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
     return last_resort(t, fn, args, kwargs)
@@ -400,6 +368,7 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
             f"an instance of {cls.__name__} is made while tracing",
             "make it outside, or use a plain tensor",
         )
+    refuse_finalizer(t, cls)
     if type(new) is types.FunctionType:
         t.trust_class_value(owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
@@ -432,6 +401,17 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     if (result := call(t, init, (obj, *args), kwargs)) is not None:
         raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
     return obj
+
+
+def refuse_finalizer(t: Tracer, cls: type) -> None:
+    """An object that says its end must not meet it in a trace: that may have no effect, or have it again."""
+    found, owner = lookup_in_mro(cls, "__del__")
+    if found is not MISSING and not is_library_class(owner):
+        graph_break(
+            "BZ1010",
+            f"an object of {cls.__name__} is made, which runs code when it dies (__del__)",
+            HINT_MOVE,
+        )
 
 
 def is_native(cls: type) -> bool:

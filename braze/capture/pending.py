@@ -56,7 +56,7 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
         if len(t.frames) > 1:
             raise Retry(inner.entered_at)
     offset = 2 * (following if kind is not BreakKind.RUN else start_of(inner))
-    stacks = stacks_of(t, left)
+    stacks, handled = stacks_of(t, left)
     states = [suspended(table, inner, offset, stacks[0], pushes)]
     for f, stack in zip(reversed(t.frames[:-1]), stacks[1:], strict=True):
         states.append(suspended(table, f, 2 * f.decoded.instruction(f.at)[2], stack, 1))
@@ -73,18 +73,20 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
         origin=trail[-1],
         trail=trail,
         frames=tuple(states),
+        handled=tuple(-1 if error is None else table.id_of(error) for error in handled),
     )
 
 
-def stacks_of(t: Tracer, left: int) -> list[list[Any]]:
-    """The stacks of all frames, innermost first and cut to ``left``.
+def stacks_of(t: Tracer, left: int) -> tuple[list[list[Any]], list[BaseException | None]]:
+    """The stacks of all frames, innermost first and cut to ``left``, and the exceptions that are handled in them.
 
     A slot where PUSH_EXC_INFO saved the previous exception gets the one handled in its block: see ``resume``.
     """
-    stacks = []
+    stacks, every = [], []
     handled = t.handled
     for f in reversed(t.frames):
         stack = list(f.stack)
+        every.append(handled)
         if handled is not None:
             kinds = stack_kinds(f.code).get(2 * f.at, ())
             for i in reversed(range(min(len(kinds), len(stack)))):
@@ -92,7 +94,7 @@ def stacks_of(t: Tracer, left: int) -> list[list[Any]]:
                     stack[i], handled = handled, stack[i]
         stacks.append(stack)
     stacks[0] = stacks[0][:left]
-    return stacks
+    return stacks, every
 
 
 def start_of(f: Frame) -> int:

@@ -65,7 +65,8 @@ def passing(t: Tracer, f: Frame, error: BaseException) -> None:
     found = known(t, error)
     if found is None:
         found = t.raised[id(error)] = Raised(error, False)
-        set_context(last_of(error), t.handled)  # C code has raised it
+        if (last := last_of(error, t.state.error)) is not t.state.error:  # C code has raised it
+            set_context(last, t.handled)
         if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
             error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
     if not silent(f):
@@ -90,10 +91,13 @@ def set_context(error: BaseException, handled: BaseException | None) -> None:
     error.__context__ = handled
 
 
-def last_of(error: BaseException) -> BaseException:
-    """The exception at the end of the chain of contexts that C code has given an exception."""
+def last_of(error: BaseException, outside: BaseException | None) -> BaseException:
+    """The exception at the end of the chain of contexts that C code has given an exception; one that a caller handles is none of them."""
     seen = {id(error)}
     while (before := error.__context__) is not None and id(before) not in seen:
+        if before is outside:
+            error.__context__ = None
+            break
         seen.add(id(before))
         error = before
     return error

@@ -276,6 +276,10 @@ def _set(to: Rebuilder, recipe: Build, args: list[str]) -> str:
     return "{" + ", ".join(args) + "}" if args else "set()"
 
 
+def _deque(to: Rebuilder, recipe: Build, args: list[str]) -> str:
+    return f"{to.names.name_of(collections.deque)}([{', '.join(args[1:])}], {args[0]})"
+
+
 def _frozenset(to: Rebuilder, recipe: Build, args: list[str]) -> str:
     made = "frozenset(" + (f"({', '.join(args)},)" if args else "") + ")"
     if recipe.cls in (None, frozenset):
@@ -319,7 +323,7 @@ _WRITE: dict[str, Callable[[Rebuilder, Build, list[str]], str]] = {
     "set": _set,
     "frozenset": _frozenset,
     "dict": _dict,
-    "deque": _called(collections.deque),
+    "deque": _deque,
     "slice": _plain("slice(", ")"),
     "range": _plain("range(", ")"),
     "function": _function,
@@ -357,7 +361,7 @@ def _empty(to: Rebuilder, recipe: Build) -> str:
         case "list" | "dict" | "set" as kind, cls if cls in (None, list, dict, set):
             return {"list": "[]", "dict": "{}", "set": "set()"}[kind]
         case "deque", None:
-            return f"{to.names.name_of(collections.deque)}((), {to._value(recipe.args[1])})"
+            return _deque(to, recipe, [to._value(recipe.args[0])])
         case _, cls:
             return f"{to.names.name_of(native_new(cls), 'new')}({to.names.name_of(cls)})"
 
@@ -373,7 +377,7 @@ def _fill_set(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list
 
 
 def _fill_deque(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:
-    return [f"{name}.extend({items[0]})"]
+    return [f"{name}.extend([{', '.join(items[1:])}])"]
 
 
 def _fill_dict(to: Rebuilder, name: str, recipe: Build, items: list[str]) -> list[str]:

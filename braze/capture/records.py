@@ -176,7 +176,7 @@ class Build:
     "function" (code; args: globals-owner function, name, defaults, kwdefaults, closure cells...),
     "cell" (args: contents or nothing), "method" (func, self), "partial", "iterator" (args: what
     makes it, its arguments, its state), "super", "attributes" (args: an object, then values of its attributes ``names``),
-    "deque" (args: a list, maxlen), "call" (args[0] called with the others).
+    "deque" (args: maxlen, items...), "call" (args[0] called with the others).
     """
 
     kind: str
@@ -273,6 +273,7 @@ class GraphBreak:
     origin: Origin | None
     trail: tuple[Origin, ...]
     frames: tuple[FrameState, ...]  # innermost first; state after the instruction, its result not pushed
+    handled: tuple[int, ...] = ()  # the exception that each frame handles there; -1
 
 
 @record

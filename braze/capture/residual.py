@@ -124,6 +124,7 @@ def build_residual(
             "value",
             "outer",
             "call",
+            "before",
             "step",
             "state",
         ]
@@ -347,6 +348,7 @@ class _Writer:
         """Save the frames, run the operation, go on in the frames."""
         operands = [self.values.atom(i) for i in at.operands]
         frames = [self._suspend(frame) for frame in at.frames]
+        handled = ["" if i < 0 else self.values.atom(i) for i in at.handled] or [""] * len(frames)
         lines, name = self.lines, self.names.name_of
         lines += replayed
         lines += [f"state{i} = {frame.saved}" for i, frame in enumerate(frames)]
@@ -358,12 +360,12 @@ class _Writer:
             then = self._point(frames[0], frames[0].state.offset, pushes=0, captured=False)
             lines.append(f"then, more = {then}, ()")
         else:
-            self._guarded(self._operation(at, operands, frames[0]), frames[0])
+            self._guarded(self._operation(at, operands, frames[0]), frames[0], handled[0])
         for i, outer in enumerate(frames[1:], 1):
             then = self._point(outer, outer.state.offset, pushes=outer.state.pushes)
             more = "(value,)" if outer.state.pushes else "()"
             step = f"value = {name(run)}({name(Jump)}(then, (*state{i - 1}, *more)))"
-            self._guarded([step, f"then, more = {then}, {more}"], outer)
+            self._guarded([step, f"then, more = {then}, {more}"], outer, handled[i])
         step = f"{name(Jump)}(then, (*state{len(frames) - 1}, *more))"
         rest = lines[before:]
         lines[before:before] = self._let_go(rest)
@@ -375,6 +377,11 @@ class _Writer:
         # what the user's frame drops from here on must be freed then, not when this function returns
         held = ["more", *(f"state{i}" for i in range(len(frames))), *self._held_by(rest, True)]
         lines.append(f"del {', '.join(held)}")
+        unsure = [
+            n for n in ("value", "item", "call") if any(re.search(rf"\b{n} =|, {n} =", line) for line in rest)
+        ]
+        if unsure:  # whether they have been set depends on what was raised
+            lines.append(f"{' = '.join(unsure)} = None")
         lines.append(f"return {name(run)}(step)")
 
     def _let_go(self, rest: list[str]) -> list[str]:
@@ -391,8 +398,11 @@ class _Writer:
         text = "\n".join(rest)
         return [n for n in dict.fromkeys(names) if (re.search(rf"\b{n}\b", text) is not None) is used]
 
-    def _guarded(self, body: list[str], frame: _Frame) -> None:
-        """Run ``body``; what it raises is raised again inside ``frame``."""
+    def _guarded(self, body: list[str], frame: _Frame, handled: str) -> None:
+        """Run ``body``; what it raises is raised again inside ``frame``. ``handled``: the text of the exception that the frame handles."""
+        if handled:
+            set_, inner = self.names.name_of(native.handling, "handling"), [f"    {line}" for line in body]
+            body = [f"before = {set_}({handled})", "try:", *inner, "finally:", f"    {set_}(before)"]
         raising = self._point(frame, frame.state.offset, raises=True)
         self.lines += [
             "try:",
@@ -534,7 +544,7 @@ def _roots(capture: Capture) -> list[int]:
     """Every recipe id that the residual code mentions, with repeats."""
     roots = [a for effect in capture.effects for a in effect.args]
     if capture.graph_break is not None:
-        roots += capture.graph_break.operands
+        roots += (*capture.graph_break.operands, *(i for i in capture.graph_break.handled if i >= 0))
         for frame in capture.graph_break.frames:
             roots += [i for i in (*frame.stack, *carried_locals(frame)) if i >= 0]
             roots.append(frame.function)

@@ -22,7 +22,7 @@ from braze.capture.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.iteration import SEQUENCES, advance, iterate, length
 from braze.capture.libraries import is_library_class, is_library_function
 from braze.capture.stores import delete_attr, generic_delete, generic_store, store_attr
-from braze.capture.values import MISSING, Identity, lookup_in_mro
+from braze.capture.values import MISSING, NULL, Identity, lookup_in_mro
 
 if TYPE_CHECKING:
     from braze.capture.tracer import Tracer
@@ -134,11 +134,21 @@ def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if args:
         return super(*args)
     f = t.frames[-1]
+    if not f.code.co_argcount:
+        raise RuntimeError("super(): no arguments")
+    if "__class__" not in f.code.co_freevars:
+        raise RuntimeError("super(): __class__ cell not found")
     cell = f.locals[f.decoded.slots.index("__class__", len(f.locals) - len(f.code.co_freevars))]
     first = f.locals[0]
-    if type(first) is types.CellType and f.code.co_varnames[0] in f.code.co_cellvars:
-        first = first.cell_contents
-    return super(cell.cell_contents, first)
+    try:
+        if type(first) is types.CellType and f.code.co_varnames[0] in f.code.co_cellvars:
+            first = first.cell_contents
+        owner = cell.cell_contents
+    except ValueError:
+        graph_break("BZ1006", "super() without a class, or without its first argument")
+    if first is NULL:
+        graph_break("BZ1006", "super() without its first argument")
+    return super(owner, first)
 
 
 @rule(isinstance)
@@ -433,6 +443,8 @@ def type_call(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(sys.exc_info)
 def exc_info(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     error = t.handled
+    if error is None and t.state.is_handling():
+        graph_break("BZ1012", "the exception that a caller handles is asked for")
     return (type(error), error, error.__traceback__) if error is not None else (None, None, None)
 
 

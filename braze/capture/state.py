@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,11 @@ def autocast_now() -> tuple[Any, ...]:
     return torch_compat.autocast_state()
 
 
+def is_handling() -> bool:
+    """Whether an exception is handled here."""
+    return sys.exc_info()[1] is not None
+
+
 class TorchState:
     """State at the start of a trace, and what inference mode the program is in."""
 
@@ -37,9 +43,12 @@ class TorchState:
         #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
         self.asked: dict[tuple[Any, tuple[Any, ...]], Any] = {}
         self.changed = False
+        #: the exception that is handled where the function is called
+        self.error: BaseException | None = None
 
     def remember(self) -> None:
         """Note the state, to guard it and to set it back."""
+        self.error = sys.exc_info()[1]
         self.start = {name: read() for name, (read, _) in SETTINGS.items()}
         self.autocast = autocast_now()
         self.inference = torch.is_inference_mode_enabled()
@@ -65,6 +74,11 @@ class TorchState:
         for _ in range(self.nesting):
             torch.autocast_decrement_nesting()
         self.nesting = 0
+
+    def is_handling(self) -> bool:
+        """Whether an exception is handled where the function is called; guarded."""
+        found = self.asked[is_handling, ()] = self.error is not None
+        return found
 
     def told(self, function: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         """What a function tells of a setting, guarded unless the program may have made it so."""

@@ -54,6 +54,7 @@ forget_code = core.forget_code
 run_hooked = core.run_hooked
 unhooked = core.unhooked
 emptied = core.emptied
+handling = core.handling
 call_traced = core.call_traced
 mode = core.mode
 uninstall = core.uninstall
@@ -83,6 +84,7 @@ __all__ = [
     "empty_strided",
     "force_eager",
     "forget_code",
+    "handling",
     "hook_available",
     "mode",
     "native_available",

@@ -316,6 +316,11 @@ def unhooked(callable: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return callable(*args, **kwargs)
 
 
+def handling(error: BaseException | None, /) -> BaseException | None:
+    """Let an exception be the one that is handled, as ``sys.exc_info`` tells it; the one before. Nothing without the extension."""
+    return None
+
+
 def emptied(state: tuple[Any, ...], /) -> None:
     """Let go of what a tuple of ours holds, which others still hold; tuples stay as they are without the extension."""
 

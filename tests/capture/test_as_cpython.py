@@ -236,6 +236,33 @@ def a_generator_handles_its_own_exceptions() -> Any:
     return seen
 
 
+def told(words: str) -> Any:
+    """What a function sees of the exception that its caller handles."""
+    braze.graph_break()
+    return words, repr(sys.exc_info()[1])
+
+
+def raised_again() -> None:
+    braze.graph_break()
+    raise
+
+
+@case
+def what_an_except_block_calls_knows_what_is_handled() -> Any:
+    seen = []
+    try:
+        raise KeyError(1)
+    except KeyError:
+        braze.graph_break()
+        seen += [told("inner"), traceback.format_exc(0)]
+        try:
+            raise ValueError(2)
+        except ValueError:
+            seen.append(told("two"))
+        seen += [told("one"), errors(raised_again)]
+    return seen, told("none"), repr(sys.exc_info()[1])
+
+
 @case
 def a_class_refuses_arguments_that_nobody_takes() -> Any:
     class Empty:
@@ -312,7 +339,16 @@ def a_container_that_is_emptied_while_it_is_compared_says_so() -> Any:
             return True
 
     items: collections.deque[Any] = collections.deque([Emptying(), Emptying()])
+    braze.graph_break()
     return errors(lambda: items.count(3))
+
+
+@case
+def a_queue_may_hold_itself() -> Any:
+    items: collections.deque[Any] = collections.deque("ab", 7)
+    items.append(items)
+    braze.graph_break()
+    return len(items), items[-1] is items, items.maxlen
 
 
 class WithMore(BaseExceptionGroup):
@@ -333,6 +369,33 @@ def a_group_of_errors_with_a_new_of_its_own() -> Any:
     braze.graph_break()
     match, rest = group.split(ValueError)
     return repr(match), repr(rest), match.extra, group.message, repr(group.args)
+
+
+class Counted:
+    alive = 0
+    hashed = 0
+
+    def __init__(self) -> None:
+        Counted.alive += 1
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+
+class Key:
+    def __hash__(self) -> int:
+        Counted.hashed += 1
+        return 3
+
+
+@case
+def finalizers_and_hashes_run_as_often_as_they_do() -> Any:
+    Counted.alive = Counted.hashed = 0
+    for _ in range(3):
+        Counted()
+    keys = {Key(): 1, Key(): 2}
+    braze.graph_break()
+    return Counted.alive, Counted.hashed, list(keys.values())
 
 
 class Asked(type):
@@ -369,3 +432,14 @@ def what_is_dropped_is_gone() -> Any:
     del node
     gc.collect()
     return before, alive() is None
+
+
+@case
+def keywords_keep_the_order_of_an_ordered_dict() -> Any:
+    ordered = collections.OrderedDict(a=1, b=2)
+    ordered.move_to_end("a")
+
+    def take(**words: int) -> list[str]:
+        return list(words)
+
+    return take(**ordered), list({**ordered})

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import types
 from typing import Any
 
 import torch
 
 from braze.capture.breaks import graph_break
+from braze.capture.building import has_hash_of_its_own
+from braze.capture.calls import call_c
 from braze.capture.opcodes.table import opcode
 from braze.capture.sizes import as_key
-from braze.capture.values import NULL, UnknownText
+from braze.capture.values import CONSTANTS, NULL, UnknownText
 
 
 def popn(f: Any, count: int) -> list[Any]:
@@ -21,6 +24,13 @@ def popn(f: Any, count: int) -> list[Any]:
     items = f.stack[-count:]
     del f.stack[-count:]
     return items
+
+
+def hashed(t: Any, function: Any, keys: list[Any], *args: Any) -> Any:
+    """Call a function of C (with the keys themselves, if with nothing else) that hashes and compares keys, by Python code where their classes have some."""
+    args = args or (keys,)
+    plain = all(type(key) in CONSTANTS or not has_hash_of_its_own(type(key)) for key in keys)
+    return function(*args) if plain else call_c(t, function, args, None)
 
 
 @opcode("BUILD_TUPLE")
@@ -35,13 +45,14 @@ def build_list(t: Any, f: Any, arg: int) -> None:
 
 @opcode("BUILD_SET")
 def build_set(t: Any, f: Any, arg: int) -> None:
-    f.stack.append(set(map(as_key, popn(f, arg))))
+    f.stack.append(hashed(t, set, list(map(as_key, popn(f, arg)))))
 
 
 @opcode("BUILD_MAP")
 def build_map(t: Any, f: Any, arg: int) -> None:
     items = popn(f, 2 * arg)
-    f.stack.append(dict(zip(map(as_key, items[::2]), items[1::2], strict=True)))
+    keys = list(map(as_key, items[::2]))
+    f.stack.append(hashed(t, dict, keys, list(zip(keys, items[1::2], strict=True))))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -71,13 +82,15 @@ def list_append(t: Any, f: Any, arg: int) -> None:
 @opcode("SET_ADD")
 def set_add(t: Any, f: Any, arg: int) -> None:
     value = f.stack.pop()
-    f.stack[-arg].add(as_key(value))
+    key = as_key(value)
+    hashed(t, f.stack[-arg].add, [key], key)
 
 
 @opcode("MAP_ADD")
 def map_add(t: Any, f: Any, arg: int) -> None:
     key, value = popn(f, 2)
-    f.stack[-arg][as_key(key)] = value
+    key = as_key(key)
+    hashed(t, f.stack[-arg].__setitem__, [key], key, value)
 
 
 @opcode("LIST_EXTEND")
@@ -91,13 +104,14 @@ def list_extend(t: Any, f: Any, arg: int) -> None:
 @opcode("SET_UPDATE")
 def set_update(t: Any, f: Any, arg: int) -> None:
     values = f.stack.pop()
-    f.stack[-arg].update(t.elements(values))
+    keys = list(t.elements(values))
+    hashed(t, f.stack[-arg].update, keys)
 
 
 @opcode("DICT_UPDATE")
 def dict_update(t: Any, f: Any, arg: int) -> None:
-    values = f.stack.pop()
-    f.stack[-arg].update(mapping(t, values))
+    values = mapping(t, f.stack.pop())
+    hashed(t, f.stack[-arg].update, list(values), values)
 
 
 @opcode("DICT_MERGE")
@@ -127,7 +141,8 @@ def mapping(t: Any, values: Any) -> Any:
     """A dict of what ``**values`` gives."""
     if isinstance(values, dict):
         t.fill(values)
-        return dict(dict.items(values))
+        base = collections.OrderedDict if isinstance(values, collections.OrderedDict) else dict
+        return dict(base.items(values))
     keys = t.elements(t.call(t.attr(values, "keys"), ()))
     return {key: t.item(values, key) for key in keys}
 
@@ -145,9 +160,9 @@ def call_intrinsic_1(t: Any, f: Any, arg: int) -> None:
         f.stack[-1] = +f.stack[-1] if not isinstance(f.stack[-1], torch.Tensor) else f.stack[-1].positive()
     elif arg == 3:
         error = f.stack[-1]
-        f.stack[-1] = (
-            RuntimeError("generator raised StopIteration") if isinstance(error, StopIteration) else error
-        )
+        if isinstance(error, StopIteration):
+            f.stack[-1] = RuntimeError("generator raised StopIteration")
+            f.stack[-1].__cause__ = f.stack[-1].__context__ = error
     else:
         graph_break("BZ1006", f"the intrinsic {arg} is not carried yet")
 

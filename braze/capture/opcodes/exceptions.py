@@ -17,6 +17,8 @@ def raise_varargs(t: Any, f: Any, arg: int) -> None:
     cause: Any = f.stack.pop() if arg == 2 else MISSING
     if arg == 0:
         if t.handled is None:
+            if t.state.is_handling():
+                graph_break("BZ1012", "the exception that a caller handles is raised again")
             raise RuntimeError("No active exception to reraise")
         raised.about_to_raise(t, t.handled)
         raise t.handled

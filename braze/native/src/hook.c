@@ -450,6 +450,16 @@ call_traced(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return result;
 }
 
+/* What a frame calls from an except block knows which exception is handled there, though it is called for the frame. */
+static PyObject *
+handling(PyObject *module, PyObject *error)
+{
+    _PyErr_StackItem *here = PyThreadState_Get()->exc_info;
+    PyObject *before = here->exc_value;
+    here->exc_value = error == Py_None ? NULL : Py_NewRef(error);
+    return before != NULL ? before : Py_NewRef(Py_None);
+}
+
 /* Callers hold the state of a frame for as long as the frame runs; what the frame has dropped must be freed before. */
 static PyObject *
 emptied(PyObject *module, PyObject *state)
@@ -547,6 +557,8 @@ PyMethodDef hook_methods[] = {
      "run_hooked(callable, *args, **kwargs)\n--\n\nCall in RUN mode."},
     {"unhooked", (PyCFunction)(void (*)(void))unhooked, METH_FASTCALL | METH_KEYWORDS,
      "unhooked(callable, *args, **kwargs)\n--\n\nCall with the mode OFF."},
+    {"handling", handling, METH_O,
+     "handling(error)\n--\n\nLet an exception, or none, be the one that is handled here; gives the one before."},
     {"emptied", emptied, METH_O,
      "emptied(state)\n--\n\nPut None in place of all items of a tuple that nobody else reads any more."},
     {"call_traced", (PyCFunction)(void (*)(void))call_traced, METH_FASTCALL,
