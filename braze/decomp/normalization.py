@@ -151,7 +151,15 @@ def _batch_norm(
     else:
         mean, var = widened(running_mean), widened(running_var)
     invstd = _of_batch(var, eps) if training else aten.rsqrt.default(aten.add.Scalar(var, eps))
-    return cast(_scaled(wide, mean, invstd, weight, bias), x.dtype), mean, var
+    return _laid_out(cast(_scaled(wide, mean, invstd, weight, bias), x.dtype)), mean, var
+
+
+def _laid_out(y: Tensor) -> Tensor:
+    """On the CPU eager's result is in row-major order or in channels-last, whatever other order the dims of the input have."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(y.dim())
+    if y.device.type != "cpu" or y.is_contiguous() or (last and y.is_contiguous(memory_format=last)):
+        return y
+    return aten.clone.default(y, memory_format=torch.contiguous_format)
 
 
 @decompose(aten._native_batch_norm_legit_no_training.default)

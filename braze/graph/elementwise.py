@@ -25,13 +25,27 @@ _UNARY = {
     BOOL: "logical_not isnan isinf",
 }
 _BINARY = {
-    KEEP: "add sub mul maximum minimum rsub pow remainder fmod floor_divide bitwise_and bitwise_or bitwise_xor addcmul addcdiv lerp",
-    FLOAT: "div atan2 copysign",
+    KEEP: "add sub mul maximum minimum rsub pow remainder fmod floor_divide bitwise_and bitwise_or bitwise_xor addcmul addcdiv lerp heaviside logaddexp logaddexp2",
+    FLOAT: "div atan2 copysign xlogy",
     BOOL: "eq ne lt le gt ge logical_and logical_or logical_xor",
 }
 #: these take floating-point numbers only
 _FLOATS_ONLY = frozenset(
-    {"gelu", "silu", "elu", "hardsigmoid", "hardswish", "softplus", "mish", "leaky_relu", "lerp", "addcdiv"}
+    {
+        "gelu",
+        "silu",
+        "elu",
+        "hardsigmoid",
+        "hardswish",
+        "softplus",
+        "mish",
+        "leaky_relu",
+        "lerp",
+        "addcdiv",
+        "heaviside",
+        "logaddexp",
+        "logaddexp2",
+    }
 )
 _NOT_BOOL = frozenset(
     {

@@ -142,14 +142,16 @@ def _pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
 def _batch_norm(
     x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    if (
-        training
-        or not x.is_contiguous()
-        or x.dim() < 2
-        or (weight is not None and weight.dtype is not x.dtype)
-    ):
+    if x.dim() < 2 or (weight is not None and weight.dtype is not x.dtype):
         return NotImplemented
-    return _new(x.shape, x.dtype), _new([0], x.dtype), _new([0], x.dtype)
+    saved = [x.shape[1] if training else 0]
+    statistics = _new(saved, x.dtype), _new(saved, x.dtype)
+    if x.is_contiguous():
+        return NotImplemented if training else (_new(x.shape, x.dtype), *statistics)
+    if isinstance(x, Geometry) or x.dim() > 4:
+        return NotImplemented
+    form = torch.channels_last if suggests_channels_last(x) else torch.contiguous_format
+    return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=form), *statistics
 
 
 def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Any:
@@ -443,6 +445,13 @@ FACTORIES: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    """A product with a power: of an integer and a half type without dims a half type."""
+    power = aten.pow.Scalar(2.0, exponent)
+    # on meta tensors, whose kernels pick the strides that the CPU's pick
+    return aten.mul.Tensor(x, power)  # type: ignore[no-any-return]
+
+
 def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
     """MKL lays the transformed dimensions innermost, the rest around them in the order of the input's strides."""
     if not x.is_floating_point():
@@ -522,6 +531,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.constant_pad_nd.default: _pad,
     aten._fft_r2c.default: _fft_r2c,
     aten.roll.default: _roll,
+    aten.ldexp.Tensor: _ldexp,
     aten.masked_fill.Scalar: _masked_fill,
     aten.masked_fill.Tensor: _masked_fill,
     aten.gather.default: _gather,

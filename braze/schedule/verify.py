@@ -6,6 +6,7 @@ from braze.loops.ir import BufferKind, BufferView, LoopNest, LoopProgram
 from braze.schedule.dependences import ORDER, accesses
 from braze.schedule.proof import lives_of
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.schedule.sequence import prove_sequence
 from braze.support.errors import InternalError
 from braze.symbolic.expr import ZERO, Expr
 
@@ -15,6 +16,7 @@ def verify_schedule(s: Schedule) -> None:
     _everything_written_before_read(s)
     _old_values_read_first(s)
     _ordered_calls_keep_their_order(s)
+    prove_sequence(s.program, s.groups)
     for group in s.groups:
         _group_is_well_formed(group)
     check_memory(s.groups, s.memory)

@@ -624,6 +624,11 @@ CODES: dict[str, Code] = {
         "A buffer would have been overwritten while somebody still reads it (braze/schedule/proof.py found it).",
         "Each value has memory of its own instead: right, but more memory. Please report it with the dump.",
     ),
+    "BZ9042": Code(
+        "a read out of sequence",
+        "A kernel reads a buffer in another state than the program does. Found where options={'verify': 1} is set.",
+        "Report it with the dump.",
+    ),
     "BZ9050": Code("unknown expression", "A size expression has no C text.", "Report it with the dump."),
     "BZ9051": Code(
         "unknown argument", "An ATen call has an argument the host module cannot write.", "Report it."

@@ -8,9 +8,12 @@ import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from braze.loops.ir import LoopProgram, Op, ReduceKind
+from braze.loops.ir import LoopProgram, Node, Op, ReduceKind
+from braze.loops.rewrite import rewrite
 from braze.schedule.printer import print_schedule
-from braze.schedule.records import GroupKind
+from braze.schedule.records import GroupKind, Schedule
+from braze.schedule.verify import verify_schedule
+from braze.support.errors import InternalError
 from tests.schedule.programs import Builder, as_program, at, axes, call, load, run, scheduled, strides
 
 SHAPE = (3, 4, 6)
@@ -117,3 +120,51 @@ def test_no_more_groups_than_steps(program: LoopProgram) -> None:
         assert (group.kind is GroupKind.POINTWISE) == (
             bool(group.steps) and not group.row_axes and not any(s.reductions for s in group.steps)
         )
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> tuple[LoopProgram, Schedule]:
+    """A program, and its schedule with two groups or two steps exchanged, or a load moved within its kernel."""
+    program = draw(programs().filter(lambda p: sum(step.name == "s_a" for step in p.steps) < 2))
+    plan = scheduled(program)
+    groups = list(plan.groups)
+    how = draw(st.sampled_from(["groups", "steps", "load"]))
+    if how == "groups":
+        i, j = draw(st.integers(0, len(groups) - 1)), draw(st.integers(0, len(groups) - 1))
+        groups[i], groups[j] = groups[j], groups[i]
+        return program, dataclasses.replace(plan, groups=tuple(groups))
+    k = draw(st.integers(0, len(groups) - 1))
+    steps = list(groups[k].steps)
+    if steps and how == "steps":
+        i, j = draw(st.integers(0, len(steps) - 1)), draw(st.integers(0, len(steps) - 1))
+        steps[i], steps[j] = steps[j], steps[i]
+    elif steps:
+        own = {s.buffer for step in steps for s in step.stores}
+
+        def moved(node: Node) -> Node:
+            if node.op is not Op.LOAD or node.attr[0] not in own:
+                return node
+            # within the buffer, so that it can be run
+            return Node(node.op, node.dtype, (), (node.attr[0], (node.attr[1] + 1) % 6))
+
+        i = draw(st.integers(0, len(steps) - 1))
+        stores = tuple(dataclasses.replace(s, value=rewrite(s.value, moved, {})) for s in steps[i].stores)
+        reductions = tuple(
+            dataclasses.replace(r, value=rewrite(r.value, moved, {})) for r in steps[i].reductions
+        )
+        steps[i] = dataclasses.replace(steps[i], stores=stores, reductions=reductions)
+    groups[k] = dataclasses.replace(groups[k], steps=tuple(steps))
+    return program, dataclasses.replace(plan, groups=tuple(groups))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(broken())
+def test_what_passes_the_verifier_computes_the_same(made: tuple[LoopProgram, Schedule]) -> None:
+    """Of schedules with an error planted in their order or in an index."""
+    program, plan = made
+    try:
+        verify_schedule(plan)
+    except InternalError:
+        return
+    for expected, found in zip(run(program), run(as_program(plan)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
