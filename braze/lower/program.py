@@ -188,6 +188,8 @@ class GraphLowering:
         result = NotImplemented if function is None else function(g, *args, **kwargs)
         if result is NotImplemented:
             result = fall_back(g, target, args, kwargs)
+        else:
+            unbacked.require_words(g, target, args, kwargs)
         depth = 1 + max((v.depth for v in _lazies((args, kwargs))), default=0)
         readers = self.readers[node]
         if isinstance(result, Lazy) and _as_well_read_anew(result, _lazies((args, kwargs))):

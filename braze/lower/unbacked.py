@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -96,6 +96,23 @@ def require_some(g: ProgramBuilder, size: Expr) -> None:
     low = size.bounds()[0]
     if size.value is None and (low is None or low <= 0):
         check(g, Condition("ne", (size, ZERO)), f"{g.op_name}(): expected a size of {size} other than 0")
+
+
+#: what eager takes as a number beside a tensor
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+def require_words(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check that what is computed of sizes and taken as a number fits 64 bits, as loops compute it: eager refuses what does not."""
+    declared = target._schema.arguments
+    given = [*zip(declared, args, strict=False), *((p, kwargs[p.name]) for p in declared if p.name in kwargs)]
+    for parameter, value in given:
+        if not isinstance(value, Expr) or isinstance(value, Symbol) or "int" in str(parameter.type).lower():
+            continue
+        low, high = value.bounds()
+        if low is None or high is None or low < _LEAST or high > _GREATEST:
+            fits = (Condition("ge", (value, as_expr(_LEAST))), Condition("le", (value, as_expr(_GREATEST))))
+            check(g, Condition("and", fits), f"{g.op_name}(): {value} is too big to convert")
 
 
 def require_known(g: ProgramBuilder, inputs: Collection[Symbol]) -> None:

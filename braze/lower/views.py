@@ -103,6 +103,8 @@ def reshape_value(g: ProgramBuilder, x: Lazy, sizes: tuple[Expr, ...]) -> Lazy:
 
     def place(index: Index) -> Index:
         out: list[Expr] = [ZERO] * x.rank
+        if ZERO in x.sizes:
+            return out  # no point asks
         for left, right in groups:
             if len(left) == len(right) == 1:
                 out[left[0]] = index[right[0]]

@@ -19,6 +19,7 @@ from braze.schedule.dependences import ANYWHERE, Accesses, accesses, families
 from braze.schedule.domains import injective, size_hint
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
+from braze.symbolic.expr import Expr
 
 #: a buffer's storage, and how often it has been written
 State = tuple[str, int]
@@ -34,12 +35,13 @@ def prove_sequence(program: LoopProgram, groups: Sequence[Group]) -> None:
         set()
     )  # states that a loop makes, in which a reader may be joined or make them again
     for step, seen, made in _states(program.steps, family):
-        reads.update(dict.fromkeys(made, seen))
+        reads.update(dict.fromkeys(made or {(step.name, 0)}, seen))
         if not isinstance(step, ExternCall):
             computed |= made
     steps = [(group, step) for group in groups for step in (group.steps or (group.call,)) if step is not None]
     of_step = _states([step for _, step in steps], family)
-    for (group, _), (_, seen, made) in zip(steps, of_step, strict=True):
+    for (group, _), (step, seen, made) in zip(steps, of_step, strict=True):
+        made = made or {(step.name, 0)}  # of a call that only tells a number
         if any(often[root] > 1 for root, _ in made):
             continue
         seen = {state for state in seen if often[state[0]] < 2}
@@ -95,7 +97,7 @@ def _meet_at_the_same_points(group: Group) -> None:
                 _fail(f"{name} is written by several points of {step.name} and touched by other steps", group)
 
 
-def _places(found: Accesses, name: str) -> set[object]:
+def _places(found: Accesses, name: str) -> set[Expr | None]:
     return {*found.reads.get(name, ()), *found.writes.get(name, ())}
 
 

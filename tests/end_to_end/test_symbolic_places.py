@@ -45,3 +45,21 @@ def test_places_that_change_are_eagers(case):
         found = compiled(x, n)
         assert found.stride() == wanted.stride() or not wanted.numel()
         torch.testing.assert_close(found, wanted)
+
+
+def test_a_number_beyond_64_bits_is_refused():
+    """As eager refuses it, where the loop would compute with what is left of it."""
+    compiled = braze.compile(lambda x, n: x * (n * n))
+    x = torch.arange(3.0)
+    for n in (3, 4):
+        torch.testing.assert_close(compiled(x, n), x * n * n)
+    with pytest.raises(OverflowError):
+        compiled(x, 2**40)
+
+
+def test_a_size_that_becomes_zero():
+    """Of what is repeated there is nothing to count in."""
+    compiled = braze.compile(lambda x: x.repeat(2, 2) + 1, options={"verify": 2})
+    for n in (2, 3, 0, 1):
+        x = torch.rand(n, 3)
+        torch.testing.assert_close(compiled(x), x.repeat(2, 2) + 1)
