@@ -355,6 +355,8 @@ class Recorder(TorchDispatchMode):
             kwargs = dict(zip(kwargs, self._constants_faked(tuple(kwargs.values())), strict=True))
         if func in ALIASES:
             return self._rebound(func, args)
+        if func is aten.copy_.default and not isinstance(args[1], torch.Tensor):
+            args = args[0], self._of_number(args[1], args[0].device), *args[2:]
         if torch.Tag.inplace_view in func.tags:
             return self._inplace_view(func, args, kwargs)
         if counts_from_start(func, args[1:], kwargs):
@@ -410,6 +412,12 @@ class Recorder(TorchDispatchMode):
         for i, part in enumerate((result,) if whole else result if isinstance(result, (tuple, list)) else ()):
             if isinstance(part, torch.Tensor) and torch_compat.storage_key(part) == key:
                 self.ways.note(part, args[0], func, args[1:], kwargs, -1 if whole else i)
+
+    def _of_number(self, value: Any, device: torch.device) -> Any:
+        """A tensor of a number, as ``copy_`` makes one: of the widest type of its kind."""
+        kinds = {bool: torch.bool, int: torch.int64, torch.SymInt: torch.int64, complex: torch.complex128}
+        dtype = kinds.get(type(value), torch.float64)
+        return self.emit(aten.full.default, ([], value), {"dtype": dtype, "device": device})
 
     def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
         """Arithmetic on floats as captured: its value is what the node computes, no formula."""

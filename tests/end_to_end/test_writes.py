@@ -590,3 +590,32 @@ def test_an_operand_that_overlaps_what_is_written(program: Callable[..., Any]) -
     compiled = braze.compile(program)
     for _ in range(2):
         hold_to_eager(compiled, program, pair)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_number_is_copied_as_a_tensor_of_it_is(backend: str, dtype: torch.dtype) -> None:
+    """Wrapped where it is too large, which ``fill_`` refuses; an integer that changes stays a symbol."""
+
+    def program(x: Tensor, number: Any) -> Tensor:
+        x.copy_(number)
+        return x * 2
+
+    compiled = braze.compile(program, backend=backend, options={"verify": 2})
+    for number in (True, 2.7, 300, 301, 302, 303):
+        ours, theirs = torch.ones(3, dtype=dtype), torch.ones(3, dtype=dtype)
+        assert torch.equal(compiled(ours, number), program(theirs, number))
+        assert torch.equal(ours, theirs)
+
+
+def test_a_view_of_shared_memory_is_returned_after_a_write_through_the_other_argument() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        rows = y[-2:]
+        x.narrow(-2, 0, 1).zero_()
+        return rows
+
+    def turned() -> list[Tensor]:
+        x = numbers(3, 5, 2)[..., ::2]
+        return [x, x.mT]
+
+    hold_to_eager(braze.compile(program, options={"verify": 2}), program, turned)

@@ -29,7 +29,9 @@ class RandomRounding(TorchDispatchMode):
 
     def __init__(self, dtype: torch.dtype, seed: int) -> None:
         super().__init__()
-        self.dtype, self.eps = dtype, torch.finfo(dtype).eps
+        self.eps = torch.finfo(dtype).eps
+        # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
+        self.exact = torch.float32 if dtype is torch.float64 else dtype
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -45,7 +47,7 @@ class RandomRounding(TorchDispatchMode):
 
     def round(self, value: Tensor, size: Tensor, sums: bool) -> None:
         """In place, where a number, or what it is the sum of, has no exact place in the type."""
-        inexact = size.to(self.dtype).double() != size
+        inexact = size.to(self.exact).double() != size
         if sums:  # of huge and of small numbers: the small ones are lost
             inexact |= size * self.eps > 0.125
         inexact &= size.isfinite() & value.isfinite()
