@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from braze.capture import cells
 from braze.capture.breaks import graph_break
 from braze.capture.libraries import is_library_class, is_library_function, is_library_module
 from braze.capture.records import Step
@@ -43,7 +44,6 @@ BUILTIN_VALUES = CONSTANTS | {
     frozenset,
     slice,
     range,
-    types.CellType,
     torch.Size,
     torch.device,
 }
@@ -73,6 +73,8 @@ def _reader_of(cls: type) -> Any:
         return symbol_attr
     if cls in BUILTIN_VALUES:
         return native_attr
+    if cls is types.CellType:
+        return cells.attribute
     if issubclass(cls, torch.Tensor):
         return tensor_attr
     if issubclass(cls, types.ModuleType):

@@ -21,13 +21,15 @@ CO_GENERATOR = 0x20
 class Driver:
     """State that the generator shares with the yield instruction."""
 
-    __slots__ = ("around", "done", "generator", "handled")
+    __slots__ = ("around", "done", "generator", "handled", "receiver")
 
     def __init__(self) -> None:
         self.done = False
         #: the exception that the generator itself handles, and the one that is handled where it is run
         self.handled: BaseException | None = None
         self.around: BaseException | None = None
+        #: what ``yield from`` draws from, while the frame is stopped there
+        self.receiver: Any = None
         #: the generator, for as long as the program has it
         self.generator: weakref.ref[Any] | None = None
 
@@ -82,10 +84,25 @@ def go_on(t: Tracer, f: Frame, error: BaseException | None) -> Any:
         driver.around = t.handled
         if driver.handled is not None:
             t.handled = driver.handled
+        receiver, driver.receiver = driver.receiver, None
         try:
+            if error is not None and receiver is not None:
+                hand_on(t, receiver, error)
+            del receiver
             return t.run(f) if error is None else resume_with(t, f, error)
+        except (Exception, GeneratorExit):
+            f.stack.clear()  # what the frame held is dropped with it
+            raise
         finally:
             t.handled, driver.around = driver.around, None
+
+
+def hand_on(t: Tracer, receiver: Any, error: BaseException) -> None:
+    """An exception comes to a frame that is stopped at ``yield from``: it is for what that draws from."""
+    if not isinstance(error, GeneratorExit):
+        graph_break("BZ1009", "an exception is thrown through yield from")
+    if hasattr(receiver, "close"):
+        t.call(receiver.close, ())
 
 
 def resume_with(t: Tracer, f: Frame, error: BaseException) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.capture import definitions
+from braze.capture import cells, definitions
 from braze.capture.attributes import dict_get, instance_value
 from braze.capture.breaks import graph_break
 from braze.capture.shadows import instance_dict
@@ -43,6 +43,9 @@ def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
             definitions.write_function(t, obj, name, value)
             return
         setattr(obj, name, value)
+        return
+    if cls is types.CellType and name == "cell_contents":
+        cells.write(t, obj, value)
         return
     writer, owner = lookup_in_mro(cls, "__setattr__")
     if writer is MODULE_SETATTR:

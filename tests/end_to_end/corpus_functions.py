@@ -256,3 +256,42 @@ def a_decorated_function_is_compiled(c):
     yield f(X), f(X)
     g = times(5)(c(lambda x: x + 1))
     yield g(X), g(X)
+
+
+def counter():
+    count = 0
+
+    def step(by=1):
+        nonlocal count
+        count += by
+        return count
+
+    return step
+
+
+@scenario
+def contents_of_a_cell_that_changes(c):
+    step = counter()
+
+    @c
+    def fn(x):
+        before = step.__closure__[0].cell_contents
+        step(2)
+        return x + before * 10 + step.__closure__[0].cell_contents
+
+    for _ in range(3):
+        yield fn(torch.ones(2)), step(1)
+
+
+@scenario
+def contents_put_into_a_cell(c):
+    step = counter()
+
+    @c
+    def fn(x, n):
+        step.__closure__[0].cell_contents = n
+        step()
+        return x + getattr(step.__closure__[0], "cell_contents")
+
+    for n in (5, 6, 6):
+        yield fn(torch.ones(2), n), step(0)

@@ -307,3 +307,38 @@ def printing(log, x):
 def generator_that_breaks_the_graph_where_it_is_dropped(x, log):
     for value in printing(log, x):
         return value
+
+
+def delegating(log, x, n):
+    try:
+        yield from closing(log, x, n)
+    finally:
+        log.append("outer")
+
+
+@case((torch.ones(3), []), whole=True)
+def generator_closed_through_another(x, log):
+    g = delegating(log, x, 3)
+    value = next(g)
+    g.close()
+    log.append("after")
+    return value, list(g)
+
+
+def forgiving(x):
+    try:
+        yield x
+    except ValueError as error:
+        yield x * error.args[0]
+    return x + 5
+
+
+def passing_on(x):
+    result = yield from forgiving(x)
+    yield result
+
+
+@case((torch.ones(3),))
+def error_thrown_through_a_generator(x):
+    g = passing_on(x)
+    return next(g), g.throw(ValueError(3)), next(g), list(g)

@@ -140,6 +140,8 @@ def send(t: Any, f: Any, arg: int) -> None:
             del f.stack[-2]
         f.ip = arg
         return
+    if f.generator is not None:
+        f.generator.receiver = receiver
     f.stack[-1] = result
 
 

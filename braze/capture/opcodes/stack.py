@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from braze.capture import cells
 from braze.capture.breaks import graph_break
 from braze.capture.opcodes.table import opcode
 from braze.capture.records import Step
@@ -120,14 +121,14 @@ def make_cell(t: Any, f: Any, arg: int) -> None:
 
 @opcode("COPY_FREE_VARS")
 def copy_free_vars(t: Any, f: Any, arg: int) -> None:
-    cells = f.function.__closure__ or ()
+    closure = f.function.__closure__ or ()
     first = len(f.locals) - arg
-    f.locals[first:] = cells
+    f.locals[first:] = closure
     resumed = getattr(f.function, "__braze_resumed__", None)
     if t.is_ours(f.function) or (resumed is not None and resumed.cells is not None):
         return  # those of a resumed frame come in its state: the next call may be of another closure
     root = f is t.frames[0]
-    for index, cell in enumerate(cells):
+    for index, cell in enumerate(closure):
         if id(cell) not in t.cells and not t.is_ours(cell):
             if root:
                 node = t.tree.root(Step.CELL, index)
@@ -137,32 +138,8 @@ def copy_free_vars(t: Any, f: Any, arg: int) -> None:
 
 
 def contents(t: Any, f: Any, arg: int) -> Any:
-    """What a cell holds, as the interpreter sees it; MISSING where it is empty."""
-    cell = f.locals[arg]
-    written = t.cells_written.get(id(cell))
-    if written is not None:
-        return written[1]
-    known = t.cells.get(id(cell))
-    if known is not None:
-        node = known[1]
-        if node.real is not MISSING:
-            return node.value
-        return t.wrap(node, cell.cell_contents) if not is_empty(cell) else MISSING
-    if is_empty(cell):
-        return MISSING
-    node = t.tree.node_of(cell)
-    if node is not None:
-        return t.read(node, Step.ATTR, "cell_contents", cell.cell_contents)
-    return cell.cell_contents
-
-
-def is_empty(cell: types.CellType) -> bool:
-    """Whether a cell has no contents."""
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return True
-    return False
+    """What the cell of a variable holds; MISSING where it is empty."""
+    return cells.contents(t, f.locals[arg])
 
 
 @opcode("LOAD_CLOSURE")
@@ -176,8 +153,7 @@ def load_deref(t: Any, f: Any, arg: int) -> None:
     if value is MISSING:
         name = f.decoded.slots[arg]
         cell = f.locals[arg]
-        outside = id(cell) in t.cells or t.tree.node_of(cell) is not None
-        if outside and id(cell) not in t.cells_written:
+        if cells.comes_from_outside(t, cell) and id(cell) not in t.cells_written:
             graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
         raise NameError(
             f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
@@ -188,18 +164,9 @@ def load_deref(t: Any, f: Any, arg: int) -> None:
 
 @opcode("STORE_DEREF")
 def store_deref(t: Any, f: Any, arg: int) -> None:
-    value = f.stack.pop()
-    cell = f.locals[arg]
-    if id(cell) in t.cells or t.tree.node_of(cell) is not None:
-        t.cells_written[id(cell)] = (cell, value)
-    else:
-        cell.cell_contents = value
+    cells.write(t, f.locals[arg], f.stack.pop())
 
 
 @opcode("DELETE_DEREF")
 def delete_deref(t: Any, f: Any, arg: int) -> None:
-    cell = f.locals[arg]
-    if id(cell) in t.cells or t.tree.node_of(cell) is not None:
-        t.cells_written[id(cell)] = (cell, MISSING)
-    else:
-        del cell.cell_contents
+    cells.write(t, f.locals[arg], MISSING)

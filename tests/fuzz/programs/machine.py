@@ -128,7 +128,7 @@ def run(program: Written, compiling: Callable[[Any], Any], exact: bool) -> list[
     with contextlib.redirect_stdout(out):
         for k, call in enumerate(program.calls):
             exec(FLIPS[call.flip], space)
-            x, y = torch.linspace(-1, 1, call.size), torch.full((call.size,), 0.5)
+            x, y = torch.linspace(-1, 2, call.size), torch.full((call.size,), 0.5)
             given = (x, y, call.n, space["BOX"], [1, y], {"a": 1, "k": x}, [k])
             outcome = outcome_of(f, given, {"flag": call.flag, "b": k}, call.thread)
             seen.append(("result", camera.photo(outcome)))
