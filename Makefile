@@ -10,7 +10,7 @@ PINNED := -c constraints/torch.txt
 NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
-.PHONY: demo demo-train test test-models fuzz test-cpython lint bench format docs clean
+.PHONY: demo demo-train test test-models test-sanitize fuzz test-cpython lint bench format docs clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/python -m braze demo
@@ -50,6 +50,10 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff check braze tests benchmarks docs setup.py
 	$(BIN)/ruff format --check braze tests benchmarks docs setup.py
 	$(BIN)/mypy
+
+# the C core's tests with the address and undefined-behaviour sanitizers
+test-sanitize: $(STAMPS)/test
+	$(BIN)/python tests/native/run_plain.py --sanitize $(ARGS)
 
 # BENCH="models --models bert,vit" etc.
 BENCH ?= models

@@ -26,9 +26,9 @@ def contents(t: Tracer, cell: types.CellType) -> Any:
         return t.wrap(node, cell.cell_contents) if not is_empty(cell) else MISSING
     if is_empty(cell):
         return MISSING
-    node = t.tree.node_of(cell)
-    if node is not None:
-        return t.read(node, Step.ATTR, "cell_contents", cell.cell_contents)
+    owner = t.tree.node_of(cell)
+    if owner is not None:
+        return t.read(owner, Step.ATTR, "cell_contents", cell.cell_contents)
     return cell.cell_contents
 
 

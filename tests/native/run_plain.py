@@ -1,12 +1,15 @@
 """Build the extension for the running interpreter in a temporary folder and run the tests that need no torch.
 
     python tests/native/run_plain.py [part of a test's name]
+    python tests/native/run_plain.py --sanitize [part of a test's name]
 
+With ``--sanitize`` the extension is built with the address and undefined-behaviour sanitizers, whose library is loaded first.
 For interpreters that have neither pytest, setuptools nor torch.
 """
 
 import importlib
 import importlib.util
+import os
 import subprocess
 import sys
 import sysconfig
@@ -79,8 +82,37 @@ def run(name_part: str) -> int:
     return failed
 
 
+SANITIZE = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-fno-omit-frame-pointer",
+    "-g",
+)
+
+
+def with_sanitizers() -> None:
+    """Start this program again with the sanitizer's library before all others, and Python's own pools off."""
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        return
+    library = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    os.environ.update(
+        LD_PRELOAD=library.stdout.strip(),
+        ASAN_OPTIONS="detect_leaks=0",  # the interpreter leaves much behind
+        UBSAN_OPTIONS="print_stacktrace=1",
+        PYTHONMALLOC="malloc",
+    )
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
 if __name__ == "__main__":
+    words = sys.argv[1:]
+    sanitize = "--sanitize" in words
+    if sanitize:
+        words.remove("--sanitize")
+        with_sanitizers()
     sys.path[:0] = [str(ROOT), str(HERE)]
     with tempfile.TemporaryDirectory() as folder:
-        load(build(folder))
-        sys.exit(1 if run(sys.argv[1] if len(sys.argv) > 1 else "") else 0)
+        load(build(folder, *(SANITIZE if sanitize else ())))
+        sys.exit(1 if run(words[0] if words else "") else 0)
