@@ -87,11 +87,13 @@ def call_function(
     rule = RULES.get(fn)
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
-    special = is_special(fn.__module__) and is_written_in(fn, "torch", "functools", "random", "einops")
+    special = is_special(fn.__module__) and is_written_in(fn, "torch", "functools", "random")
     if special:
         found = call_special(t, fn, args, kwargs)
         if found is not MISSING:
             return found
+    if fn.__module__ == foreign.EINOPS:
+        foreign.fill_table_of_einops(fn)
     if fn.__dict__:
         result = foreign.marked(t, fn, args, kwargs, tail)
         if result is not NotImplemented:
@@ -111,7 +113,6 @@ def is_special(module: str | None) -> bool:
         or module in foreign.MODULES
         or module in ("functools", "random", foreign.BOOKS)
         or str(module).startswith(foreign.SHARDING)
-        or module == foreign.EINOPS
     )
 
 
@@ -129,8 +130,6 @@ def call_special(t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str,
         foreign.whole(foreign.MODULES[fn.__module__])
     if fn.__module__.startswith(foreign.SHARDING):
         foreign.whole("FSDP gathers and frees parameters around a module's call")
-    if fn.__module__ == foreign.EINOPS and fn.__qualname__ == "get_backend":
-        foreign.fill_table_of_einops(fn)
     if fn.__module__ == "random":
         return chance.draw(t, fn.__name__, args[0] if args else None, args[1:], kwargs)
     if fn.__module__ == foreign.BOOKS and fn.__qualname__ == foreign.BOOKKEEPING:

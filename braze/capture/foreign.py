@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -123,10 +124,11 @@ def run_whole(target: Any) -> bool:
     return bool(own.get(BENEATH)) or COMPILED_THERE in own
 
 
-def fill_table_of_einops(get_backend: types.FunctionType) -> None:
+def fill_table_of_einops(function: types.FunctionType) -> None:
     """Have einops enter PyTorch's tensors into its table, as the first call in a process does, by code that goes through all classes."""
-    with outside_modes(), disable_functions():
-        native.unhooked(get_backend, torch.empty(0))
+    if function is getattr(sys.modules.get(EINOPS), "get_backend", None):
+        with outside_modes(), disable_functions():
+            native.unhooked(function, torch.empty(0))
 
 
 def whole(what: str) -> NoReturn:
