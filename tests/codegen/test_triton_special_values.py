@@ -98,6 +98,17 @@ def test_quotients_to_the_bit(op, eager, tmp_path):
     same(pointwise(lambda x, y: Node(op, F32, (x, y)), F32, tmp_path, a, b), eager(a, b))
 
 
+@pytest.mark.parametrize(
+    ("op", "eager"), [(Op.EXP, torch.exp), (Op.LOG1P, torch.log1p), (Op.TANH, torch.tanh)]
+)
+def test_singles_keep_their_digits_where_they_are_large_or_small(op, eager, tmp_path):
+    x = torch.cat([SPECIAL, torch.linspace(-87, 88, 40)])
+    x = x.abs() if op is Op.LOG1P else x
+    ours = pointwise(lambda a: Node(op, F32, (a,)), F32, tmp_path, x)
+    torch.testing.assert_close(ours, eager(x), rtol=2e-6, atol=0, equal_nan=True)
+    same(ours[:2], eager(x)[:2])
+
+
 def test_a_negative_zero_stays_one(tmp_path):
     minus = pointwise(lambda a: Node(Op.MUL, F32, (a, Node(Op.CONST, F32, (), -0.0))), F32, tmp_path, SPECIAL)
     same(minus, SPECIAL * -0.0)

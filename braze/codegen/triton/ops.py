@@ -122,6 +122,8 @@ INTEGERS: dict[Op, str] = {
 SINGLE: dict[Op, str] = {
     Op.DIV: "tl.div_rn({0}, {1})",
     Op.SQRT: "tl.sqrt_rn({0})",
+    Op.EXP: "bz_exp({0})",
+    Op.SIGMOID: "1.0 / (1.0 + bz_exp(-({0})))",
     Op.RECIPROCAL: "tl.div_rn(tl.zeros_like({0}) + 1.0, {0})",
 }
 

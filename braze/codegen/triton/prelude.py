@@ -101,7 +101,16 @@ def bz_tanh(x):
     p = p * z - 3.33332819422e-1
     small = p * z * x + x
     large = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
-    return tl.where(a < 0.625, small, tl.where(x < 0, -large, large))
+    return tl.where(x == 0.0, x, tl.where(a < 0.625, small, tl.where(x < 0, -large, large)))
+""",
+    "bz_exp": """
+@triton.jit
+def bz_exp(x):
+    # a GPU has powers of 2: what x * log2(e) loses to rounding is put back
+    t = x * 1.4426950408889634
+    lost = tl.fma(x, tl.full(x.shape, 1.4426950408889634, x.dtype), bz_neg(t))
+    y = tl.exp2(t)
+    return tl.where(tl.abs(lost) < 1.0, y + y * (lost * 0.6931471805599453), y)
 """,
     "bz_expm1": """
 @triton.jit
@@ -116,7 +125,7 @@ def bz_expm1(x):
 def bz_log1p(x):
     # Kahan's correction: log(u) * x / (u - 1)
     u = 1.0 + x
-    near = tl.log(u) * x / (u - 1.0)
+    near = tl.log(u) * (x / (u - 1.0))
     return tl.where(u == 1.0, x, tl.where(u == float("inf"), u, near))
 """,
     "bz_max": """
