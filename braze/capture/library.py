@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from braze import native
-from braze.capture import calls
+from braze.capture import calls, unbacked
 from braze.capture.breaks import HINT_MOVE, graph_break
 from braze.capture.opcodes.stack import contents
 from braze.capture.records import Check, Step
@@ -143,7 +143,8 @@ def print_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     for value in args:
         if isinstance(value, torch.Tensor) or type(value) is UnknownText:
             graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
-        texts.append(t.call(str, (value,), None))
+        counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
+        texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
     if not t.replay(print, texts, kwargs):
         graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
 

@@ -190,9 +190,14 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
         return obj[key]
     if isinstance(obj, torch.Tensor):
         t.fill_arguments((key,))
-        key = unbacked.as_index(t, key)
+        given = key = unbacked.as_index(t, key)
         if unbacked.selects(key):
             return unbacked.selected(t, obj, key)
+        if torch.SymInt in map(type, key if type(key) is tuple else (key,)):
+            key = in_bounds(obj, key)
+            if key is not None:
+                return unbacked.selected(t, obj, key)
+            key = given
         return t.recorder.call(operator.getitem, (obj, key), {})
     method = python_method(t, obj, "__getitem__")
     if method is MISSING and (isinstance(obj, type) or hasattr(kind, "__mro_entries__")):
@@ -220,6 +225,25 @@ def of_class(t: Tracer, obj: Any, key: Any) -> Any:
             if not is_library_class(owner):
                 return t.call(t.attr(obj, "__class_getitem__"), (key,))
     return obj[key]
+
+
+def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
+    """A key of numbers that may be symbols and of whole dimensions, each number counted from the front: that it lies within is
+    guarded, not what it is. None for any other key, and where a number lies outside.
+    """
+    parts = key if type(key) is tuple else (key,)
+    if len(parts) > tensor.dim() or not all(
+        type(p) in (int, torch.SymInt) or p == slice(None) for p in parts
+    ):
+        return None
+    found = []
+    for part, size in zip(parts, tensor.shape, strict=False):
+        if type(part) is torch.SymInt:
+            if part < -size or part >= size:
+                return None
+            part = part if part >= 0 else part + size
+        found.append(part)
+    return tuple(found)
 
 
 def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:

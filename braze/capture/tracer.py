@@ -32,6 +32,7 @@ from braze.capture import (
     tensors,
     torch_objects,
     torch_rules,
+    unbacked,
     whole,
 )
 from braze.capture.attributes import load_attr
@@ -473,7 +474,8 @@ class Tracer:
     def replay(self, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         """Call this when the graph has run; False where the arguments are not known now."""
         for value in (*args, *kwargs.values()):
-            if not (plain(value) or isinstance(value, logging.Logger) or is_constant(value)):
+            counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
+            if not (plain(value) or counted or isinstance(value, logging.Logger) or is_constant(value)):
                 return False
         self.replays.append((target, tuple(args), kwargs))
         return True
