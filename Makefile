@@ -10,7 +10,7 @@ PINNED := -c constraints/torch.txt
 NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
-.PHONY: demo demo-train test test-models test-sanitize fuzz test-cpython lint bench format docs clean
+.PHONY: demo demo-train test test-models test-install test-sanitize fuzz test-cpython lint bench format docs clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/python -m braze demo

@@ -25,7 +25,7 @@ from braze.graph import (
     torch_import,
     torch_symbols,
 )
-from braze.graph.ground import Ground
+from braze.graph.ground import Ground, WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.recurrent import with_end_states
 from braze.graph.specs import SymbolSpec, TensorSpec
@@ -43,10 +43,6 @@ _functions = Memo()
 _operators = Memo()
 #: what C++ says where it takes no symbols
 NO_SYMBOLS = ("Cannot call ", "expected to contain only concrete integers")
-
-
-class WantsPlainSizes(RuntimeError):
-    """A composite in C++ asked for the plain sizes of a tensor whose sizes are symbols."""
 
 
 class _Dispatch(FakeTensorMode):
@@ -337,7 +333,7 @@ class FakeMode:
             or ((self.scalars or self.shapes) and holds_unbacked((*args, *kwargs.values())))
         )
         if not by_python:
-            self.dispatch.in_cpp = self.env is not None
+            self._in_cpp(self.env is not None)
             try:
                 return func(*args, **kwargs)
             except WantsPlainSizes:  # upsampling
@@ -346,9 +342,15 @@ class FakeMode:
                 if self.env is None or not any(text in str(error) for text in NO_SYMBOLS):
                     raise
             finally:
-                self.dispatch.in_cpp = False
+                self._in_cpp(False)
         with torch_compat.python_dispatcher():
             return with_end_states(func, args, func(*args, **kwargs))
+
+    def _in_cpp(self, whether: bool) -> None:
+        """Whether a composite in C++ may be at work, which is stopped where it asks for plain sizes."""
+        self.dispatch.in_cpp = whether
+        if torch_symbols.COMPOSITES_TAKE_NUMBERS and self.env is not None:
+            self.ground.in_cpp = whether
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``func(*args, **kwargs)`` for an ATen operator on fakes; a memo hit skips the dispatcher."""

@@ -62,6 +62,10 @@ _ARITHMETIC: dict[Any, Any] = {
 _DIVISIONS = frozenset({Expr.__floordiv__, Expr.__mod__})
 
 
+class WantsPlainSizes(RuntimeError):
+    """A composite in C++ asked for the plain sizes of a tensor whose sizes are symbols."""
+
+
 class Ground(SizeSymbols):
     """The sizes of one trace, there and back."""
 
@@ -84,6 +88,8 @@ class Ground(SizeSymbols):
         #: whether rules may have PyTorch decide, and guard, what is not plain to see
         self.asking = False
         self._read = 0
+        #: a call runs whose composites in C++ take sizes for numbers, which fixes them
+        self.in_cpp = False
         self._evaluate = env.evaluate_expr
         env.evaluate_expr = self._evaluated
 
@@ -316,6 +322,8 @@ class Ground(SizeSymbols):
         known = self._answer(condition)
         if known is None:
             if condition.free_symbols:
+                if self.in_cpp and not torch_symbols.is_condition(condition):
+                    raise WantsPlainSizes
                 trace.count("size_questions")
             return self._evaluate(condition, *args, **kwargs)
         words = torch_symbols.sympy_words()

@@ -21,6 +21,8 @@ from braze.graph.torch_import import DYNAMO, VERSION, LazyDynamo, stand_ins
 
 #: before 2.12, composite operators in C++ (matmul among them) ask for plain sizes, which fixes symbolic ones
 COMPOSITES_FIX_SIZES = VERSION < (2, 12)
+#: since 2.14 some of them (upsampling) take symbolic sizes for numbers without asking for sizes
+COMPOSITES_TAKE_NUMBERS = VERSION >= (2, 14)
 
 
 def symbolic_environment(scalars: bool = False, shapes: bool = False) -> Any:
