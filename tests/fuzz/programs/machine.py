@@ -7,6 +7,7 @@ import io
 import itertools
 import linecache
 import random
+import re
 import sys
 import threading
 import traceback
@@ -31,6 +32,8 @@ HEAD = "def f(x, y, n, box, xs, d, *args, flag=False, **kw):"
 START = ["global G", "m = n + 1", "s = 'abc'", "rec = Record()"]
 END = "return x, y, n, m, s, box, xs, d, rec, kw"
 _files = itertools.count()
+#: what differs in the text of an object from run to run
+ADDRESS = re.compile("0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,13 @@ class Witness(Camera):
             (f.name, f.lineno) for f in traceback.extract_tb(error.__traceback__) if f.filename == self.file
         ]
         chained = [None if e is None else self.photo(e) for e in (error.__cause__, error.__context__)]
-        return str(error), rows, chained, error.__suppress_context__, getattr(error, "__notes__", [])
+        return (
+            ADDRESS.sub("0x", str(error)),
+            rows,
+            chained,
+            error.__suppress_context__,
+            getattr(error, "__notes__", []),
+        )
 
 
 def run(program: Written, compiling: Callable[[Any], Any], exact: bool) -> list[Any]:
