@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from braze.aot.outputs import Outputs
+from braze.aot.recorder import Recorder
 from braze.aot.records import OutputRole
-from braze.aot.trace import Recorder
 from braze.aot.views import is_dense
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat

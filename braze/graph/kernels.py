@@ -1,7 +1,7 @@
 """Kernels that the program registers for ATen's operators (``torch.library.Library("aten", "IMPL")``).
 
 In eager such a kernel runs wherever its operator is called. One for a backend runs below autograd: compiled code calls the
-operator as one of the program's own (``aot/trace.py``). One above that (under Autograd, Autocast, or instead of PyTorch's composition)
+operator as one of the program's own (``aot/recorder.py``). One above that (under Autograd, Autocast, or instead of PyTorch's composition)
 is Python that would run on the fakes of a trace: a graph ends before what reaches such an operator.
 """
 

@@ -1,0 +1,494 @@
+"""The dispatch mode that writes down the ATen operators of a graph that runs on fakes, below autograd.
+
+An operator with a decomposition (``ctx``'s own first, then ours) is traced through it; composite operators are traced
+through PyTorch's composition unless listed in ``KEPT``. Mutation is recorded as it is; ``functionalize`` removes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braze.aot import control_flow, unbacked
+from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
+from braze.aot.symbols import SymbolNodes
+from braze.aot.ways import DATA, Ways, counts_from_start
+from braze.aot.writes import called_as_it_is, functional_form
+from braze.graph import kernels, torch_compat, torch_symbols
+from braze.graph.checkpoints import Policy
+from braze.graph.fakes import FakeMode, same, text_of
+from braze.graph.printer import describe
+from braze.support.errors import Origin, Unsupported
+from braze.support.log import warn_once
+
+aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+_SIZES = aten.size.default
+
+#: composite operators that stay one node: what lowers them has better than their parts
+KEPT = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
+
+#: operators that give their argument back, as a new tensor object over the same memory
+ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
+
+
+class Recorder(TorchDispatchMode):
+    """Writes each ATen operator that reaches it into a graph.
+
+    ``leaves`` are what gradients are asked of: per input its fake as autograd first sees it, or None.
+    """
+
+    def __init__(
+        self,
+        mode: FakeMode,
+        decompositions: Mapping[OpOverload, Callable[..., Any]],
+        *,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__()
+        self.differentiable = differentiable
+        self.leaves: list[Any] = []
+        #: per input, the autograd node it came with
+        self.histories: list[Any] = []
+        self.mode = mode
+        self.decompositions = decompositions
+        self.graph = torch.fx.Graph()
+        self.constants: dict[str, Any] = {}
+        self.origin: Origin | None = None
+        #: whether the program itself calls ``as_strided``: its offsets count from where the memory starts
+        self.windows = False
+        #: the checkpointed region that is traced: its nodes have the number in ``meta["checkpoint"]``
+        self.region: int | None = None
+        #: which of its values are kept; nodes have the answer in ``meta["policy"]``
+        self.policy: Policy | None = None
+        self.symbols = SymbolNodes(self.graph)
+        #: operators for which the program has kernels
+        self.kernels = kernels.called()
+        #: how views came to be
+        self.ways = Ways()
+        self.ways.watched = differentiable
+        self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: fields of the fakes that know their nodes
+        self._knowing: list[dict[str, Any]] = []
+
+    def know(self, fake: Any, node: torch.fx.Node) -> torch.fx.Node:
+        """From here on ``node`` stands for ``fake`` where the graph uses it."""
+        fake.__dict__["_node"] = node
+        self._knowing.append(fake.__dict__)
+        return node
+
+    def close(self) -> None:
+        """Cut fakes off from the graph: autograd holds some where the garbage collector does not see it."""
+        for fields in self._knowing:
+            fields.pop("_node", None)
+
+    # -- inputs ------------------------------------------------------------------------------
+
+    def input(self, captured: torch.fx.Node, example: Any) -> Any:
+        """A placeholder like the captured one; the value to trace with."""
+        node = self.graph.placeholder(captured.name)
+        node.meta.update({k: captured.meta[k] for k in ("role", "source", "origin") if k in captured.meta})
+        if isinstance(example, torch.Tensor):
+            grad = captured.meta.get("requires_grad", example.requires_grad)
+            example = self._input_tensor(
+                captured, example if isinstance(example, FakeTensor) else self.mode.fake(example)
+            )
+            self.know(example, node)
+            if grad:
+                self.ways.graded.add(id(example))
+            self.histories.append(example.grad_fn)
+        else:
+            self.leaves.append(None)
+            self.histories.append(None)
+        node.meta["val"] = example
+        return example
+
+    def _input_tensor(self, captured: torch.fx.Node, fake: Any) -> Any:
+        """The fake to trace with; what requires grad is a leaf, or a copy of one where it is the result of others."""
+        grad = self.differentiable and captured.meta.get("requires_grad", fake.requires_grad)
+        alias = self._alias(fake)
+        if not grad:
+            self.leaves.append(None)
+            return alias
+        alias.requires_grad_()
+        self.leaves.append(alias)
+        if captured.meta.get("leaf", fake.is_leaf):
+            return alias
+        with torch.enable_grad():
+            copy = alias.clone()
+            # a clone closes the gaps of a window, and gives what is expanded memory for each element
+            return copy if hints(copy.stride()) == hints(alias.stride()) else same(alias)
+
+    def use_symbols(self) -> None:
+        """Let numbers and sizes of the inputs stand for the symbols in them."""
+        self.symbols.find(list(self.graph.nodes))
+
+    def _alias(self, fake: Any) -> Any:
+        """A fake over the same memory that in-place changes of metadata do not reach; without grad."""
+        with torch_compat.outside_modes():
+            meta = torch.empty(0, dtype=fake.dtype, device="meta")
+            meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+            return torch_compat.assemble_fake(
+                self.mode.dispatch, meta, torch_compat.device_of_fake(fake), False
+            )
+
+    # -- operators ---------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE:
+            return torch_compat.device_of_fake(args[0])
+        kwargs = kwargs or {}
+        if func is _SIZES:  # C++ that knows no symbols: it fixes these sizes
+            return tuple(int(n) for n in args[0].shape)
+        if func.namespace == "prim":  # other questions about metadata
+            return func(*args, **kwargs)
+        if self.kernels:
+            return self._beside_kernels(func, args, kwargs)
+        if self.policy is not None and func not in ALIASES and not _is_composite(func):
+            return self._under_policy(self.policy, func, args, kwargs)
+        rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
+        if rule is not None:
+            with self:  # autocast is off below dispatch modes: parts are not cast one by one
+                result = self._decomposed(rule, args, kwargs)
+            if result is not NotImplemented and func not in STRUCTURAL:
+                result = self._as_eager(func, args, kwargs, result)
+            elif type(result) is list:
+                self._note_views(func, args, kwargs, result)  # of one operator, not of many
+            if result is not NotImplemented:
+                return result
+        if func not in KEPT and _is_composite(func):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.emit(func, args, kwargs)
+
+    def _beside_kernels(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """As ever, where the program has kernels of its own for some operators: what eager calls, and only that, is called.
+
+        PyTorch's compositions are followed to where they meet one; an operator that ours are made of meets none.
+        """
+        if func in self.kernels:
+            if any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns):
+                raise Unsupported(
+                    "BZ2032", f"{func}, a view, for which the program has a kernel", origin=self.origin
+                )
+            return self.emit(func if func._schema.is_mutable else called_as_it_is(func), args, kwargs)
+        if _is_composite(func):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        own, self.kernels = self.kernels, frozenset()
+        try:
+            return self.__torch_dispatch__(func, (), args, kwargs)
+        finally:
+            self.kernels = own
+
+    def _under_policy(self, policy: Policy, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operator of a checkpointed region, and what becomes of its results; parts of it are the region's as usual."""
+        self.policy = None
+        try:
+            result = self.__torch_dispatch__(func, (), args, kwargs)
+            found = policy.of(func, args, kwargs)
+        finally:
+            self.policy = policy
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            node = part.__dict__.get("_node") if isinstance(part, torch.Tensor) else None
+            if node is not None and node.meta.get("checkpoint") == self.region:
+                node.meta.setdefault("policy", found)
+        return result
+
+    def _decomposed(self, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What a decomposition gives; NotImplemented where it would have to know a size that only the data tell."""
+        try:
+            return rule(*args, **kwargs)
+        except RuntimeError as error:
+            if type(error).__name__ != torch_symbols.UNDECIDED:
+                raise
+            return NotImplemented
+
+    def _as_eager(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        """A decomposition's result with the strides of the operator's own, which views further on may count on.
+
+        What is a view of an argument, where the operator's own result is not, is copied. NotImplemented where
+        the result is another one than the operator's.
+        """
+        want = self.mode.run(func, self._constants_faked(args), kwargs)
+        pairs = [(result, want)] if isinstance(want, torch.Tensor) else list(zip(result, want, strict=True))
+        for have, w in pairs:
+            if have is None:  # a gradient that was not asked for
+                continue
+            if not isinstance(w, torch.Tensor):
+                continue
+            typed = have.dtype is w.dtype or func in MIXED_NORMS
+            if not typed or have.shape != w.shape:
+                warn_once(
+                    ("BZ9022", func),
+                    f"BZ9022: the decomposition of {func} gives {describe(have)}, not {describe(w)}: it stays whole",
+                )
+                return NotImplemented
+        given = {
+            torch_compat.storage_key(t) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)
+        }
+        made = tuple(self._restrided(have, w, given) for have, w in pairs)
+        return made[0] if isinstance(want, torch.Tensor) else made
+
+    def _restrided(self, have: Any, want: Any, given: set[int]) -> Any:
+        if not isinstance(have, torch.Tensor) or _is_empty(have) or _is_empty(want):
+            return have
+        if torch_compat.storage_key(have) in given and torch_compat.storage_key(want) not in given:
+            have = self.emit(aten.clone.default, (have,), {})
+        if all(
+            n == 1 or a == b
+            for n, a, b in zip(*map(hints, (have.shape, have.stride(), want.stride())), strict=True)
+        ):
+            return have
+        if want.is_contiguous():
+            return self.emit(aten.clone.default, (have,), {"memory_format": torch.contiguous_format})
+        options = {"dtype": have.dtype, "device": have.device}
+        empty = self.emit(aten.empty_strided.default, (list(want.shape), list(want.stride())), options)
+        return self.emit(aten.copy.default, (empty, have), {})
+
+    def emit(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operator on the fakes and record it."""
+        if func is aten.lift_fresh.default and type(args[0]) is not FakeTensor:
+            return self._literal(args[0])
+        args = self._constants_faked(args)
+        if kwargs:
+            kwargs = dict(zip(kwargs, self._constants_faked(tuple(kwargs.values())), strict=True))
+        if func in ALIASES:
+            return self._rebound(func, args)
+        if func is aten.copy_.default and not isinstance(args[1], torch.Tensor):
+            args = args[0], self._of_number(args[1], args[0].device), *args[2:]
+        if torch.Tag.inplace_view in func.tags:
+            return self._inplace_view(func, args, kwargs)
+        if counts_from_start(func, args[1:], kwargs):
+            if self.windows:
+                args = (self.ways.memory(args[0]), *args[1:])
+            else:
+                args, kwargs = self._from_own_start(args, kwargs)
+        if kwargs and func._schema.is_mutable and any(map(self._is_without_memory, kwargs.values())):
+            return self._outs_made(func, args, kwargs)
+        if self.mode.env is not None:
+            unbacked.forget(args)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            control_flow.refuse_second_draw(self.origin)
+        result = self.mode.run(func, args, kwargs)
+        if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
+            return result  # an argument given back
+        node = self.graph.create_node(
+            "call_function",
+            func,
+            tuple(map(self.argument, args)),
+            {name: self.argument(value) for name, value in kwargs.items()},
+        )
+        node.meta["origin"] = self.origin
+        self._bind(node, result)
+        if not func._schema.is_mutable:
+            self._note_views(func, args, kwargs, result)
+        return result
+
+    def _from_own_start(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """``as_strided`` that an operator is made of: where its tensor begins in memory is not the same in each call."""
+        x, size, stride = args[:3]
+        start = args[3] if len(args) > 3 else kwargs["storage_offset"]
+        if text_of(start) == text_of(x.storage_offset()):
+            return (x, size, stride), {}
+        if any(
+            torch_compat.storage_key(node.meta["val"]) == torch_compat.storage_key(x)
+            for node in self.graph.nodes
+            if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor)
+        ):
+            raise Unsupported(
+                "BZ2031",
+                "an operator that reaches into an input's memory by its place there",
+                origin=self.origin,
+            )
+        return args, kwargs
+
+    def _note_views(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Remember the step by which views of the first argument were made."""
+        if not args or type(args[0]) is not FakeTensor:
+            return
+        key = torch_compat.storage_key(args[0])
+        whole = isinstance(result, torch.Tensor)
+        for i, part in enumerate((result,) if whole else result if isinstance(result, (tuple, list)) else ()):
+            if isinstance(part, torch.Tensor) and torch_compat.storage_key(part) == key:
+                self.ways.note(part, args[0], func, args[1:], kwargs, -1 if whole else i)
+
+    def _of_number(self, value: Any, device: torch.device) -> Any:
+        """A tensor of a number, as ``copy_`` makes one: of the widest type of its kind."""
+        kinds = {bool: torch.bool, int: torch.int64, torch.SymInt: torch.int64, complex: torch.complex128}
+        dtype = kinds.get(type(value), torch.float64)
+        return self.emit(aten.full.default, ([], value), {"dtype": dtype, "device": device})
+
+    def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
+        """Arithmetic on floats as captured: its value is what the node computes, no formula."""
+        made = self.graph.create_node("call_function", node.target, tuple(map(self.argument, args)), {})
+        made.meta["origin"] = self.origin
+        self._bind(made, node.meta["val"])
+        # also in a graph without tensors, whose mode knows of no symbols
+        self.symbols.bind(node.meta["val"], made)
+        return node.meta["val"]
+
+    def _bind(self, node: torch.fx.Node, result: Any) -> None:
+        """Let later uses of ``result`` refer to ``node``."""
+        node.meta["val"] = result
+        if self.region is not None:
+            node.meta["checkpoint"] = self.region
+        if isinstance(result, torch.Tensor):
+            if "_node" not in result.__dict__:
+                self.know(result, node)
+        elif isinstance(result, (tuple, list)):
+            for i, part in enumerate(result):
+                if isinstance(part, torch.Tensor) and "_node" not in part.__dict__:
+                    item = self.graph.call_function(operator.getitem, (node, i))
+                    item.meta.update(val=part, origin=self.origin)
+                    self.know(part, item)
+        if self.mode.env is not None:
+            for part in result if isinstance(result, (tuple, list)) else (result,):
+                self.symbols.note(part.__dict__["_node"] if isinstance(part, torch.Tensor) else node, part)
+
+    def argument(self, value: Any) -> Any:
+        """The FX argument that stands for a value."""
+        kind = type(value)
+        if kind is FakeTensor:
+            node = value.__dict__.get("_node")
+            if node is None:
+                raise Unsupported("BZ2008", "a fake tensor that the trace did not make", origin=self.origin)
+            return node
+        if kind is tuple or kind is list or kind is torch.Size:
+            return (
+                type(value)(map(self.argument, value))
+                if kind is not torch.Size
+                else list(map(self.argument, value))
+            )
+        if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
+            return self.symbols.node(value)
+        if isinstance(value, torch.Tensor):
+            return self.argument(self.attribute(value))
+        return value
+
+    # -- special operators -------------------------------------------------------------------
+
+    def _rebound(self, func: Any, args: Any) -> Any:
+        """A new fake over the same memory, known by the same node."""
+        alias = self._alias(args[0])
+        self.ways.note(alias, args[0], func)
+        self.know(alias, args[0].__dict__["_node"])
+        return alias
+
+    def _inplace_view(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """``x.t_()``: x becomes a view of what it was; the old node keeps the old metadata."""
+        target = args[0]
+        functional = functional_of_inplace_view(func)
+        if functional is None:
+            raise Unsupported("BZ2009", f"{func}, which changes what memory a tensor has", origin=self.origin)
+        if target.__dict__["_node"].op == "placeholder":
+            raise Unsupported("BZ2009", f"{func} on an input of the graph", origin=self.origin)
+        before = self._alias(target)
+        old = self.know(before, target.__dict__["_node"])
+        old.meta["val"] = before
+        after = self.emit(functional, (before, *args[1:]), kwargs)
+        func(*args, **kwargs)
+        self.know(target, after.__dict__["_node"])
+        self.ways.note_changed(target, before, after)
+        return target
+
+    def _is_without_memory(self, value: Any) -> bool:
+        if type(value) is not FakeTensor or not _is_empty(value):
+            return False
+        with torch_compat.outside_modes():
+            return hints([value.untyped_storage().nbytes()]) == [0]
+
+    def _outs_made(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """``out=`` of tensors that have no memory yet: they are from here on what the operator gives."""
+        functional = functional_form(func)
+        names = [p.name for p in func._schema.arguments if p.is_out]
+        outs = [kwargs[name] for name in names]
+        if functional is None or any(out.__dict__["_node"].op != "call_function" for out in outs):
+            raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
+        made = self.emit(functional, args, {k: v for k, v in kwargs.items() if k not in names})
+        result = self.mode.run(func, args, kwargs)
+        for out, part in zip(outs, made if isinstance(made, (tuple, list)) else (made,), strict=True):
+            if (out.dtype, out.shape, out.stride()) != (part.dtype, part.shape, part.stride()):
+                raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
+            node = self.know(out, part.__dict__["_node"])
+            node.meta["val"] = self._alias(out)
+        return result
+
+    def without_version(self, value: Any) -> Any:
+        """``value.data``: the same memory, in which autograd counts no writes."""
+        alias = self._alias(value)
+        node = self.graph.call_function(aten.alias.default, (self.argument(value),))
+        node.meta.update(val=alias, origin=self.origin, unversioned=True)
+        self.know(alias, node)
+        self.ways.note(alias, value, DATA)
+        return alias
+
+    def _constants_faked(self, args: Any) -> Any:
+        """Arguments with fakes for real tensors, which become constants of the graph."""
+        if all(type(a) is FakeTensor or not isinstance(a, (torch.Tensor, list, tuple)) for a in args):
+            return args
+        made: list[Any] = []
+        for value in args:
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                value = self.attribute(value)
+            elif type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+                value = type(value)(self._constants_faked(tuple(value)))
+            made.append(value)
+        return tuple(made)
+
+    def _literal(self, tensor: torch.Tensor) -> Any:
+        """A tensor that the program spells out: made anew on each call."""
+        with torch_compat.outside_modes():
+            one_number = tensor.dim() == 0 and tensor.device.type == "cpu" and type(tensor) is torch.Tensor
+            value = tensor.item() if one_number else None
+        if one_number:
+            return self.emit(aten.full.default, ([], value), {"dtype": tensor.dtype, "device": tensor.device})
+        return self.emit(aten.clone.default, (tensor,), {})
+
+    def attribute(self, tensor: torch.Tensor) -> Any:
+        """The fake of a real tensor that the graph holds under a name."""
+        found = self._known.get(id(tensor))
+        if found is not None:
+            return found[1]
+        if self.differentiable and tensor.requires_grad:
+            raise Unsupported(
+                "BZ2001", "a tensor that requires grad and is no input of the graph", origin=self.origin
+            )
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = tensor
+        node = self.graph.create_node("get_attr", name)
+        fake = self._alias(self.mode.fake(tensor))
+        node.meta.update(val=fake, origin=self.origin)
+        self.know(fake, node)
+        self._known[id(tensor)] = (tensor, fake)
+        return fake
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Whether PyTorch defines the operator by others."""
+    return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)
+
+
+def hints(extents: Any) -> list[Any]:
+    """Sizes or strides as the numbers they have in this trace, or as formulas where it has none; no guard comes of it."""
+    return [_hint(n) if isinstance(n, torch.SymInt) else n for n in extents]
+
+
+def _hint(size: torch.SymInt) -> Any:
+    return size.node.expr if torch_symbols.is_unbacked(size) else size.node.hint
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return 0 in hints(tensor.shape)
