@@ -352,6 +352,7 @@ class _Functionalizer:
         storage.generation += 1
         alias.current, alias.generation = value, storage.generation
         for link, parent, old in zip(chain, chain[1:], olds, strict=False):
+            old = self._with_room(old)
             call = scatter_back(link.node, old, value)
             if call is None:
                 raise self._refuse("BZ2014", f"a write through {link.node.target}")
@@ -365,6 +366,12 @@ class _Functionalizer:
             parent.current, parent.generation = value, storage.generation
         if chain[-1] is not storage.base:
             raise self._refuse("BZ2005", "a write to memory that another input sees")
+
+    def _with_room(self, value: Node) -> Node:
+        """The value with a place for each element: of one that is repeated, some PyTorch scatter into the place that all share."""
+        if not has_overlap(value.meta["val"]):
+            return value
+        return self._insert(aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
 
     def _within(self, alias: _Alias, whole: Node, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """The arguments of an ``as_strided`` view, or its scatter, over a value that may begin elsewhere in its memory."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 #: PyTorch's operators, whose tags tell what they do; braze's own are tagged alike
-KNOWN = frozenset({"aten", "prims", "braze"})
+KNOWN = frozenset({"aten", "prim", "prims", "braze"})
 
 
 @functools.cache

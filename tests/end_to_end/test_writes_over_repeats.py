@@ -1,0 +1,36 @@
+"""A part is written of what holds one number, repeated: the others keep theirs."""
+
+import pytest
+import torch
+
+import braze
+
+
+def last(v):
+    v[..., -1] = torch.full((), 3.0)
+
+
+def rows(v):
+    v[1:] = torch.full((), 5.0)
+
+
+def diagonal(v):
+    v.diagonal().fill_(7)
+
+
+@pytest.mark.parametrize("write", [last, rows, diagonal])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_copied_everywhere_is_written_in_part(write, dynamic):
+    def program(x, y):
+        v = x.positive()
+        v.copy_(y)
+        write(v)
+        return v * 2
+
+    compiled = braze.compile(program, dynamic=dynamic, options={"verify": 2})
+    for size in (3, 4, 1):
+        x, y = torch.randn(size, size), torch.randn(())
+        ours, theirs = x.clone(), x.clone()
+        assert torch.equal(compiled(ours, y), program(theirs, y))
+        assert torch.equal(ours, theirs)
+        assert ours.stride() == theirs.stride()
