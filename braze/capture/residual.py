@@ -400,16 +400,17 @@ class _Writer:
 
     def _guarded(self, body: list[str], frame: _Frame, handled: str) -> None:
         """Run ``body``; what it raises is raised again inside ``frame``. ``handled``: the text of the exception that the frame handles."""
-        if handled:
-            set_, inner = self.names.name_of(native.handling, "handling"), [f"    {line}" for line in body]
-            body = [f"before = {set_}({handled})", "try:", *inner, "finally:", f"    {set_}(before)"]
         raising = self._point(frame, frame.state.offset, raises=True)
-        self.lines += [
+        lines = [
             "try:",
             *(f"    {line}" for line in body),
             "except BaseException as error:",
             f"    then, more = {raising}, ({self.names.name_of(caught)}(error),)",
         ]
+        if handled:  # put back behind the block, whose own end puts back what was handled at its beginning
+            set_ = self.names.name_of(native.handling, "handling")
+            lines = [f"before = {set_}({handled})", *lines, f"{set_}(before)"]
+        self.lines += lines
 
     def _suspend(self, state: FrameState) -> _Frame:
         """What residual code says of a suspended frame: its function, its saved state, its place."""

@@ -69,7 +69,7 @@ def watch(changed: Callable[[], None]) -> None:
         register = torch.library.Library.impl
 
         @functools.wraps(register)
-        def impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def impl(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             before = added_kernels()
             try:
                 return register(self, *args, **kwargs)

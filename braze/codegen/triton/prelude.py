@@ -110,7 +110,7 @@ def bz_exp(x):
     t = x * 1.4426950408889634
     lost = tl.fma(x, tl.full(x.shape, 1.4426950408889634, x.dtype), bz_neg(t))
     y = tl.exp2(t)
-    return tl.where(tl.abs(lost) < 1.0, y + y * (lost * 0.6931471805599453), y)
+    return tl.where(tl.abs(lost) < 1.0, y * (1.0 + lost * 0.6931471805599453), y)
 """,
     "bz_expm1": """
 @triton.jit
