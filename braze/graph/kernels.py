@@ -79,7 +79,7 @@ def watch(changed: Callable[[], None]) -> None:
                     for each in _watchers:
                         each()
 
-        torch.library.Library.impl = impl  # type: ignore[method-assign]
+        torch.library.Library.impl = impl  # type: ignore[assignment,method-assign]
 
 
 _watchers: list[Callable[[], None]] = []
