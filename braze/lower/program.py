@@ -19,7 +19,7 @@ from braze.loops.simplify import simplify_steps
 from braze.lower import scalars, unbacked
 from braze.lower.fallback import fall_back
 from braze.lower.lazy import Lazy, dense_order, numel, strided_lazy
-from braze.lower.realize import ProgramBuilder
+from braze.lower.realize import ProgramBuilder, differs_along
 from braze.lower.registry import LOWERINGS
 from braze.runtime.purity import may_draw
 from braze.support import trace
@@ -252,7 +252,11 @@ class GraphLowering:
     def with_gaps(self, x: Lazy, strides: tuple[Expr, ...]) -> BufferView:
         """A fresh buffer laid out by any strides; dimensions of stride 0 are stored once."""
         g = self.builder
-        once = [d for d, s in enumerate(strides) if s is ZERO and x.sizes[d] is not ONE]
+        once = [d for d, s in enumerate(strides) if s is ZERO and x.sizes[d] not in (ZERO, ONE)]
+        if differs_along(x, once):
+            raise InternalError(
+                "BZ9026", f"a result of strides {strides} is not the same along the dims of stride 0"
+            )
         sizes = tuple(ONE if d in once else s for d, s in enumerate(x.sizes))
         part = Lazy(sizes, x.dtype, x.device, x.load, ops=(*x.pending_ops, "copy"))
         view = g.realize_into(part, g.new_buffer(x.dtype, sizes, strides, x.device))

@@ -225,6 +225,19 @@ def constant_of(x: Lazy) -> Node | None:
     return value if value.op is Op.CONST else None
 
 
+def differs_along(x: Lazy, dims: Sequence[int]) -> bool:
+    """Whether arithmetic on indices does not show that elements are the same along some dims."""
+    if not dims:
+        return False
+    axes = [axis_symbol(f"c{d}", size) for d, size in enumerate(x.sizes)]
+    along = {axes[d] for d in dims}
+    for n in build.nodes_of(x.load(axes)):
+        index = n.attr[1] if n.op is Op.LOAD else n.attr if n.op is Op.INDEX else None
+        if index is not None and not along.isdisjoint(index.symbols()):
+            return True
+    return False
+
+
 def axis_constant(value: int) -> Expr:
     """An index that turned out constant."""
     return ZERO + value

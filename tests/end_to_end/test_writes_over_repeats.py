@@ -34,3 +34,20 @@ def test_what_is_copied_everywhere_is_written_in_part(write, dynamic):
         assert torch.equal(compiled(ours, y), program(theirs, y))
         assert torch.equal(ours, theirs)
         assert ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_are_written_of_what_has_no_elements_and_repeats_one(dynamic):
+    def program(x):
+        x[1:] = torch.full((), 5.0)
+        return x * 2
+
+    compiled = braze.compile(program, dynamic=dynamic, options={"verify": 2})
+    for x in (
+        torch.zeros(4, 3, 1).expand(4, 3, 0),
+        torch.zeros(4, 1, 1).expand(4, 1, 0),
+        torch.zeros(4, 1, 8),
+    ):
+        theirs = x.clone()
+        assert torch.equal(compiled(x), program(theirs))
+        assert torch.equal(x, theirs)
