@@ -71,9 +71,7 @@ def cast(x: Node, dtype: DType) -> Node:
     if x.dtype is dtype:
         return x
     if x.op is Op.CONST:
-        folded = _cast_constant(x.attr, x.dtype, dtype)
-        if folded is not None:
-            return folded
+        return _cast_constant(x.attr, x.dtype, dtype)
     if x.op is Op.CAST and _exact_cast(x.args[0].dtype, x.dtype):
         # the inner conversion loses nothing, so one conversion does
         return cast(x.args[0], dtype)
@@ -287,13 +285,19 @@ def _fold(op: Op, x: Node, y: Node) -> Node | None:
     return None
 
 
-def _cast_constant(value: Number, source: DType, dtype: DType) -> Node | None:
+def _cast_constant(value: Number, source: DType, dtype: DType) -> Node:
     if dtype is DType.BOOL:
         return const(value != 0, dtype)
     if dtype.is_integer and source.is_float and not (math.isfinite(value) and abs(value) < 2**31):
-        # out of range: what the machine makes of it is its own
-        return None
+        return const(_beyond_range(value, dtype), dtype)
     return const(value, dtype)
+
+
+def _beyond_range(value: Number, dtype: DType) -> int:
+    """What x86 makes of a float that 32 bits do not hold, as eager does; compilers of C and Triton fold it to anything."""
+    if dtype is DType.I64 and math.isfinite(value) and -(2**63) <= value < 2**63:
+        return int(value)
+    return wrap_integer(-(2**63) if dtype is DType.I64 else -(2**31), dtype)
 
 
 def _exact_cast(source: DType, to: DType) -> bool:

@@ -30,7 +30,7 @@ EXACT = {
 #: the same within some units in the last place
 CLOSE = {
     "tanh": torch.tanh,
-    "exp": lambda x: torch.exp(torch.cat([x, torch.linspace(-87, 88, 60, device="cuda", dtype=x.dtype)])),
+    "exp": lambda x: torch.exp(x * 11),
     "expm1": torch.expm1,
     "log1p": lambda x: torch.log1p(x.abs()),
     "sigmoid": torch.sigmoid,

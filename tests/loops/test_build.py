@@ -64,7 +64,7 @@ def test_casts() -> None:
     assert build.cast(build.cast(N, DType.F32), DType.F64).args[0].dtype is DType.F32
     assert build.cast(build.cast(N, DType.I64), DType.F32) is build.cast(N, DType.F32)
     assert build.cast(f(300.0), DType.I32).attr == 300
-    assert build.cast(f(math.nan), DType.I32).op is Op.CAST
+    assert build.cast(f(math.nan), DType.I32) == build.const(-(2**31), DType.I32)
 
 
 def test_types_are_checked() -> None:
@@ -162,3 +162,12 @@ def test_every_torch_type_of_ours_is_known() -> None:
     assert not DType.C64.is_computable
     with pytest.raises(Unsupported):
         from_torch(torch.qint8)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("source", [torch.float32, torch.float64])
+def test_a_constant_beyond_the_range_of_a_type_is_what_eager_makes_of_it(dtype, source):
+    for value in (math.inf, -math.inf, math.nan, 1e30, -1e30, 3e9, 1e10, -3e9, 300.7, -300.2):
+        eager = torch.tensor(value, dtype=source).to(dtype).item()
+        made = build.cast(build.const(value, from_torch(source)), from_torch(dtype))
+        assert (made.op, made.attr) == (Op.CONST, eager)
