@@ -199,8 +199,11 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
                 return unbacked.selected(t, obj, key)
             key = given
         return t.recorder.call(operator.getitem, (obj, key), {})
+    generic = hasattr(kind, "__mro_entries__")
+    if generic and is_library_class(kind):  # typing's, whose makers look at the call stack
+        return obj[key]
     method = python_method(t, obj, "__getitem__")
-    if method is MISSING and (isinstance(obj, type) or hasattr(kind, "__mro_entries__")):
+    if method is MISSING and (generic or isinstance(obj, type)):
         return of_class(t, obj, key)
     if method is not MISSING:
         return t.call(method, (obj, key), None, tail)
