@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 from tests.fuzz.tensors.program import Given
@@ -69,17 +70,10 @@ def dims(given: Given) -> int:
 def smaller_shape(shape: Shape) -> Shape:
     """At most some hundred elements."""
     shape = tuple(shape)
-    while product(shape) > 600:
+    while math.prod(shape) > 600:
         largest = max(range(len(shape)), key=lambda i: shape[i])
         shape = (*shape[:largest], (shape[largest] + 1) // 2, *shape[largest + 1 :])
     return shape
-
-
-def product(shape: Shape) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def an_integer(rng: random.Random, k: int, calls: int, changing: bool) -> Given:
@@ -108,7 +102,7 @@ def rolled(shape: Shape, rest: str) -> str:
 
 def inside(shape: Shape, rest: str) -> str:
     """Starts inside its memory."""
-    return f"numbers(({product(shape) + 3},), {rest})[3:].view({shape})"
+    return f"numbers(({math.prod(shape) + 3},), {rest})[3:].view({shape})"
 
 
 def rows(shape: Shape, rest: str) -> str:
