@@ -467,7 +467,7 @@ def settings_changed_inside(x):
         y = torch.zeros(3) + x
     finally:
         torch.set_default_dtype(before)
-    return y, torch.ones(2), torch.accelerator.is_available() and torch.accelerator.current_accelerator()
+    return y, torch.ones(2), torch.accelerator.is_available() and torch.accelerator.current_accelerator().type
 
 
 @case((X,))

@@ -31,6 +31,8 @@ PLACES = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_fault_the_model_computes_as_before(kind: str) -> None:
+    if kind == "interrupt" and torch.accelerator.is_available():
+        pytest.skip("a fork has no backward where autograd has a thread for a device")
     for at in PLACES[kind]:
         backend = "braze" if KINDS[kind].kernels else "eager"
         program = faults.Struck(kind, at, backend, at % 2 == 0, 1.25 + at / 8192)
