@@ -116,7 +116,7 @@ def prepare(impl: str, name: str) -> tuple[Callable[[int], float], float | None]
 
 def guard_walk(fn: Callable[..., Any], call: Any, args: tuple[Any, ...]) -> float:
     """Seconds that the guards of a compiled function take of each call."""
-    from braze.capture.site import all_sites
+    from braze.capture.dispatch.variants import all_sites
 
     is_module = isinstance(fn, nn.Module)
     entry = call.__compiled__.entry if is_module else call

@@ -18,11 +18,11 @@ from torch import nn
 
 from braze import native
 from braze.backends.registry import list_backends, register_backend
-from braze.capture import session
-from braze.capture.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
-from braze.capture.marks import check_names, mark_dynamic, mark_static, mark_unbacked
-from braze.capture.site import history_of
-from braze.capture.stance import read_environment, set_stance
+from braze.capture.dispatch import session
+from braze.capture.dispatch.stance import read_environment, set_stance
+from braze.capture.dispatch.variants import history_of
+from braze.capture.facts.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
+from braze.capture.facts.marks import check_names, mark_dynamic, mark_static, mark_unbacked
 from braze.decomp import users
 from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from braze import native
-from braze.capture.session import compile_callable
+from braze.capture.dispatch.session import compile_callable
 from braze.settings import Settings
 from braze.support.errors import UserError
 from braze.support.record import record

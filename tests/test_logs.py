@@ -49,11 +49,11 @@ def test_names_turn_subjects_on_up_and_off():
 
 
 def test_a_module_is_heard_whatever_the_subject():
-    heard = run(BRAZE_LOGS="braze.capture.announce").stderr
+    heard = run(BRAZE_LOGS="braze.capture.dispatch.announce").stderr
     assert "[braze.guards]" in heard and "[braze.graph_breaks]" in heard
     assert "[braze.bytecode]" not in heard  # logged in capture.residual
     assert "[braze.bytecode]" in run(BRAZE_LOGS="braze.capture").stderr
-    both = run(BRAZE_LOGS="bytecode,braze.capture,-braze.capture.announce").stderr
+    both = run(BRAZE_LOGS="bytecode,braze.capture,-braze.capture.dispatch.announce").stderr
     assert "[braze.bytecode]" in both and "[braze.guards]" not in both
 
 

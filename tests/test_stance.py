@@ -15,8 +15,8 @@ import torch
 
 import braze
 from braze import native
-from braze.capture import stance
-from braze.capture.stance import Stance
+from braze.capture.dispatch import stance
+from braze.capture.dispatch.stance import Stance
 from braze.native import pure
 from braze.support import trace
 from braze.support.errors import UserError

@@ -14,7 +14,7 @@ from rich.text import Text
 
 import braze
 from braze import native
-from braze.capture.untested import examined
+from braze.capture.dispatch.untested import examined
 from braze.graph import torch_import
 from braze.runtime import build, cache
 from braze.support.errors import BrazeError

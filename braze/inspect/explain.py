@@ -19,9 +19,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from braze.capture.recompiles import Recompile, recompile_text
-from braze.capture.records import Capture, GraphBreak
-from braze.capture.report import CompiledFrame
+from braze.capture.dispatch.recompiles import Recompile, recompile_text
+from braze.capture.facts.records import Capture, GraphBreak
+from braze.capture.guards.report import CompiledFrame
 from braze.support import trace
 from braze.support.record import record
 

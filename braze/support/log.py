@@ -1,7 +1,7 @@
 """Logging by subject: ``BRAZE_LOGS="guards,+graph_breaks,-kernels"``.
 
 A bare name turns a subject on at INFO, ``+name`` at DEBUG, ``-name`` off; ``all`` means every
-subject; ``help`` prints the names. A module's name (``+braze.capture.announce``, or a package's) means whatever is
+subject; ``help`` prints the names. A module's name (``+braze.capture.dispatch.announce``, or a package's) means whatever is
 logged from there. Warnings that matter to a user are given once per cause.
 """
 
@@ -159,4 +159,4 @@ def subjects_help() -> str:
     """The table that ``BRAZE_LOGS=help`` prints."""
     width = max(map(len, SUBJECTS))
     rows = [f"  {n:<{width}}  {t}" for n, t in SUBJECTS.items()]
-    return "\n".join(["BRAZE_LOGS subjects (or modules, as braze.capture.announce):", *rows])
+    return "\n".join(["BRAZE_LOGS subjects (or modules, as braze.capture.dispatch.announce):", *rows])

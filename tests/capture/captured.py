@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.session import compile_callable
+from braze.capture.dispatch.session import compile_callable
 from braze.options import Options
 
 

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import resume_cases
 from frames import NULL, read_slots, stack_depth
 
-from braze.capture import bytecode
-from braze.capture.resume import resume_code
+from braze.capture.facts import bytecode
+from braze.capture.facts.resume import resume_code
 
 
 class Injected(ValueError):

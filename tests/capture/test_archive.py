@@ -24,9 +24,11 @@ from captured import same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braze.capture import archive, fingerprint, named
-from braze.capture.archived_values import NotArchived, Reader, Writer
-from braze.capture.records import (
+from braze.capture.archive import archive, fingerprint
+from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.capture.dispatch.session import compile_callable
+from braze.capture.facts import objects_by_name
+from braze.capture.facts.records import (
     Build,
     Check,
     Constant,
@@ -40,8 +42,7 @@ from braze.capture.records import (
     Source,
     Step,
 )
-from braze.capture.session import compile_callable
-from braze.capture.tracer import trace_frame
+from braze.capture.trace.tracer import trace_frame
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.options import Options
 from braze.support import trace
@@ -173,9 +174,9 @@ NAMED = [
 
 @pytest.mark.parametrize("value", NAMED, ids=lambda v: getattr(v, "__name__", type(v).__name__))
 def test_an_object_is_found_by_its_name(value: Any) -> None:
-    name = named.name_of(value)
+    name = objects_by_name.name_of(value)
     assert name is not None
-    found = named.object_at(as_tuples(json.loads(json.dumps(name))))
+    found = objects_by_name.object_at(as_tuples(json.loads(json.dumps(name))))
     assert found is value or (found == value and isinstance(value, types.MethodType))
 
 
@@ -185,21 +186,21 @@ def as_tuples(value: Any) -> Any:
 
 def test_a_pattern_is_what_it_is_made_of() -> None:
     pattern = re.compile("an? expression", re.DOTALL)
-    name = named.name_of(pattern)
-    assert name is not None and named.object_at(name) is pattern
+    name = objects_by_name.name_of(pattern)
+    assert name is not None and objects_by_name.object_at(name) is pattern
 
 
 def test_what_cannot_be_found_has_no_name() -> None:
     impostor = types.FunctionType(subjects.helper.__code__, {}, "helper")
     impostor.__module__, impostor.__qualname__ = subjects.__name__, "helper"
-    assert named.name_of(impostor) is None
-    assert named.name_of(object()) is None
-    assert named.name_of(lambda: None) is None
+    assert objects_by_name.name_of(impostor) is None
+    assert objects_by_name.name_of(object()) is None
+    assert objects_by_name.name_of(lambda: None) is None
 
 
 def test_no_module_is_imported_that_nothing_led_to() -> None:
     with pytest.raises(LookupError):
-        named.object_at(("at", "antigravity", ()))
+        objects_by_name.object_at(("at", "antigravity", ()))
     assert "antigravity" not in sys.modules
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from braze.capture.session import Session
+from braze.capture.dispatch.session import Session
 from braze.options import Options
 from braze.support.errors import Unsupported
 
@@ -28,7 +28,7 @@ def test_the_interpreter_is_loaded_without_collections(monkeypatch: pytest.Monke
 
             return refuse
 
-    monkeypatch.setitem(sys.modules, "braze.capture.tracer", Interpreter("braze.capture.tracer"))
+    monkeypatch.setitem(sys.modules, "braze.capture.trace.tracer", Interpreter("braze.capture.trace.tracer"))
     assert gc.isenabled()
     entry = Session(lambda gm, examples: gm.forward, Options()).entry(lambda x: x + 1, "plus")
     assert entry(1) == 2

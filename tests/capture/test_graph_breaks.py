@@ -13,8 +13,8 @@ import torch
 from captured import Run, check, same
 
 import braze
-from braze.capture.frame import bind
-from braze.capture.tracer import trace_frame
+from braze.capture.facts.frame import bind
+from braze.capture.trace.tracer import trace_frame
 from braze.options import Options
 
 X = torch.arange(6.0).reshape(2, 3)

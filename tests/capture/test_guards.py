@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from braze.capture.guard_text import guard_text, guards_text, source_text
-from braze.capture.guards import build_table, read_source
-from braze.capture.misses import explain_miss
-from braze.capture.records import Capture, Check, Guard, ShapeRelation, Source, Step
+from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
+from braze.capture.guards.guard_text import guard_text, guards_text, source_text
+from braze.capture.guards.misses import explain_miss
+from braze.capture.guards.tables import build_table, read_source
 from braze.graph.specs import SymbolSpec, TensorSpec
 
 

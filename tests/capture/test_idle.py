@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import braze
-from braze.capture import idle
+from braze.capture.python import idle
 from tests.helpers import explained
 
 X = torch.ones(3)

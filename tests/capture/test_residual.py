@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.fx
 
-from braze.capture import residual as residual_module
-from braze.capture.records import (
+from braze.capture.dispatch.session import Session
+from braze.capture.facts.records import (
     BreakKind,
     Build,
     Capture,
@@ -25,8 +25,8 @@ from braze.capture.records import (
     Source,
     Step,
 )
-from braze.capture.residual import build_residual
-from braze.capture.session import Session
+from braze.capture.residual import residual as residual_module
+from braze.capture.residual.residual import build_residual
 from braze.options import Options
 
 
@@ -262,7 +262,7 @@ def after_call(function: Any, method: str) -> int:
     """The offset after the call of ``method``."""
     import dis
 
-    from braze.capture import bytecode
+    from braze.capture.facts import bytecode
 
     found = False
     for instruction in dis.get_instructions(function):

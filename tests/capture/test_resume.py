@@ -19,8 +19,8 @@ import resume_check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braze.capture import bytecode
-from braze.capture.resume import CannotResume, cannot_resume, resume_code
+from braze.capture.facts import bytecode
+from braze.capture.facts.resume import CannotResume, cannot_resume, resume_code
 
 
 @pytest.mark.parametrize("index", range(len(resume_cases.CASES)))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import braze
-from braze.capture.site import all_sites
+from braze.capture.dispatch.variants import all_sites
 
 
 class Net(nn.Module):

@@ -11,9 +11,18 @@ import pytest
 import torch
 import torch.fx
 
-from braze.capture import session as session_module
-from braze.capture.records import Capture, Check, FromSource, GraphBreak, GraphOutput, Guard, Source, Step
-from braze.capture.session import Session, reset
+from braze.capture.dispatch import session as session_module
+from braze.capture.dispatch.session import Session, reset
+from braze.capture.facts.records import (
+    Capture,
+    Check,
+    FromSource,
+    GraphBreak,
+    GraphOutput,
+    Guard,
+    Source,
+    Step,
+)
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.options import Options
 from braze.support import trace
@@ -23,6 +32,10 @@ from braze.support.log import forget_warnings
 
 def scaled(x: torch.Tensor, k: Any = 2) -> torch.Tensor:
     return x * k
+
+
+#: a line of this file, which messages quote
+LINE = scaled.__code__.co_firstlineno + 1
 
 
 def local(index: int) -> Source:
@@ -44,7 +57,7 @@ class FakeTracer:
         if self.fail is not None:
             raise self.fail
         x, k = locals
-        origin = Origin(__file__, 30, 4)
+        origin = Origin(__file__, LINE, 4)
 
         def is_symbolic(index: int, dim: int) -> bool:
             return symbolic == "all" or (symbolic is not None and (local(index), dim) in symbolic)
@@ -166,13 +179,21 @@ def test_a_miss_names_guard_line_old_and_new_value(tracer: FakeTracer) -> None:
     recompiles = [payload for kind, payload in events if kind == "recompile"]
     assert [type(m).__name__ for m in recompiles] == ["Recompile", "Recompile"]
     text = recompiles[0].misses[0].text
-    assert "x is float32[2]" in text and "now float64[2]" in text and "test_session.py:30" in text
+    assert "x is float32[2]" in text and "now float64[2]" in text and f"test_session.py:{LINE}" in text
     assert "k == 2" in recompiles[1].misses[0].text and "now 7" in recompiles[1].misses[0].text
 
 
 def test_fullgraph_turns_a_break_into_an_error(tracer: FakeTracer) -> None:
     tracer.graph_break = GraphBreak(
-        None, (), None, "BZ1012", "print is impure", ("move it out",), Origin(__file__, 32, 4, 32, 9), (), ()
+        None,
+        (),
+        None,
+        "BZ1012",
+        "print is impure",
+        ("move it out",),
+        Origin(__file__, LINE, 4, LINE, 9),
+        (),
+        (),
     )
     with pytest.raises(CaptureError) as caught:
         entry_of(tracer, fullgraph=True)(torch.rand(2))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from captured import same
 
-from braze.capture.session import compile_callable
-from braze.capture.tracer import trace_frame
+from braze.capture.dispatch.session import compile_callable
+from braze.capture.trace.tracer import trace_frame
 from braze.options import Options
 
 

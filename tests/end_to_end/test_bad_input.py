@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import braze
-from braze.capture import bytecode
+from braze.capture.facts import bytecode
 from braze.support.errors import UserError
 from tests.helpers import logged
 

@@ -12,8 +12,9 @@ from torch import nn
 
 import braze
 from braze import pipeline
-from braze.capture import site, tracer
-from braze.capture.session import Session
+from braze.capture.dispatch import variants
+from braze.capture.dispatch.session import Session
+from braze.capture.trace import tracer
 from braze.runtime import build
 from braze.support import trace
 from tests.helpers import logged
@@ -34,8 +35,8 @@ STAGES: dict[str, tuple[Any, str]] = {
     "codegen": (pipeline, "generate_code"),
     "build": (build, "build_c"),
     "load": (pipeline, "load_code"),
-    "residual": (site, "build_residual"),
-    "guards": (site, "build_table"),
+    "residual": (variants, "build_residual"),
+    "guards": (variants, "build_table"),
 }
 COUNT = itertools.count(1)
 
@@ -85,7 +86,7 @@ def step(call: Callable[..., torch.Tensor], m: nn.Module) -> list[torch.Tensor]:
 def sane() -> None:
     """What compiling sets for the process is as it was."""
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-    assert not getattr(site.here, "busy", False)
+    assert not getattr(variants.here, "busy", False)
     assert type(torch.ones(2) + 1) is torch.Tensor
     assert torch.equal(braze.compile(lambda x: x * 3)(torch.ones(2)), torch.full((2,), 3.0))
 
@@ -117,7 +118,7 @@ def test_a_model_trains_on_where_memory_ends_while_compiling(
 
 def compiled_variants(m: nn.Module) -> int:
     """How many variants the module's entry has by now."""
-    return sum(len(s.variants) for s in site.all_sites() if s.name == type(m).__name__)
+    return sum(len(s.variants) for s in variants.all_sites() if s.name == type(m).__name__)
 
 
 @pytest.mark.parametrize("stage", ["lower", "build", "load"])

@@ -109,7 +109,7 @@ def method_as_it_is(self: Any, method: Callable[[], Any]) -> None:
 
 def warm() -> None:
     """Load what compiling needs: the tests measure memory, modules and threads."""
-    for module in ("braze.capture.tracer", "unittest.mock", "test.support"):
+    for module in ("braze.capture.trace.tracer", "unittest.mock", "test.support"):
         import_module(module)
     braze.compile(lambda x: x, backend="eager")(0)
     gc.collect()

@@ -12,7 +12,7 @@ import torch
 
 import braze
 from braze import native
-from braze.capture import untested
+from braze.capture.dispatch import untested
 from braze.cli import env
 from braze.graph import (
     fakes,

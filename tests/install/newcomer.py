@@ -15,7 +15,7 @@ from torch import nn
 
 import braze
 from braze import native
-from braze.capture.untested import examined
+from braze.capture.dispatch.untested import examined
 from braze.support import log
 
 TREE = Path(__file__).resolve().parents[2]

@@ -1,0 +1,120 @@
+"""A Capture as bytes, for another process of the same code.
+
+The bytes are JSON: nothing in them is run. They begin with what must be the same for the rest to mean anything:
+versions, the source files, the functions that were interpreted. ``loads`` refuses anything else with
+:class:`NotArchived`. Its guards are checked against the frame before the graph's metadata is made anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
+
+from braze.capture.archive import fingerprint
+from braze.capture.archive.archived_graph import read_graph, revive, write_graph
+from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.capture.facts.objects_by_name import name_of, object_at
+from braze.capture.facts.records import Capture
+from braze.capture.guards.tables import build_table
+
+FORMAT = 3
+#: what reading bytes that nobody wrote so may raise
+DAMAGE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    ArithmeticError,
+    RuntimeError,
+    struct.error,
+)
+#: the fields of a Capture that are plain values
+FIELDS = (
+    "name",
+    "guards",
+    "recipes",
+    "effects",
+    "result",
+    "graph_break",
+    "instructions",
+    "specs",
+    "inputs",
+    "draws",
+    "contents",
+    "apart",
+)
+
+
+def dumps(capture: Capture, function: FunctionType) -> bytes:
+    """The capture of a frame of ``function`` as bytes; NotArchived says why it cannot be."""
+    writer = Writer(function, capture.inlined)
+    body = {field: writer.write(getattr(capture, field)) for field in FIELDS}
+    body["graph"] = write_graph(capture.graph, writer) if capture.graph is not None else None
+    functions = [(name_of(f), f) for f in capture.inlined if f is not function]
+    names = [*(n for n, _ in functions if n is not None), *writer.objects]
+    files = fingerprint.files_of((function, *capture.inlined), names)
+    if isinstance(files, str):
+        raise NotArchived(files)
+    header = {
+        "format": FORMAT,
+        "surroundings": fingerprint.surroundings(),
+        "files": files,
+        "own": fingerprint.of_function(function),
+        "functions": [[name, fingerprint.of_function(f)] for name, f in functions if name is not None],
+    }
+    return json.dumps({"header": header, "tables": writer.tables(), "body": body}).encode()
+
+
+def loads(data: bytes, function: FunctionType, locals: Sequence[Any]) -> Capture:
+    """The capture, its guards known to hold of this frame, and its graph ready for a backend."""
+    capture, graph, reader = read(data, function)
+    inputs = build_table(capture, function, locals).program().match(function, tuple(locals))
+    if inputs is None:
+        raise NotArchived("its guards do not hold here")
+    if graph is None:
+        return capture
+    module = read_graph(graph, reader)
+    examples = revive(module, capture, inputs)
+    return dataclasses.replace(capture, graph=module, examples=examples)
+
+
+def read(data: bytes, function: FunctionType) -> tuple[Capture, Any, Reader]:
+    """The capture without its graph, and what the graph is read from."""
+    try:
+        whole = json.loads(data)
+        check(whole["header"], function)
+        reader = Reader(whole["tables"], function)
+        body = whole["body"]
+        fields = {field: reader.read(body[field]) for field in FIELDS}
+        return Capture(code=function.__code__, graph=None, **fields), body["graph"], reader
+    except NotArchived:
+        raise
+    except DAMAGE as error:
+        raise NotArchived(f"it is damaged: {error!r}") from error
+
+
+def check(header: dict[str, Any], function: FunctionType) -> None:
+    """Refuse what other code has made."""
+    if header["format"] != FORMAT:
+        raise NotArchived(f"its format is {header['format']}, not {FORMAT}")
+    for part, now in fingerprint.surroundings().items():
+        if header["surroundings"].get(part) != now:
+            raise NotArchived(f"{part} is another: {header['surroundings'].get(part)} then, {now} now")
+    for path, digest in header["files"].items():
+        if fingerprint.of_file(path) != digest:
+            raise NotArchived(f"{path} has changed")
+    if header["own"] != fingerprint.of_function(function):
+        raise NotArchived(f"{function.__qualname__} has changed")
+    for name, digest in header["functions"]:
+        found = object_at(_tuples(name))
+        if not isinstance(found, FunctionType) or fingerprint.of_function(found) != digest:
+            raise NotArchived(f"{name} has changed")
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -1,0 +1,211 @@
+"""Graphs as lists of nodes, and a written graph made whole again: fakes for its inputs, metadata for its nodes."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.capture.archive.archived_values import NotArchived, Reader, Writer
+from braze.capture.facts.records import Capture, Check, Source
+from braze.capture.guards.tables import compile_relation
+from braze.capture.outside.torch_state import TorchState
+from braze.graph import fakes
+from braze.graph.fakes import spec_of
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.support.errors import BrazeError
+
+#: functions that are done as they are: they read or write attributes, or take results apart
+DIRECT = (getattr, setattr, operator.getitem)
+
+
+def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
+    """The nodes in order: [op, name, target, args, kwargs, role, origin, setting, value of an attribute]."""
+    rows = []
+    for node in module.graph.nodes:
+        if node.op == "call_module":
+            raise NotArchived("the graph calls a module")
+        if fakes.holds_unbacked((node.meta.get("val"),)):
+            raise NotArchived("the graph has numbers or sizes that only the data tell")
+        held = _attribute(module, node.target) if node.op == "get_attr" else None
+        meta = node.meta
+        origin = meta.get("origin")
+        row = [node.target, node.args, node.kwargs, meta.get("role"), origin, bool(meta.get("setting")), held]
+        rows.append([node.op, node.name, *map(writer.write, row)])
+        writer.nodes[node] = len(writer.nodes)
+    return rows
+
+
+def read_graph(rows: list[Any], reader: Reader) -> torch.fx.GraphModule:
+    """The graph as it was, without metadata of values."""
+    graph = torch.fx.Graph()
+    held: dict[str, Any] = {}
+    for op, name, *row in rows:
+        target, args, kwargs, role, origin, setting, attribute = map(reader.read, row)
+        if op == "get_attr":
+            held[target] = attribute
+        node = graph.create_node(op, target, args, kwargs, name=name)
+        reader.nodes.append(node)
+        if role is not None:
+            node.meta["role"] = role
+        if op not in ("placeholder", "output"):
+            node.meta["origin"] = origin
+        if setting:
+            node.meta["setting"] = True
+    return torch.fx.GraphModule(held, graph, class_name="Captured")
+
+
+def revive(module: torch.fx.GraphModule, capture: Capture, reals: Sequence[Any]) -> tuple[Any, ...]:
+    """Run the graph on fakes of the real inputs, so that each node knows its value; the inputs' fakes.
+
+    Sizes that were symbols are symbols again, of the same names. What the new run assumes of them must be
+    among what the capture's guards ask.
+    """
+    mode = fakes.new_mode(dynamic=not all(map(_is_static, capture.specs)))
+    state = TorchState(None)  # type: ignore[arg-type]  # only what it keeps of PyTorch's state is used
+    state.remember()
+    try:
+        with state.outside_inference(), mode:
+            examples = tuple(map(_example, itertools.repeat(mode), reals, capture.inputs, capture.specs))
+            for node, real, fake, source in zip(
+                _placeholders(module), reals, examples, capture.inputs, strict=True
+            ):
+                node.meta["val"] = fake
+                node.meta["source"] = str(source)
+                if isinstance(real, torch.Tensor):
+                    node.meta["requires_grad"], node.meta["leaf"] = real.requires_grad, real.is_leaf
+            if mode.env is not None:
+                _establish(capture, mode, examples)
+            _Walk(module, mode).run()
+            if mode.env is not None:
+                _compare(capture, mode, examples)
+    except (BrazeError, NotArchived):
+        raise
+    except Exception as error:
+        raise NotArchived(f"the graph does not run on these inputs: {error}") from error
+    finally:
+        mode.release()
+        state.restore()
+    return examples
+
+
+def _is_static(spec: Any) -> bool:
+    return isinstance(spec, TensorSpec) and all(
+        type(n) is int for n in (*spec.sizes, *spec.strides, spec.offset)
+    )
+
+
+def _example(mode: fakes.FakeMode, real: Any, source: Source, spec: Any) -> Any:
+    """The fake of one input. A symbol is called after its source, so that its name comes back."""
+    if isinstance(spec, SymbolSpec):
+        return mode.symbol(real, str(source))
+    if isinstance(spec, FloatSpec):
+        return mode.float_symbol(real, str(source))
+    dims = {d for d, size in enumerate(spec.sizes) if isinstance(size, str)}
+    return mode.fake(real, symbolic_dims=dims or None, source=str(source) if dims else "")
+
+
+def _establish(capture: Capture, mode: fakes.FakeMode, examples: Sequence[Any]) -> None:
+    """Let the new symbols be known to obey what the trace found out; the guards have seen that they do."""
+    symbols: dict[str, int] = {}
+    values: list[Any] = []
+    pairs: list[tuple[Any, str]] = []
+    for example, spec in zip(examples, capture.specs, strict=True):
+        if isinstance(spec, TensorSpec):
+            places = zip((*example.shape, *example.stride()), (*spec.sizes, *spec.strides), strict=True)
+            pairs += [(now, then) for now, then in places if isinstance(then, str)]
+        else:
+            pairs.append((example, spec.name))
+    for now, _ in pairs:
+        if isinstance(now, torch.SymInt | torch.SymFloat) and mode.name_of(now).isidentifier():
+            if symbols.setdefault(mode.name_of(now), len(symbols)) == len(values):
+                values.append(now)
+    relations = [g.expected.expression for g in capture.guards if g.check is Check.RANGE]
+    held = [bool(compile_relation(text, symbols)(tuple(values))) for text in relations]
+    held += [bool(now == compile_relation(then, symbols)(tuple(values))) for now, then in pairs]
+    if not all(held):
+        raise NotArchived("its sizes are not related as they were")
+
+
+def _compare(capture: Capture, mode: fakes.FakeMode, examples: Sequence[Any]) -> None:
+    """Refuse where symbols came out otherwise than when tracing."""
+    for example, spec in zip(examples, capture.specs, strict=True):
+        if isinstance(spec, TensorSpec):
+            now = spec_of(example)
+            same = (now.sizes, now.strides) == (spec.sizes, spec.strides)
+        else:
+            same = not isinstance(example, int | float) and str(example.node.expr) == spec.name
+        if not same:
+            raise NotArchived(f"the symbols of an input come out otherwise: {spec}, now {example}")
+    known = {g.expected.expression for g in capture.guards if g.check is Check.RANGE}
+    for expression, _ in mode.shape_relations():
+        if expression not in known:
+            raise NotArchived(
+                f"the graph assumes {expression} here, which was not assumed when it was traced"
+            )
+
+
+def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+class _Walk:
+    """One run of a graph on fakes."""
+
+    def __init__(self, module: torch.fx.GraphModule, mode: fakes.FakeMode) -> None:
+        self.module = module
+        self.mode = mode
+        self.grad: list[bool] = []
+
+    def run(self) -> None:
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            args, kwargs = _values(node.args), _values(node.kwargs)
+            if node.op == "output":
+                node.meta["val"] = args[0]
+            elif node.op == "get_attr":
+                node.meta["val"] = self.mode.fake(_attribute(self.module, node.target))
+            elif node.op == "call_method":
+                node.meta["val"] = self.mode.call(getattr(torch.Tensor, node.target), args, kwargs)
+            else:
+                self._call(node, args, kwargs)
+
+    def _call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> None:
+        name = getattr(node.target, "__name__", "")
+        if name == "_enter_inference_mode":  # fakes are ordinary tensors: only gradients stop
+            self.grad.append(torch.is_grad_enabled())
+            torch.set_grad_enabled(not args[0])
+        elif name == "_exit_inference_mode":
+            torch.set_grad_enabled(self.grad.pop())
+        elif node.target in DIRECT or node.meta.get("setting"):
+            node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+        else:
+            node.meta["val"] = self.mode.call(node.target, args, kwargs)
+
+
+def _values(args: Any) -> Any:
+    """Arguments with the values of nodes, in plain lists and dicts."""
+    if isinstance(args, torch.fx.Node):
+        return args.meta.get("val")
+    if isinstance(args, tuple):
+        made = [_values(a) for a in args]
+        return tuple(made) if type(args) is tuple else type(args)(*made)
+    if isinstance(args, list):
+        return [_values(a) for a in args]
+    if isinstance(args, dict):
+        return {k: _values(v) for k, v in args.items()}
+    if isinstance(args, slice):
+        return slice(_values(args.start), _values(args.stop), _values(args.step))
+    return args
+
+
+def _attribute(module: torch.fx.GraphModule, path: Any) -> Any:
+    found = operator.attrgetter(path)(module)
+    if not isinstance(found, torch.Tensor):
+        raise NotArchived(f"the graph holds a {type(found).__name__}")
+    return found

@@ -1,0 +1,102 @@
+"""Captures kept on disk between processes (option ``keep_captures``), a few per code object."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+from braze.capture.archive import archive, fingerprint
+from braze.capture.archive.archived_values import NotArchived
+from braze.capture.facts.records import Capture
+from braze.capture.facts.slots import module_in
+from braze.options import Options
+from braze.runtime.cache import CacheKey, DiskCache, key
+from braze.support import trace
+from braze.support.errors import BrazeError
+from braze.support.log import logger
+
+log = logger("cache")
+
+
+def find(
+    function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any = None
+) -> Capture | None:
+    """A kept capture that fits this frame, its graph ready for the backend.
+
+    ``symbolic``: which sizes and numbers are to be symbols, as for a trace.
+    """
+    cache = DiskCache()
+    for place in _places(function, locals, options, symbolic):
+        data = cache.get(place, "json")
+        if data is None:
+            continue
+        try:
+            found = archive.loads(data, function, locals)
+        except (NotArchived, BrazeError) as why:
+            log.info("a kept capture of %s is not used: %s", function.__qualname__, why)
+            continue
+        trace.count("captures_loaded")
+        log.info("a kept capture of %s is used", function.__qualname__)
+        return found
+    return None
+
+
+def pack(capture: Capture, function: FunctionType) -> bytes | None:
+    """The capture as bytes, before a backend changes its graph; None where it cannot be kept."""
+    try:
+        return archive.dumps(capture, function)
+    except NotArchived as why:
+        trace.count("captures_not_kept")
+        log.info("the capture of %s is not kept: %s", capture.name, why)
+        return None
+
+
+def put(
+    data: bytes, function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any = None
+) -> None:
+    """Write a packed capture where there is room: an empty place, that of one which cannot be used any more, or any."""
+    cache = DiskCache()
+    places = list(_places(function, locals, options, symbolic))
+    chosen = places[hashlib.sha256(data).digest()[0] % len(places)]
+    for place in places:
+        held = cache.get(place, "json")
+        if held == data:
+            return
+        if held is None or _is_stale(held, function):
+            chosen = place
+            break
+    cache.put(chosen, data, "json")
+    trace.count("captures_kept")
+
+
+def _is_stale(data: bytes, function: FunctionType) -> bool:
+    try:
+        archive.check(json.loads(data)["header"], function)
+    except (NotArchived, *archive.DAMAGE):
+        return True
+    return False
+
+
+def _places(
+    function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any
+) -> Iterator[CacheKey]:
+    """The keys of a frame's captures. All modules are called through one function: their classes tell them apart."""
+    code = function.__code__
+    module = module_in(function, locals)
+    forward = getattr(type(module), "forward", None)
+    parts = {
+        "file": code.co_filename,
+        "name": code.co_qualname,
+        "line": code.co_firstlineno,
+        "code": fingerprint.of_code(code),
+        "module": f"{type(module).__module__}.{type(module).__qualname__}",
+        "forward": fingerprint.of_function(forward) if isinstance(forward, FunctionType) else "",
+        "symbolic": symbolic if isinstance(symbolic, str) else sorted((str(s), d) for s, d in symbolic or ()),
+        "options": options.capture_key(),
+        "surroundings": sorted(fingerprint.surroundings().items()),
+    }
+    for number in range(max(1, options.recompile_limit)):
+        yield key("capture", number=number, **parts)

@@ -1,0 +1,147 @@
+"""The entries of one ``compile_callable``: backend, options, resume functions, frames met in broken calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+from braze import native
+from braze.capture.dispatch.other_tracers import watch
+from braze.capture.dispatch.recompiles import Recompile
+from braze.capture.dispatch.skip import is_skipped
+from braze.capture.dispatch.variants import Backend, Site, all_sites, copies, here, turn_to
+from braze.capture.facts.markers import WITH_CALLEES
+from braze.capture.facts.records import Capture
+from braze.capture.facts.resume import resume_code
+from braze.capture.python.higher_order import of_other_compiler, run_whole
+from braze.capture.residual.points import ResumePoint
+from braze.capture.residual.residual import Place
+from braze.options import Options
+from braze.support.collector import collector_paused
+
+watch()
+
+Tracer = Callable[..., Capture]
+_hooked_codes: dict[CodeType, Any] = {}
+
+
+def compile_callable(
+    function: FunctionType, backend: Backend, options: Options, name: str | None = None
+) -> Any:
+    """A native entry that captures and compiles ``function`` as it is called."""
+    return Session(backend, options).entry(function, name or function.__name__)
+
+
+def reset() -> None:
+    """Forget every variant of every live entry, and every decision about code met in broken calls."""
+    for site in all_sites():
+        site.clear()
+    for code in tuple(_hooked_codes):
+        native.forget_code(code)
+    _hooked_codes.clear()
+    copies.clear()
+
+
+class Session:
+    """What the entries of one ``compile_callable`` share."""
+
+    def __init__(self, backend: Backend, options: Options, tracer: Tracer | None = None) -> None:
+        self.backend = backend
+        self.options = options
+        self.tracer = tracer
+        self.points: dict[Any, ResumePoint] = {}
+        #: code and place of the breaks that have been logged
+        self.told: set[tuple[str, str]] = set()
+
+    def trace(
+        self,
+        function: FunctionType,
+        locals: tuple[Any, ...],
+        symbolic: Any,
+        named: Any = None,
+        trusting: bool = True,
+    ) -> Capture:
+        """Interpret a frame. The interpreter is loaded at the first compile.
+
+        Loading it makes enough objects to set off a full collection, which takes longer than all of the capture.
+        """
+        with collector_paused:
+            if self.tracer is None:
+                from braze.capture.trace.tracer import trace_frame
+
+                self.tracer = trace_frame
+            words = {"named": named} if named else {}
+            if not trusting:
+                words["trusting"] = False
+            return self.tracer(function, locals, self.options, symbolic=symbolic, **words)
+
+    def entry(self, function: FunctionType, name: str, *, resumed: bool = False, hooked: bool = False) -> Any:
+        """A new entry for a function."""
+        site = Site(self, name, resumed=resumed, hooked=hooked)
+        site.entry = native.Entry(function, site.on_miss)
+        return site.entry
+
+    # -- what residual code asks for (residual.Resumes)
+
+    def point(self, place: Place, *, offset: int, pushes: int, raises: bool, captured: bool) -> ResumePoint:
+        """The resume functions of one place, shared by all captures that stop there in the same shape."""
+        key = (id(place.code), offset, pushes, raises, captured, place.carries, place.stack, place.locals)
+        found = self.points.get(key)
+        if found is None:
+            made = resume_code(
+                place.code,
+                offset,
+                place.stack,
+                place.locals,
+                pushes=pushes,
+                raises=raises,
+                carry_free=place.carries,
+            )
+            found = self.points[key] = ResumePoint(self, made, raises, captured)  # keeps the code's id taken
+        return found
+
+    def begin(self, target: Any) -> tuple[Any, Callable[..., Any]]:
+        """Before the call that broke the graph: (the session so far, what runs the call)."""
+        outer = getattr(here, "session", None)
+        if run_whole(target):
+            return outer, native.unhooked
+        here.session = self
+        native.set_frame_callback(answer_hook)
+        return outer, native.run_hooked
+
+    def end(self, outer: Any) -> None:
+        """After that call."""
+        here.session = outer
+
+    def run_hooked(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """A call in which frames met by the hook belong to this session."""
+        outer = getattr(here, "session", None)
+        here.session = self
+        native.set_frame_callback(answer_hook)
+        try:
+            return native.run_hooked(target, *args, **kwargs)
+        finally:
+            here.session = outer
+
+    def run_uncaptured(self, function: FunctionType) -> Callable[..., Any]:
+        """``function`` run as it is, with the frames it calls captured on their own."""
+        native.skip_code(function.__code__)
+        return functools.partial(self.run_hooked, function)
+
+
+def answer_hook(code: CodeType, function: FunctionType) -> Any:
+    """The entry that takes over frames of ``code`` met in broken calls, or None where they run as they are."""
+    if code in WITH_CALLEES or of_other_compiler(code):
+        native.untraced_code(code)
+        return None
+    session: Session | None = getattr(here, "session", None)
+    if session is None or getattr(here, "busy", False) or is_skipped(code, function):
+        return None
+    entry = session.entry(function, code.co_qualname, hooked=True)
+    _hooked_codes[code] = entry
+    return entry
+
+
+__all__ = ["Backend", "Recompile", "Session", "compile_callable", "reset", "turn_to"]

@@ -1,0 +1,533 @@
+"""From a miss to a variant: trace the frame, compile its graph, generate its residual code, guard it.
+
+Each entry has a :class:`Site`, which owns its variants and knows when and how to make another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from braze import native
+from braze.capture.dispatch.announce import announce
+from braze.capture.dispatch.attempt import attempt
+from braze.capture.dispatch.closures import OfClosure, is_bound, same_closure
+from braze.capture.dispatch.recompiles import (
+    Copies,
+    History,
+    Recompile,
+    refuse,
+    warn_of_limit,
+    warn_of_storm,
+)
+from braze.capture.dispatch.stance import Stance, stance
+from braze.capture.facts.breaks import LOOKS_AT_THE_STACK
+from braze.capture.facts.records import Capture
+from braze.capture.facts.resume import CannotResume
+from braze.capture.facts.slots import arguments, owner_of
+from braze.capture.guards.backend_guards import Questions
+from braze.capture.guards.dynamic import (
+    Extents,
+    all_extents,
+    changed_extents,
+    changed_since,
+    extents,
+    is_about_extents,
+)
+from braze.capture.guards.misses import Miss, explain_miss, place_of
+from braze.capture.guards.report import compiled_frame
+from braze.capture.guards.tables import GuardTable, build_table, read_source
+from braze.capture.residual.residual import build_residual
+from braze.graph.torch_compat import is_out_of_memory, mute_fakes, watched, without_saving_hooks
+from braze.graph.torch_symbols import symbolic_sizes
+from braze.support import interrupts, trace
+from braze.support.collector import collector_paused
+from braze.support.errors import BrazeError, CaptureError, InternalError
+from braze.support.log import logger, warn_once
+from braze.support.shortage import Shortage
+
+if TYPE_CHECKING:
+    from braze.capture.dispatch.session import Session
+
+Backend = Callable[[Any, Any], Callable[..., Any]]
+Answer = tuple[Callable[..., Any], tuple[Any, ...]]
+
+#: times that a tensor may turn out to hold something else before the numbers in it are not taken for known
+MOST_DOUBTS = 3
+#: per thread: ``busy`` while compiling, ``session`` whose broken call is running
+here = threading.local()
+#: tracing and compiling patch process-wide state: one at a time
+_compiling = threading.RLock()
+#: the functions compiled so far, by code
+copies = Copies()
+_sites: weakref.WeakSet[Site] = weakref.WeakSet()
+
+
+class _Tables:
+    """The identity of what the process has registered that compiled code depends on and no guard sees."""
+
+    now: Hashable = None
+
+
+_tables = _Tables()
+#: tables whose variants a site keeps beside those in use
+MOST_ASIDE = 8
+
+
+def turn_to(under: Hashable) -> None:
+    """From now on calls run what was compiled under these tables, or compile: no guard sees the tables."""
+    _tables.now = under
+    for site in all_sites():
+        site.turn_to(under)
+
+
+mute_fakes(lambda: getattr(here, "busy", False))
+
+
+def all_sites() -> tuple[Site, ...]:
+    """The sites of all live entries."""
+    return tuple(_sites)
+
+
+def history_of(target: Any) -> tuple[Recompile, ...]:
+    """The recompiles of a function or module, under whichever compiled callables of it are alive."""
+    found: list[Recompile] = []
+    for site in all_sites():
+        wrapped = getattr(site.entry, "__wrapped__", None)
+        if wrapped is not None and (wrapped is target or getattr(wrapped, "__self__", None) is target):
+            found += site.history.events
+    return tuple(found)
+
+
+class Variant:
+    """One capture with its guards, compiled."""
+
+    __slots__ = (
+        "capture",
+        "generic",
+        "hits",
+        "measured",
+        "owner",
+        "program",
+        "residual",
+        "seconds",
+        "table",
+        "used",
+    )
+
+    def __init__(
+        self, capture: Capture, table: GuardTable, program: Any, residual: Any, owner: int | None
+    ) -> None:
+        # guards explain later misses; the graph with its fake inputs is the backend's from here on
+        self.capture = dataclasses.replace(
+            capture, graph=None, examples=(), recipes=(), effects=(), inlined=()
+        )
+        self.table = table
+        self.program = program
+        self.residual = residual
+        self.owner = owner
+        self.generic = False
+        self.seconds = 0.0
+        self.hits = 0  # the program's own count when it was last looked at
+        self.measured = 0  # hits that were none of the program's
+        self.used = 0  # the number of the miss before which it was last seen to be used
+
+
+class Site:
+    """The variants of one entry, and the rules by which more are made."""
+
+    def __init__(self, session: Session, name: str, *, resumed: bool, hooked: bool) -> None:
+        self.session = session
+        self.name = name
+        self.resumed = resumed
+        self.hooked = hooked
+        self.entry: Any = None
+        self.lock = threading.RLock()
+        self.closures: dict[tuple[int, ...], Any] = {}
+        self.clear()
+        _sites.add(self)
+
+    def clear(self) -> None:
+        """Forget everything learnt."""
+        with self.lock:
+            self.variants: list[Variant] = []
+            self.symbolic: frozenset[Any] = frozenset()
+            self.history = History()
+            #: sizes of the first calls that ran as they are, by owner (stance "eager_then_compile")
+            self.seen: dict[int | None, Extents] = {}
+            self.misses = 0
+            self.short = Shortage()
+            self.seconds = 0.0
+            self.uncaptured = 0
+            self.unfit = 0
+            #: how often a small tensor of a model's held another number than a variant was made for
+            self.doubts = 0
+            self.closures.clear()
+            #: what the stages' tables are, and the variants made under others
+            self.under = _tables.now
+            self.aside: dict[Hashable, list[Variant]] = {}
+            if self.entry is not None:
+                self.entry.clear()
+
+    def turn_to(self, under: Hashable) -> None:
+        """Put the variants aside that were made under other tables, and take up those made under these."""
+        with self.lock:
+            if under == self.under:
+                return
+            self.aside[self.under] = self.variants
+            self.variants = self.aside.pop(under, [])
+            self.under = under
+            while len(self.aside) > MOST_ASIDE:
+                del self.aside[next(iter(self.aside))]
+            if self.entry is not None:
+                self.entry.clear()
+                for variant in self.variants:
+                    self.entry.add(variant.program, variant.residual)
+
+    def on_miss(self, entry: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
+        """Called by the entry: make a variant for these values, and say how to run it now."""
+        if getattr(here, "busy", False):
+            return self._as_it_is(function)  # a call made while tracing or compiling
+        if watched():
+            return self._as_it_is(function)
+        if self.hooked and function is not entry.__wrapped__:
+            return self._other_closure(entry.__wrapped__, function, locals)
+        with self.lock:
+            for variant in self.variants:
+                inputs = variant.program.match(function, locals)
+                if inputs is not None:  # another thread made it while this one waited
+                    return variant.residual, inputs
+            if stance() is not Stance.DEFAULT and self._held_back(function, locals):
+                return self._as_it_is(function)
+            with _compiling:
+                if self.short.waits():
+                    return self._as_it_is(function)
+                here.busy = True
+                started = time.perf_counter()
+                try:
+                    return self._compile(function, locals)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    self.short.note(
+                        self.name, place_of(function, locals), time.perf_counter() - started, error
+                    )
+                finally:
+                    here.busy = False
+            return self._as_it_is(function)
+
+    def _other_closure(self, first: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
+        """Frames of one code met in broken calls may belong to several closures: each has its own site."""
+        if same_closure(function, first):
+            return self.on_miss(_As(function), function, locals)
+        key = (id(function.__globals__), *(id(cell) for cell in function.__closure__ or ()))
+        with self.lock:
+            found = self.closures.get(key)
+            if found is None:
+                if len(self.closures) >= 64:
+                    self.closures.clear()
+                site = Site(self.session, self.name, resumed=False, hooked=True)
+                site.entry = native.Entry(function, site.on_miss)
+                found = self.closures[key] = (site, site.entry, function)
+        return found[0].on_miss(_As(function), function, locals)
+
+    # -- one compile
+
+    def _compile(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
+        started = time.perf_counter()
+        limit = self.session.options.recompile_limit
+        owner = owner_of(function, locals)
+        mine = [v for v in self.variants if v.owner == owner]
+        self._note_uses()
+        generic = len(mine) >= limit
+        if generic and any(v.generic for v in mine) and self.history.rests(mine[-1].hits - mine[-1].measured):
+            trace.count("misses_let_by")
+            return self._uncapturable(function) if self.resumed else self._as_it_is(function)
+        misses = self._explain(mine, function, locals)
+        again = self.history.note(misses)
+        place = place_of(function, locals)
+        if generic and self._overflows(mine, misses, place):
+            return self._as_it_is(function)
+        try:
+            with interrupts.deferring, without_saving_hooks():
+                return self._make(function, locals, owner, mine, misses, generic)
+        finally:
+            seconds = time.perf_counter() - started
+            self.seconds += seconds
+            if mine:
+                trace.count("recompiles")
+                self.history.add(
+                    Recompile(
+                        self.name, len(mine), misses, generic, seconds, limit, place, again, self.seconds
+                    )
+                )
+            elif owner is None and not (self.hooked or self.resumed):
+                copies.note(self.name, function.__code__, seconds)
+
+    def _make(
+        self,
+        function: FunctionType,
+        locals: tuple[Any, ...],
+        owner: int | None,
+        mine: list[Variant],
+        misses: tuple[Miss, ...],
+        generic: bool,
+    ) -> Answer | None:
+        """Trace, compile, guard, install."""
+        started = time.perf_counter()
+        symbolic = self._choose_symbolic(generic, mine, misses, function, locals)
+        keeper = self._keeper()
+        capture = (
+            keeper.find(function, locals, self.session.options, symbolic) if keeper is not None else None
+        )
+        traced = capture is None
+        if capture is None:
+            capture = attempt(
+                self.session,
+                self.name,
+                function,
+                locals,
+                symbolic,
+                inner=self.hooked or self.resumed,
+                trusting=self.doubts < MOST_DOUBTS,
+            )
+        if capture is None:
+            return self._uncapturable(function)
+        packed = keeper.pack(capture, function) if keeper is not None and traced else None
+        announce(capture, self.name, self.session, hooked=self.hooked, resumed=self.resumed)
+        if (
+            self.hooked
+            and capture.graph_break is not None
+            and capture.graph_break.reason == LOOKS_AT_THE_STACK
+        ):
+            return self._uncapturable(function)  # it is its caller's frame that it looks for
+        questions = Questions(capture)
+        graph = self._compile_graph(capture)
+        capture = questions.answered()
+        with collector_paused:
+            try:
+                made: list[Variant] = []
+                doubted = functools.partial(self._doubt, made)
+                residual = build_residual(capture, graph, function, len(locals), self.session, doubted)
+            except CannotResume as error:
+                warn_once(("BZ1008", function.__code__), f"BZ1008: {self.name} runs uncompiled: {error}")
+                return self._uncapturable(function)
+            table = build_table(capture, function, locals)
+            program = table.program()
+            if self.hooked and is_bound(residual, capture, function):
+                program = OfClosure(program, function)
+        variant = Variant(capture, table, program, residual, owner)
+        made.append(variant)
+        variant.generic = generic
+        variant.seconds = time.perf_counter() - started
+        variant.used = self.misses
+        if traced:
+            trace.count("captures")
+        if trace.collecting():
+            frame = compiled_frame(self.name, capture, program, variant.seconds, self.entry, function, locals)
+            trace.emit("frame", frame)
+            variant.measured = getattr(program, "hits", 0)
+        if self.resumed:
+            logger("graph_breaks").info(
+                "cost of that break: %.3f s to capture %s, and a guard walk and a call more in each run",
+                variant.seconds,
+                self.name,
+            )
+        answer = self._install(variant, function, locals)
+        if keeper is not None and packed is not None and variant in self.variants:
+            keeper.put(packed, function, locals, self.session.options, symbolic)
+        return answer
+
+    def _doubt(self, made: list[Variant]) -> None:
+        """A tensor holds what this variant was not made for: it is given up, and the next call makes another."""
+        trace.count("variants_doubted")
+        with self.lock:
+            for variant in made:
+                if variant in self.variants:
+                    self.doubts += 1
+                    self.variants.remove(variant)
+                    if self.entry is not None:
+                        self.entry.remove(variant.program)
+
+    def _keeper(self) -> Any:
+        """What keeps captures on disk, where that is asked for; it loads what a capture is rebuilt with."""
+        if not self.session.options.keep_captures or self.doubts:
+            return None
+        from braze.capture.archive import kept_captures
+
+        return kept_captures
+
+    def _install(self, variant: Variant, function: FunctionType, locals: tuple[Any, ...]) -> Answer:
+        inputs = variant.program.match(function, locals)
+        if inputs is not None:
+            self.variants.append(variant)
+            if self.entry is not None:
+                self.entry.add(variant.program, variant.residual)
+            return variant.residual, inputs
+        # the capture is right for this call all the same; it only cannot be found again
+        self.unfit += 1
+        miss = explain_miss(variant.capture, variant.table, variant.program, function, locals)
+        why = miss.text if miss is not None else "unknown"
+        if self.session.options.verify:
+            raise InternalError(
+                "BZ9013", f"the guards of {self.name} do not hold of the values they came from", why=why
+            )
+        warn_once(
+            ("BZ9013", variant.capture.code),
+            f"BZ9013: the guards of {self.name} do not hold of the values they were made from, so that it is "
+            f"compiled again at each call: {why}. Please report it.",
+        )
+        return variant.residual, tuple(read_source(s, function, locals) for s in variant.capture.inputs)
+
+    def _uncapturable(self, function: FunctionType) -> Answer | None:
+        """Run the frame as it is; what it calls is still captured."""
+        trace.count("frames_uncaptured")
+        self.uncaptured += 1
+        if self.hooked:
+            native.skip_code(function.__code__)
+            return None
+        run, code = self.session.run_uncaptured(function), function.__code__
+
+        def uncaptured(inputs: tuple[Any, ...], *locals: Any) -> Any:
+            args, kwargs = arguments(code, locals)
+            return run(*args, **kwargs)
+
+        return uncaptured, ()
+
+    def _compile_graph(self, capture: Capture) -> Callable[..., Any] | None:
+        """Hand the graph to the backend."""
+        graph = capture.graph
+        if graph is None:
+            return None
+        if not any(node.op.startswith("call_") for node in graph.graph.nodes):
+            return graph.forward
+        try:
+            compiled = self.session.backend(graph, list(capture.examples))
+        except BrazeError as error:
+            error.add_note(
+                f"while compiling a graph of {self.name} ({capture.code.co_filename}:{capture.code.co_firstlineno})"
+            )
+            raise
+        if not callable(compiled):
+            raise CaptureError(
+                "BZ0009",
+                f"the backend gave {type(compiled).__name__} for {self.name}",
+                why="it must give a callable",
+            )
+        trace.count("graphs")
+        return compiled
+
+    # -- recompiles
+
+    def _note_uses(self) -> None:
+        """See which variants have been hit since the last miss."""
+        self.misses += 1
+        for variant in self.variants:
+            hits = getattr(variant.program, "hits", 0)
+            if hits != variant.hits:
+                variant.hits, variant.used = hits, self.misses
+
+    def _explain(
+        self, mine: list[Variant], function: FunctionType, locals: tuple[Any, ...]
+    ) -> tuple[Miss, ...]:
+        """Why none of the variants fits, newest first."""
+        found = [explain_miss(v.capture, v.table, v.program, function, locals) for v in reversed(mine)]
+        return tuple(m for m in found if m is not None)
+
+    def _held_back(self, function: FunctionType, locals: tuple[Any, ...]) -> bool:
+        """Whether the stance says not to compile now; raises where it says to fail."""
+        owner = owner_of(function, locals)
+        mine = [v for v in self.variants if v.owner == owner]
+        match stance():
+            case Stance.EAGER_ON_RECOMPILE:
+                return True
+            case Stance.EAGER_THEN_COMPILE if not mine:
+                now = extents(locals)
+                before = self.seen.setdefault(owner, now)
+                self.symbolic |= changed_since(before, now)
+                return before is now
+            case Stance.FAIL_ON_RECOMPILE if self.uncaptured and not mine:
+                return True  # nothing of it is ever compiled
+            case Stance.FAIL_ON_RECOMPILE:
+                raise refuse(
+                    self.name,
+                    place_of(function, locals),
+                    self._explain(mine, function, locals),
+                    len(mine),
+                    "BZ1102",
+                    "the stance is fail_on_recompile",
+                )
+        return False
+
+    def _as_it_is(self, function: FunctionType) -> Answer | None:
+        """Run the function with nothing captured, what it calls included."""
+        trace.count("calls_as_they_are")
+        if self.hooked:
+            return None
+        code = function.__code__
+
+        def as_it_is(inputs: tuple[Any, ...], *locals: Any) -> Any:
+            args, kwargs = arguments(code, locals)
+            return native.unhooked(function, *args, **kwargs)
+
+        return as_it_is, ()
+
+    def _choose_symbolic(
+        self,
+        generic: bool,
+        mine: list[Variant],
+        misses: tuple[Miss, ...],
+        function: FunctionType,
+        locals: tuple[Any, ...],
+    ) -> Any:
+        """Which sizes and ints the next trace keeps symbolic."""
+        dynamic = self.session.options.dynamic
+        if dynamic is False or not symbolic_sizes.holds():
+            return None
+        if dynamic:
+            return "all"
+        if generic:
+            captures = [variant.capture for variant in mine]
+            return self.symbolic.union(*(all_extents(capture) for capture in captures))
+        if misses and is_about_extents(misses[0].guard):
+            self.symbolic |= changed_extents(mine[-1].capture, function, locals)
+        return self.symbolic or None
+
+    def _overflows(self, mine: list[Variant], misses: tuple[Miss, ...], place: str) -> bool:
+        """At the limit: whether this call is to run uncompiled. Else there is room for a generic variant."""
+        # of the places at which one function goes on, one is told
+        code = place if self.resumed else mine[0].capture.code
+        key, policy = (code, mine[0].owner), self.session.options.on_overflow
+        if policy == "error":
+            why = f"it has been compiled {len(mine)} times (recompile_limit) and on_overflow is 'error'"
+            raise refuse(self.name, place, misses, len(mine), "BZ1101", why)
+        then = {
+            "generic": "one more variant, with every size and number symbolic where that can be, serves from now on",
+            "eager": "calls that fit no variant run uncompiled from now on (on_overflow='eager')",
+        }[policy]
+        warn_of_limit(self.name, place, key, self.history, self.seconds, len(mine), then)
+        if policy == "eager":
+            return True
+        if any(v.generic for v in mine):
+            oldest = min(mine, key=lambda v: (v.used, v.generic))
+            self.variants.remove(oldest)
+            if self.entry is not None:
+                self.entry.remove(oldest.program)
+            trace.count("variants_evicted")
+            warn_of_storm(self.name, place, key, self.history, self.seconds)
+        return False
+
+
+class _As:
+    """An entry seen as that of another function of the same code."""
+
+    __slots__ = ("__wrapped__",)
+
+    def __init__(self, function: FunctionType) -> None:
+        self.__wrapped__ = function

@@ -1,0 +1,185 @@
+"""Which C callables may run while tracing, by purity class. Anything else is a graph break.
+
+BLIND looks at nothing but the values it is given; CALLS may look into objects and call back into Python; the rest is unknown.
+"""
+
+from __future__ import annotations
+
+import _collections
+import _functools
+import _heapq
+import _operator
+import _struct
+import abc
+import bisect
+import builtins
+import collections
+import decimal
+import functools
+import inspect
+import itertools
+import math
+import os
+import re
+import struct
+import sys
+import types
+import typing
+from enum import Enum, auto
+from typing import Any
+
+import torch
+
+from braze.capture.facts.values import BY_INDEX, UNTIL, words
+
+
+class Purity(Enum):
+    """What a C callable does besides giving a result."""
+
+    BLIND = auto()
+    CALLS = auto()
+
+
+B, C = Purity.BLIND, Purity.CALLS
+
+_BUILTINS = words(
+    """abs all any ascii bin chr divmod format hash hex isinstance issubclass len max min oct ord pow
+    repr round sorted sum callable iter next"""
+)
+
+#: functions known by identity
+FUNCTIONS: dict[Any, Purity] = {getattr(builtins, name): C for name in _BUILTINS}
+FUNCTIONS |= {value: B for value in vars(math).values() if isinstance(value, types.BuiltinFunctionType)}
+FUNCTIONS |= {value: C for value in vars(_operator).values() if isinstance(value, types.BuiltinFunctionType)}
+FUNCTIONS |= {
+    functools.reduce: C,
+    itertools.tee: C,
+    os.fspath: C,
+    _functools.cmp_to_key: C,
+    sys.getrecursionlimit: B,
+    sys.intern: B,
+    sys.getsizeof: B,
+    _collections._count_elements: C,
+    struct.calcsize: B,
+    _struct.pack: B,
+    _struct.unpack: B,
+    bisect.bisect_left: C,
+    bisect.bisect_right: C,
+    bisect.insort_left: C,
+    bisect.insort_right: C,
+    abc.ABCMeta.__instancecheck__: B,
+}
+FUNCTIONS |= {value: C for value in vars(_heapq).values() if isinstance(value, types.BuiltinFunctionType)}
+#: functions of PyTorch that tell a setting; those that a version lacks are left out
+_SETTINGS = words(
+    """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled
+    _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
+    _get_cudnn_enabled _get_mkldnn_enabled _cuda_getDeviceCount _len_torch_function_stack
+    _len_torch_dispatch_stack get_num_threads _get_cpu_capability _get_flash_sdp_enabled
+    _get_mem_efficient_sdp_enabled _get_math_sdp_enabled _get_cudnn_sdp_enabled _get_default_device
+    is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
+    is_autocast_cache_enabled is_anomaly_enabled _is_autocast_available
+    _get_deterministic_algorithms _get_cublas_allow_tf32 _get_float32_matmul_precision _get_warnAlways
+    _get_deterministic_fill_uninitialized_memory _get_deterministic_algorithms_warn_only
+    _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
+    _get_cudnn_benchmark _get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel _get_fp32_precision_getter
+    _cuda_get_cudnn_benchmark_limit _get_overrideable_sdp_enabled _get_sdp_priority_order is_anomaly_check_nan_enabled
+    _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
+)
+#: those of them that other guards see, or that never change
+_GUARDED = frozenset(
+    words(
+        """_log_api_usage_once _get_tracing_state _is_tracing _is_torch_function_mode_enabled
+    _is_torch_function_all_disabled _is_torch_function_enabled _get_privateuse1_backend_name
+    _cuda_getDeviceCount _len_torch_function_stack _len_torch_dispatch_stack _get_cpu_capability
+    _get_default_device is_grad_enabled get_default_dtype is_autocast_enabled get_autocast_dtype
+    is_autocast_cache_enabled _is_autocast_available _get_deterministic_algorithms
+    _are_functorch_transforms_active _get_custom_class_python_wrapper is_inference_mode_enabled
+    _accelerator_getAccelerator _is_any_autocast_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype"""
+    )
+)
+#: functions that tell a setting which is guarded where the program asks for it
+SETTINGS = frozenset(
+    vars(home)[name]
+    for home in (torch._C, torch)
+    for name in _SETTINGS
+    if name in vars(home) and name not in _GUARDED
+)
+for _home in (torch._C, torch, torch._C._functorch):
+    FUNCTIONS |= {
+        vars(_home)[name]: B
+        for name in (
+            *_SETTINGS,
+            "promote_types",
+            "can_cast",
+            "result_type",
+            "maybe_current_level",
+            "peek_interpreter_stack",
+        )
+        if name in vars(_home) and isinstance(vars(_home)[name], types.BuiltinFunctionType)
+    }
+
+#: classes in C that may be called to make an instance
+CLASSES = frozenset(
+    {
+        list, dict, tuple, set, frozenset, int, float, str, bool, bytes, bytearray, complex, slice, range,
+        enumerate, zip, reversed, map, filter, object, property, staticmethod, classmethod,
+        collections.OrderedDict, collections.defaultdict, collections.deque, types.SimpleNamespace,
+        types.MethodType, types.MappingProxyType, types.CellType, types.GenericAlias,
+        torch.finfo, torch.iinfo, torch.Size, torch.device, memoryview, decimal.Decimal,
+        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        functools.partial, _operator.attrgetter, _operator.itemgetter, _operator.methodcaller,
+    }
+)  # fmt: skip
+#: functions written in Python that read only what is fixed (signatures, annotations): run, not interpreted
+NATIVE_FUNCTIONS: frozenset[Any] = frozenset(
+    {
+        inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass,
+        re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall,
+        inspect.unwrap, typing.get_type_hints, torch.typename, abc.ABCMeta.register,
+    }
+)  # fmt: skip
+
+#: types all of whose methods are allowed on instances of the interpreter's
+METHODS_OF = frozenset(
+    {
+        list, dict, tuple, set, frozenset, str, int, float, bool, bytes, complex, slice, range, bytearray,
+        collections.OrderedDict, collections.defaultdict, collections.deque, types.MappingProxyType,
+        type(iter([])), type(iter(())), type(iter({})), type(iter(set())), type(iter("")), type(iter(range(0))),
+        type({}.keys()), type({}.values()), type({}.items()), type(reversed([])),
+        type(iter({}.values())), type(iter({}.items())), zip, enumerate, map, filter, reversed,
+        re.Pattern, re.Match, types.GeneratorType, type(None), type(NotImplemented), type(...),
+        torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, types.FunctionType, types.MethodType, types.CodeType,
+        types.BuiltinFunctionType, types.MethodDescriptorType, types.GenericAlias,
+        decimal.Decimal, property, types.CellType, types.SimpleNamespace, _functools.partial, BaseException, Exception,
+        *(v for v in vars(itertools).values() if isinstance(v, type)),
+        type(iter(collections.OrderedDict())), type(iter(collections.deque())), BY_INDEX, UNTIL,
+        torch.SymInt, torch.SymFloat, torch.SymBool, inspect.Signature, inspect.Parameter,
+    }
+)  # fmt: skip
+
+#: modules whose functions touch the clock, chance or the world
+IMPURE_MODULES = {
+    "time": ("BZ1017", "reads the clock"),
+    "random": ("BZ1017", "draws a random number outside torch"),
+    "_random": ("BZ1017", "draws a random number outside torch"),
+    "_thread": ("BZ1007", "works with threads"),
+    "posix": ("BZ1007", "talks to the operating system"),
+    "io": ("BZ1007", "does input or output"),
+    "_io": ("BZ1007", "does input or output"),
+    "_socket": ("BZ1007", "does input or output"),
+}
+
+#: where PyTorch's built-in functions on tensors live
+_HOMES = words("_VariableFunctions _nn _fft _linalg _special _sparse _nested")
+_OPERATIONS = frozenset(
+    value
+    for home in (getattr(torch._C, name) for name in _HOMES)
+    for value in (getattr(home, name, None) for name in dir(home) if not hasattr(object, name))
+    if isinstance(value, types.BuiltinFunctionType)
+)
+
+
+def is_torch_operation(fn: Any) -> bool:
+    """Whether a built-in function is one of PyTorch's that compute with tensors."""
+    return fn in _OPERATIONS

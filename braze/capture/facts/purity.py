@@ -1,0 +1,120 @@
+"""What is known of the calls in a captured graph: whether they only compute, or may draw random numbers.
+
+What an operator does tells its tag. Whose a function is tells where it lives (libraries.py), never what it is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import types
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.capture.facts.libraries import is_pytorchs
+from braze.capture.facts.values import words
+from braze.graph.applied import Applied
+from braze.runtime.purity import may_draw
+
+#: parts of the names of PyTorch's own functions, of no one operator, that may draw random numbers, some depending on their arguments
+RANDOM = tuple(
+    words(
+        """rand dropout normal bernoulli multinomial poisson binomial rrelu gumbel attention lstm gru rnn fractional
+    dirichlet gamma uniform exponential geometric cauchy"""
+    )
+)
+#: operators of ATen's whose result is whatever the memory holds
+UNWRITTEN = frozenset(
+    words(
+        "empty empty_like empty_strided empty_permuted empty_quantized new_empty new_empty_strided resize resize_as"
+    )
+)
+OPERATORS = frozenset(v for v in vars(operator).values() if isinstance(v, types.BuiltinFunctionType))
+#: built-in functions that draw nothing, whatever they are given
+_PLAIN = (
+    OPERATORS
+    | {getattr, setattr, abs, round}
+    | {v for v in vars(math).values() if isinstance(v, types.BuiltinFunctionType)}
+)
+
+
+def operators_of(node: torch.fx.Node) -> tuple[torch._ops.OpOverload, ...]:
+    """The operators that a call may mean: those that it names, or ATen's of the name of a function or method of PyTorch's."""
+    if node.op == "call_method":
+        return _of_name(str(node.target))
+    if node.op != "call_function":
+        return ()
+    named = overloads_of(node.target)
+    if named or is_opaque(node):
+        return named
+    return _of_name(getattr(node.target, "__name__", ""))
+
+
+def overloads_of(target: Any) -> tuple[torch._ops.OpOverload, ...]:
+    """The operators that a call of a library's operator may mean."""
+    target = getattr(target, "_opoverload", target)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return tuple(getattr(target, name) for name in target.overloads())
+    return (target,) if isinstance(target, torch._ops.OpOverload) else ()
+
+
+@functools.cache
+def _of_name(name: str) -> tuple[torch._ops.OpOverload, ...]:
+    packet = getattr(torch.ops.aten, name, None) or getattr(torch.ops.aten, name.strip("_"), None)
+    return overloads_of(packet)
+
+
+def is_opaque(node: torch.fx.Node) -> bool:
+    """Whether a node calls a function of the program's."""
+    target: Any = node.target
+    return node.op == "call_function" and isinstance(target, types.FunctionType) and not is_pytorchs(target)
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether a node may draw random numbers: also where it calls what braze does not look into."""
+    if node.op in ("placeholder", "output", "get_attr") or node.meta.get("setting") or _is_plain(node.target):
+        return False
+    if node.op not in ("call_function", "call_method") or is_opaque(node) or isinstance(node.target, Applied):
+        return True
+    found = operators_of(node)
+    if any(map(may_draw, found)):
+        return True
+    target = node.target
+    by_itself = not isinstance(
+        target, types.FunctionType
+    )  # what is written in Python may draw before it calls an operator
+    return not (found and by_itself) and any(part in name_of(node) for part in RANDOM)
+
+
+def computes(node: torch.fx.Node) -> bool:
+    """Whether a node is known to do nothing but to compute what its arguments tell."""
+    if node.meta.get("setting") or is_random(node):
+        return False
+    target: Any = node.target
+    found = operators_of(node)
+    if any(op._schema.name.removeprefix("aten::").rstrip("_") in UNWRITTEN for op in found):
+        return False
+    if node.op == "call_method":
+        method = getattr(torch.Tensor, str(target), None)
+        return not isinstance(method, types.FunctionType) or is_pytorchs(method)
+    if node.op != "call_function":
+        return node.op == "placeholder"
+    if found or _is_plain(target):
+        return True
+    return isinstance(target, types.BuiltinFunctionType) or (
+        isinstance(target, types.FunctionType) and is_pytorchs(target)
+    )
+
+
+def _is_plain(target: Any) -> bool:
+    return isinstance(target, types.BuiltinFunctionType) and target in _PLAIN
+
+
+def name_of(node: torch.fx.Node) -> str:
+    """The name of what a node calls."""
+    if node.op not in ("call_method", "call_function"):
+        return ""
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))

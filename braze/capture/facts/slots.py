@@ -1,0 +1,43 @@
+"""What fills the argument slots of a frame: the call that would fill them so, and whose method runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from braze.capture.facts.resume import STATE_NAMES
+
+
+def arguments(code: CodeType, locals: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call that fills the argument slots so."""
+    position = code.co_argcount
+    args = locals[:position]
+    kwargs = dict(
+        zip(code.co_varnames[position:], locals[position : position + code.co_kwonlyargcount], strict=False)
+    )
+    position += code.co_kwonlyargcount
+    if code.co_flags & 0x04:
+        args += tuple(locals[position])
+        position += 1
+    if code.co_flags & 0x08:
+        kwargs.update(locals[position])
+    return args, kwargs
+
+
+def owner_of(function: FunctionType, locals: tuple[Any, ...]) -> int | None:
+    """Identity of the module whose method runs, by which variants are counted."""
+    module = module_in(function, locals)
+    return id(module) if module is not None else None
+
+
+def module_in(function: FunctionType, locals: Sequence[Any]) -> torch.nn.Module | None:
+    """The module whose method runs."""
+    names = STATE_NAMES.get(function.__code__)
+    first: Any = locals[0] if locals else None
+    if names is not None:  # a resumed frame: the first argument is somewhere in the state
+        own = function.__code__.co_varnames[:1]
+        first = first[names.index(own[0])] if own and own[0] in names else None
+    return first if isinstance(first, torch.nn.Module) else None

@@ -1,0 +1,184 @@
+"""The standard library while tracing: functions that are run for real on plain data, messages, the import system."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze import native
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.records import Check, Step
+from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, UnknownText, is_constant
+from braze.capture.features.rules import rule
+from braze.capture.graph import unbacked
+from braze.capture.python import calls
+from braze.capture.python.opcodes.stack import contents
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+
+def is_plain_data(value: Any, depth: int = 8) -> bool:
+    """Whether a value is constants in lists, tuples and dicts, and nothing else."""
+    if is_constant(value):
+        return True
+    if depth and type(value) in (list, tuple, set):
+        return all(is_plain_data(v, depth - 1) for v in value)
+    if depth and type(value) is dict:
+        return all(is_constant(k) and is_plain_data(v, depth - 1) for k, v in dict.items(value))
+    return False
+
+
+def on_plain_data(*functions: Any) -> None:
+    """Functions in Python that compute a result from plain data: run for real on such, else interpreted."""
+
+    def run(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        t.fill_arguments((*args, *kwargs.values()))
+        if all(map(is_plain_data, (*args, *kwargs.values()))):
+            return native.unhooked(function, *args, **kwargs)
+        return calls.interpret(t, function, args, kwargs, tail)
+
+    for function in functions:
+        rule(function)(functools.partial(run, function))
+
+
+on_plain_data(json.dumps, json.loads, importlib.util.find_spec)
+
+
+# -- signatures
+
+
+def _bind(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Which parameter takes which argument. A signature never changes: what is guarded is which one it is."""
+    node = t.tree.node_of(args[0])
+    if node is not None:
+        node.guard(Check.IS, node.real)
+    return calls.call_native(t, function, args, kwargs)
+
+
+for _function in (inspect.Signature.bind, inspect.Signature.bind_partial):
+    rule(_function)(functools.partial(_bind, _function))
+
+
+def _of_bound(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A method of arguments that were bound while tracing; where a default may change it is read as all else is."""
+    bound = args[0]
+    parameters = bound.signature.parameters.values()
+    if t.tree.node_of(bound) is not None or not all(
+        p.default is p.empty or is_plain_data(p.default) for p in parameters
+    ):
+        return calls.interpret(t, function, args, kwargs, tail)
+    return calls.call_native(t, function, args, kwargs)
+
+
+_OF_BOUND = (
+    inspect.BoundArguments.apply_defaults,
+    vars(inspect.BoundArguments)["args"].fget,
+    vars(inspect.BoundArguments)["kwargs"].fget,
+)
+for _method in _OF_BOUND:
+    rule(_method)(functools.partial(_of_bound, _method))
+
+
+# -- modules
+
+
+@rule(importlib.import_module)
+def import_module(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A module that is there; the first import of one has effects."""
+    name = args[0]
+    if len(args) > 1 or kwargs or name.startswith(".") or name not in sys.modules:
+        graph_break("BZ1007", f"the module {name} is imported for the first time", "import it before")
+    return sys.modules[name]
+
+
+@rule(__import__)
+def import_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``__import__("a.b")`` gives ``a``."""
+    name = args[0]
+    if len(args) > 1 or kwargs or name not in sys.modules:
+        graph_break("BZ1007", f"the module {name} is imported by __import__", "import it before")
+    return sys.modules[name.partition(".")[0]]
+
+
+# -- what Python tells of the frame
+
+
+@rule(locals)
+def locals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A copy of the variables of the frame."""
+    f = t.frames[-1]
+    if getattr(f.function, "__braze_resumed__", None) is not None:
+        graph_break("BZ1006", "locals() after a graph break in the same function")
+    found: dict[str, Any] = {}
+    free = len(f.locals) - len(f.code.co_freevars)
+    for index, (name, value) in enumerate(zip(f.decoded.slots, f.locals, strict=False)):
+        if value is NULL or name.startswith("."):
+            continue
+        if index >= free or (type(value) is types.CellType and name in f.code.co_cellvars):
+            value = contents(t, f, index)
+            if value is MISSING:
+                continue
+        found[name] = value
+    return found
+
+
+# -- messages: given after the graph has run
+
+
+@rule(print)
+def print_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Text that is known now is printed when the graph has run; any other breaks the graph."""
+    if not all(type(v) in (str, bool, type(None)) for v in kwargs.values()):
+        graph_break("BZ1007", "print() writes to a stream", HINT_MOVE)
+    texts = []
+    for value in args:
+        if isinstance(value, torch.Tensor) or type(value) is UnknownText:
+            graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
+        counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
+        texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
+    if not t.replay(print, texts, kwargs):
+        graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
+
+
+# -- singledispatch
+
+DISPATCH = functools.singledispatch(lambda value: None).dispatch.__code__  # type: ignore[attr-defined]
+
+
+def dispatch(t: Tracer, fn: types.FunctionType, args: Any) -> Any:
+    """Which implementation ``functools.singledispatch`` takes for a class; what is registered is guarded."""
+    index = fn.__code__.co_freevars.index("registry")
+    assert fn.__closure__ is not None
+    registry = t.read(t.tree.constant(fn), Step.CLOSURE, index, fn.__closure__[index].cell_contents)
+    t.fill(registry)
+    return native.unhooked(fn, NUMBER_OF.get(args[0], args[0]))
+
+
+calls.BY_CODE[DISPATCH] = dispatch
+
+
+# -- weak references
+
+
+@rule(weakref.ref)
+def weak_reference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A reference to something that the trace holds, so that it lives; one with a callback is left to Python."""
+    if (
+        len(args) != 1
+        or kwargs
+        or (t.tree.node_of(args[0]) is not None and isinstance(args[0], torch.Tensor))
+    ):
+        graph_break(
+            "BZ1014", "a weak reference with a callback, or to a tensor from outside, is made", HINT_MOVE
+        )
+    return weakref.ref(args[0])

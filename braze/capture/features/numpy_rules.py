@@ -1,0 +1,176 @@
+"""Numpy while tracing: computed for real where everything is known, as ``np.prod(x.shape)``; else the graph ends.
+
+An array made in the trace is an object of the trace. Of one from outside (arrays.py) the metadata are known, and tensors
+are made of it; computing with it, or with one made of a tensor's data, is a break.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from braze import native
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.values import MISSING, is_constant, words
+from braze.capture.features import arrays
+from braze.capture.features.rules import rule
+from braze.capture.python import calls, operations
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: elements of an array that is written into the graph, at most
+LARGEST = 4096
+IMPURE = ("numpy.random", "numpy.lib._npyio_impl", "numpy.lib.npyio")
+#: functions that touch files, or settings of numpy's
+IMPURE_FUNCTIONS = frozenset(
+    words(
+        """load save savez savez_compressed loadtxt savetxt genfromtxt fromfile fromregex array2string array_repr
+    array_str seterr setbufsize set_printoptions empty empty_like"""
+    )
+)
+#: methods of arrays that touch the outside
+IMPURE_METHODS = frozenset({"dump", "dumps", "tofile", "setflags"})
+NUMPY = (np.ndarray, np.generic, np.dtype)
+#: functions of numpy written in C, and those that may be overridden for other array types
+KINDS = (np.ufunc, type(np.prod))
+
+
+def is_numpy(fn: Any) -> bool:
+    """Whether this is a function of numpy that computes and does nothing else."""
+    if isinstance(fn, np.ufunc):
+        return vars(np).get(fn.__name__) is fn  # others may be made of Python functions
+    module = getattr(fn, "__module__", None) or ""
+    if module.partition(".")[0] != "numpy" or module.startswith(IMPURE) or fn.__name__ in IMPURE_FUNCTIONS:
+        return False
+    return isinstance(fn, (*KINDS, types.BuiltinFunctionType)) or fn is np.dtype or is_number(fn)
+
+
+def is_number(cls: Any) -> bool:
+    """Whether this is a class of numpy's numbers."""
+    return isinstance(cls, type) and issubclass(cls, np.generic) and cls.__module__ == "numpy"
+
+
+def known(t: Tracer, value: Any, depth: int = 4) -> bool:
+    """Whether all that C code can see in a value is known while tracing."""
+    if is_constant(value) or isinstance(value, np.generic | np.dtype | type | torch.Size):
+        return True
+    if type(value) is np.ndarray:
+        return t.tree.node_of(value) is None and value.dtype != object
+    if depth and type(value) in (list, tuple):
+        return all(known(t, v, depth - 1) for v in value)
+    return depth > 0 and type(value) is dict and all(known(t, v, depth - 1) for v in dict.values(value))
+
+
+def settled(value: Any) -> Any:
+    """A value without symbols: numpy gets the numbers, which are guarded."""
+    if isinstance(value, list | tuple) and any(type(v) in operations.Symbolic for v in value):
+        return tuple(map(operations.number, value)) if isinstance(value, tuple) else list(map(settled, value))
+    return operations.number(value)
+
+
+def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """Run a function of numpy."""
+    t.fill_arguments(args)
+    args, kwargs = tuple(map(settled, args)), {k: settled(v) for k, v in (kwargs or {}).items()}
+    if not known(t, args) or not known(t, kwargs):
+        graph_break(
+            "BZ1014",
+            f"numpy.{getattr(fn, '__name__', fn)} computes with what only the call tells",
+            "use the function of torch",
+            HINT_MOVE,
+        )
+    return native.unhooked(fn, *args, **kwargs)
+
+
+def called(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """A function of numpy's, or a method of an array or number that the trace knows all of."""
+    owner = getattr(fn, "__self__", None)
+    if type(fn) in (types.MethodDescriptorType, types.WrapperDescriptorType) and args:
+        owner = args[0]
+    answer = arrays.answer(t, fn, args, kwargs)
+    if answer is not MISSING:
+        return answer
+    if type(owner) is np.ndarray and arrays.is_outside(t, owner):
+        arrays.refuse_method(fn.__name__)
+    if is_numpy(fn) or (isinstance(owner, NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t, owner)):
+        return call(t, fn, args, kwargs)
+    return MISSING
+
+
+calls.LIBRARIES.append(called)
+
+
+# -- arrays and numbers become tensors
+
+
+def literal(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
+    """A tensor of an array's elements, written into the graph."""
+    if not known(t, array) or not 0 < array.size <= LARGEST:
+        graph_break("BZ1013", "an array of numpy's goes into a graph", "make it a tensor outside")
+    dtype = kwargs.get("dtype") or DTYPES.get(array.dtype.name)
+    if dtype is None:
+        graph_break("BZ1013", f"an array of {array.dtype} goes into a graph", "make it a tensor outside")
+    return t.recorder.call(function, (array.tolist(),), {**kwargs, "dtype": dtype})
+
+
+DTYPES = {
+    "bool": torch.bool, "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
+    "int64": torch.int64, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64,
+    "complex64": torch.complex64, "complex128": torch.complex128,
+}  # fmt: skip
+#: references to an array that only the call holds
+TEMPORARY = 5
+
+
+@rule(torch.from_numpy)
+def from_numpy(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A tensor that shares its memory with an array: with one that nothing else holds, a literal."""
+    if arrays.is_outside(t, args[0]) and not kwargs and len(args) == 1:
+        return arrays.shared(t, args[0])
+    if type(args[0]) is not np.ndarray or args[0].base is not None or not is_temporary(t, args):
+        graph_break("BZ1014", "a tensor shares its memory with an array of numpy's", "use torch.tensor")
+    return literal(t, torch.tensor, args[0], {})
+
+
+def is_temporary(t: Tracer, args: Any) -> bool:
+    """Whether no variable holds the array."""
+    array = args[0]
+    held = [v for f in t.frames for v in (*f.locals, *f.stack) if v is array]
+    return not held and t.tree.node_of(array) is None and sys.getrefcount(array) <= TEMPORARY
+
+
+def holds_numbers(value: Any) -> bool:
+    """Whether a number of numpy's is in a value."""
+    if isinstance(value, list | tuple):
+        return any(map(holds_numbers, value))
+    return isinstance(value, np.generic)
+
+
+def maker(function: Any) -> None:
+    """``torch.tensor`` and its like: numbers of numpy's bring their dtype."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if len(args) == 1 and arrays.is_outside(t, args[0]):
+            return arrays.tensor_from(t, function, args[0], kwargs)
+        if args and type(args[0]) is np.ndarray:
+            if function is torch.tensor:
+                return literal(t, function, args[0], kwargs)
+            made = from_numpy(t, args, {}, tail)
+            return t.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
+        if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
+            trial = t.recorder.call(function, args, kwargs)
+            t.recorder.forget(trial)
+            kwargs = {**kwargs, "dtype": trial.dtype}
+        t.fill_arguments(args)
+        return t.recorder.call(function, tuple(args), kwargs)
+
+    rule(function)(run)
+
+
+for _function in (torch.tensor, torch.as_tensor, torch.asarray):
+    maker(_function)

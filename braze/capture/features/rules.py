@@ -1,0 +1,508 @@
+"""Callables with a meaning of their own while tracing: one row each in ``calls.RULES``."""
+
+from __future__ import annotations
+
+import copyreg
+import logging
+import math
+import operator
+import random
+import sys
+import threading
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from braze.capture.facts import markers
+from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
+from braze.capture.facts.libraries import is_library_class, is_library_function
+from braze.capture.facts.values import MISSING, NULL, Identity, lookup_in_mro
+from braze.capture.graph import constant_evaluation, overloads, python_random, unbacked
+from braze.capture.outside import identities
+from braze.capture.python import calls, operations
+from braze.capture.python.attributes import generic_attr, load_attr, tell
+from braze.capture.python.iteration import SEQUENCES, advance, iterate, length
+from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+RULES = calls.RULES
+
+
+def rule(*targets: Any) -> Any:
+    """Enter a function as the meaning of some callables."""
+
+    def enter(function: Any) -> Any:
+        for target in targets:
+            if target is None or (isinstance(target, types.FunctionType) and not is_library_function(target)):
+                continue  # the program has put a function of its own there
+            if target in RULES:
+                raise KeyError(f"two rules for {target}: {RULES[target]} and {function}")
+            RULES[target] = function
+        return function
+
+    return enter
+
+
+def always(value: Any, *targets: Any) -> None:
+    """Callables that give one answer while tracing."""
+    rule(*{id(f): f for f in targets if f not in RULES}.values())(lambda t, args, kwargs, tail: value)
+
+
+def named(home: Any, *names: str) -> list[Any]:
+    """The functions that a module has under these names; versions differ."""
+    return [getattr(home, n) for n in names if hasattr(home, n)]
+
+
+# -- attributes
+
+
+@rule(getattr)
+def getattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) == 2:
+        return load_attr(t, args[0], args[1], tail)
+    obj, name, default = args
+    try:
+        return load_attr(t, obj, name)
+    except AttributeError:
+        return default
+
+
+@rule(hasattr)
+def hasattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    try:
+        load_attr(t, *args)
+    except AttributeError:
+        return False
+    return True
+
+
+@rule(setattr)
+def setattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    store_attr(t, *args)
+
+
+@rule(delattr)
+def delattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    delete_attr(t, *args)
+
+
+@rule(object.__getattribute__)
+def object_getattribute(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    obj, name = args
+    value = generic_attr(t, obj, name)
+    if value is MISSING:
+        error = AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+        tell(error, obj, name)
+        raise error
+    return value
+
+
+@rule(object.__setattr__)
+def object_setattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    generic_store(t, *args)
+
+
+@rule(object.__delattr__)
+def object_delattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    generic_delete(t, *args)
+
+
+@rule(object.__reduce_ex__)
+def object_reduce(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """How ``copy`` takes a plain object apart: a new one of its class, and its attributes."""
+    obj, cls = args[0], type(args[0])
+    plain = "__reduce__ __getstate__ __getnewargs_ex__ __getnewargs__ __slots__"
+    found = {name: lookup_in_mro(cls, name)[1] for name in plain.split()}
+    if cls is types.SimpleNamespace and t.tree.node_of(obj) is None:
+        return cls, (), vars(obj)
+    if any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
+        calls.refuse(object.__reduce_ex__)
+    state = load_attr(t, obj, "__dict__")
+    t.fill(state)
+    return copyreg.__newobj__, (cls,), state or None, None, None  # type: ignore[attr-defined]
+
+
+@rule(object.__init__)
+def object_init(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    object.__init__(*args, **kwargs)  # does nothing, but for refusing arguments
+
+
+@rule(super)
+def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if args:
+        return super(*args)
+    f = t.frames[-1]
+    if not f.code.co_argcount:
+        raise RuntimeError("super(): no arguments")
+    if "__class__" not in f.code.co_freevars:
+        raise RuntimeError("super(): __class__ cell not found")
+    cell = f.locals[f.decoded.slots.index("__class__", len(f.locals) - len(f.code.co_freevars))]
+    first = f.locals[0]
+    try:
+        if type(first) is types.CellType and f.code.co_varnames[0] in f.code.co_cellvars:
+            first = first.cell_contents
+        owner = cell.cell_contents
+    except ValueError:
+        graph_break("BZ1006", "super() without a class, or without its first argument")
+    if first is NULL:
+        graph_break("BZ1006", "super() without its first argument")
+    return super(owner, first)
+
+
+@rule(isinstance)
+def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    value, kinds = args
+    if asks_python(kinds, "__instancecheck__"):
+        return calls.call_c(t, isinstance, args, kwargs)
+    if type(value) is torch.SymInt and (kinds is int or (type(kinds) is tuple and int in kinds)):
+        return True
+    if type(value) is torch.SymFloat and (kinds is float or (type(kinds) is tuple and float in kinds)):
+        return True
+    if type(value) is torch.SymBool and (kinds in (bool, int) or (type(kinds) is tuple and bool in kinds)):
+        return True
+    return isinstance(value, kinds)
+
+
+@rule(issubclass)
+def issubclass_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if asks_python(args[-1], "__subclasscheck__"):
+        return calls.call_c(t, issubclass, args, kwargs)
+    return issubclass(*args)
+
+
+def asks_python(kinds: Any, method: str) -> bool:
+    """Whether a class, or one of a tuple of classes, has Python code of the program's that says what its instances are."""
+    if type(kinds) is tuple:
+        return any(asks_python(kind, method) for kind in kinds)
+    meta = type(kinds)
+    if meta is type:
+        return False
+    found, owner = lookup_in_mro(meta, method)
+    return type(found) is types.FunctionType and not is_library_class(owner)
+
+
+# -- iteration
+
+
+@rule(iter)
+def iter_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) == 2:
+        return iter(*args)  # it calls the function when it is asked for an item
+    return iterate(t, args[0])
+
+
+@rule(next)
+def next_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if len(args) == 1:
+        return advance(t, args[0], None, True)
+    return advance(t, *args)
+
+
+@rule(len)
+def len_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return length(t, args[0])
+
+
+@rule(bool)
+def bool_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return t.truth(args[0]) if args else False
+
+
+def over_elements(cls: Any) -> None:
+    """Classes and functions of C that iterate over their first argument only."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if args:
+            args = (own_iterable(t, args[0]), *args[1:])
+            if cls in HANDING_ON:
+                args = (along(args[0]), *args[1:])
+        return calls.call_c(t, cls, args, kwargs)
+
+    rule(cls)(run)
+
+
+def over_all(cls: Any) -> None:
+    """``zip`` and ``map``: each argument is iterated, but for a function in front."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        given = tuple(own_iterable(t, a) for a in args)
+        return calls.call_c(t, cls, tuple(map(along, given)) if cls is zip else given, kwargs)
+
+    rule(cls)(run)
+
+
+def own_iterable(t: Tracer, value: Any) -> Any:
+    """A value that C code may iterate: a container as it is, else an iterator that we made."""
+    if isinstance(value, calls.CONTAINER_BASES) or (
+        callable(value) and not isinstance(value, torch.nn.Module)
+    ):
+        return value
+    if isinstance(value, torch.Tensor) or operations.python_method(t, value, "__iter__") is not MISSING:
+        return iterate(t, value)
+    if hasattr(type(value), "__next__") and t.tree.node_of(value) is not None:
+        graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+    return value
+
+
+def along(value: Any) -> Any:
+    """An iterator over a list or tuple with arrays from outside, for C code that does nothing but hand them on."""
+    if type(value) in SEQUENCES and any(type(v) is np.ndarray for v in value):
+        return iter(value)
+    return value
+
+
+#: classes that do not look at the elements that they get
+HANDING_ON = (list, tuple, enumerate)
+for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted):
+    over_elements(_cls)
+
+
+@rule(reversed)
+def reversed_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    method = operations.python_method(t, args[0], "__reversed__") if len(args) == 1 else MISSING
+    if method is not MISSING:
+        return t.call(method, args, None, tail)
+    if len(args) == 1 and not kwargs and along(args[0]) is not args[0]:
+        return reversed(args[0])
+    return calls.call_c(t, reversed, args, kwargs)
+
+
+for _function in (zip, map, filter):
+    over_all(_function)
+
+
+def extreme(function: Any, symbolic: Any) -> None:
+    """``max`` and ``min``: of numbers that only the data tell, a number like them."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if len(args) == 1 and not kwargs and t.options.capture_dynamic_output_shape_ops:
+            args = (t.elements(args[0]),)
+        values = args if len(args) > 1 else args[0] if args and type(args[0]) in (list, tuple) else ()
+        if not kwargs and any(map(unbacked.is_unbacked, values)):
+            if all(type(a) in (int, torch.SymInt) for a in values):
+                return unbacked.extreme(t, values, symbolic)
+        if len(args) == 1:
+            args = (own_iterable(t, args[0]),)
+        return calls.call_c(t, function, args, kwargs)
+
+    rule(function)(run)
+
+
+extreme(max, torch.sym_max)
+extreme(min, torch.sym_min)
+
+
+@rule(math.sqrt)
+def sqrt_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``math.sqrt``: of a symbolic number, a symbolic number."""
+    value = args[0] if len(args) == 1 else None
+    if type(value) is torch.SymInt or (type(value) is torch.SymFloat and not t.mode.depends_on_floats(value)):
+        return torch.sym_sqrt(value)  # of sizes: never negative
+    return math.sqrt(*args, **kwargs)
+
+
+@rule(operator.index)
+def index_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if isinstance(args[0], torch.Tensor):
+        read = constant_evaluation.read(t.recorder, "__index__", args[0])
+        if read is not MISSING:
+            return read
+        graph_break("BZ1004", "a tensor is used as an index into a Python sequence")
+    return operator.index(args[0]) if type(args[0]) is not torch.SymInt else args[0]
+
+
+def number(kind: Any) -> None:
+    """``int`` and ``float`` of a tensor or a symbolic size."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            read = constant_evaluation.read(t.recorder, f"__{kind.__name__}__", args[0])
+            if read is MISSING:
+                read = unbacked.read(t.recorder, f"__{kind.__name__}__", args[0])
+            if read is not MISSING:
+                return read
+            graph_break(
+                "BZ1004",
+                f"{kind.__name__}() reads what a tensor holds",
+                "keep the value in a tensor",
+                unbacked.HINT_SCALARS,
+            )
+        if args and type(args[0]) in operations.Symbolic:
+            return (torch.sym_int if kind is int else torch.sym_float)(args[0])
+        return calls.call_c(t, kind, args, kwargs)
+
+    rule(kind)(run)
+
+
+number(int)
+number(float)
+
+
+@rule(str)
+def str_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    if args and isinstance(args[0], torch.Tensor):
+        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+    return calls.call_c(t, str, tuple(map(operations.number, args)), kwargs)
+
+
+@rule(divmod)
+def divmod_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """``divmod`` of a symbolic integer: its two halves, which raise what it raises."""
+    if (
+        len(args) == 2
+        and not kwargs
+        and torch.SymInt in map(type, args)
+        and all(type(a) in (int, torch.SymInt) for a in args)
+    ):
+        return operations.binary(t, operator.floordiv, *args), operations.binary(t, operator.mod, *args)
+    return calls.call_c(t, divmod, tuple(map(operations.number, args)), kwargs)
+
+
+def of_one_or_numbers(function: Any, symbolic: int) -> None:
+    """Functions that take symbols where they have this many arguments, and numbers with more."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if len(args) + len(kwargs) != symbolic:
+            args = tuple(map(operations.number, args))
+            kwargs = {k: operations.number(v) for k, v in kwargs.items()}
+        return calls.call_c(t, function, args, kwargs)
+
+    rule(function)(run)
+
+
+of_one_or_numbers(pow, 2)
+of_one_or_numbers(round, 1)
+
+
+def of_numbers(function: Any) -> None:
+    """Functions of C to which a symbol must be the number that it stands for; the number is guarded."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        return calls.call_c(t, function, tuple(map(operations.number, args)), kwargs)
+
+    rule(function)(run)
+
+
+for _text in (repr, ascii, format, hash, hex, oct, bin, chr):
+    of_numbers(_text)
+
+
+# -- what must not run while tracing
+
+
+def refuse(code: str, reason: str, *targets: Any) -> None:
+    """Callables that end the graph."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        graph_break(code, reason, HINT_MOVE)
+
+    rule(*targets)(run)
+
+
+refuse("BZ1001", "braze.graph_break() was called", markers.graph_break)
+refuse("BZ1007", "input() and open() talk to the outside", input, open)
+refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
+refuse("BZ1006", LOOKS_AT_THE_STACK, *named(sys, "_getframe", "_getframemodulename"))
+refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
+refuse("BZ1013", "a quantized tensor is made, which graphs do not hold", torch.quantize_per_tensor)
+
+
+@rule(id)
+def id_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A number that is good for comparisons and as a key; that two objects are not one is guarded."""
+    return identities.identity(t, args[0])
+
+
+@rule(threading.get_ident)
+def get_ident(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Which thread this is: good as a key, as ids are."""
+    t.identities[-1] = None
+    return t.claim(Identity(threading.get_ident()))
+
+
+def drawn(name: str) -> None:
+    """A function of ``random`` that is written in C."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        return python_random.draw(t, name, python_random.GENERATOR, args, kwargs)
+
+    rule(getattr(random, name))(run)
+
+
+for _name in ("random", "getrandbits"):
+    drawn(_name)
+
+
+@rule(type.__call__)
+def type_call(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return calls.make(t, args[0], args[1:], kwargs)
+
+
+@rule(sys.exc_info)
+def exc_info(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    error = t.handled
+    if error is None and t.state.is_handling():
+        graph_break("BZ1012", "the exception that a caller handles is asked for")
+    return (type(error), error, error.__traceback__) if error is not None else (None, None, None)
+
+
+# -- messages: given after the graph has run
+
+LOG_METHODS = ("debug", "info", "warning", "error", "critical", "exception", "log")
+
+
+def replayed(target: Any, plain: Any) -> None:
+    """A message with constant arguments is given when the graph has run; any other breaks the graph."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        if (
+            isinstance(plain, int)
+            and args
+            and isinstance(args[0], logging.Logger)
+            and not args[0].isEnabledFor(plain)
+        ):
+            return None
+        if not t.replay(target, args, kwargs):
+            graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
+        return None
+
+    rule(target)(run)
+
+
+for _name in LOG_METHODS:
+    replayed(getattr(logging.Logger, _name), getattr(logging, _name.upper(), logging.ERROR))
+replayed(warnings.warn, None)
+
+
+# -- torch: what a capture answers
+
+always(
+    True,
+    markers.is_compiling,
+    *named(torch.compiler, "is_compiling", "is_dynamo_compiling"),
+    *named(torch._utils, "is_compiling"),
+)
+always(False, *named(torch.compiler, "is_exporting"), *named(torch.jit, "is_scripting", "is_tracing"))
+always(False, *named(torch._jit_internal, "is_scripting"))
+# the modes that are on while tracing are ours: a guard says that the program has none
+always(0, *named(torch._C, "_len_torch_dispatch_stack", "_len_torch_function_stack"))
+always(None, *named(torch._C, "_log_api_usage_once"))
+_ASKING = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+@rule(*{*named(torch._C, *(f"_{name}" for name in _ASKING)), *named(torch.overrides, *_ASKING)})
+def has_torch_function(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Whether an argument stands for a tensor by rules of its own."""
+    return bool(overloads.overloaded(args))
+
+
+@rule(torch.overrides.handle_torch_function)
+def handle_torch_function(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A function of PyTorch's written in Python asks such arguments."""
+    function, relevant, *given = args
+    return overloads.ask(t, overloads.overloaded(relevant), function, tuple(given), kwargs)

@@ -1,0 +1,71 @@
+"""Functions of TorchScript: programs over tensors that C++ runs, so that a call of one is a node of the graph."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from braze.capture.facts.breaks import BreakSignal, graph_break
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: where PyTorch notes the Python function that a scripted one was made from
+ORIGINAL = "_torchdynamo_inline"
+
+
+class Scripted:
+    """A scripted function as a node's target: graphs name their targets by module and name."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__ = self.__qualname__ = function.name or "scripted"
+        self.__module__ = __name__
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+scripted = functools.cache(Scripted)
+
+
+def is_scripted(fn: Any) -> bool:
+    """Whether this was made by ``torch.jit.script`` or ``torch.jit.trace`` from a function."""
+    return isinstance(fn, torch.jit.ScriptFunction)
+
+
+def call_scripted(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """One node; with symbolic sizes, which TorchScript would fix, the Python function that it was made from."""
+    original = vars(fn).get(ORIGINAL)
+    if t.mode.env is not None and original is not None and is_python_too(fn):
+        return t.call(original, args, kwargs, tail)
+    if t.mode.env is not None:
+        graph_break("BZ1002", f"the TorchScript function {fn.name} is called with sizes that are symbols")
+    t.fill_arguments(args)
+    try:
+        result = t.mode.call(scripted(fn), tuple(args), kwargs or {})
+        if original is None or not is_real(result):
+            return t.recorder.call(scripted(fn), tuple(args), kwargs or {})
+    except (
+        BreakSignal,
+        RuntimeError,
+    ) as error:  # what fakes cannot tell comes out as an error of TorchScript's
+        if isinstance(error, BreakSignal) and error.code not in ("BZ1003", "BZ1004", "BZ1013"):
+            raise
+        graph_break("BZ1002", f"the TorchScript function {fn.name} cannot run on metadata alone")
+    return t.call(original, args, kwargs, tail)
+
+
+def is_real(result: Any) -> bool:
+    """Whether a tensor was made of numbers within, where PyTorch's versions before 2.12 make no fake."""
+    if isinstance(result, (list, tuple)):
+        return any(map(is_real, result))
+    return isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor)
+
+
+def is_python_too(fn: Any) -> bool:
+    """Whether the function was scripted, not traced: a trace holds what was true of its examples only."""
+    return vars(fn).get("__name__") is not None

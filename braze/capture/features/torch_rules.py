@@ -1,0 +1,203 @@
+"""Setters of PyTorch's global state: run while tracing, noted in the graph, undone at the end of the trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.purity import is_random
+from braze.capture.facts.records import Draw
+from braze.capture.features.rules import named, refuse, rule
+from braze.capture.finish import seeds
+from braze.capture.graph import tensor_facts, unbacked
+from braze.capture.python.interpret import resumable_step
+from braze.graph.torch_settings import CUDNN
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+C = torch._C
+
+SETTERS = [
+    *named(C, "_set_grad_enabled", "_set_sdp_use_flash", "_set_sdp_use_mem_efficient", "_set_sdp_use_math"),
+    *named(
+        C, "_set_sdp_use_cudnn", "_set_sdp_priority_order", "_set_sdp_use_overrideable", "_set_default_dtype"
+    ),
+    *named(C, *(f"_set_cudnn_{name}" for name in CUDNN), "_cuda_set_cudnn_benchmark_limit"),
+    *named(
+        torch,
+        "set_autocast_enabled",
+        "set_autocast_dtype",
+        "set_autocast_cache_enabled",
+        "clear_autocast_cache",
+    ),
+    *named(torch, "autocast_increment_nesting", "autocast_decrement_nesting"),
+]
+
+
+def note(t: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
+    """Do it, and put it into the graph."""
+    t.state.changed = True
+    result = function(*args, **kwargs)
+    node = t.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
+    node.meta["origin"] = t.here()
+    node.meta["val"] = result
+    node.meta["setting"] = True
+    return result
+
+
+@contextlib.contextmanager
+def grad_off(t: Tracer) -> Iterator[None]:
+    """What is recorded meanwhile is not differentiated, in the trace and in the graph."""
+    grad = torch.is_grad_enabled()
+    if grad:
+        note(t, C._set_grad_enabled, (False,), {})
+    try:
+        yield
+    finally:
+        if grad:
+            note(t, C._set_grad_enabled, (True,), {})
+
+
+def setter(function: Any) -> None:
+    """A row for one setter."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        result = note(t, function, args, kwargs)
+        if function is torch.autocast_increment_nesting:
+            t.state.nesting += 1
+        elif function is torch.autocast_decrement_nesting:
+            t.state.nesting -= 1
+        return result
+
+    rule(function)(run)
+
+
+for _setter in SETTERS:
+    setter(_setter)
+
+
+@rule(*named(C, "_set_fp32_precision_setter"))
+def set_precision(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The precision of a backend's products; a change that outlasts the trace is no part of a graph."""
+    if C._get_fp32_precision_getter(*args[:2]) != args[2]:
+        graph_break("BZ1010", f"the precision of {args[0]} is set", HINT_MOVE)
+
+
+# -- inference mode: results are made under no_grad while tracing; the graph enters the real mode
+
+
+@rule(torch.inference_mode.__enter__)
+def enter_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    from_mode = torch.autograd.grad_mode
+    mode = args[0].mode
+    node = t.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
+    node.meta["origin"] = t.here()
+    node.meta["setting"] = True
+    t.inference.append((node, t.inference_on, torch.is_grad_enabled(), resumable_step(t)))
+    t.inference_on = mode
+    t.knew_inference = True
+    C._set_grad_enabled(not mode)
+
+
+@rule(torch.inference_mode.__exit__)
+def exit_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    entered, before, grad, _ = t.inference.pop()
+    node = t.recorder.graph.create_node(
+        "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
+    )
+    node.meta["origin"] = t.here()
+    node.meta["setting"] = True
+    t.inference_on = before
+    C._set_grad_enabled(grad)
+
+
+@rule(torch.is_inference_mode_enabled)
+def is_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return t.inference_on or t.state.inference
+
+
+@rule(torch.is_inference)
+def is_made_in_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return tensor_facts.is_inference(t, *args, **kwargs)
+
+
+@rule(torch.get_default_device)
+def get_default_device(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Guarded in each capture."""
+    return torch.get_default_device(*args, **kwargs)
+
+
+@rule(torch.Tensor.is_shared)
+def is_shared(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    return tensor_facts.query(t, torch.Tensor.is_shared, args, kwargs)
+
+
+# -- checks of what tensors hold
+
+
+@rule(*named(torch, "_check_tensor_all"))
+def check_tensor_all(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Checked when the graph runs; the message is torch's."""
+    good = t.recorder.call(torch.all, (args[0],), {})
+    t.recorder.note(torch._assert_async, (good,), {}, None)
+
+
+def checked(function: Any) -> None:
+    """A row for ``torch._check`` or one of its kin."""
+
+    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+        unbacked.check(t, function, *args, **kwargs)
+
+    rule(function)(run)
+
+
+for _check in named(torch, "_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented"):
+    checked(_check)
+
+
+@rule(*named(torch, "_check_is_size"))
+def check_is_size(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """It is no negative number, nor above ``max``."""
+    unbacked.check_size(t, *args, **kwargs)
+
+
+# -- seeds
+
+
+@rule(torch.manual_seed)
+def manual_seed(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Before the graph where it has drawn nothing by now, else after it."""
+    seed = kwargs.get("seed") if kwargs else args[0] if args else None
+    if type(seed) is not int or len(args) + len(kwargs) != 1 or hasattr(t.recorder, "outer"):
+        graph_break(
+            "BZ1017", "a seed is set that is no plain number, or in a graph within the graph", HINT_MOVE
+        )
+    nodes = list(t.recorder.graph.nodes)
+    if not t.seeds and not any(map(is_random, nodes)):
+        t.draws.append((Draw(seeds.SEED, (seed,)), None, t.here()))
+    else:
+        t.seeds.append(t.claim(seeds.Later(seed, nodes[-1])))
+    return t.tree.constant(torch.default_generator).value
+
+
+refuse(
+    "BZ1017",
+    "a seed is drawn, or a generator's state is touched",
+    torch.seed,
+    torch.initial_seed,
+    *named(
+        torch.Generator,
+        "get_state",
+        "set_state",
+        "manual_seed",
+        "seed",
+        "initial_seed",
+        "clone_state",
+        "graphsafe_set_state",
+    ),
+)

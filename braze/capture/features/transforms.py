@@ -1,0 +1,290 @@
+"""Transforms of ``torch.func``: the function is a subgraph of plain tensors, its transformed call one node.
+
+PyTorch itself runs the transform, on fakes now and on tensors when the graph runs; batching and differentiation see every operation
+of the function. The wrappers that ``vmap`` and ``grad`` give are Python code that is interpreted as any other; the rules
+stand where they call into the machinery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import Step
+from braze.capture.features.control_flow import like
+from braze.capture.features.rules import rule
+from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
+from braze.capture.python.higher_order import BY_CODE, MODULES, whole
+from braze.graph import torch_compat, transforms
+from braze.graph.torch_compat import pytree
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+WHAT = MODULES["torch._functorch.eager_transforms"]
+
+
+@rule(torch_compat.functorch.check_randomness)
+def check_randomness(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Raises for words that ``vmap`` does not know."""
+    torch_compat.functorch.check_randomness(*args)
+
+
+@rule(torch_compat.functorch.vmap_impl)
+def vmap(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The function of one row."""
+    function, in_dims, out_dims, randomness, chunk_size, *given = args
+    t.fill_arguments(given)
+    with region(t, "vmap", (function,), pure=False):
+        _, dims, leaves, spec = torch_compat.functorch.process_inputs(in_dims, tuple(given), function)
+        rows = [x if d is None else row_of(x, d) for x, d in zip(leaves, dims, strict=True)]
+        own = [x for x, d in zip(rows, dims, strict=True) if d is not None]
+        part = traced(t, function, pytree.tree_unflatten(rows, spec), own, kwargs)
+        only_tensors(part.leaves)
+        spread = torch_compat.functorch.broadcast_dims(out_dims, part.spec)
+        if spread is None:
+            graph_break("BZ1019", "its out_dims do not fit the results")
+        others = union(part)
+        batched = [(x, d) for x, d in zip(leaves, dims, strict=True) if d is not None]
+        settings = ((*[d for _, d in batched], *[None] * len(others)), tuple(spread), randomness, chunk_size)
+        operands = (*[x for x, _ in batched], *others)
+        results = record(t, transforms.vmap, part, others, (*settings, operands))
+    return pytree.tree_unflatten(list(results), part.spec)
+
+
+@rule(torch_compat.functorch.grad_impl)
+def grad(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The gradients alone, and what the function gives besides its value."""
+    function, argnums, has_aux, given, named = args
+    grads, _, aux = gradients(t, function, argnums, has_aux, given, named)
+    return (grads, aux) if has_aux else grads
+
+
+@rule(torch_compat.functorch.grad_and_value_impl)
+def grad_and_value(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """The gradients and the value."""
+    function, argnums, has_aux, given, named = args
+    grads, value, aux = gradients(t, function, argnums, has_aux, given, named)
+    return grads, ((value, aux) if has_aux else value)
+
+
+def gradients(t: Tracer, function: Any, argnums: Any, has_aux: bool, given: Any, named: Any) -> Any:
+    """(gradients in the structure of the arguments, value, what comes besides)."""
+    with region(t, "grad", (function,), pure=False):
+        split = Split(t, argnums, tuple(given))
+        with differentiating(t):
+            part = traced(t, function, split.arguments, split.own, named)
+        value, aux = halves(part.result, has_aux)
+        if not isinstance(value, torch.Tensor) or value.dim():
+            graph_break("BZ1019", "its function gives no single number")
+        only_tensors(part.leaves)
+        others = union(part)
+        count = len(split.own)
+        results = record(t, transforms.grad_and_value, part, others, (count, (*split.primals, *others)))
+    return (
+        split.rebuilt(results[:count]),
+        results[count],
+        pytree.tree_unflatten(list(results[count + 1 :]), pytree.tree_structure(aux)),
+    )
+
+
+@rule(torch.func.jvp)
+def jvp(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Results and their derivatives."""
+    if len(args) != 3 or not isinstance(args[1], tuple) or kwargs.get("strict"):
+        whole(WHAT)
+    function, primals, tangents = args
+    has_aux = bool(kwargs.get("has_aux", False))
+    with region(t, "jvp", (function,), pure=False):
+        split = Split(t, tuple(range(len(primals))), primals)
+        along, spec = flatten(t, tangents)
+        if spec != pytree.tree_structure(primals):
+            graph_break("BZ1019", "its tangents have another structure than its primals")
+        with differentiating(t, torch.is_grad_enabled()):
+            part = traced(t, function, split.arguments, split.own)
+        only_tensors(part.leaves)
+        value, aux = halves(part.result, has_aux)
+        others, count = union(part), len(pytree.tree_leaves(value))
+        settings = (count, tuple(split.primals), tuple(along), tuple(others))
+        results = record(t, transforms.jvp, part, others, settings)
+    out = pytree.tree_unflatten(list(results[:count]), pytree.tree_structure(value))
+    derivatives = pytree.tree_unflatten(list(results[count : 2 * count]), pytree.tree_structure(value))
+    if not has_aux:
+        return out, derivatives
+    return out, derivatives, pytree.tree_unflatten(list(results[2 * count :]), pytree.tree_structure(aux))
+
+
+class Pull:
+    """What ``vjp`` gives besides the results: a function of their gradients. It lives in the trace only."""
+
+    def __init__(self, part: Traced, value: Any, split: Split, others: list[Any]) -> None:
+        self.part = part
+        self.spec = pytree.tree_structure(value)
+        self.split = split
+        self.others = others
+
+    def __call__(self, /, *cotangents: Any, **settings: Any) -> Any:
+        raise AssertionError("only called in a trace")
+
+
+@rule(torch.func.vjp)
+def vjp(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Results now; the function that pulls gradients back runs the subgraph again."""
+    if not set(kwargs) <= {"has_aux"} or len(args) < 2:
+        whole(WHAT)
+    function, *primals = args
+    has_aux = bool(kwargs.get("has_aux", False))
+    with region(t, "vjp", (function,)):
+        split = Split(t, tuple(range(len(primals))), tuple(primals))
+        with differentiating(t):
+            part = traced(t, function, split.arguments, split.own)
+        only_tensors(part.leaves)
+        part.separate()
+        value, _ = halves(part.result, has_aux)
+        others = union(part)
+        with torch_compat.RandomWatch() as watch:
+            results = record(t, transforms.call, part, others, ((*split.primals, *others),))
+        if watch.drawn:
+            graph_break("BZ1019", "its function draws random numbers, and would run twice")
+    made = pytree.tree_unflatten(list(results), part.spec)
+    pull = t.claim(Pull(part, value, split, others))
+    return (made[0], pull, made[1]) if has_aux else (made, pull)
+
+
+@rule(Pull.__call__)
+def pull_back(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Gradients of the primals."""
+    pull, *cotangents = args
+    with region(t, "vjp", ()):
+        if set(kwargs) - {"retain_graph", "create_graph"} or len(cotangents) != 1:
+            graph_break("BZ1019", "its function is called in another way than with one gradient per result")
+        along, spec = flatten(t, cotangents[0])
+        if spec != pull.spec:
+            graph_break("BZ1019", "the gradients have another structure than the results")
+        split, others = pull.split, pull.others
+        settings = (len(along), tuple(split.primals), tuple(along), tuple(others))
+        results = record(t, transforms.vjp, pull.part, others, settings)
+    return split.rebuilt(results)
+
+
+def jacobian(t: Tracer, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> Any:
+    """A call of what ``jacrev`` or ``jacfwd`` gave."""
+    settings = closure(t, wrapper)
+    function, argnums, has_aux = (settings.pop(name) for name in ("func", "argnums", "has_aux"))
+    with region(t, "jacfwd" if forward else "jacrev", (function,), pure=False):
+        if kwargs or settings.pop("_preallocate_and_copy", False):
+            graph_break("BZ1019", "it is called with settings that braze does not carry")
+        plain = {k: settings[k] for k in ("chunk_size", "randomness") if k in settings}
+        split = Split(t, argnums, args)
+        with differentiating(t):
+            part = traced(t, function, split.arguments, split.own)
+        only_tensors(part.leaves)
+        value, aux = halves(part.result, has_aux)
+        others, leaves = union(part), pytree.tree_leaves(value)
+        given = (len(leaves), forward, plain, tuple(split.primals), tuple(others))
+        results = record(t, transforms.jacobian, part, others, given)
+    width = len(split.own)
+    rows = [split.rebuilt(results[i * width : (i + 1) * width]) for i in range(len(leaves))]
+    made = pytree.tree_unflatten(rows, pytree.tree_structure(value))
+    if not has_aux:
+        return made
+    return made, pytree.tree_unflatten(list(results[len(leaves) * width :]), pytree.tree_structure(aux))
+
+
+def wrappers_of(make: Any) -> list[int]:
+    """The codes of the functions that a maker of torch.func gives."""
+    return [id(c) for c in make.__code__.co_consts if getattr(c, "co_name", "") == "wrapper_fn"]
+
+
+for _make, _forward in ((torch.func.jacrev, False), (torch.func.jacfwd, True)):
+    for _code in wrappers_of(_make):
+        BY_CODE[_code] = functools.partial(jacobian, forward=_forward)
+
+
+# -- parts
+
+
+class Split:
+    """The arguments of a call: those to differentiate by, as fresh inputs of the subgraph, and the others as they are."""
+
+    def __init__(self, t: Tracer, argnums: Any, args: tuple[Any, ...]) -> None:
+        numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+        if not numbers or any(type(n) is not int or not -len(args) <= n < len(args) for n in numbers):
+            graph_break("BZ1019", "it differentiates by arguments that there are not")
+        chosen = tuple([args[n] for n in numbers])
+        self.primals, self.spec = flatten(t, chosen if isinstance(argnums, tuple) else chosen[0])
+        if len({n % len(args) for n in numbers}) < len(numbers):
+            graph_break("BZ1019", "it differentiates by one argument twice")
+        only_tensors(self.primals)
+        self.own = [like(x) for x in self.primals]
+        fresh = pytree.tree_unflatten(self.own, self.spec)
+        arguments = list(args)
+        for n, value in zip(numbers, fresh if isinstance(argnums, tuple) else (fresh,), strict=True):
+            arguments[n] = value
+        self.arguments = tuple(arguments)
+
+    def rebuilt(self, leaves: Sequence[Any]) -> Any:
+        """Values, one per leaf to differentiate by, in the structure of the arguments."""
+        return pytree.tree_unflatten(list(leaves), self.spec)
+
+
+def record(t: Tracer, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
+    """Run the transform on fakes, and note its node."""
+    module = part.module([*part.recorder.own, *others])
+    symbolic = torch_compat.python_dispatcher() if t.mode.env is not None else contextlib.nullcontext()
+    with symbolic:
+        results = tuple(target(module, *args))
+    note(t, target, (), {"function": module}, args, results)
+    return results
+
+
+def only_tensors(leaves: Sequence[Any]) -> None:
+    """Break where something else takes part."""
+    if not leaves or not all(isinstance(x, torch.Tensor) for x in leaves):
+        graph_break("BZ1019", "a value that is no tensor takes part")
+
+
+def halves(result: Any, has_aux: bool) -> tuple[Any, Any]:
+    """What is differentiated, and what comes besides."""
+    if not has_aux:
+        return result, ()
+    if not isinstance(result, tuple) or len(result) != 2:
+        graph_break("BZ1019", "its function gives no pair of value and what comes besides")
+    return result
+
+
+def row_of(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """A fake of ``x`` without one dimension."""
+    sizes, strides = list(x.shape), list(x.stride())
+    del sizes[dim], strides[dim]
+    made = torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device)
+    return made.requires_grad_(x.requires_grad)
+
+
+@contextlib.contextmanager
+def differentiating(t: Tracer, grad: bool = True) -> Iterator[None]:
+    """Inside a transform that differentiates, grad mode is on, but in those that go forward."""
+    t.transforms += 1
+    try:
+        with torch.set_grad_enabled(grad):
+            yield
+    finally:
+        t.transforms -= 1
+
+
+def closure(t: Tracer, function: Any) -> dict[str, Any]:
+    """What a wrapper of PyTorch's holds, by name."""
+    found: dict[str, Any] = {}
+    for index, (name, cell) in enumerate(
+        zip(function.__code__.co_freevars, function.__closure__, strict=True)
+    ):
+        value = cell.cell_contents
+        if not t.is_ours(function):
+            value = t.read(t.tree.constant(function), Step.CLOSURE, index, value)
+        found[name] = value
+    return found

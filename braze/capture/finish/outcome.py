@@ -1,0 +1,254 @@
+"""From the end of a trace to its Capture: graph outputs, recipes, effects, guards, and the state at a break."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from braze.capture.facts.breaks import BreakSignal, Retry, Unrebuildable
+from braze.capture.facts.records import (
+    Capture,
+    Check,
+    GraphBreak,
+    Guard,
+    IdentityKey,
+    ShapeRelation,
+    Source,
+    Step,
+    text_of,
+)
+from braze.capture.facts.values import UnknownText
+from braze.capture.features import arrays
+from braze.capture.finish.effects import collect
+from braze.capture.finish.reconstruction import RecipeTable
+from braze.capture.finish.state_at_break import break_state
+from braze.capture.graph import python_random
+from braze.capture.outside.sources import Node
+from braze.capture.python import data_errors
+from braze.graph import torch_compat
+from braze.graph.captured import Captured
+from braze.graph.fakes import spec_of
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.support.errors import Origin
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+
+def at_return(t: Tracer, value: Any) -> Capture:
+    """The Capture of a trace that ran to its end."""
+    table = RecipeTable(t)
+    try:
+        result = table.id_of(value)
+        effects = collect(t, table)
+    except Unrebuildable as error:
+        retry_before(t, error)
+    return finish(t, table, result, effects, None)
+
+
+def at_break(t: Tracer) -> Capture:
+    """The Capture of a trace that stopped before the instruction that broke."""
+    if t.inference:
+        # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
+        raise Retry(max(1, t.inference[0][-1]))
+    table = RecipeTable(t)
+    try:
+        pending = break_state(t, table)
+        effects = collect(t, table)
+    except Unrebuildable as error:
+        retry_before(t, error)
+    except BreakSignal:  # a symbolic number that no graph can compute: before it was made
+        raise Retry(max(1, t.steps - 1)) from None
+    return finish(t, table, None, effects, pending)
+
+
+def retry_before(t: Tracer, error: Unrebuildable) -> Any:
+    """Trace again, to before the value was made that cannot be rebuilt."""
+    step = t.birth(error.value) or 1
+    if t.break_at is None:
+        from_value = type(error.value).__name__
+        if type(error.value) is UnknownText:
+            t.break_at = _signal("BZ1007", "a tensor is formatted")
+            raise Retry(max(1, min(step, t.steps - 1))) from None
+        what = f"a {from_value} behind that braze cannot rebuild"
+        if isinstance(error.value, torch.Tensor) and id(error.value) in t.leaves:
+            what = "behind a tensor that it makes and that gradients may be asked for"
+        t.break_at = _signal("BZ1014", f"the function leaves {what}")
+    raise Retry(max(1, min(step, t.steps - 1))) from None
+
+
+def _signal(code: str, reason: str) -> Any:
+    from braze.capture.facts.breaks import BreakSignal
+
+    return BreakSignal(code, reason, skip=True)
+
+
+def finish(
+    t: Tracer, table: RecipeTable, result: int | None, effects: Any, pending: GraphBreak | None
+) -> Capture:
+    """Close the graph and put everything together."""
+    graph = t.recorder.graph
+    t.mode.release()
+    for place in t.symbolic_places:  # bound as inputs, used by the graph or not
+        table.kept.add(t.recorder.placeholder_of(place))
+    inputs = []
+    for node, place in t.recorder.placeholders:
+        if node.users or node in table.kept:
+            inputs.append((node, place))
+        else:
+            graph.erase_node(node)
+    drawn = python_random.inputs_of(t.recorder)
+    data_errors.verify(t, graph)
+    module = close_graph(t, table)
+    if module is None:
+        inputs = [
+            (node, place) for node, place in inputs if node in table.kept and place in t.symbolic_places
+        ]
+    texts: dict[Any, str] = {}
+    for node, place in inputs:
+        node.meta["source"] = text_of(place.source, texts)
+    return Capture(
+        code=t.function.__code__,
+        name=t.function.__qualname__,
+        graph=module,
+        inputs=tuple(place.source for _, place in inputs),
+        specs=tuple([spec(t, place.value) for _, place in inputs]),
+        guards=tuple(guards(t)),
+        recipes=tuple(table.recipes),
+        effects=tuple(effects),
+        result=result,
+        graph_break=pending,
+        instructions=t.steps,
+        examples=(*(place.value for _, place in inputs), *(node.meta["val"] for _, node in drawn)),
+        inlined=tuple(t.inlined),
+        contents=tuple((place.source, held) for place, held in t.contents.items()),
+        draws=tuple(what for what, _, _ in t.draws),
+        drawn=tuple(index for index, _ in drawn),
+        apart=arrays.apart(module, inputs) if module is not None else (),
+    )
+
+
+def close_graph(t: Tracer, table: RecipeTable) -> torch.fx.GraphModule | None:
+    """The graph with its output; None where it computes nothing."""
+    graph = t.recorder.graph
+    computing = [n for n in graph.nodes if n.op != "placeholder" and not n.meta.get("setting")]
+    if not computing:
+        return None
+    output = graph.output(tuple(table.outputs))
+    output.meta["val"] = tuple(n.meta.get("val") for n in table.outputs)
+    drop_unread_parts(graph)
+    origins: dict[Any, Origin] = {}
+    for node in graph.nodes:
+        here = node.meta.get("origin")
+        if type(here) is tuple:
+            node.meta["origin"] = origin(here, origins)
+    return Captured(graph, t.recorder.modules)
+
+
+def drop_unread_parts(graph: torch.fx.Graph) -> None:
+    """Remove what takes parts of results for nobody: each result of several tensors was taken apart when it was made."""
+    for node in reversed(graph.nodes):
+        if node.target is operator.getitem and not node.users and is_of_parts(node.args[0]):
+            graph.erase_node(node)
+
+
+def is_of_parts(value: Any) -> bool:
+    """Whether a node's result is several values."""
+    return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), (tuple, list))
+
+
+def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
+    """A place as a record."""
+    if here is None:
+        return None
+    decoded, at = here
+    return decoded.origin(at)
+
+
+def spec(t: Tracer, value: Any) -> Any:
+    """An input's metadata."""
+    if isinstance(value, torch.Tensor):
+        made = t.specs[id(value)] = spec_of(value)
+        return made
+    kind = FloatSpec if isinstance(value, torch.SymFloat) else SymbolSpec
+    return kind(str(value.node.expr), value.node.hint)
+
+
+def guards(t: Tracer) -> list[Guard]:
+    """Everything the trace assumed, parents before children."""
+    t.marked.verify()
+    found = [Guard(None, check, expected) for check, expected in t.state.guards()]
+    settled = t.mode.settled_floats()
+    for place in t.symbolic_places:
+        if isinstance(place.value, torch.SymFloat) and t.mode.name_of(place.value) in settled:
+            place.guards.append((Check.EQUAL, place.real))
+    seen: set[Node] = set()
+    for node in t.tree.order:
+        if node not in seen:
+            emit(t, node, found, seen)
+    if t.break_at is not None:
+        found += t.break_at.guards
+    sources = [n.source for n in t.tree.inputs]
+    if sources or t.unfaked:
+        found.append(Guard(DUAL_LEVEL, Check.EQUAL, t.state.dual_level))
+    if len(sources) > 1:
+        found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
+    tensors = set(sources)
+    pairs = {(a.source, b.source): None for a, b in t.tree.apart}
+    found += [Guard(a, Check.DISTINCT, (b,)) for a, b in pairs if a not in tensors or b not in tensors]
+    asked = [n.source for n in t.tree.asked]
+    if len(asked) > 1:
+        found.append(Guard(asked[0], Check.DISTINCT, tuple(asked[1:])))
+    for expression, names in t.mode.shape_relations():
+        if not set(names) <= t.mode.symbols.keys() | t.mode.floats.keys():
+            continue  # about a size that only the data decides (``nonzero``): no call is told by it
+        found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))
+    return found
+
+
+def as_read(t: Tracer, node: Node) -> TensorSpec:
+    """A tensor's metadata before the program changed it."""
+    spec = t.specs.get(id(node.value)) or spec_of(node.value)
+    if spec.requires_grad is not node.real.requires_grad:  # by requires_grad_ in the trace
+        spec = dataclasses.replace(spec, requires_grad=node.real.requires_grad)
+    return spec
+
+
+def emit(t: Tracer, node: Node, found: list[Guard], seen: set[Node]) -> None:
+    """One node's guards, once."""
+    if node in seen:
+        return
+    seen.add(node)
+    parent = node.parent
+    if parent is not None and parent not in seen:
+        emit(t, parent, found, seen)
+    here, source = node.origin, node.source
+    where = None
+    if here is not None:
+        where = here[0].origins.get(here[1]) or here[0].origin(here[1])
+    alias = False
+    for check, expected in node.guards:
+        if check is ALIAS:
+            alias, expected = True, expected.source
+        found.append(Guard(source, check, expected, where))
+    if (
+        not alias
+        and isinstance(node.value, torch.Tensor)
+        and isinstance(node.real, torch.Tensor)
+        and id(node.real) not in t.unfaked
+    ):
+        found.append(Guard(source, Check.TENSOR, as_read(t, node), where))
+    if node.absent:
+        found.append(Guard(source, Check.ABSENT, tuple(node.absent), where))
+
+
+#: where PyTorch keeps whether tensors have tangents of forward-mode differentiation
+_module, _name = torch_compat.DUAL_LEVEL
+DUAL_LEVEL = Source(Step.DICT, _name, Source(Step.CONSTANT, IdentityKey(_module)))
+
+#: members of enumerations are looked up by Python code
+ALIAS = Check.ALIAS

@@ -1,0 +1,452 @@
+"""Live values as recipes: how residual code finds or rebuilds what the trace holds at its end."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.hooks import RemovableHandle
+
+from braze.capture.facts.breaks import BreakSignal, Unrebuildable
+from braze.capture.facts.libraries import is_library_class
+from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
+from braze.capture.facts.replay import native_new, weak_to_nothing
+from braze.capture.facts.tracebacks import chain
+from braze.capture.facts.values import (
+    BY_INDEX,
+    CONSTANTS,
+    DEFINED_METHOD,
+    MISSING,
+    NULL,
+    UNTIL,
+    UnknownText,
+    is_bound_builtin,
+    is_constant,
+    is_identity_type,
+    lookup_in_mro,
+)
+from braze.capture.finish import hooks
+from braze.capture.graph import python_random, sizes, unbacked
+from braze.capture.python import raised
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+REDUCIBLE = frozenset(
+    {
+        type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter({}.values())),
+        type(iter({}.items())), type(iter(set())), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
+        torch.finfo, torch.iinfo, BY_INDEX, UNTIL,
+    }
+)  # fmt: skip
+
+
+class RecipeTable:
+    """Recipe ids by identity of value. ``outputs``: graph nodes whose values residual code needs."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.t = tracer
+        self.recipes: list[Recipe] = []
+        self.ids: dict[int, tuple[Any, int]] = {}
+        self.outputs: list[torch.fx.Node] = []
+        self.output_index: dict[torch.fx.Node, int] = {}
+        self.kept: set[torch.fx.Node] = set()
+
+    def add(self, recipe: Recipe) -> int:
+        """A new row."""
+        self.recipes.append(recipe)
+        return len(self.recipes) - 1
+
+    def id_of(self, value: Any) -> int:
+        """The recipe of a value; -1 for NULL."""
+        if value is NULL:
+            return -1
+        known = self.ids.get(id(value))
+        if known is not None and known[0] is value:
+            return known[1]
+        if type(value) in CONSTANTS:
+            return self.add(Constant(value))
+        # a place is reserved first, so that cycles end here
+        index = self.add(Constant(None))
+        self.ids[id(value)] = (value, index)
+        self.recipes[index] = self.make(value)
+        return index
+
+    def make(self, value: Any) -> Recipe:
+        """How to get one value."""
+        t = self.t
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        kind = type(value)
+        if kind in Symbolic:
+            return self.symbolic(value)
+        node = t.tree.node_of(value)
+        if node is not None and node.step is not Step.CONSTANT:
+            return FromSource(node.source)
+        shadow = t.dict_views.get(id(value))
+        if shadow is not None and shadow.view is value:
+            return FromSource(shadow.node.child(Step.ATTR, "__dict__").source)
+        if node is not None:
+            return Constant(value)
+        if kind is types.FunctionType and t.is_ours(value):
+            return self.function(value)
+        if is_bound_builtin(value) and not t.is_fixed(value):
+            owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
+            return Build("call", (self.add(Constant(getattr)), owner, name))
+        if t.made_classes and t.is_ours(value if isinstance(value, type) else kind):
+            raise Unrebuildable(value if isinstance(value, type) else kind)
+        if is_identity_type(kind) or is_constant(value) or isinstance(value, np.generic):
+            return Constant(value)
+        if kind is UnknownText:
+            raise Unrebuildable(value)
+        return self.built(value, kind)
+
+    # -- kinds
+
+    def tensor(self, value: torch.Tensor) -> Recipe:
+        """An input as it came in, or an output of the graph."""
+        node = self.t.tree.node_of(value)
+        if node is not None:
+            return FromSource(node.source)
+        if id(value) in self.t.leaves and (value.requires_grad or isinstance(value, torch.nn.Parameter)):
+            raise Unrebuildable(value)
+        found = self.t.recorder.nodes.get(id(value))
+        if found is None:
+            if not isinstance(value, FakeTensor):
+                return Constant(value)
+            raise Unrebuildable(value)
+        return GraphOutput(self.output(found[1]))
+
+    def output(self, node: torch.fx.Node) -> int:
+        """The index of a graph output."""
+        index = self.output_index.get(node)
+        if index is None:
+            index = self.output_index[node] = len(self.outputs)
+            self.outputs.append(node)
+        return index
+
+    def symbolic(self, value: Any) -> Recipe:
+        """A symbolic number, as computed by the graph; one that no graph can compute is guarded to stay the same."""
+        if self.t.draws and (drawn := python_random.recipe(self, value)) is not None:
+            return drawn
+        if isinstance(value, torch.SymBool) and not unbacked.is_unbacked(value):
+            return Constant(bool(value))
+        try:
+            node = sizes.node_for(self.t.recorder, value)
+        except BreakSignal:
+            if unbacked.is_unbacked(value):
+                raise Unrebuildable(value) from None
+            return Constant(int(value) if isinstance(value, torch.SymInt) else float(value))
+        if not isinstance(node, torch.fx.Node):
+            return Constant(node)
+        for place in self.t.symbolic_places:
+            if place.value is value or self.t.recorder.placeholder_of(place) is node:
+                return FromSource(place.source)
+        return GraphOutput(self.output(node))
+
+    def function(self, value: types.FunctionType) -> Recipe:
+        """A function made in the trace."""
+        owner = self.id_of(self.t.owner_of_globals(value))
+        args = [
+            owner,
+            self.id_of(value.__name__),
+            self.id_of(value.__defaults__),
+            self.id_of(value.__kwdefaults__),
+        ]
+        args += [self.id_of(cell) for cell in value.__closure__ or ()]
+        more = written_on(value)
+        args += [self.id_of(v) for v in more.values()]
+        return Build("function", tuple(args), value.__code__, tuple(more))
+
+    def built(self, value: Any, kind: type) -> Recipe:
+        """A container or object made in the trace."""
+        if kind is RemovableHandle and (made := hooks.recipe(self, value)) is not None:
+            return made
+        maker = BUILDERS.get(kind)
+        if maker is not None:
+            return maker(self, value)
+        if isinstance(value, dict):
+            return self.dict(value)
+        if isinstance(value, list):
+            return self.sequence("list", value, list.__iter__(value), kind)
+        if isinstance(value, tuple):
+            return Build(
+                "namedtuple" if hasattr(value, "_fields") else "tuple",
+                self.items(tuple.__iter__(value)),
+                kind,
+            )
+        if isinstance(value, set):
+            return self.sequence("set", value, set.__iter__(value), kind)
+        if isinstance(value, frozenset):
+            check_keys(value, value)
+            return Build("frozenset", self.items(frozenset.__iter__(value)), kind)
+        if isinstance(value, BaseException):
+            return self.exception(value, kind)
+        if kind in REDUCIBLE:
+            return self.reduced(value)
+        if getattr(kind, "lives_in_trace", False):
+            raise Unrebuildable(value)
+        if kind.__flags__ & (1 << 9):
+            return self.object(value, kind)
+        raise Unrebuildable(value)
+
+    def items(self, values: Any) -> tuple[int, ...]:
+        """Recipes of many."""
+        return tuple([self.id_of(v) for v in values])
+
+    def attributes(self, value: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Names and recipes of an instance's attributes, slots too."""
+        own = dict(getattr(value, "__dict__", None) or {})
+        for base in type(value).__mro__:
+            for name, field in base.__dict__.items():
+                if type(field) is types.MemberDescriptorType and base.__flags__ & (1 << 9):
+                    try:
+                        own[name] = field.__get__(value)
+                    except AttributeError:
+                        continue
+        return tuple(own), self.items(own.values())
+
+    def sequence(self, kind: str, value: Any, items: Any, cls: type) -> Recipe:
+        """A list or set; of a subclass with attributes."""
+        if kind == "set":
+            check_keys(value, value)
+        args = self.items(items)
+        if cls in (list, set):
+            return Build(kind, args)
+        names, values = self.attributes(value)
+        return Build(kind, args + values, cls, names)
+
+    def dict(self, value: dict[Any, Any]) -> Recipe:
+        """A dict, or an instance of a subclass with attributes."""
+        check_keys(value, dict.__iter__(value))
+        args: list[int] = []
+        for key, item in (
+            dict.items(value)
+            if not isinstance(value, collections.OrderedDict)
+            else list(collections.OrderedDict.items(value))
+        ):
+            args += (self.id_of(key), self.id_of(item))
+        cls = type(value)
+        if cls is dict:
+            return Build("dict", tuple(args))
+        if isinstance(value, collections.defaultdict):
+            pairs = self.add(Build("dict", tuple(args)))
+            return Build("call", (self.add(Constant(cls)), self.id_of(value.default_factory), pairs))
+        names, values = self.attributes(value)
+        return Build("dict", (*args, *values), cls, names)
+
+    def object(self, value: Any, cls: type) -> Recipe:
+        """An instance of a class written in Python."""
+        base = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+        if base is not object or not can_be_made(cls):
+            raise Unrebuildable(value)
+        names, values = self.attributes(value)
+        return Build("object", values, cls, names)
+
+    def exception(self, value: BaseException, cls: type) -> Recipe:
+        """An exception with its arguments, cause, context and attributes; no ``__init__`` runs a second time."""
+        made = Build(
+            "call", tuple(self.add(Constant(part)) for part in maker_of(cls)) + self.items(given(value))
+        )
+        more = {**fields(value), **linked(value)}
+        if value.__traceback__ is not None:
+            more = {"__traceback__": value.__traceback__, **more}
+        if not more:
+            return made
+        return Build("attributes", (self.add(made), *self.items(more.values())), None, tuple(more))
+
+    def reduced(self, value: Any) -> Recipe:
+        """What says itself how to make it: iterators."""
+        made = value.__reduce__()
+        callable_, args = made[0], made[1]
+        parts = [self.add(Constant(callable_)), *self.items(args)]
+        if len(made) > 2 and made[2] is not None:
+            if not isinstance(made[2], int):
+                raise Unrebuildable(value)
+            return Build("iterator", (*parts, self.id_of(made[2])))
+        return Build("call", tuple(parts))
+
+
+@functools.cache
+def can_be_made(cls: type) -> bool:
+    """Whether an empty instance can be made without Python code of the class: not of extension types."""
+    try:
+        native_new(cls)(cls)
+    except TypeError:
+        return False
+    return True
+
+
+def written_on(function: types.FunctionType) -> dict[str, Any]:
+    """The attributes of a function that its code does not say, as ``functools.wraps`` writes them."""
+    more: dict[str, Any] = {}
+    if function.__qualname__ != function.__code__.co_qualname:
+        more["__qualname__"] = function.__qualname__
+    first = function.__code__.co_consts[:1]
+    if function.__doc__ is not None and first != (function.__doc__,):
+        more["__doc__"] = function.__doc__
+    if function.__module__ != function.__globals__.get("__name__"):
+        more["__module__"] = function.__module__
+    if function.__annotations__:
+        more["__annotations__"] = function.__annotations__
+    return {**more, **function.__dict__}
+
+
+def check_keys(container: Any, keys: Iterable[Any]) -> None:
+    """Refuse keys whose class has code of the program's that says what they are equal to: it would run once more."""
+    for key in keys:
+        if type(key) not in CONSTANTS and (key is container or has_hash_of_its_own(type(key))):
+            raise Unrebuildable(container)
+
+
+def has_hash_of_its_own(cls: type) -> bool:
+    """Whether ``hash()`` runs Python code that may do anything: not a library's, nor what a dataclass is given."""
+    found, owner = lookup_in_mro(cls, "__hash__")
+    if type(found) is not types.FunctionType or is_library_class(owner):
+        return False
+    return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
+
+
+def maker_of(cls: type) -> tuple[Any, ...]:
+    """What makes an exception of its arguments, while no ``__init__`` of the program's runs: a callable and its first argument, or the class."""
+    written = bool(cls.__flags__ & (1 << 9)) or issubclass(cls, BaseExceptionGroup)
+    return (native_new(cls), cls) if written else (cls,)
+
+
+def given(value: BaseException) -> tuple[Any, ...]:
+    """The arguments that C code makes an exception of."""
+    if isinstance(value, BaseExceptionGroup):
+        return (value.message, list(value.exceptions))
+    return value.args
+
+
+def fields(value: BaseException) -> dict[str, Any]:
+    """The fields in C of an exception that its arguments do not tell, as the name and the object of an AttributeError."""
+    cls = type(value)
+    found: dict[str, Any] = {}
+    try:
+        make, *first = maker_of(cls)
+        again = make(*first, *given(value))
+    except (TypeError, ValueError):
+        raise Unrebuildable(value) from None
+    for base in cls.__mro__:
+        for name, field in () if base.__flags__ & (1 << 9) else vars(base).items():
+            if type(field) is types.MemberDescriptorType and not name.startswith("__"):
+                now, then = getattr(value, name, MISSING), getattr(again, name, MISSING)
+                if now is not then and now is not MISSING and name not in ("message", "exceptions"):
+                    found[name] = now
+    if value.args != again.args:
+        found["args"] = value.args
+    return found
+
+
+def linked(value: BaseException) -> dict[str, Any]:
+    """The attributes of an exception beyond its arguments, in the order in which they are set."""
+    found = {
+        name: getattr(value, name)
+        for name in ("__cause__", "__context__")
+        if getattr(value, name) is not None
+    }
+    if value.__suppress_context__ != ("__cause__" in found):
+        found["__suppress_context__"] = value.__suppress_context__
+    return {**found, **value.__dict__}
+
+
+def _traceback(table: RecipeTable, value: types.TracebackType) -> Recipe:
+    """The entries that the trace made, in front of those that an outside exception has."""
+    rows, rest = raised.rows_of(table.t, value)
+    args = [table.add(Constant(chain)), table.add(Constant(rows))]
+    if rest is not None:
+        owner = next(
+            (r.error for r in table.t.raised.values() if r.before and r.before["__traceback__"] is rest), None
+        )
+        if owner is None:
+            raise Unrebuildable(value)
+        args.append(table.id_of(owner))
+    return Build("call", tuple(args))
+
+
+def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
+    known = table.t.cells.get(id(cell))
+    if known is not None:
+        return Constant(cell)
+    try:
+        return Build("cell", (table.id_of(cell.cell_contents),))
+    except ValueError:
+        return Build("cell", ())
+
+
+BUILDERS: dict[type, Any] = {
+    list: lambda table, v: Build("list", table.items(v)),
+    tuple: lambda table, v: Build("tuple", table.items(v)),
+    torch.Size: lambda table, v: Build(
+        "call", (table.add(Constant(torch.Size)), table.add(Build("tuple", table.items(v))))
+    ),
+    dict: lambda table, v: table.dict(v),
+    set: lambda table, v: table.sequence("set", v, v, set),
+    slice: lambda table, v: Build("slice", table.items((v.start, v.stop, v.step))),
+    bytearray: lambda table, v: Build(
+        "call", (table.add(Constant(bytearray)), table.add(Constant(bytes(v))))
+    ),
+    range: lambda table, v: Build("range", table.items((v.start, v.stop, v.step))),
+    collections.deque: lambda table, v: Build(
+        "deque", (table.id_of(v.maxlen), *table.items(collections.deque.__iter__(v)))
+    ),
+    types.CellType: _cell,
+    weakref.ref: lambda table, v: _weak(table, v),
+    np.ndarray: lambda table, v: _array(table, v),
+    types.TracebackType: _traceback,
+    types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
+    functools.partial: lambda table, v: Build(
+        "partial", table.items((v.func, *v.args, *v.keywords.values())), None, tuple(v.keywords)
+    ),
+    super: lambda table, v: Build("super", table.items((v.__thisclass__, v.__self__))),
+    type({}.keys()): lambda table, v: method_call(table, v.mapping, "keys"),
+    types.SimpleNamespace: lambda table, v: Build(
+        "call",
+        (table.add(Constant(types.SimpleNamespace)), *table.items(vars(v).values())),
+        None,
+        tuple(vars(v)),
+    ),
+    DEFINED_METHOD: lambda table, v: bound_builtin(table, v),
+    types.BuiltinFunctionType: lambda table, v: bound_builtin(table, v),
+    types.MethodWrapperType: lambda table, v: bound_builtin(table, v),
+}
+
+
+def _weak(table: RecipeTable, ref: weakref.ref[Any]) -> Recipe:
+    """A weak reference to what the trace holds, or one whose object is gone."""
+    if ref.__callback__ is not None:
+        raise Unrebuildable(ref)
+    target = ref()
+    if target is None:
+        return Build("call", (table.add(Constant(weak_to_nothing)),))
+    return Build("call", (table.add(Constant(weakref.ref)), table.id_of(target)))
+
+
+def _array(table: RecipeTable, array: np.ndarray[Any, Any]) -> Recipe:
+    """A fresh copy of an array at each call; what shares its memory with another cannot be made again."""
+    if array.base is not None or array.dtype == object or array.nbytes > 1 << 16:
+        raise Unrebuildable(array)
+    return Build("call", (table.add(Constant(np.copy)), table.add(Constant(array.copy()))))
+
+
+def method_call(table: RecipeTable, owner: Any, name: str) -> Recipe:
+    """A dict's view."""
+    raise Unrebuildable(owner)
+
+
+def bound_builtin(table: RecipeTable, value: Any) -> Recipe:
+    """``[].append``: read off its object again."""
+    return Build(
+        "call", (table.add(Constant(getattr)), table.id_of(value.__self__), table.id_of(value.__name__))
+    )

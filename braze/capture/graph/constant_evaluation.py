@@ -1,0 +1,257 @@
+"""What tensors hold that a trace can know: those computed from constants, and from small tensors that a model keeps.
+
+Where the program reads a number out of a tensor, or decides by one, the nodes that lead to it are run on real tensors.
+What was taken from a tensor of the model (a buffer with a stride in it) is compared before each run of the graph; where
+it is another, the function runs as it is and is captured anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from braze import native
+from braze.capture.facts.purity import computes
+from braze.capture.facts.records import Step
+from braze.capture.facts.replay_safety import writes
+from braze.capture.facts.values import MISSING
+from braze.capture.outside.sources import Node
+from braze.graph import torch_compat
+from braze.graph.fakes import PLAIN
+
+if TYPE_CHECKING:
+    from braze.capture.graph.recorder import Recorder
+    from braze.capture.trace.tracer import Tracer
+
+#: what reads a tensor -> what does so for real
+READERS: dict[str, Any] = {
+    "item": torch.Tensor.item,
+    "tolist": torch.Tensor.tolist,
+    "__bool__": bool,
+    "is_nonzero": torch.Tensor.is_nonzero,
+    "__int__": int,
+    "__float__": float,
+    "__index__": operator.index,
+}
+#: elements of a tensor that is computed, and of one of the model's that is compared at each call; nodes that lead to a number;
+#: numbers read in one trace (a loop that is decided by them is unrolled)
+LARGEST, KEPT, LONGEST, OFTEN = 1 << 16, 16, 512, 1000
+INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+
+
+class Unknown(Exception):
+    """A number that the trace cannot know."""
+
+
+class Known:
+    """The real values of nodes of one graph, as far as they were asked for."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.reads = 0
+        self.seen: torch.fx.Node = recorder.graph._root
+        self.hidden_writes = False
+
+    def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The real tensor that a fake stands for; None where it is not known."""
+        found = self.recorder.nodes.get(id(tensor))
+        self.reads += 1
+        if self.reads > OFTEN:
+            return None
+        try:
+            if found is None:
+                place = self.recorder.t.tree.node_of(tensor)
+                return None if place is None else contents(self.recorder.t, place)
+            self._look_for_data()
+            waiting = self._ancestors(found[1])
+            with torch_compat.disable_functions(), torch_compat.outside_modes(), torch.no_grad():
+                for node in waiting:
+                    self.values[node] = native.unhooked(self._run, node)
+        except Unknown:
+            return None
+        real = self.values[found[1]]
+        return real if isinstance(real, torch.Tensor) else None
+
+    def _look_for_data(self) -> None:
+        """Note a read of ``x.data``: what is written through it counts no version."""
+        node = self.seen.next
+        while node.op != "root":
+            if node.target is getattr and node.args[1] == "data":
+                self.hidden_writes = True
+            self.seen, node = node, node.next
+        if self.hidden_writes:
+            raise Unknown
+
+    def _ancestors(self, last: torch.fx.Node) -> list[torch.fx.Node]:
+        """All nodes to run, each after those that it needs."""
+        order: dict[torch.fx.Node, None] = {}
+        path: list[tuple[torch.fx.Node, Iterator[torch.fx.Node]]] = [(last, iter(last.all_input_nodes))]
+        while path:
+            node, needed = path[-1]
+            following = next((n for n in needed if n not in order), None)
+            if following is not None:
+                check(self.recorder, following)  # also of what is known: it may have been written since
+                path.append((following, iter(() if following in self.values else following.all_input_nodes)))
+            else:
+                order[node] = None
+                path.pop()
+            if len(order) + len(path) > LONGEST:
+                raise Unknown
+        check(self.recorder, last)
+        return [node for node in order if node not in self.values]
+
+    def _run(self, node: torch.fx.Node) -> Any:
+        """The value of a node whose inputs are known."""
+        if node.op == "placeholder":
+            place = next((p for n, p in self.recorder.placeholders if n is node), None)
+            real = None if place is None else contents(self.recorder.t, place)
+            if real is None:
+                raise Unknown
+            return real
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
+        try:
+            if node.op == "call_method":
+                made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            else:
+                made = node.target(*args, **kwargs)  # type: ignore[operator]
+        except Exception:
+            raise Unknown from None
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and not same_kind(made, fake):
+            raise Unknown
+        return made
+
+
+def check(recorder: Recorder, node: torch.fx.Node) -> None:
+    """Raise where a node does more than to compute something small."""
+    if not computes(node) or writes(node):
+        raise Unknown
+    if any(map(writes, node.users)):  # statistics of norms, which count no version
+        raise Unknown
+    value = node.meta.get("val")
+    for part in value if isinstance(value, (list, tuple)) else (value,):
+        if not isinstance(part, torch.Tensor):
+            if type(part) not in (int, float, bool, torch.Size, type(None)):
+                raise Unknown
+        elif not is_small(recorder, part):
+            raise Unknown
+
+
+def is_small(recorder: Recorder, fake: torch.Tensor) -> bool:
+    """Whether a fake stands for a tensor that may be computed here, and that nothing has written."""
+    if fake.device.type != "cpu" or recorder.is_written(fake) or fake.layout is not torch.strided:
+        return False
+    return all(type(n) is int for n in fake.shape) and fake.numel() <= LARGEST
+
+
+def same_kind(made: Any, fake: torch.Tensor) -> bool:
+    """Whether what was computed is what the trace has said that it is."""
+    return (
+        isinstance(made, torch.Tensor)
+        and made.dtype is fake.dtype
+        and tuple(made.shape) == tuple(fake.shape)
+        and made.device == fake.device
+    )
+
+
+def contents(t: Tracer, place: Node) -> torch.Tensor | None:
+    """A copy of a small tensor that the program's arguments do not hold, whose contents are compared from now on."""
+    real, fake = place.real, place.value
+    if not t.trusting or type(real) not in PLAIN or isinstance(real, torch.nn.Parameter) or not stays(place):
+        return None
+    if real.requires_grad or real.dtype.is_complex or real.numel() > KEPT or not is_small(t.recorder, fake):
+        return None
+    others = [p for _, p in t.recorder.placeholders if is_tensor(p)]
+    if any(t.recorder.is_written(p.value) and shares(p.real, real) for p in others):
+        return None
+    with torch_compat.disable_functions(), torch_compat.outside_modes():
+        made = real.clone()
+        held = frozen(made.tolist())
+    if held != held or "nan" in repr(held):
+        return None
+    t.contents[place] = held
+    return made
+
+
+def is_tensor(place: Node) -> bool:
+    """Whether a tensor is there, rather than a number."""
+    return isinstance(place.real, torch.Tensor) and isinstance(place.value, torch.Tensor)
+
+
+def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors share memory."""
+    return torch_compat.storage_key(one) == torch_compat.storage_key(other)
+
+
+def stays(place: Node) -> bool:
+    """Whether what is there belongs to a module, or to the surroundings of the function: most often the same at each call."""
+    at: Node | None = place
+    while at is not None:
+        if isinstance(at.real, torch.nn.Module) or at.step in (Step.GLOBAL, Step.CELL, Step.CONSTANT):
+            return True
+        at = at.parent
+    return False
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples."""
+    return tuple(map(frozen, value)) if type(value) is list else value
+
+
+def read(recorder: Recorder, name: str, tensor: torch.Tensor) -> Any:
+    """What ``tensor.name()`` gives, where the trace can know it; else MISSING."""
+    reader = READERS.get(name)
+    if reader is None:
+        return MISSING
+    if recorder.known is None:
+        recorder.known = Known(recorder)
+    real = recorder.known.value(tensor)
+    if real is None:
+        return MISSING
+    with torch_compat.disable_functions(), torch_compat.outside_modes():
+        return native.unhooked(reader, real)
+
+
+def with_numbers(recorder: Recorder, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    """Arguments with known numbers in place of integer tensors of no dimensions, as PyTorch takes them for sizes; None where none is."""
+    found = False
+
+    def number(value: Any) -> Any:
+        nonlocal found
+        if isinstance(value, torch.Tensor):
+            read_out = (
+                read(recorder, "item", value) if value.dim() == 0 and value.dtype in INTEGERS else MISSING
+            )
+            found = found or read_out is not MISSING
+            return value if read_out is MISSING else read_out
+        if type(value) is slice:
+            return slice(number(value.start), number(value.stop), number(value.step))
+        return type(value)(map(number, value)) if type(value) in (list, tuple) else value
+
+    first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
+    given = (*first, *map(number, args[len(first) :]))
+    named = {k: number(v) for k, v in kwargs.items()}
+    return (given, named) if found else None
+
+
+def call_with_numbers(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """The call, which failed since what tensors hold was not known; MISSING where it cannot be made with numbers."""
+    given = with_numbers(recorder, args, kwargs)
+    if given is not None:
+        with contextlib.suppress(Exception):  # told of the call as the program has made it
+            return recorder.call(func, *given)
+    return MISSING
+
+
+def holds(tensor: torch.Tensor, expected: Any) -> bool:
+    """Whether a tensor holds these numbers, each with its sign."""
+    found = tensor.tolist()
+    if type(found) is int or type(found) is bool:
+        return bool(found == expected)
+    return repr(frozen(found)) == repr(expected)

@@ -1,0 +1,90 @@
+"""Arithmetic of Python on floats that are inputs of the graph: a node for each operation, in the order written.
+
+The algebra that serves sizes may not be used here: it takes ``(k + 1e16) - 1e16`` for ``k``. Each result is a symbol of
+its own, whose value is computed by its node.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: operations that never raise, whatever the floats are
+TOTAL = {
+    operator.add: operator.add, operator.iadd: operator.add, operator.sub: operator.sub, operator.isub: operator.sub,
+    operator.mul: operator.mul, operator.imul: operator.mul, operator.neg: operator.neg, operator.pos: operator.pos,
+    operator.truediv: operator.truediv, operator.itruediv: operator.truediv, abs: abs,
+}  # fmt: skip
+
+
+def is_input(t: Tracer, value: Any) -> bool:
+    """Whether a value is a float of the program's, or computed from such floats alone."""
+    return type(value) is torch.SymFloat and t.mode.depends_on_floats(value)
+
+
+def is_read(t: Tracer, value: Any) -> bool:
+    """Whether a value is a float read out of a tensor, or computed from one."""
+    return type(value) is torch.SymFloat and t.mode.name_of(value) in t.mode.read_floats
+
+
+def combine(t: Tracer, function: Any, *operands: Any) -> Any:
+    """``function`` of operands of which one is a float of the program's."""
+    operands = tuple(known(v) for v in operands)
+    kept: Any = TOTAL.get(function)
+    if any(is_read(t, v) for v in operands):
+        return combine_read(t, kept, function, operands)
+    divides = kept is operator.truediv and type(operands[1]) not in (int, float)
+    if kept is None or divides or not all(is_plain(v) or is_input(t, v) for v in operands):
+        return function(*[settled(t, v) for v in operands])
+    hints = [t.mode.floats[t.mode.name_of(v)] if is_input(t, v) else v for v in operands]
+    value = kept(*hints)
+    if not math.isfinite(value):
+        return function(*[settled(t, v) for v in operands])
+    made = t.mode.derived_float(value, [v for v in operands if is_input(t, v)])
+    node = t.recorder.graph.create_node("call_function", kept, tuple(map(t.recorder.argument, operands)), {})
+    node.meta.update(val=made, origin=t.here())
+    t.recorder.symbols[made.node.expr] = node
+    return made
+
+
+def combine_read(t: Tracer, kept: Any, function: Any, operands: tuple[Any, ...]) -> Any:
+    """``function`` of operands of which one was read out of a tensor: nothing is known of the result."""
+    divisor = operands[1] if kept is operator.truediv else 1
+    if kept is None or not (type(divisor) in (int, float) and divisor):
+        name = getattr(kept or function, "__name__", "an operation")
+        graph_break(
+            "BZ1020", f"{name} of a float that only the data tell may raise an exception", HINT_TENSOR
+        )
+    made = t.mode.unknown(float)
+    node = t.recorder.graph.create_node("call_function", kept, tuple(map(t.recorder.argument, operands)), {})
+    node.meta.update(val=made, origin=t.here())
+    t.recorder.symbols[made.node._expr] = node
+    return made
+
+
+HINT_TENSOR = "compute with the tensor itself, and read the result out of it"
+
+
+def known(value: Any) -> Any:
+    """A number that something has been decided of, as that number; anything else as it is."""
+    if type(value) is torch.SymFloat and not value.node.expr.free_symbols:
+        return float(value)
+    return value
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number of Python's that is the same at each call."""
+    return type(value) is float or (type(value) in (int, bool) and abs(value) < 1 << 53)
+
+
+def settled(t: Tracer, value: Any) -> Any:
+    """A float of the program's as the number that it is in this call, which is guarded from here on."""
+    return float(value) if is_input(t, value) else value

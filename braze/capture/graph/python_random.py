@@ -1,0 +1,204 @@
+"""Numbers drawn from the generator of Python's ``random``: nobody knows them while tracing.
+
+A draw is noted, and done anew at each call before the graph runs, in the order of the program: nothing else that a graph
+does moves that generator. The number itself is a symbol that only the call tells. Where it goes into the graph, it goes
+there in a tensor; a decision by it ends the graph, as one by any number that only the data tell.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from braze import native
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.records import Build, Constant, Draw, Drawn, Recipe
+from braze.capture.facts.values import words
+from braze.graph import torch_compat
+from braze.graph.numbers import QUESTIONS
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from braze.capture.finish.reconstruction import RecipeTable
+    from braze.capture.graph.recorder import Recorder
+    from braze.capture.trace.tracer import Tracer
+
+#: methods of generators that give a number or numbers; of what they are given, ``shuffle`` alone changes something
+DRAWS = frozenset(
+    words(
+        """random uniform triangular randint randrange getrandbits gauss normalvariate lognormvariate expovariate
+    betavariate gammavariate vonmisesvariate paretovariate weibullvariate choice choices sample shuffle"""
+    )
+)
+#: what stands for a draw that takes one number out of an earlier one, which gave a list: (which draw, which number)
+ITEM = "item"
+#: numbers to choose from, and numbers in a list that is given, at most
+MOST, MOST_GIVEN = 4096, 64
+#: the generator whose methods the module's functions are
+GENERATOR: Any = random._inst  # type: ignore[attr-defined]
+#: integers beyond this do not fit into a tensor
+LARGEST = 1 << 62
+
+
+def draw(t: Tracer, name: str, owner: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """``random.name(...)``: symbols for its numbers; a break where it gives others, or is of another generator."""
+    t.fill_arguments((*args, *(kwargs or {}).values()))
+    if name == "shuffle" and owner is GENERATOR and len(args) == 1 and not kwargs and type(args[0]) is list:
+        args[0][:] = draw_numbers(t, name, (elements(name, args[0]),), {})
+        return None
+    named = {k: plain(name, v) for k, v in (kwargs or {}).items()}
+    if owner is not GENERATOR:
+        refuse(name)
+    return draw_numbers(t, name, tuple([plain(name, v) for v in args]), named)
+
+
+def draw_numbers(t: Tracer, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Note a draw from Python's generator: a symbol for the number that it gives, or a list of such."""
+    if name not in DRAWS:
+        refuse(name)
+    try:
+        kinds = native.unhooked(example, name, args, kwargs)
+    except Exception:  # whatever it raises, the program is to get it from its own call, after what was drawn
+        refuse(name)
+    what = Draw(name, args, tuple(kwargs.items()))
+    if kinds is None:
+        refuse(name)
+    if type(kinds) is not list:
+        return note(t, what, t.mode.unknown(kinds))
+    if len(kinds) > MOST_GIVEN:
+        refuse(name)
+    first = len(t.draws)
+    note(t, what, None)
+    return [note(t, Draw(ITEM, (first, i)), t.mode.unknown(kind)) for i, kind in enumerate(kinds)]
+
+
+def note(t: Tracer, what: Draw, value: Any) -> Any:
+    """Enter a draw, and what stands for its number."""
+    t.draws.append((what, value, t.here()))
+    return value
+
+
+def plain(name: str, value: Any) -> Any:
+    """An argument as a constant: a number, None, or a tuple of numbers."""
+    if value is None:
+        return None
+    if type(value) in (list, tuple, range):
+        return elements(name, value)
+    value = number(value)
+    if type(value) not in (int, float) or not math.isfinite(value):
+        refuse(name)
+    return value
+
+
+def elements(name: str, values: Any) -> tuple[int | float, ...]:
+    """Numbers to choose from, or to put in another order: all of them integers, or all of them floats."""
+    if len(values) > MOST:
+        refuse(name)
+    found = tuple(map(number, values))
+    kinds = set(map(type, found))
+    if len(kinds) != 1 or not kinds <= {int, float} or not all(map(math.isfinite, found)):
+        refuse(name)
+    return found
+
+
+def number(value: Any) -> Any:
+    """A symbol as the number that it is in this call, which is guarded."""
+    return (
+        int(value)
+        if type(value) is torch.SymInt
+        else float(value)
+        if type(value) is torch.SymFloat
+        else value
+    )
+
+
+def example(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The kind of number that such a draw gives, or a list of such; None where one may fit into no tensor."""
+    if name == "shuffle":
+        found: Any = list(args[0])
+    else:
+        found = getattr(random.Random(0), name)(*args, **kwargs)
+    kinds = set(map(type, found)) if type(found) is list else {type(found)}
+    if kinds == {float} or not kinds:
+        return [float] * len(found) if type(found) is list else float
+    given = [v for a in (*args, *kwargs.values()) for v in (a if type(a) is tuple else (a,)) if v is not None]
+    largest = 1 << args[0] if name == "getrandbits" and args else max(map(abs, given))
+    if kinds != {int} or largest > LARGEST:
+        return None
+    return [int] * len(found) if type(found) is list else int
+
+
+def shuffled(values: tuple[int | float, ...]) -> list[int | float]:
+    """Numbers in an order that is drawn."""
+    made = list(values)
+    GENERATOR.shuffle(made)
+    return made
+
+
+def refuse(name: str) -> NoReturn:
+    """Break before a function of ``random``, of whose steps none may be taken while tracing."""
+    graph_break("BZ1017", f"random.{name} draws a random number outside torch", HINT_MOVE)
+
+
+def index_of(t: Tracer, symbol: Any) -> int | None:
+    """Which draw of the trace a symbol stands for."""
+    for index, (_, drawn, _) in enumerate(t.draws):
+        if drawn is not None and drawn.node._expr == symbol:
+            return index
+    return None
+
+
+def recipe(table: RecipeTable, value: Any) -> Recipe | None:
+    """How residual code gets a drawn number, or what one compares to: no graph is needed for that. None for anything else."""
+    expr = value.node._expr
+    if type(value) is not torch.SymBool:
+        index = index_of(table.t, expr)
+        return None if index is None else Drawn(index)
+    if not expr.is_Relational:
+        return None
+    sides = []
+    for side in expr.args:
+        index = index_of(table.t, side)
+        if index is None and not side.is_Float and not side.is_Integer:
+            return None
+        number = Constant(int(side) if side.is_Integer else float(side)) if index is None else Drawn(index)
+        sides.append(table.add(number))
+    question = QUESTIONS[expr.func.__name__]
+    return Build("call", (table.add(Constant(question)), *sides))
+
+
+def node_of(recorder: Recorder, symbol: Any) -> torch.fx.Node | None:
+    """The node of a drawn number, made when the graph first wants it: it is read out of an input of no dimensions."""
+    index = index_of(recorder.t, symbol)
+    if index is None or recorder is not recorder.t.recorder or hasattr(recorder, "outer"):
+        return None  # in a graph within the graph numbers are drawn at each run of it
+    what, drawn, here = recorder.t.draws[index]
+    dtype = torch.float64 if type(drawn) is torch.SymFloat else torch.int64
+    with torch_compat.disable_functions(), recorder.t.mode:
+        fake = torch.empty((), dtype=dtype, device="cpu")
+    given = recorder.given(f"random_{what.name}_{index}", fake)
+    recorder.drawn[given] = index
+    with recorder.graph.inserting_after(given):
+        node = recorder.graph.create_node("call_method", "item", (given,), {})
+    node.meta.update(val=drawn, origin=here)
+    recorder.calls += 1
+    recorder.symbols[symbol] = node
+    return node
+
+
+def inputs_of(recorder: Recorder) -> list[tuple[int, torch.fx.Node]]:
+    """The draws that the graph uses, as its last inputs; those that it does not use after all are taken out."""
+    used = []
+    for given, index in recorder.drawn.items():
+        (read,) = given.users
+        if read.users:
+            recorder.mode.let_read()
+            used.append((index, given))
+            continue
+        recorder.graph.erase_node(read)
+        recorder.graph.erase_node(given)
+    return used

@@ -1,0 +1,506 @@
+"""Record torch calls on fakes as nodes of an FX graph.
+
+The interpreter calls :meth:`Recorder.call` for each torch function it meets. Where other C code may compute with
+tensors (``sum``, ``sorted``, ``functools.reduce``), a :class:`RecordingMode` is on and sends the calls here.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+import operator
+import re
+import types
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from braze import native
+from braze.capture.facts.breaks import HINT_DATA, BreakSignal, graph_break
+from braze.capture.facts.libraries import is_pytorchs
+from braze.capture.facts.records import Step
+from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
+from braze.capture.outside import identities
+from braze.capture.python.c_border import OURS, refuse_opaque
+from braze.graph import probe, quick
+from braze.graph.fakes import FakeMode
+from braze.graph.torch_compat import TENSOR_BASE, disable_functions
+from braze.graph.torch_symbols import UNDECIDED, size_oblivious
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+from braze.capture.facts.values import MISSING, Identity, words
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+BASE = TENSOR_BASE
+
+#: answers that depend on what a tensor holds
+DATA = frozenset(
+    words(
+        """item tolist __bool__ __int__ __float__ __complex__ __index__ numpy __array__ data_ptr is_nonzero
+    __contains__ __repr__ __str__ __format__ storage untyped_storage _typed_storage __dlpack__
+    cpu_data backward register_hook __reduce_ex__ register_post_accumulate_grad_hook retain_grad
+    share_memory_ pin_memory __deepcopy__ set_ __torch_dispatch__"""
+    )
+)
+#: what PyTorch takes these classes for, where it wants a dtype
+DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
+#: what keeps memory of its own, or shows that of others
+BUFFERS = (memoryview, bytearray, array.array)
+
+
+class Recorder:
+    """The FX graph of one trace. ``nodes`` maps each fake to its node, and keeps the fake alive."""
+
+    def __init__(self, tracer: Tracer, mode: FakeMode) -> None:
+        self.t = tracer
+        self.mode = mode
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}
+        self.placeholders: list[tuple[torch.fx.Node, Any]] = []
+        #: how many placeholders have each name
+        self.stems: dict[str, int] = {}
+        self.symbols: dict[Any, torch.fx.Node] = {}
+        #: symbols that only the data tell -> (tensor, dimension) of which they are the size
+        self.sized: dict[Any, tuple[torch.Tensor, int]] = {}
+        #: what is assumed of such symbols and has its check in the graph, and how many there were to look at
+        self.checked: set[Any] = set()
+        self.checks = 0
+        #: whether the operator at hand takes such sizes for neither 0 nor 1
+        self.oblivious = False
+        self.calls = 0
+        #: inputs that draws of Python's random give, after the others -> which draw
+        self.drawn: dict[torch.fx.Node, int] = {}
+        #: what tensors of the graph hold, once that is asked
+        self.known: constant_evaluation.Known | None = None
+        #: subgraphs that the graph holds, by attribute
+        self.modules: dict[str, torch.fx.GraphModule] = {}
+
+    # -- values and nodes
+
+    def knows(self, value: Any) -> bool:
+        """Whether a value has a node."""
+        return id(value) in self.nodes
+
+    def node_of(self, value: Any) -> torch.fx.Node:
+        """The node of a fake; an input not used before becomes a placeholder."""
+        found = self.nodes.get(id(value))
+        if found is not None:
+            return found[1]
+        place = self.t.tree.node_of(value)
+        if place is None and not isinstance(value, FakeTensor):
+            graph_break("BZ1011", "a tensor that came from nowhere braze knows")
+        if place is None:
+            graph_break("BZ1011", "a fake tensor that was made outside the recorder")
+        return self.placeholder(place, value)
+
+    def placeholder_of(self, place: Any) -> torch.fx.Node:
+        """The graph input of a symbolic int."""
+        found = self.nodes.get(id(place.value))
+        return found[1] if found is not None else self.placeholder(place, place.value)
+
+    def placeholder(self, place: Any, fake: Any) -> torch.fx.Node:
+        """The graph input for what is at ``place``."""
+        if place.value is not fake:
+            fake = place.value
+            found = self.nodes.get(id(fake))
+            if found is not None:
+                return found[1]
+        name = stem = readable(place, self.t.local_names)
+        taken = self.stems.get(stem, 0)
+        if taken:
+            name = f"{stem}__{taken}"  # the argument's name is the target, which graphs do not keep unique
+        self.stems[stem] = taken + 1
+        anchor = self.placeholders[-1][0] if self.placeholders else None
+        first = next(iter(self.graph.nodes), None) if anchor is None else None
+        node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        if anchor is not None:
+            anchor.append(node)
+        elif first is not None:
+            first.prepend(node)
+        node.meta["val"] = fake
+        node.meta["role"] = "parameter" if self.t.is_model_state(place) else "user"
+        if isinstance(place.real, torch.Tensor):
+            # the fake may gain a history while tracing
+            node.meta["requires_grad"], node.meta["leaf"] = place.real.requires_grad, place.real.is_leaf
+        self.placeholders.append((node, place))
+        self.nodes[id(fake)] = (fake, node)
+        return node
+
+    def given(self, name: str, fake: Any) -> torch.fx.Node:
+        """A graph input that residual code makes: it comes after all that are found at places."""
+        last = next(reversed(self.drawn), self.placeholders[-1][0] if self.placeholders else None)
+        at = (
+            self.graph.inserting_after(last)
+            if last is not None
+            else self.graph.inserting_before(self.first())
+        )
+        with at:
+            node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        node.meta.update(val=fake, role="user", source=name, requires_grad=False, leaf=True)
+        self.nodes[id(fake)] = (fake, node)
+        return node
+
+    def first(self) -> torch.fx.Node:
+        """The first node; the end of the graph where there is none."""
+        return next(iter(self.graph.nodes), self.graph._root)
+
+    def bind(self, value: Any, node: torch.fx.Node) -> None:
+        """Say which node a fake came from; the first one stays, since in-place ops return the same fake."""
+        if id(value) not in self.nodes:
+            self.nodes[id(value)] = (value, node)
+            self.note_birth(value)
+
+    def note_birth(self, fake: torch.Tensor) -> None:
+        """Remember how often a new fake has been written by those who made it."""
+        version = fake._version
+        if version:
+            self.t.born[id(fake)] = version
+
+    def is_written(self, fake: torch.Tensor) -> bool:
+        """Whether the program has written to a tensor."""
+        return fake._version != self.t.born.get(id(fake), 0)
+
+    def argument(self, value: Any) -> Any:
+        """A call's argument as FX sees it."""
+        kind = type(value)
+        if kind in PLAIN_ARGUMENTS:
+            return value
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if kind is tuple or kind is torch.Size:
+            return tuple([self.argument(v) for v in value])
+        if kind is list:
+            return [self.argument(v) for v in value]
+        if kind is dict:
+            return {k: self.argument(v) for k, v in value.items()}
+        if kind is torch.ScriptObject:
+            graph_break("BZ1013", "an object of C++ is an argument, which a graph cannot hold")
+        if kind is slice:
+            return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if kind is torch.SymBool and not unbacked.is_unbacked(value):
+            return bool(value)
+        if kind in Symbolic:
+            return sizes.node_for(self, value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*[self.argument(v) for v in value])
+        if isinstance(value, list):
+            return [self.argument(v) for v in value]
+        if kind is Identity:
+            identities.refuse("goes into the graph")
+        refuse_opaque(self.t, (value,))
+        if isinstance(value, type):
+            return class_argument(value)
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, np.ndarray):
+            graph_break("BZ1013", "an array of numpy's goes into a graph", "make it a tensor outside")
+        if isinstance(value, BUFFERS):
+            graph_break(
+                "BZ1013", f"the memory of a {kind.__name__} goes into a graph", "make it a tensor outside"
+            )
+        for plain in (int, float, str):  # of a subclass (numpy's float64) the graph gets the value
+            if isinstance(value, plain) and not isinstance(value, Enum):
+                return plain(value)
+        return value
+
+    # -- calls
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a torch function on fakes and note it."""
+        answer = overloads.answer(self.t, func, args, kwargs)
+        if answer is not MISSING:
+            return answer
+        name = getattr(func, "__name__", "")
+        if self.t.unfaked:
+            refuse_unfaked(self.t, (*args, *kwargs.values()))
+        if name in DATA and args and isinstance(args[0], torch.Tensor):
+            number = constant_evaluation.read(self, name, args[0])
+            if number is MISSING:
+                number = unbacked.read(self, name, args[0])
+            if number is not MISSING:
+                return number
+            refuse_data(name)
+        if probe.is_doubtful(name, args, kwargs):
+            refused = probe.eager_error(func, args, kwargs)
+            if refused is not None:
+                raise refused
+        extents = None
+        wants = makes_leaf(name, args, kwargs)
+        if kwargs.get("out") is not None:
+            extents = self.extents(kwargs["out"])
+            if probe.may_refuse_out(self.mode.call, func, args, kwargs):
+                graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
+        try:
+            result = self.mode.call(func, args, kwargs)
+        except BreakSignal:
+            raise
+        except Exception as error:
+            if type(error).__name__ == "DataDependentOutputException":
+                result = constant_evaluation.call_with_numbers(self, func, args, kwargs)
+                if result is not MISSING:
+                    return result
+            if unbacked.may_be_carried(self, error):
+                return self.call(func, args, kwargs)
+            if type(error).__name__ == UNDECIDED and not self.oblivious:
+                return self.call_obliviously(func, args, kwargs)
+            translate(self, error, name)
+            raise probe.eager_error(func, args, kwargs) or error from None
+        if extents and extents != self.extents(kwargs["out"]):
+            graph_break("BZ1010", f"{name} changes the shape of a tensor that comes from outside")
+        if self.mode.env is not None:
+            unbacked.note_checks(self)
+        if wants and isinstance(result, torch.Tensor) and result.requires_grad:
+            self.t.make_leaf(result)
+        if not holds_tensor(result):
+            if result is None and (mutates_without_result(name) or is_operator(func)):
+                self.note(func, args, kwargs, None)
+            elif isinstance(result, torch.ScriptObject):
+                graph_break("BZ1013", f"{name} gives an object of C++ that a graph cannot hold")
+            return result
+        return self.note(func, args, kwargs, result)
+
+    def call_obliviously(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As :meth:`call`, for an operator that asks whether a size is 0 or 1 that only the data tell."""
+        self.oblivious = True
+        try:
+            with size_oblivious(self.mode.env):
+                return self.call(func, args, kwargs)
+        finally:
+            self.oblivious = False
+
+    def extents(self, out: Any) -> list[Any]:
+        """The sizes and strides of outside tensors among those that are written."""
+        written = out if isinstance(out, (tuple, list)) else (out,)
+        return [(t.shape, t.stride()) for t in written if self.t.tree.node_of(t) is not None]
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """Add the call's node; results that are known objects keep their nodes."""
+        if type(func) is types.FunctionType and not is_pytorchs(func):
+            refuse_classes((*args, *kwargs.values()))
+        op, target, args = as_target(func, args)
+        fx_args = tuple([self.argument(a) for a in args])
+        fx_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
+        node = self.add_node(op, target, fx_args, fx_kwargs)
+        node.meta["origin"] = self.t.here()
+        node.meta["val"] = result
+        self.calls += 1
+        self.t.recorded_at = self.t.steps
+        self.spread(node, result)
+        if self.mode.env is not None:
+            unbacked.claim(self, node, result)
+            unbacked.note_checks(self)
+        return result
+
+    def add_node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
+        """A node of the graph."""
+        name = node_name(target if isinstance(target, str) else target.__name__)
+        return quick.add_call(self.graph, op, target, args, kwargs, name)
+
+    def forget(self, value: Any) -> None:
+        """Take back the call whose result this is: nothing uses it."""
+        _, node = self.nodes.pop(id(value))
+        self.graph.erase_node(node)
+
+    def spread(self, node: torch.fx.Node, result: Any) -> None:
+        """Bind a result, or each tensor of a tuple of results by ``getitem``."""
+        if isinstance(result, torch.Tensor):
+            if result.layout is not torch.strided:
+                graph_break("BZ1013", f"{node.target} gives a tensor of layout {result.layout}")
+            self.bind(result, node)
+        elif isinstance(result, tuple | list):
+            for index, item in enumerate(result):
+                if isinstance(item, torch.Tensor | list | tuple) and holds_tensor(item):
+                    part = self.add_node("call_function", operator.getitem, (node, index), {})
+                    part.meta["val"] = item
+                    part.meta["origin"] = node.meta["origin"]
+                    self.spread(part, item)
+
+
+def makes_leaf(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call may give a tensor that requires a gradient and has no history."""
+    if name == "requires_grad_":
+        return not args[0].requires_grad
+    return bool(kwargs) and kwargs.get("requires_grad") is True
+
+
+def class_argument(value: type) -> Any:
+    """What a class stands for as an argument of PyTorch's: the code of a graph has no word for classes."""
+    if type(value) is type(torch.FloatTensor):
+        return f"{value.__module__}.{value.__name__}"
+    if value not in DTYPES:
+        refuse_classes((value,))
+    return DTYPES[value]
+
+
+def refuse_classes(values: tuple[Any, ...]) -> None:
+    """Break where a class is an argument: to a function of the program even ``float`` is no dtype."""
+    for value in values:
+        if isinstance(value, type):
+            graph_break("BZ1013", f"the class {value.__qualname__} is an argument, which a graph cannot hold")
+
+
+class RecordingMode(TorchFunctionMode):
+    """On while C code that may compute with tensors runs."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return native.unhooked(self.record, func, args, kwargs or {})
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Out of the hook's sight: note the call, or read the metadata."""
+        if is_metadata_getter(func):
+            with disable_functions():
+                return func(*args, **kwargs)
+        getter = type(getattr(func, "__self__", None)) is types.GetSetDescriptorType
+        if getter and func.__self__.__name__ in tensor_facts.FIELDS:
+            return tensor_facts.field(self.recorder.t, args[0], func.__self__.__name__)
+        if getattr(func, "__name__", "") in tensor_facts.METHODS:
+            return tensor_facts.query(self.recorder.t, func, args, kwargs)
+        return self.recorder.call(func, args, kwargs)
+
+
+OURS.add(RecordingMode.__torch_function__.__code__)
+
+PLAIN_ARGUMENTS = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        complex,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        type(...),
+    }
+)
+
+
+@functools.cache
+def node_name(target: str) -> str:
+    """What a node is named after its function: ``__add__`` gives ``add``, ``softMax`` gives ``soft_max``."""
+    if target.startswith("__") and target.endswith("__"):
+        target = target[2:-2]
+    return _INNER_CAPITAL.sub(r"_\1", target).lower()
+
+
+_INNER_CAPITAL = re.compile("(?<=[a-z])([A-Z])")
+
+
+def is_metadata_getter(func: Any) -> bool:
+    """Whether a torch function is the reading of an attribute such as ``Tensor.shape.__get__``."""
+    owner = getattr(func, "__self__", None)
+    return type(owner) is types.GetSetDescriptorType and owner.__name__ in METADATA
+
+
+METADATA = frozenset(
+    words(
+        """shape dtype device ndim requires_grad layout is_cuda is_cpu is_sparse is_quantized
+    is_meta is_mkldnn is_nested is_mps is_xpu is_xla is_vulkan is_ort is_ipu is_hpu is_mtia is_maia
+    itemsize nbytes name names is_sparse_csr"""
+    )
+)
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether a result is or holds a tensor."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, list | tuple):
+        return any(holds_tensor(v) for v in value)
+    return False
+
+
+def mutates_without_result(name: str) -> bool:
+    """Calls that give None and yet write: ``x[i] = v``, and operators for their effect."""
+    return name in ("__setitem__", "__set__", "__delitem__", "setitem") or name.endswith("_")
+
+
+def as_target(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
+    """(FX op, target, arguments) for a torch function."""
+    kind = type(func)
+    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+        return "call_method", func.__name__, args
+    if kind is types.MethodWrapperType and type(func.__self__) is types.GetSetDescriptorType:
+        if func.__name__ == "__get__":
+            return "call_function", getattr, (args[0], func.__self__.__name__)
+        return "call_function", setattr, (args[0], func.__self__.__name__, args[1])
+    if kind is types.FunctionType and is_method(func):
+        return "call_method", func.__name__, args
+    return "call_function", func, args
+
+
+def is_method(func: Any) -> bool:
+    """Whether a function in Python is a method of tensors."""
+    return vars(torch.Tensor).get(func.__name__) is func
+
+
+def is_operator(func: Any) -> bool:
+    """Whether this is an operator of a library: one without a result is called for its effect."""
+    return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def refuse_unfaked(t: Tracer, values: Any) -> None:
+    """Break where a tensor is used that no fake can stand for."""
+    for value in values:
+        found = t.unfaked.get(id(value))
+        if found is not None and found[0] is value:
+            graph_break("BZ1011", found[1])
+        if isinstance(value, list | tuple):
+            refuse_unfaked(t, value)
+
+
+def refuse_data(name: str) -> None:
+    """Break at something that needs what is in a tensor."""
+    if name in ("__bool__", "is_nonzero", "__contains__"):
+        graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
+    if name in ("__repr__", "__str__", "__format__"):
+        graph_break("BZ1007", "a tensor is printed or formatted", "format outside the compiled function")
+    hints = [unbacked.HINT_SCALARS] if name in unbacked.READERS or name == "tolist" else []
+    graph_break("BZ1004", f"Tensor.{name} reads what a tensor holds", "keep the value in a tensor", *hints)
+
+
+def translate(recorder: Recorder, error: Exception, name: str) -> None:
+    """Break where an op cannot run on metadata alone; anything else is the user's error."""
+    kind = type(error).__name__
+    if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
+        hint = unbacked.HINT_SCALARS if kind.startswith("Data") else unbacked.HINT_SHAPES
+        graph_break("BZ1013", f"the result of {name} depends on what its inputs hold", HINT_DATA, hint)
+    signal = unbacked.undecided(recorder.t, error)
+    if signal is not None:
+        raise signal
+    if kind in (
+        "UnsupportedOperatorException",
+        "UnsupportedFakeTensorException",
+        "Unsupported",
+        "NotImplementedError",
+    ) or "no fake impl" in str(error):
+        graph_break("BZ1013", f"{name} cannot run on fake tensors: {error}")
+
+
+_NO_LETTER = re.compile(r"\W")
+
+
+def readable(place: Any, names: tuple[str, ...]) -> str:
+    """A graph-input name from where it comes from."""
+    parts: list[str] = []
+    at = place
+    while at is not None and len(parts) < 8:
+        if at.step is Step.LOCAL:
+            parts.append(names[at.key])
+        elif isinstance(at.key, str | int) and at.key not in ("_parameters", "_modules", "_buffers"):
+            parts.append(str(at.key))
+        at = at.parent
+    text = _NO_LETTER.sub("_", "_".join(reversed(parts)) or "input").lower()
+    return text if text[0].isalpha() else f"arg_{text}"

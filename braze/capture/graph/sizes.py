@@ -1,0 +1,117 @@
+"""Symbolic sizes in the graph: a node for each SymInt that a recorded call takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.graph import python_random
+from braze.graph import torch_symbols
+from braze.graph.numbers import FUNCTIONS
+
+if TYPE_CHECKING:
+    from braze.capture.graph.recorder import Recorder
+
+
+SYMBOLIC = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
+HASHED = (dict, set, frozenset)
+
+
+def as_key(value: Any) -> Any:
+    """A key with the numbers that symbols in it stand for, which are guarded from here on: symbols have no hash."""
+    kind = type(value)
+    if kind in SYMBOLIC:
+        return int(value) if kind is torch.SymInt else bool(value) if kind is torch.SymBool else float(value)
+    if (kind is tuple or kind is torch.Size) and any(type(v) in SYMBOLIC or type(v) is tuple for v in value):
+        return kind(map(as_key, value))
+    return value
+
+
+def node_for(recorder: Recorder, value: Any) -> Any:
+    """The FX node (or plain number) of a symbolic int, float or bool."""
+    known = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
+    if known is not None:
+        return known
+    if isinstance(value, torch.SymFloat) and value.node._expr in recorder.symbols:
+        return recorder.symbols[value.node._expr]
+    made = of_expression(recorder, value.node.expr, value)
+    # SymPy takes 0.0 * n for the integer 0
+    return float(made) if isinstance(value, torch.SymFloat) and type(made) is int else made
+
+
+def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
+    """Nodes that compute a SymPy expression from sizes of inputs."""
+    found = recorder.symbols.get(expr)
+    if found is not None:
+        return found
+    if expr.is_Integer:
+        return int(expr)
+    if torch_symbols.is_condition(expr) and not expr.free_symbols:
+        return bool(expr)
+    if expr.is_Float or (expr.is_number and not expr.free_symbols):
+        return float(expr)
+    if expr.is_Symbol:
+        node = of_symbol(recorder, expr)
+    else:
+        function = FUNCTIONS.get(expr.func.__name__)
+        if function is None:
+            graph_break("BZ1015", f"a symbolic size {expr} that braze cannot write into a graph")
+        args = [of_expression(recorder, a) for a in expr.args]
+        node = args[0]
+        if len(args) == 1:
+            node = recorder.graph.create_node("call_function", function, (node,), {})
+        done = expr.args[0]
+        for other, part in zip(args[1:], expr.args[1:], strict=True):
+            if isinstance(node, torch.fx.Node) and "val" not in node.meta:
+                node.meta["val"] = make_value(recorder, done)
+            done = expr.func(done, part)
+            node = recorder.graph.create_node("call_function", function, (node, other), {})
+        node.meta["val"] = value if value is not None else make_value(recorder, expr)
+        node.meta["origin"] = recorder.t.here()
+    recorder.symbols[expr] = node
+    return node
+
+
+def of_symbol(recorder: Recorder, symbol: Any) -> Any:
+    """A symbol: an int input, or the size of a tensor input."""
+    for place in recorder.t.symbolic_places:
+        if place.value.node.expr == symbol:
+            return recorder.placeholder(place, place.value)
+    for place in recorder.t.tree.inputs:
+        for dim, size in enumerate(place.value.shape):
+            if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                source = recorder.node_of(place.value)
+                node = recorder.graph.create_node(
+                    "call_function", torch.ops.aten.sym_size.int, (source, dim), {}
+                )
+                node.meta["val"] = size
+                node.meta["origin"] = recorder.t.here()
+                return node
+    if symbol in recorder.sized:
+        tensor, dim = recorder.sized[symbol]
+        node = recorder.graph.create_node(
+            "call_function", torch.ops.aten.sym_size.int, (recorder.node_of(tensor), dim), {}
+        )
+        node.meta.update(val=tensor.shape[dim], origin=recorder.t.here())
+        return node
+    drawn = python_random.node_of(recorder, symbol)
+    if drawn is not None:
+        return drawn
+    graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
+
+
+def make_value(recorder: Recorder, expr: Any) -> Any:
+    """A SymInt for an expression."""
+    env = recorder.mode.env
+    assert env is not None
+    known = torch_symbols.hints(env)
+    found = expr.xreplace({s: known[s] for s in expr.free_symbols if s in known})
+    if found.free_symbols:  # of what only the data tell there is no hint
+        found = None
+    if torch_symbols.is_condition(expr):
+        return torch_symbols.bool_of(env, expr)
+    if expr.is_integer:
+        return env.create_symintnode(expr, hint=None if found is None else int(found))
+    return env.create_symfloatnode(expr, hint=None if found is None else float(found))

@@ -1,0 +1,71 @@
+"""What tensors from outside are besides their metadata: the fakes that stand for them do not know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import Step
+from braze.capture.facts.values import words
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: attributes that tell a tensor's place in autograd: read of the tensor itself, and guarded
+READ = frozenset(words("is_leaf retains_grad output_nr grad_fn"))
+#: attributes that nobody can know before the graph runs
+REFUSED = frozenset(
+    words("_grad_fn _backward_hooks _post_accumulate_grad_hooks _cdata _base _version __dict__")
+)
+FIELDS = READ | REFUSED
+#: methods that tell where a tensor's memory is
+OF_MEMORY = frozenset(words("storage_offset is_shared is_pinned is_set_to"))
+METHODS = OF_MEMORY | {"is_inference", "_is_view"}
+
+
+def field(t: Tracer, obj: torch.Tensor, name: str) -> Any:
+    """``tensor.name`` for a name of ``FIELDS``."""
+    if name in REFUSED:
+        graph_break("BZ1004", f"Tensor.{name} is read")
+    node = t.tree.node_of(obj)
+    value = getattr(obj if node is None else node.real, name)
+    if name == "grad_fn" and (value is not None or (node is None and not obj.is_leaf)):
+        graph_break("BZ1004", "Tensor.grad_fn is read of a tensor that has one")
+    return value if node is None else t.read(node, Step.ATTR, name, value)
+
+
+def query(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A method of ``METHODS``, given its descriptor."""
+    name = fn.__name__
+    if name == "is_inference":
+        return is_inference(t, args[0])
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    if name == "_is_view" or any(is_outside(t, tensor) for tensor in tensors):
+        graph_break("BZ1004", f"Tensor.{name}() of a tensor that comes from outside")
+    return fn(*args, **kwargs)
+
+
+def is_outside(t: Tracer, tensor: torch.Tensor) -> bool:
+    """Whether a tensor is over memory that comes from outside."""
+    memory = tensor.untyped_storage()._cdata
+    return any(
+        node.value.untyped_storage()._cdata == memory
+        for node in t.tree.inputs
+        if isinstance(node.value, torch.Tensor)
+    )
+
+
+def is_inference(t: Tracer, tensor: torch.Tensor) -> bool:
+    """Whether a tensor was made in inference mode. Guards on tensors from outside see that in their dispatch keys."""
+    if t.options.keep_captures:  # guards of what is read back have the keys of the tensors met then
+        graph_break("BZ1004", "Tensor.is_inference() in a capture to be kept")
+    node = t.tree.node_of(tensor)
+    if node is not None:
+        return bool(node.real.is_inference())
+    kinds = {bool(at.real.is_inference()) for at in t.tree.inputs if isinstance(at.real, torch.Tensor)}
+    # a view is what its base is, anything else as the mode
+    if t.knew_inference or kinds - {t.state.inference}:
+        graph_break("BZ1004", "Tensor.is_inference() of a tensor that the graph makes")
+    return t.state.inference

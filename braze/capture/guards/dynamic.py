@@ -1,0 +1,122 @@
+"""Automatic dynamic shapes: what changed between a variant and the values that miss it becomes symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from braze.capture.facts.records import Capture, Check, Guard, Source, Step
+from braze.capture.guards.tables import read_source
+from braze.graph.specs import SymbolSpec
+
+#: sizes of tensors and values of numbers, by where they are
+Extents = dict[Source, tuple[int, ...] | int | float]
+
+
+def is_about_extents(guard: Guard) -> bool:
+    """Whether a guard's failure may be cured by symbolic sizes, ints or floats."""
+    if guard.check is Check.EQUAL:
+        is_number = type(guard.expected) in (int, float) or isinstance(guard.expected, SymbolSpec)
+        return is_number and guard.source is not None and is_data(guard.source)
+    return guard.check in (Check.TENSOR, Check.RANGE)
+
+
+def is_data(source: Source) -> bool:
+    """Whether a number at this source may become a symbol once it changes: any that user code holds."""
+    while source.parent is not None:
+        if source.parent.step is Step.CONSTANT:  # a counter on a class or a function
+            return source.step in (Step.CLASS_ATTR, Step.ATTR)
+        if source.step not in DATA:
+            return False
+        source = source.parent
+    return source.step in DATA
+
+
+#: steps to what changes from call to call; the others lead to defaults, classes and the like
+DATA = frozenset({Step.LOCAL, Step.GLOBAL, Step.CELL, Step.ATTR, Step.DICT, Step.ITEM})
+
+
+def is_argument(source: Source) -> bool:
+    """Whether a source is an argument or an item of one: numbers there are expected to change."""
+    while source.parent is not None:
+        if source.step is not Step.ITEM:
+            return False
+        source = source.parent
+    return source.step is Step.LOCAL
+
+
+def changed_extents(capture: Capture, function: Any, locals: Sequence[Any]) -> frozenset[tuple[Source, int]]:
+    """(source, dimension) of every size, and (source, -1) of every int argument, that differs now."""
+    found: set[tuple[Source, int]] = set()
+    for guard in capture.guards:
+        if guard.source is None:
+            continue
+        if guard.check is Check.TENSOR:
+            value = read_source(guard.source, function, locals)
+            if isinstance(value, torch.Tensor) and value.dim() == len(guard.expected.sizes):
+                pairs = enumerate(zip(guard.expected.sizes, value.shape, strict=True))
+                found.update(
+                    (guard.source, i) for i, (old, new) in pairs if isinstance(old, str) or old != new
+                )
+        elif is_about_extents(guard):
+            value = read_source(guard.source, function, locals)
+            wanted = int if isinstance(guard.expected, SymbolSpec) else type(guard.expected)
+            if type(value) is wanted and (isinstance(guard.expected, SymbolSpec) or value != guard.expected):
+                found.add((guard.source, -1))
+    return frozenset(found)
+
+
+def all_extents(capture: Capture) -> frozenset[tuple[Source, int]]:
+    """Every size of every tensor but parameters and buffers, and every number that is an argument."""
+    found: set[tuple[Source, int]] = set()
+    for guard in capture.guards:
+        if guard.source is None:
+            continue
+        if guard.check is Check.TENSOR and not is_model_state(guard):
+            found.update((guard.source, i) for i in range(len(guard.expected.sizes)))
+        elif guard.check is Check.EQUAL and is_about_extents(guard) and is_argument(guard.source):
+            found.add((guard.source, -1))
+    return frozenset(found)
+
+
+def extents(locals: Sequence[Any]) -> Extents:
+    """The sizes of tensors and the values of numbers among a call's arguments, and in lists, tuples and dicts there."""
+    found: Extents = {}
+    pending = [(Source(Step.LOCAL, i), value) for i, value in enumerate(locals)]
+    while pending:
+        source, value = pending.pop()
+        if isinstance(value, torch.Tensor):
+            found[source] = tuple(value.shape)
+        elif type(value) in (int, float):
+            found[source] = value
+        elif type(value) in (list, tuple):
+            pending += [(Source(Step.ITEM, i, source), item) for i, item in enumerate(value)]
+        elif type(value) is dict:
+            pending += [
+                (Source(Step.ITEM, key, source), item) for key, item in value.items() if type(key) is str
+            ]
+    return found
+
+
+def changed_since(before: Extents, now: Extents) -> frozenset[tuple[Source, int]]:
+    """What ``changed_extents`` tells, of two calls neither of which was captured."""
+    found: set[tuple[Source, int]] = set()
+    for source, old in before.items():
+        new = now.get(source)
+        if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+            found.update((source, i) for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
+        elif type(old) is type(new) and type(old) in (int, float) and old != new:
+            found.add((source, -1))
+    return frozenset(found)
+
+
+def is_model_state(guard: Guard) -> bool:
+    """Whether a tensor is a parameter or a buffer: its sizes are the model's, not the call's."""
+    at = guard.source
+    while at is not None:
+        if at.step is Step.DICT and at.key in ("_parameters", "_buffers"):
+            return True
+        at = at.parent
+    return guard.expected.is_parameter

@@ -1,0 +1,170 @@
+"""Guards, and what met them, as text: for logs, dumps, and the explanation of a miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, Source, Step
+from braze.capture.facts.resume import STATE_NAMES
+from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.native import torch_state, walk
+from braze.support.errors import Origin
+
+#: where an nn.Module keeps what reads as an attribute
+MODULE_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
+NO_NAMES: Mapping[Source, str] = {}
+
+
+_LATE, _LOCAL = {Check.RANGE: 9, Check.ALIAS: 8, Check.DISTINCT: 8}, Step.LOCAL
+
+
+def ranked(guards: Iterable[Guard]) -> list[Guard]:
+    """Guards in the order they are checked: global state, then what the arguments are and lead to, then the rest."""
+    known: dict[Source, int] = {}
+
+    def of(source: Source) -> int:
+        """The rank of what lies below a source."""
+        found = known.get(source)
+        if found is None:
+            above = source.parent
+            found = known[source] = of(above) if above is not None else 2 if source.step is _LOCAL else 3
+        return found
+
+    rows: list[list[Guard]] = [[] for _ in range(10)]
+    for guard in guards:
+        source, rank = guard.source, _LATE.get(guard.check)
+        if rank is None:
+            above = source.parent if source is not None else None
+            if above is not None:
+                rank = known.get(above) or of(above)
+            else:
+                rank = 0 if source is None else 1 if source.step is _LOCAL else 3
+        rows[rank].append(guard)
+    return [guard for row in rows for guard in row]
+
+
+def unwrapped(source: Source) -> Any:
+    """A source's key as the walker wants it: the object itself, where the key wraps one."""
+    key = source.key
+    return key.value if type(key) is IdentityKey else key
+
+
+def source_text(source: Source | None, code: Any = None, names: Mapping[Source, str] = NO_NAMES) -> str:
+    """A source as the user would write it: ``self.layers[0].weight``. ``names``: what some are called."""
+    if source is None:
+        return "torch"
+    if source in names:
+        return names[source]
+    key, parent = source.key, source.parent
+    above = source_text(parent, code, names) if parent is not None else ""
+    match source.step:
+        case Step.LOCAL if code is not None and key < len(code.co_varnames):
+            return code.co_varnames[key]
+        case Step.GLOBAL:
+            return str(key)
+        case Step.CELL if code is not None:
+            return code.co_freevars[key]
+        case Step.ATTR | Step.DICT if str(key).isidentifier():
+            if parent is not None and parent.step is Step.DICT and parent.key in MODULE_TABLES:
+                return f"{source_text(parent.parent, code, names)}.{key}"
+            return f"{above}.{key}"
+        case Step.ITEM if parent is not None and parent.step is Step.LOCAL and code in STATE_NAMES:
+            return STATE_NAMES[code][key]
+        case Step.ITEM:
+            if parent is not None and parent.step is Step.DICT and parent.key in MODULE_TABLES:
+                return f"{source_text(parent.parent, code, names)}.{key}"
+            return f"{above}[{key!r}]"
+        case Step.TYPE:
+            return f"type({above})"
+        case Step.TENSOR_OF:
+            return f"torch.from_numpy({above})"
+        case Step.KEY:
+            return f"list({above})[{key}]"
+        case Step.CONSTANT:
+            value = unwrapped(source)
+            return getattr(value, "__name__", None) or repr(value)
+    return str(source) if not above else f"{above}.<{source.step.value} {key}>"
+
+
+def guard_text(guard: Guard, code: Any = None, names: Mapping[Source, str] = NO_NAMES) -> str:
+    """One guard as a line of English and Python."""
+    at, expected = source_text(guard.source, code, names), guard.expected
+    match guard.check:
+        case Check.TYPE:
+            body = f"type({at}) is {named(expected)}"
+        case Check.IS:
+            body = f"{at} is {named(expected)}"
+        case Check.EQUAL if isinstance(expected, SymbolSpec):
+            body = f"{at} is an int ({expected.name})"
+        case Check.EQUAL:
+            body = f"{at} == {expected!r}"
+        case Check.LENGTH:
+            body = f"len({at}) == {expected}"
+        case Check.KEYS:
+            body = f"list({at}) == {list(expected)!r}"
+        case Check.HAS_KEY:
+            body = f"{expected[0]!r} {'in' if expected[1] else 'not in'} {at}"
+        case Check.ABSENT:
+            body = f"{at} has no attribute {', '.join(expected)}"
+        case Check.TENSOR:
+            body = f"{at} is {spec_text(expected)}"
+        case Check.ALIAS:
+            body = f"{at} is {source_text(expected, code, names)}"
+        case Check.DISTINCT:
+            body = f"different objects: {', '.join(source_text(s, code, names) for s in expected)}"
+        case Check.RANGE:
+            body = expected.expression
+        case Check.SETTING:
+            function, given, value = expected
+            body = f"{function.__name__}({', '.join(map(repr, given))}) is {value!r}"
+        case _:
+            body = f"{guard.check.value.replace('_', ' ')} is {expected}"
+    return f"{body}    # {guard.origin}" if guard.origin is not None else body
+
+
+def named(value: Any) -> str:
+    """A short name of an object."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return name if isinstance(name, str) else repr(value)[:80]
+
+
+def spec_text(spec: TensorSpec) -> str:
+    """``float32[2, s0] on cpu``."""
+    dtype = str(spec.dtype).removeprefix("torch.")
+    grad = ", requires grad" if spec.requires_grad else ""
+    return f"{dtype}[{', '.join(map(str, spec.sizes))}] strides ({', '.join(map(str, spec.strides))}) on {spec.device}{grad}"
+
+
+def spec_of_value(value: torch.Tensor) -> TensorSpec:
+    """What a guard sees of a tensor."""
+    _, dtype, device, sizes, strides, grad, _ = torch_state.metadata(value)
+    return TensorSpec(dtype, device, sizes, strides, 0, grad)
+
+
+def value_text(value: Any) -> str:
+    """What a guard met, in one line; never runs a user's ``__repr__``."""
+    if isinstance(value, torch.Tensor):
+        return spec_text(spec_of_value(value))
+    if isinstance(value, type) or (
+        type(value).__module__ == "builtins" and not isinstance(value, dict | list | tuple | set)
+    ):
+        return named(value)
+    if isinstance(value, torch.dtype | torch.device | walk.Missing):
+        return repr(value)
+    return f"a {named(type(value))}"
+
+
+def guards_text(capture: Capture) -> str:
+    """All guards, one per line, in the order they are checked."""
+    return "\n".join(guard_text(g, capture.code) for g in ranked(capture.guards))
+
+
+def place_text(origin: Origin | None) -> str:
+    """`` (read at file:line: source)``, or nothing."""
+    if origin is None:
+        return ""
+    line = origin.excerpt().splitlines()
+    return f" (read at {origin}{': ' + line[0].strip() if line else ''})"

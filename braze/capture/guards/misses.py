@@ -1,0 +1,171 @@
+"""Why a call does not fit a variant, in the user's words: the guard, the value met, the line, how to avoid it."""
+
+from __future__ import annotations
+
+import ast
+import dis
+from collections.abc import Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from braze.capture.facts.frame import position
+from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
+from braze.capture.facts.resume import STATE_NAMES
+from braze.capture.guards.advice import advice, is_over_array
+from braze.capture.guards.guard_text import guard_text, place_text, source_text, value_text
+from braze.capture.guards.tables import GuardTable
+from braze.graph.specs import SymbolSpec
+from braze.native import walk
+from braze.support.errors import Origin
+from braze.support.record import record
+
+
+@record
+class Miss:
+    """The guard that failed, and the value it met instead."""
+
+    guard: Guard
+    value: Any
+    text: str  # all in one line
+    what: str = ""  # the guard
+    met: str = ""  # the value
+    hints: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> Origin | None:
+        """The user's line that first read the value."""
+        return self.guard.origin
+
+
+def explain_miss(
+    capture: Capture, table: GuardTable, program: Any, function: Any, locals: Any
+) -> Miss | None:
+    """Which guard fails for these locals, with old and new value; None if all hold."""
+    found = program.explain(function, locals)
+    if found is None:
+        return None
+    index, value = found
+    if index >= len(table.guards):
+        gone = "an input of the graph cannot be read any more"
+        return Miss(Guard(None, Check.IS, None), value, gone, gone, value_text(value))
+    guard = table.guards[index]
+    names = names_of_arguments(function, locals)
+    if guard.check is Check.RANGE and not isinstance(value, walk.Missing):
+        symbols = symbol_names(capture, names)
+        relation = ShapeRelation(in_words(guard.expected.expression, symbols), guard.expected.symbols)
+        what = relation.expression
+        met = ", ".join(
+            f"{symbols.get(name, name)} = {v}"
+            for name, v in zip(table.symbol_names, value, strict=False)
+            if name in guard.expected.symbols
+        )
+    else:
+        what = guard_text(Guard(guard.source, guard.check, guard.expected), capture.code, names)
+        met = met_text(guard, value)
+    origin = guard.origin or first_read(guard.source, function, locals)
+    guard = Guard(guard.source, guard.check, guard.expected, origin)
+    hints = advice(guard, value, source_text(guard.source, capture.code, names))
+    return Miss(guard, value, f"{what}; now {met}{place_text(origin)}", what, met, hints)
+
+
+def met_text(guard: Guard, value: Any) -> str:
+    """What a guard met."""
+    if guard.check is Check.LENGTH and hasattr(type(value), "__len__"):
+        return f"length {len(value)}"
+    if guard.check is Check.KEYS and isinstance(value, dict):
+        return f"{list(dict.keys(value))!r}"[:200]
+    if guard.check in (Check.ALIAS, Check.DISTINCT) and not isinstance(value, walk.Missing):
+        return "another object" if guard.check is Check.ALIAS else "one object twice"
+    if isinstance(value, walk.Missing) and is_over_array(guard.source):
+        other = "may not" if guard.source.key == "writable" else "may"  # type: ignore[union-attr]
+        return f"an array that {other} be written, or of which PyTorch makes no tensor"
+    return value_text(value)
+
+
+# -- names and lines as the user knows them ---------------------------------------------------------
+
+
+def names_of_arguments(function: FunctionType, locals: Sequence[Any]) -> Mapping[Source, str]:
+    """What a module's call has in ``*args`` and ``**kwargs``, by the names of its ``forward``."""
+    forward = _forward(function, locals)
+    if forward is None:
+        return {}
+    args, kwargs = Source(Step.LOCAL, 1), Source(Step.LOCAL, 2)
+    names = {args: "args", kwargs: "kwargs"}
+    own = forward.co_varnames[1 : forward.co_argcount]
+    names.update({Source(Step.ITEM, i, args): name for i, name in enumerate(own)})
+    names.update({Source(Step.ITEM, key, kwargs): key for key in locals[2]})
+    return names
+
+
+def _forward(function: FunctionType, locals: Sequence[Any]) -> CodeType | None:
+    """The code of the ``forward`` behind a frame of ``nn.Module.__call__``."""
+    if function.__module__ != torch.nn.Module.__module__ or function.__code__.co_varnames[:3] != (
+        "self",
+        "args",
+        "kwargs",
+    ):
+        return None
+    return getattr(getattr(type(locals[0]), "forward", None), "__code__", None)
+
+
+def place_of(function: FunctionType, locals: Sequence[Any]) -> str:
+    """file:line of the function that the user wrote."""
+    code = _forward(function, locals) or function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def first_read(source: Source | None, function: FunctionType, locals: Sequence[Any]) -> Origin | None:
+    """The line that first reads an argument."""
+    if source is None:
+        return None
+    chain = [source]
+    while chain[-1].parent is not None:
+        chain.append(chain[-1].parent)
+    code: CodeType = function.__code__
+    if chain[-1].step is not Step.LOCAL or code in STATE_NAMES:
+        return None
+    name = code.co_varnames[chain[-1].key] if chain[-1].key < len(code.co_varnames) else ""
+    forward = _forward(function, locals)
+    if forward is not None:
+        names = names_of_arguments(function, locals)
+        name, code = next((names[s] for s in chain if s in names), ""), forward
+    for instruction in dis.get_instructions(code):
+        read = instruction.argval
+        if instruction.opname.startswith("LOAD_") and (
+            name == read or (type(read) is tuple and name in read)
+        ):
+            return position(code, instruction.offset // 2)
+    return None
+
+
+# -- relations between sizes ------------------------------------------------------------------------
+
+
+def symbol_names(capture: Capture, names: Mapping[Source, str]) -> dict[str, str]:
+    """What each symbol is: ``s0`` -> ``x.shape[0]``."""
+    found: dict[str, str] = {}
+    for guard in capture.guards:
+        at = source_text(guard.source, capture.code, names)
+        if guard.check is Check.TENSOR:
+            for i, size in enumerate(guard.expected.sizes):
+                if isinstance(size, str) and size.isidentifier():
+                    found.setdefault(size, f"{at}.shape[{i}]")
+        elif guard.check is Check.EQUAL and isinstance(guard.expected, SymbolSpec):
+            found.setdefault(guard.expected.name, at)
+    for source, spec in zip(capture.inputs, capture.specs, strict=True):
+        if isinstance(spec, SymbolSpec):
+            found.setdefault(spec.name, source_text(source, capture.code, names))
+    return found
+
+
+def in_words(expression: str, symbols: Mapping[str, str]) -> str:
+    """A relation with the user's expressions in place of symbols."""
+
+    class Named(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return ast.Name(symbols.get(node.id, node.id), node.ctx)
+
+    return ast.unparse(Named().visit(ast.parse(expression, mode="eval")))

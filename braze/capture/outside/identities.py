@@ -1,0 +1,87 @@
+"""``id()`` while tracing: a number that is compared and used as a key, and nothing else.
+
+An address means nothing at the next call, so it may meet other such numbers only, in containers of the trace. That
+the objects asked for are different ones is guarded.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.records import Step
+from braze.capture.facts.values import CONTAINERS, Identity, words
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: objects asked for in one trace, at most: each is compared with each
+MOST = 256
+EQUALITY = frozenset({operator.eq, operator.ne})
+#: what takes a key and tells nothing else of it
+KEYED = frozenset(
+    {
+        operator.contains,
+        operator.getitem,
+        operator.setitem,
+        operator.delitem,
+        isinstance,
+        len,
+        set,
+        dict,
+        list,
+    }
+)
+METHODS = frozenset(
+    words(
+        """add append copy discard get pop remove setdefault update keys values items clear extend __contains__
+    __getitem__ __setitem__ __delitem__ __len__ __iter__"""
+    )
+)
+
+
+def identity(t: Tracer, value: Any) -> Identity:
+    """``id(value)``."""
+    node = t.tree.node_of(value)
+    if len(t.identities) >= MOST:
+        graph_break("BZ1004", "id() of many objects", HINT_MOVE)
+    if node is not None and node.step is not Step.CONSTANT and not isinstance(value, torch.Tensor):
+        t.tree.asked[node] = None
+    t.identities[id(value)] = value
+    return t.claim(Identity(id(value if node is None else node.real)))
+
+
+def refuse(what: str) -> None:
+    """End the graph: somebody wants to see the number."""
+    graph_break("BZ1004", f"id() of an object {what}", HINT_MOVE)
+
+
+def check_call(t: Tracer, fn: Any, args: Any) -> None:
+    """Refuse a C function that would tell more of an address than whether it equals another."""
+    if not holds(args):
+        return
+    if fn in EQUALITY:
+        if not all(type(a) is Identity for a in args):
+            refuse("is compared with a number")
+        return
+    owner = getattr(fn, "__self__", None)
+    if owner is None or not isinstance(owner, CONTAINERS):
+        owner = args[0]
+    if fn not in KEYED and getattr(fn, "__name__", "") not in METHODS:
+        refuse(f"is given to {getattr(fn, '__name__', fn)}")
+    if isinstance(owner, CONTAINERS) and t.tree.node_of(owner) is not None:
+        refuse("is a key of a container from outside")
+
+
+def holds(value: Any, depth: int = 3) -> bool:
+    """Whether an address is among values, or in containers among them."""
+    if type(value) is Identity:
+        return True
+    if depth and isinstance(value, CONTAINERS):
+        if isinstance(value, dict) and any(holds(v, depth - 1) for v in dict.values(value)):
+            return True
+        return any(holds(v, depth - 1) for v in tuple(value))
+    return False

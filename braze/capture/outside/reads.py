@@ -1,0 +1,133 @@
+"""What the interpreter sees of a value that it reads from outside, and the guard that makes it so."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from braze.capture.facts.records import Check, Step
+from braze.capture.facts.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
+from braze.capture.outside import shadows
+from braze.capture.outside.sources import Node
+from braze.support.errors import Unsupported
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+Wrap = Callable[["Tracer", Node, Any], Any]
+#: what may be a symbol
+NUMBERS = frozenset({int, float})
+
+
+def wrap(t: Tracer, node: Node, real: Any) -> Any:
+    """Guard what is at ``node``, and give what stands for it."""
+    how = wrapper_of(type(real))
+    if how is not constant and how is not identity and how is not by_value:
+        known = t.tree.known.get(id(real))
+        if known is not None and known.real is real and known.step is not Step.CONSTANT:
+            node.origin = t.here()
+            node.guard(Check.ALIAS, known)
+            node.real = real
+            node.value = known.value
+            node.dict = known.dict
+            t.tree.order.append(node)
+            return known.value
+    node.origin = t.here()
+    return how(t, node, real)
+
+
+def constant(t: Tracer, node: Node, real: Any) -> Any:
+    """Compared by type and value. Not indexed by identity: small ints are everywhere."""
+    if t.symbolic and type(real) in NUMBERS and abs(real) < 1 << 62 and t.is_symbolic(node, -1):
+        return t.symbolic_int(node, real) if type(real) is int else t.symbolic_float(node, real)
+    return by_value(t, node, real)
+
+
+def by_value(t: Tracer, node: Node, real: Any) -> Any:
+    """A value that must be the same at each call."""
+    node.real = node.value = real
+    node.guards.append((Check.EQUAL, real))
+    t.tree.order.append(node)
+    return real
+
+
+def identity(t: Tracer, node: Node, real: Any) -> Any:
+    """Functions, classes, modules and the like: what is guarded is which one it is."""
+    if is_bound_builtin(real):
+        return bound_builtin(t, node, real)
+    node.real = node.value = real
+    node.guards.append((Check.IS, real))
+    t.tree.order.append(node)
+    t.tree.constant(real)
+    return real
+
+
+def bound_builtin(t: Tracer, node: Node, real: Any) -> Any:
+    """A method in C of an outside object: that of what stands for the object."""
+    node.guards.append((Check.TYPE, type(real)))
+    owner = t.read(node, Step.ATTR, "__self__", real.__self__)
+    name = t.read(node, Step.ATTR, "__name__", real.__name__)
+    return t.tree.bind(node, real, getattr(owner, name))
+
+
+def tensor(t: Tracer, node: Node, real: torch.Tensor) -> Any:
+    """A graph input, should it be used; guarded by its metadata."""
+    if t.state.dual_level >= 0:
+        node.guards.append((Check.TYPE, type(real)))
+        t.unfaked[id(real)] = (real, "a tensor may have a forward-mode tangent, which graphs do not carry")
+        return t.tree.bind(node, real, real)
+    try:
+        fake = t.make_fake(node, real)
+    except Unsupported as error:
+        node.guards.append((Check.TYPE, type(real)))
+        t.unfaked[id(real)] = (real, error.what)
+        return t.tree.bind(node, real, real)
+    t.tree.inputs.append(node)
+    t.recorder.note_birth(fake)
+    return t.tree.bind(node, real, fake)
+
+
+def instance(t: Tracer, node: Node, real: Any) -> Any:
+    """Any other object: known by its type here; its attributes are guarded as they are read."""
+    node.guards.append((Check.TYPE, type(real)))
+    return t.tree.bind(node, real, real)
+
+
+def foreign(t: Tracer, node: Node, real: Any) -> Any:
+    """A suspended generator or the like, that cannot be looked into."""
+    node.guards.append((Check.TYPE, type(real)))
+    return t.tree.bind(node, real, real)
+
+
+def _wrapper_of(cls: type) -> Wrap:
+    """How values of a type are wrapped."""
+    if cls in CONSTANTS or cls in BY_VALUE:
+        return constant
+    if issubclass(cls, np.number | np.bool_) and cls.__module__ == "numpy":
+        return by_value
+    if issubclass(cls, torch.Tensor):
+        return tensor
+    if is_identity_type(cls):
+        return identity
+    if issubclass(cls, dict):
+        return shadows.shadow_dict
+    if issubclass(cls, list | collections.deque):
+        return shadows.shadow_list
+    if issubclass(cls, tuple):
+        return shadows.shadow_tuple
+    if issubclass(cls, set | frozenset):
+        return shadows.shadow_set
+    if issubclass(cls, int | float | str | bytes) and cls.__module__ != "builtins":
+        return instance
+    if cls in (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
+        return foreign
+    return instance
+
+
+wrapper_of: Callable[[type], Wrap] = functools.cache(_wrapper_of)

@@ -1,0 +1,294 @@
+"""Shadows: what the interpreter sees in place of an outside container, and what it wrote there.
+
+A shadow has the container's own type, so C code works on it unchanged. Tuples and sets are copied at once.
+Dicts, and the instance dicts of objects, fill lazily: a fixed key reads one item, anything else reads all. The
+first state is kept, so that a difference at the end becomes an effect.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import Check, Step
+from braze.capture.facts.replay import native_new
+from braze.capture.facts.values import MISSING, Identity, is_constant, is_identity_type
+from braze.capture.outside.sources import Node
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+
+class DictShadow:
+    """A dict outside, or the instance dict of an object; ``view`` is what the interpreter sees and writes."""
+
+    __slots__ = ("cls", "deleted", "filled", "node", "original", "real", "step", "view")
+
+    def __init__(self, node: Node, step: Step, real: dict[Any, Any], view: dict[Any, Any]) -> None:
+        self.node = node
+        self.step = step
+        self.real = real
+        self.view = view
+        self.original: dict[Any, Any] = {}
+        self.deleted: set[Any] = set()
+        self.filled = False
+        self.cls = type(real)
+
+    def get(self, t: Tracer, key: Any) -> Any:
+        """The value under a key, read from outside at the first time; MISSING where there is none."""
+        if type(key) is Identity:
+            graph_break("BZ1004", "id() of an object is a key of a dict from outside")
+        found = dict.get(self.view, key, MISSING)
+        if found is not MISSING or self.filled:
+            return found
+        if key in self.deleted:
+            return MISSING
+        real = dict.get(self.real, key, MISSING)
+        if real is MISSING:
+            self._note_missing(key)
+            return MISSING
+        value = t.read(self.node, self.step, key, real)
+        _set(self.view, key, value)
+        self.original[key] = value
+        return value
+
+    def put(self, t: Tracer, key: Any, value: Any) -> None:
+        """Write; the first state is read before, so that the difference is seen."""
+        if self.step is Step.DICT:
+            t.dirty[id(self)] = self
+        if not self.filled and key not in self.original and key not in self.deleted:
+            if dict.__contains__(self.real, key):
+                # replaced unread: any old value will do, but the place in the order must be known
+                self.original[key] = MISSING
+            else:
+                self._note_missing(key)
+        _set(self.view, key, value)
+
+    def drop(self, t: Tracer, key: Any) -> bool:
+        """Delete; whether the key was there."""
+        if self.get(t, key) is MISSING:
+            return False
+        _delete(self.view, key)
+        self.deleted.add(key)
+        return True
+
+    def fill(self, t: Tracer) -> None:
+        """Read everything, in the order of the real dict; later C code may look at the view."""
+        if self.filled:
+            return
+        keys = keys_of(self.real)
+        guard_keys(t, self, keys)
+        written = dict(dict.items(self.view))
+        for key in keys:
+            if key not in self.deleted:
+                self.get(t, key)
+        full = dict(dict.items(self.view))
+        self.filled = True
+        ordered = {k: full[k] for k in keys if k in full and k not in self.deleted}
+        ordered.update({k: v for k, v in written.items() if k not in ordered})
+        _clear(self.view)
+        for key, value in ordered.items():
+            _set(self.view, key, value)
+
+    def changed_keys(self) -> tuple[list[tuple[Any, Any]], list[Any]]:
+        """(items written, keys deleted) since the first state."""
+        now = dict(dict.items(self.view))
+        # what was deleted and set again has a new place in the order: it goes first, and comes back
+        gone = [k for k in self.original if k not in now or k in self.deleted]
+        again = set(gone)
+        written = [(k, v) for k, v in now.items() if k in again or self.original.get(k, MISSING) is not v]
+        return written, gone
+
+    def _note_missing(self, key: Any) -> None:
+        if self.step is Step.DICT:
+            if self.node.absent is None:
+                self.node.absent = {}
+            self.node.absent[key] = True
+        else:
+            self.node.guard(Check.HAS_KEY, (key, False))
+
+
+class SequenceShadow:
+    """A list, tuple, set or deque outside, copied at once. ``original``: its first elements, in order."""
+
+    __slots__ = ("cls", "node", "original", "view")
+
+    def __init__(self, node: Node, cls: type, view: Any, original: list[Any]) -> None:
+        self.node = node
+        self.cls = cls
+        self.view = view
+        self.original = original
+
+    filled = True
+
+    def fill(self, t: Tracer) -> None:
+        """Nothing is left to read."""
+
+    def changed(self) -> bool:
+        """Whether elements were added, removed or replaced."""
+        now = list(_iterate(self.view))
+        if isinstance(self.view, set):
+            return set(map(id, now)) != set(map(id, self.original))
+        return len(now) != len(self.original) or any(
+            a is not b for a, b in zip(now, self.original, strict=True)
+        )
+
+
+def _iterate(view: Any) -> Any:
+    bases: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+    for base in bases:
+        if isinstance(view, base):
+            return base.__iter__(view)
+    return iter(view)
+
+
+def keys_of(real: dict[Any, Any]) -> list[Any]:
+    """A dict's keys in its order, which an OrderedDict keeps apart from the order of insertion."""
+    if isinstance(real, collections.OrderedDict):
+        return list(collections.OrderedDict.keys(real))
+    return list(dict.keys(real))
+
+
+def _set(view: dict[Any, Any], key: Any, value: Any) -> None:
+    if type(view) is dict:
+        view[key] = value
+    elif isinstance(view, collections.OrderedDict):
+        collections.OrderedDict.__setitem__(view, key, value)
+    else:
+        dict.__setitem__(view, key, value)
+
+
+def _delete(view: dict[Any, Any], key: Any) -> None:
+    if isinstance(view, collections.OrderedDict):
+        collections.OrderedDict.__delitem__(view, key)
+    else:
+        dict.__delitem__(view, key)
+
+
+def _clear(view: dict[Any, Any]) -> None:
+    if isinstance(view, collections.OrderedDict):
+        collections.OrderedDict.clear(view)
+    else:
+        dict.clear(view)
+
+
+def guard_keys(t: Tracer, shadow: DictShadow, keys: list[Any]) -> None:
+    """Guard which keys a dict has, in order."""
+    node = shadow.node
+    if shadow.step is Step.DICT:
+        node = node.child(Step.ATTR, "__dict__")
+        if node.real is MISSING:
+            node.real = node.value = shadow.real
+            t.tree.order.append(node)
+    if all(is_constant(k) for k in keys):
+        node.guard(Check.KEYS, tuple(keys))
+        return
+    node.guard(Check.LENGTH, len(keys))
+    for index, key in enumerate(keys):
+        place = node.child(Step.KEY, index)
+        if place.real is MISSING:
+            place.real = place.value = key
+            t.tree.order.append(place)
+        if is_constant(key):
+            place.guard(Check.EQUAL, key)
+        elif is_identity_type(type(key)):
+            place.guard(Check.IS, key)
+        else:
+            graph_break("BZ1014", f"a dict from outside with a key of type {type(key).__name__}")
+
+
+def shadow_dict(t: Tracer, node: Node, real: dict[Any, Any]) -> Any:
+    """A lazily filled shadow of a dict or of an instance of a subclass of dict."""
+    cls = type(real)
+    view: Any = {} if cls is dict else native_new(cls)(cls)
+    if isinstance(real, collections.defaultdict):
+        view.default_factory = real.default_factory
+    node.guard(Check.TYPE, cls)
+    node.container = DictShadow(node, Step.ITEM, real, view)
+    t.shadows.append(node.container)
+    made = t.tree.bind(node, real, view)
+    if isinstance(real, collections.defaultdict):
+        factory = node.child(Step.ATTR, "default_factory")
+        factory.real = factory.value = real.default_factory
+        factory.guard(Check.IS, real.default_factory)
+        t.tree.order.append(factory)
+    return made
+
+
+def shadow_list(t: Tracer, node: Node, real: Any) -> Any:
+    """A copy of a list or deque."""
+    cls = type(real)
+    node.guard(Check.TYPE, cls)
+    node.guard(Check.LENGTH, len(real))
+    base = list if isinstance(real, list) else collections.deque
+    if cls is list:
+        view: Any = []
+    elif cls is collections.deque:
+        view = collections.deque(maxlen=real.maxlen)
+    else:
+        view = native_new(cls)(cls)
+    t.tree.bind(node, real, view)
+    items = [t.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(real))]
+    base.extend(view, items)
+    node.container = SequenceShadow(node, cls, view, items)
+    t.shadows.append(node.container)
+    return view
+
+
+def shadow_tuple(t: Tracer, node: Node, real: Any) -> Any:
+    """A tuple of what the interpreter sees of the elements."""
+    cls = type(real)
+    if is_constant(real):
+        node.guard(Check.EQUAL, real)
+        return t.tree.bind(node, real, real)
+    node.guard(Check.TYPE, cls)
+    node.guard(Check.LENGTH, len(real))
+    t.tree.order.append(node)
+    items = tuple(t.read(node, Step.ITEM, i, v) for i, v in enumerate(tuple.__iter__(real)))
+    if cls is tuple:
+        view = items
+    elif all(a is b for a, b in zip(items, tuple.__iter__(real), strict=True)):
+        view = real
+    else:
+        view = native_new(cls)(cls, items)
+    return t.tree.bind(node, real, view)
+
+
+def shadow_set(t: Tracer, node: Node, real: Any) -> Any:
+    """A copy of a set of constants or of things known by identity."""
+    cls = type(real)
+    items = list(real)
+    if not all(is_constant(v) or is_identity_type(type(v)) for v in items):
+        graph_break("BZ1014", "a set from outside that holds objects")
+    node.guard(Check.TYPE, cls)
+    node.guard(Check.LENGTH, len(items))
+    for item in items:
+        node.guard(Check.HAS_KEY, (item, True))
+    view = set(items) if cls is set else real
+    t.tree.bind(node, real, view)
+    if isinstance(real, set):
+        if view is real:
+            view = native_new(cls)(cls)
+            set.update(view, items)
+            t.tree.bind(node, real, view)
+        node.container = SequenceShadow(node, cls, view, items)
+        t.shadows.append(node.container)
+    return view
+
+
+def instance_dict(t: Tracer, node: Node) -> DictShadow | None:
+    """The shadow of an outside object's instance dict; None where it has none."""
+    if node.dict is None:
+        try:
+            real = object.__getattribute__(node.real, "__dict__")
+        except AttributeError:
+            return None
+        if type(real) is not dict:
+            return None
+        view: dict[Any, Any] = {}
+        if node.value is not node.real and node.container is not None:
+            view = node.value.__dict__
+        node.dict = DictShadow(node, Step.DICT, real, view)
+        t.instance_dicts.append(node.dict)
+    return node.dict

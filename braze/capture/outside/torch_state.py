@@ -1,0 +1,115 @@
+"""PyTorch's global state in a trace: guarded as found, set as the program says, restored at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.records import Check
+from braze.graph import torch_compat
+from braze.graph.torch_settings import SETTINGS, set_autocast
+from braze.native import torch_state
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+
+def autocast_now() -> tuple[Any, ...]:
+    """(device type, enabled, dtype) for each device type, and the cache flag."""
+    return torch_compat.autocast_state()
+
+
+def is_handling() -> bool:
+    """Whether an exception is handled here."""
+    return sys.exc_info()[1] is not None
+
+
+class TorchState:
+    """State at the start of a trace, and what inference mode the program is in."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.t = tracer
+        self.start: dict[str, Any] = {}
+        self.autocast: tuple[Any, ...] = ()
+        self.inference = False
+        self.device: torch.device | None = None
+        self.modes = 0
+        self.dual_level = -1
+        self.nesting = 0
+        #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
+        self.asked: dict[tuple[Any, tuple[Any, ...]], Any] = {}
+        self.changed = False
+        #: the exception that is handled where the function is called
+        self.error: BaseException | None = None
+
+    def remember(self) -> None:
+        """Note the state, to guard it and to set it back."""
+        self.error = sys.exc_info()[1]
+        self.start = {name: read() for name, (read, _) in SETTINGS.items()}
+        self.autocast = autocast_now()
+        self.inference = torch.is_inference_mode_enabled()
+        self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
+        self.dual_level = torch_compat.dual_level()
+
+    @contextlib.contextmanager
+    def outside_inference(self) -> Iterator[None]:
+        """Fakes are ordinary tensors even where the program runs in inference mode."""
+        if not self.inference:
+            yield
+            return
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+
+    def restore(self) -> None:
+        """Set everything back that the program changed."""
+        for name, (read, write) in SETTINGS.items():
+            if read() != self.start[name]:
+                write(self.start[name])
+        if autocast_now() != self.autocast:
+            set_autocast(self.autocast)
+        for _ in range(self.nesting):
+            torch.autocast_decrement_nesting()
+        self.nesting = 0
+
+    def is_handling(self) -> bool:
+        """Whether an exception is handled where the function is called; guarded."""
+        found = self.asked[is_handling, ()] = self.error is not None
+        return found
+
+    def told(self, function: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+        """What a function tells of a setting, guarded unless the program may have made it so."""
+        value = function(*args, **(kwargs or {}))
+        if not self.changed and not kwargs:
+            self.asked[function, tuple(args)] = value
+        return value
+
+    def effects(self) -> list[tuple[Any, tuple[Any, ...]]]:
+        """(setter, arguments) for each setting that the program leaves changed."""
+        calls: list[tuple[Any, tuple[Any, ...]]] = []
+        for name, (read, write) in SETTINGS.items():
+            if read() != self.start[name]:
+                calls.append((write, (read(),)))
+        now = autocast_now()
+        if now != self.autocast:
+            for kind, enabled, dtype in now[:-1]:
+                calls.append((torch.set_autocast_enabled, (kind, enabled)))
+                calls.append((torch.set_autocast_dtype, (kind, dtype)))
+            calls.append((torch.set_autocast_cache_enabled, (now[-1],)))
+        return calls
+
+    def guards(self) -> list[tuple[Check, Any]]:
+        """What must be as it was at the start."""
+        return [
+            (Check.GRAD_MODE, self.start["grad"]),
+            (Check.INFERENCE_MODE, self.inference),
+            (Check.AUTOCAST, self.autocast),
+            (Check.DEFAULT_DTYPE, self.start["dtype"]),
+            (Check.DEFAULT_DEVICE, self.device),
+            (Check.FUNCTION_MODES, self.modes),
+            (Check.DETERMINISTIC, self.start["deterministic"]),
+            *((Check.SETTING, (function, args, value)) for (function, args), value in self.asked.items()),
+        ]

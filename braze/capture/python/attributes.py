@@ -1,0 +1,541 @@
+"""Attribute reads: Python's own protocol, with guards where a value comes from outside.
+
+Descriptors and ``__getattr__`` written in Python are interpreted; those written in C are called.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import threading
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.libraries import is_library_class, is_library_function, is_library_module
+from braze.capture.facts.records import Step
+from braze.capture.facts.values import (
+    CONSTANTS,
+    MISSING,
+    NUMBER_OF,
+    Lookups,
+    held_by,
+    is_constant,
+    is_identity_type,
+    is_immutable,
+    lookup_in_mro,
+)
+from braze.capture.outside import cells
+from braze.capture.outside.shadows import instance_dict
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+MODULE_GETATTR = torch.nn.Module.__getattr__
+STATE = ("_parameters", "_buffers", "_modules")
+BUILTIN_VALUES = CONSTANTS | {
+    list,
+    dict,
+    tuple,
+    set,
+    frozenset,
+    slice,
+    range,
+    torch.Size,
+    torch.device,
+}
+SymbolicTypes = (torch.SymInt, torch.SymFloat, torch.SymBool)
+C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def load_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
+    """``obj.name``."""
+    reader = reader_of(type(obj))
+    try:
+        return reader(t, obj, name, tail)
+    except AttributeError as error:
+        tell(error, obj, name)
+        raise
+
+
+def tell(error: AttributeError, obj: Any, name: str) -> None:
+    """Let the error of a look-up know what was looked up where: from that Python makes its suggestions."""
+    if error.name is None and error.obj is None:
+        error.name, error.obj = name, obj
+
+
+def _reader_of(cls: type) -> Any:
+    """How attributes of instances of a type are read."""
+    if cls in SymbolicTypes:
+        return symbol_attr
+    if cls in BUILTIN_VALUES:
+        return native_attr
+    if cls is types.CellType:
+        return cells.attribute
+    if issubclass(cls, torch.Tensor):
+        return tensor_attr
+    if issubclass(cls, types.ModuleType):
+        return module_attr
+    if issubclass(cls, type):
+        return class_attr
+    if cls is types.FunctionType:
+        return function_attr
+    if cls is types.MethodType:
+        return method_attr
+    if cls is super:
+        return super_attr
+    if issubclass(cls, enum.Enum):
+        return member_attr
+    if is_identity_type(cls):
+        return native_attr
+    if issubclass(cls, threading.local):
+        return local_attr
+    found, _ = lookup_in_mro(cls, "__getattribute__")
+    if type(found) is types.FunctionType:
+        return python_attr
+    return instance_attr
+
+
+reader_of: Callable[[type], Any] = functools.cache(_reader_of)
+
+
+def native_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """C types whose attributes need no guard: the object itself is guarded or ours."""
+    return getattr(obj, name)
+
+
+#: attributes of integers that the integer itself is
+ITSELF = frozenset({"real", "numerator"})
+
+
+def symbol_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of a number that is a symbol here: what a symbol has not, the number has, which is guarded from here on."""
+    kind = NUMBER_OF[type(obj)]
+    if name == "__class__":
+        return kind
+    if kind is int and name in ITSELF:
+        return obj
+    if name in vars(type(obj)) and hasattr(kind, name) and kind is not bool:
+        return getattr(obj, name)
+    return getattr(kind(obj), name)
+
+
+def python_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """A class with ``__getattribute__`` written in Python."""
+    cls = type(obj)
+    found, _ = lookup_in_mro(cls, "__getattribute__")
+    hook, _ = lookup_in_mro(cls, "__getattr__")
+    if hook is MISSING:
+        return t.call(found, (obj, name), None, tail)
+    try:
+        return t.call(found, (obj, name), None)
+    except AttributeError:
+        pass  # and forgotten: it is no context of what the hook raises
+    return t.call(hook, (obj, name), None, tail)
+
+
+def local_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of this thread's part of a ``threading.local``."""
+    if t.tree.node_of(obj) is not None and name != "__class__":
+        graph_break("BZ1014", f"an attribute of a {type(obj).__name__}, which each thread has for itself")
+    return getattr(obj, name)
+
+
+def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
+    """The generic protocol, then ``__getattr__``."""
+    value = generic_attr(t, obj, name, tail)
+    if value is not MISSING:
+        return value
+    cls = type(obj)
+    hook, of = lookup_in_mro(cls, "__getattr__")
+    if hook is MODULE_GETATTR:
+        t.trust_class_value(of, "__getattr__", hook)
+        value = module_state(t, obj, name)
+        if value is not MISSING:
+            return value
+        note_absent(t, cls, name)
+        raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
+    note_absent(t, cls, name)
+    if type(hook) is types.FunctionType:
+        return t.call(hook, (obj, name), None, tail)
+    note_absent(t, cls, "__getattr__")
+    if hook is not MISSING:
+        return getattr(obj, name)
+    raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
+
+
+def generic_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
+    """``object.__getattribute__``, or MISSING."""
+    cls = type(obj)
+    found, owner, data = class_lookup(cls, name)
+    if data:
+        if owner is not cls:
+            note_absent(t, cls, name, owner)
+        return call_descriptor(t, found, owner, obj, cls, name, tail)
+    value = instance_value(t, obj, name)
+    if value is not MISSING:
+        return value
+    if found is MISSING:
+        return MISSING
+    if owner is not cls:
+        note_absent(t, cls, name, owner)
+    return bind_class_value(t, found, owner, obj, cls, name, tail)
+
+
+@functools.lru_cache(maxsize=8192)
+def _class_lookup(cls: Any, name: str) -> tuple[Any, Any, bool]:
+    found, owner = lookup_in_mro(cls, name)
+    kind = type(found)
+    data = found is not MISSING and (hasattr(kind, "__set__") or hasattr(kind, "__delete__"))
+    return found, owner, data
+
+
+def class_lookup(cls: type, name: str) -> tuple[Any, Any, bool]:
+    """(what the class holds, the class in the MRO that holds it, whether it is a data descriptor)."""
+    if is_immutable(cls):
+        return _class_lookup(cls, name)
+    found, owner = lookup_in_mro(cls, name)
+    if found is MISSING:
+        return found, None, False
+    kind = type(found)
+    if kind is types.FunctionType:
+        return found, owner, False
+    return found, owner, hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def instance_value(t: Tracer, obj: Any, name: str) -> Any:
+    """What the instance dict holds; MISSING otherwise."""
+    node = t.tree.node_of(obj)
+    if node is not None:
+        shadow = node.dict if node.dict is not None else instance_dict(t, node)
+        return shadow.get(t, name) if shadow is not None else MISSING
+    try:
+        own = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return MISSING
+    return own.get(name, MISSING)
+
+
+def module_state(t: Tracer, obj: Any, name: str) -> Any:
+    """A parameter, buffer or submodule of an nn.Module, as its ``__getattr__`` finds it."""
+    for kind in STATE:
+        holder = instance_value(t, obj, kind)
+        if holder is MISSING:
+            continue
+        value = dict_get(t, holder, name)
+        if value is not MISSING:
+            return value
+    return MISSING
+
+
+def dict_get(t: Tracer, view: dict[Any, Any], key: Any) -> Any:
+    """An item of a dict that may be a lazily filled shadow."""
+    found = dict.get(view, key, MISSING)
+    if found is not MISSING:
+        return found
+    node = t.tree.known.get(id(view))
+    if node is not None and node.value is view and node.container is not None:
+        return node.container.get(t, key)
+    shadow = t.dict_views.get(id(view))
+    if shadow is not None and shadow.view is view:
+        return shadow.get(t, key)
+    return MISSING
+
+
+def call_descriptor(t: Tracer, found: Any, owner: Any, obj: Any, cls: type, name: str, tail: bool) -> Any:
+    """A data descriptor's ``__get__``."""
+    kind = type(found)
+    if kind is property:
+        t.trust_class_value(owner, name, found)
+        if found.fget is None:
+            return found.__get__(obj, cls)  # raises
+        return t.call(found.fget, (obj,), None, tail)
+    if kind in C_DESCRIPTORS:
+        return c_field(t, found, obj, cls, name)
+    getter, _ = lookup_in_mro(kind, "__get__")
+    if type(getter) is types.FunctionType:
+        return t.call(getter, (found, obj, cls), None, tail)
+    return found.__get__(obj, cls)
+
+
+def c_field(t: Tracer, found: Any, obj: Any, cls: type, name: str) -> Any:
+    """``__dict__``, ``__class__``, slots, and other fields that C keeps."""
+    node = t.tree.node_of(obj)
+    if name == "__class__":
+        return cls
+    if name == "__dict__":
+        if node is None:
+            return object.__getattribute__(obj, "__dict__")
+        shadow = instance_dict(t, node)
+        if shadow is None:
+            return found.__get__(obj, cls)
+        t.dict_views[id(shadow.view)] = shadow
+        return shadow.view
+    if node is None:
+        return found.__get__(obj, cls)
+    if id(obj) in t.raised:
+        return found.__get__(obj, cls)
+    if node.slots is not None and name in node.slots:
+        value = node.slots[name]
+        if value is MISSING:
+            raise AttributeError(name)
+        return value
+    fields = FIELDS.get(cls)
+    if fields is not None and (known := fields(t, obj, name)) is not MISSING:
+        return known
+    real = getattr(node.real, name, MISSING) if type(found) is types.MemberDescriptorType else None
+    if real is MISSING:
+        graph_break(
+            "BZ1014", f"the field {name!r} of a {cls.__name__} from outside is read, which is not set"
+        )
+    return t.read(node, Step.ATTR, name, found.__get__(node.real, cls))
+
+
+#: classes of C -> (t, object from outside, name) -> what is known of the field without reading it there, or MISSING
+FIELDS: dict[type, Any] = {}
+
+
+def bind_class_value(
+    t: Tracer, found: Any, owner: type, obj: Any, cls: type, name: str, tail: bool = False
+) -> Any:
+    """What ``obj.name`` gives for a value of its class that is no data descriptor."""
+    kind = type(found)
+    if kind is types.FunctionType:
+        t.trust_class_value(owner, name, found)
+        return types.MethodType(found, obj)
+    if kind is classmethod:
+        t.trust_class_value(owner, name, found)
+        return bind_to(t, found.__func__, cls)
+    if kind is staticmethod:
+        t.trust_class_value(owner, name, found)
+        return found.__func__
+    if kind is functools.cached_property:
+        return cached_property(t, found, obj)
+    if kind is types.MethodDescriptorType or kind is types.WrapperDescriptorType:
+        return types.MethodType(found, obj)  # so that rules find the descriptor
+    if kind is types.BuiltinFunctionType:
+        return found
+    getter, _ = lookup_in_mro(kind, "__get__")
+    if type(getter) is types.FunctionType:
+        return t.call(getter, (t.class_value(owner, name, found), obj, cls), None, tail)
+    if getter is not MISSING:
+        return found.__get__(obj, cls)
+    return t.class_value(owner, name, found)
+
+
+def bind_to(t: Tracer, function: Any, first: Any) -> Any:
+    """A method of a function, or what its descriptor gives."""
+    if type(function) is types.FunctionType:
+        return types.MethodType(function, first)
+    return (
+        function.__get__(first) if hasattr(type(function), "__get__") else types.MethodType(function, first)
+    )
+
+
+def cached_property(t: Tracer, found: Any, obj: Any) -> Any:
+    """``functools.cached_property``: not in the instance dict yet, so computed and written there."""
+    value = t.call(found.func, (obj,), None)
+    t.write_instance(obj, found.attrname, value)
+    return value
+
+
+def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of a tensor: metadata is known, anything else is a recorded call."""
+    return t.tensor_attr(obj, name, tail)
+
+
+def module_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of a Python module."""
+    own = types.ModuleType.__getattribute__(obj, "__dict__")
+    value = own.get(name, MISSING)
+    if value is MISSING:
+        space = t.globals.get(id(own))
+        if space is not None and name in space.written:
+            return space.written[name]
+        found, owner = lookup_in_mro(type(obj), name)  # as torch.backends.cudnn.enabled is
+        if found is not MISSING and type(found) not in C_DESCRIPTORS and hasattr(type(found), "__set__"):
+            return call_descriptor(t, found, owner, obj, type(obj), name, tail)
+        if not is_library_module(obj):
+            note_missing(t, obj, name)
+        return getattr(obj, name)
+    if name == "__dict__":
+        graph_break("BZ1014", "the whole dict of a module is read")
+    return t.globals_at(own, obj).get(t, name)
+
+
+def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
+    """An attribute of a class: the metaclass's data descriptors, the MRO, then the metaclass's others."""
+    meta = type(cls)
+    if issubclass(meta, enum.EnumMeta) and is_fixed_in_enum(t, cls, name):
+        return getattr(cls, name)
+    from_meta, meta_owner = lookup_in_mro(meta, name)
+    if from_meta is not MISSING and (
+        hasattr(type(from_meta), "__set__") or hasattr(type(from_meta), "__delete__")
+    ):
+        if type(from_meta) is property:
+            return t.call(from_meta.fget, (cls,), None, tail)
+        if name == "__dict__" and id(cls) in Lookups.written:
+            graph_break(
+                "BZ1010", f"the dict of the class {cls.__name__!r} is read, which the function has written"
+            )
+        if name == "__dict__":
+            t.class_dicts[id(cls)] = cls
+        return from_meta.__get__(cls, meta)
+    found, owner = lookup_in_mro(cls, name)
+    if found is not MISSING:
+        return class_value_through(t, cls, found, owner, name, tail)
+    if from_meta is not MISSING:
+        note_absent(t, cls, name)
+        return bind_class_value(t, from_meta, meta_owner, cls, meta, name, tail)
+    note_absent(t, cls, name)
+    hook, _ = lookup_in_mro(meta, "__getattr__")
+    if type(hook) is types.FunctionType:
+        return t.call(hook, (cls, name), None, tail)
+    return getattr(cls, name)
+
+
+#: what tells which member this is
+IN_MEMBERS = frozenset({"name", "value", "_name_", "_value_"})
+
+
+def is_fixed_in_enum(t: Tracer, cls: Any, name: str) -> bool:
+    """Whether an attribute of a class of constants, or of one of them, needs no guard."""
+    if name in cls._member_map_ or name in IN_MEMBERS or name.startswith("__"):
+        return True
+    return is_library_class(cls) or t.is_ours(cls)
+
+
+def member_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of a member of an enum."""
+    if is_fixed_in_enum(t, type(obj), name):
+        return getattr(obj, name)
+    t.tree.constant(obj)
+    return instance_attr(t, obj, name, tail)
+
+
+def note_absent(t: Tracer, cls: Any, name: str, until: Any = None) -> None:
+    """Guard that no class among a class and its bases, up to where it was found, has an attribute."""
+    if is_immutable(cls):  # and so are its bases
+        return
+    for owner in type.__getattribute__(cls, "__mro__"):
+        if owner is until:
+            return
+        if is_immutable(owner) or t.is_ours(owner):
+            continue
+        note_missing(t, owner, name)
+
+
+def note_missing(t: Tracer, owner: Any, name: str) -> None:
+    """Guard that there is no such name in the dict of a class, function or module."""
+    node = t.tree.constant(owner)
+    if node.absent is None:
+        node.absent = {}
+        t.tree.order.append(node)
+    node.absent[name] = True
+
+
+def special_method(t: Tracer, cls: Any, name: str) -> Any:
+    """What a class has under the name of a special method, guarded as calls of it are; MISSING."""
+    found, owner = lookup_in_mro(cls, name)
+    if not is_immutable(cls):
+        if owner is not cls:
+            note_absent(t, cls, name, owner)
+        if type(found) is types.FunctionType:
+            t.trust_class_value(owner, name, found)
+    return found
+
+
+def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, tail: bool) -> Any:
+    """``cls.name`` for a value of its MRO: descriptors bound to no instance."""
+    kind = type(found)
+    if owner is not cls:
+        note_absent(t, cls, name, owner)
+    if kind is types.FunctionType or kind is staticmethod or kind is classmethod:
+        t.trust_class_value(owner, name, found)
+        if kind is classmethod:
+            return bind_to(t, found.__func__, cls)
+        return found if kind is types.FunctionType else found.__func__
+    if kind is property:
+        return found
+    getter, _ = lookup_in_mro(kind, "__get__")
+    if type(getter) is types.FunctionType:
+        return t.call(getter, (found, None, cls), None, tail)
+    if getter is not MISSING:
+        return found.__get__(None, cls)
+    if name in ("__bases__", "__mro__", "__name__", "__qualname__", "__module__", "__doc__"):
+        return getattr(cls, name)
+    return t.class_value(owner, name, found)
+
+
+def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
+    """An attribute of a function."""
+    if t.function_fields and id(fn) in t.function_fields:
+        fields = t.function_fields[id(fn)][1]
+        if name in fields:
+            return fields[name]
+        if name == "__dict__":
+            graph_break("BZ1010", f"the dict of the function {fn.__name__!r} is read, which has been written")
+    value = getattr(fn, name, MISSING)
+    if value is MISSING:
+        if not t.is_ours(fn) and not is_library_function(fn):
+            note_missing(t, fn, name)
+        raise AttributeError(f"'function' object has no attribute {name!r}")
+    if t.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
+        return value
+    if is_constant(value) or is_identity_type(type(value)):
+        node = t.tree.constant(fn)
+        return t.read(node, Step.ATTR, name, value) if not is_library_function(fn) else value
+    if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType):
+        return value
+    return t.read(t.tree.constant(fn), Step.ATTR, name, value)
+
+
+def method_attr(t: Tracer, method: Any, name: str, tail: bool) -> Any:
+    """An attribute of a bound method: its own two, or those of its function."""
+    node = t.tree.node_of(method)
+    if name in ("__func__", "__self__"):
+        value = getattr(method, name)
+        if node is not None:
+            return t.read(node, Step.FUNC, name.strip("_"), value)
+        return value
+    if name in ("__call__", "__get__", "__eq__", "__hash__"):
+        return getattr(method, name)
+    return load_attr(t, method.__func__, name, tail)
+
+
+def super_attr(t: Tracer, proxy: Any, name: str, tail: bool) -> Any:
+    """``super().name``: the MRO after the class, bound to the object."""
+    obj, obj_type, this = proxy.__self__, proxy.__self_class__, proxy.__thisclass__
+    if obj is None or name == "__class__":
+        return getattr(proxy, name)
+    mro = obj_type.__mro__
+    for owner in mro[mro.index(this) + 1 :]:
+        found = held_by(owner, name)
+        if found is MISSING:
+            if owner is not object:
+                note_absent(t, owner, name, owner.__mro__[1])
+            continue
+        if obj is obj_type or (issubclass(type(obj), type) and obj_type is not type(obj)):
+            if name == "__new__":
+                return found.__func__ if isinstance(found, staticmethod) else found
+            return class_super_value(t, found, owner, obj, name)
+        kind = type(found)
+        if hasattr(kind, "__set__"):
+            return call_descriptor(t, found, owner, obj, obj_type, name, tail)
+        return bind_class_value(t, found, owner, obj, obj_type, name, tail)
+    raise AttributeError(f"'super' object has no attribute '{name}'")
+
+
+def class_super_value(t: Tracer, found: Any, owner: type, cls: Any, name: str) -> Any:
+    """``super().name`` inside a classmethod."""
+    kind = type(found)
+    if kind is classmethod:
+        return bind_to(t, found.__func__, cls)
+    if kind is staticmethod:
+        return found.__func__
+    if kind is types.FunctionType:
+        return found
+    return found.__get__(None, cls) if hasattr(kind, "__get__") else t.class_value(owner, name, found)

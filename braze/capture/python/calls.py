@@ -1,0 +1,602 @@
+"""Calls: inline what is Python, record what is torch's, run what is known to be harmless, break at the rest."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from enum import EnumMeta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional
+
+from braze import native
+from braze.capture.facts import policy
+from braze.capture.facts.breaks import HINT_MOVE, HINT_OP, BreakSignal, graph_break
+from braze.capture.facts.callbacks import looks_inside, may_call_back
+from braze.capture.facts.frame import bind
+from braze.capture.facts.libraries import is_library_class, is_library_function, is_pytorchs, is_written_in
+from braze.capture.facts.records import Check, Step
+from braze.capture.facts.replay import native_new
+from braze.capture.facts.values import (
+    BUILTIN_METHODS,
+    LRU_CACHE,
+    MISSING,
+    PYBIND,
+    is_constant,
+    lookup_in_mro,
+)
+from braze.capture.features import scans, scripted
+from braze.capture.finish import effects
+from braze.capture.graph import python_random
+from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
+from braze.capture.graph.sizes import HASHED, as_key
+from braze.capture.outside import identities
+from braze.capture.outside.shadows import instance_dict
+from braze.capture.python import generators, higher_order
+from braze.capture.python.attributes import (
+    class_lookup,
+    instance_value,
+    load_attr,
+    note_absent,
+    special_method,
+)
+from braze.capture.python.c_border import refuse_opaque
+from braze.capture.python.interpret import resumable_step
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: callable -> rule(t, args, kwargs, tail); rows are added by rules.py
+RULES: dict[Any, Any] = {}
+#: code of inner functions of functools -> rule(t, fn, args)
+BY_CODE: dict[types.CodeType, Any] = {}
+#: modules whose Python functions on tensors are one node of the graph
+LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
+DESCRIPTOR_KINDS = frozenset(
+    {types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType}
+)
+GENERATOR_FLAGS = 0x20 | 0x80 | 0x200
+#: PyTorch's own, whatever the program puts in its place
+MODULE_CALL = torch.nn.Module.__call__ if is_pytorchs(torch.nn.Module.__call__) else None
+
+
+def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
+    """Call anything."""
+    kind = type(fn)
+    if kind is types.FunctionType:
+        return call_function(t, fn, args, kwargs, tail)
+    if kind is types.MethodType:
+        node = t.tree.node_of(fn)
+        if node is not None:
+            function = t.read(node, Step.FUNC, "func", fn.__func__)
+            owner = t.read(node, Step.FUNC, "self", fn.__self__)
+            return call(t, function, (owner, *args), kwargs, tail)
+        return call(t, fn.__func__, (fn.__self__, *args), kwargs, tail)
+    if kind in BUILTIN_METHODS:
+        return call_builtin(t, fn, args, kwargs, tail)
+    if kind in DESCRIPTOR_KINDS:
+        return call_descriptor(t, fn, args, kwargs, tail)
+    if issubclass(kind, type):
+        return instantiate(t, fn, args, kwargs, tail)
+    if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
+        return t.recorder.call(fn, tuple(args), kwargs or {})
+    if kind is functools.partial:
+        return call_partial(t, fn, args, kwargs, tail)
+    if kind is LRU_CACHE:
+        return call_cached(t, fn, args, kwargs)
+    if kind is native.Entry:
+        return call_entry(t, fn, args, kwargs, tail)
+    return call_object(t, fn, args, kwargs, tail)
+
+
+def call_function(
+    t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None, tail: bool
+) -> Any:
+    """A function written in Python."""
+    rule = RULES.get(fn)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    special = is_special(fn.__module__) and is_written_in(fn, "torch", "functools", "random")
+    if special:
+        found = call_special(t, fn, args, kwargs)
+        if found is not MISSING:
+            return found
+    if fn.__module__ == higher_order.EINOPS:
+        higher_order.fill_table_of_einops(fn)
+    if fn.__dict__:
+        result = higher_order.marked(t, fn, args, kwargs, tail)
+        if result is not NotImplemented:
+            return result
+    if fn in policy.NATIVE_FUNCTIONS:
+        return call_native(t, fn, args, kwargs)
+    if special and fn.__module__ == "functools" and fn.__code__ in BY_CODE:
+        return BY_CODE[fn.__code__](t, fn, args)
+    return interpret(t, fn, args, kwargs, tail)
+
+
+@functools.cache
+def is_special(module: str | None) -> bool:
+    """Whether functions of a module may have a meaning of their own here."""
+    return (
+        module in LEAF_MODULES
+        or module in higher_order.MODULES
+        or module in ("functools", "random", higher_order.BOOKS)
+        or str(module).startswith(higher_order.SHARDING)
+    )
+
+
+def call_special(t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """A function of such a module: a node, a break, or nothing; MISSING where it is as any other."""
+    if fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs):
+        if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
+            t.fill_arguments(args)
+            return t.recorder.call(fn, tuple(args), kwargs or {})
+    if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
+        refuse_data(fn.__name__)
+    if fn.__module__ in higher_order.MODULES:
+        if fn.__qualname__ == "associative_scan":
+            return scans.associative_scan(t, *args, **(kwargs or {}))
+        higher_order.whole(higher_order.MODULES[fn.__module__])
+    if fn.__module__.startswith(higher_order.SHARDING):
+        higher_order.whole("FSDP gathers and frees parameters around a module's call")
+    if fn.__module__ == "random":
+        return python_random.draw(t, fn.__name__, args[0] if args else None, args[1:], kwargs)
+    if fn.__module__ == higher_order.BOOKS and fn.__qualname__ == higher_order.BOOKKEEPING:
+        return None
+    return MISSING
+
+
+def interpret(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Inline a function: its frame runs as a part of the trace."""
+    slots = bind(fn, args, kwargs, t.defaults_of)
+    f = t.enter(fn, slots, tail)
+    if fn.__code__.co_flags & GENERATOR_FLAGS:
+        return generators.start(t, f)
+    return t.run(f)
+
+
+def has_tensor(args: Any, kwargs: dict[str, Any] | None) -> bool:
+    """Whether a tensor is among the arguments, or in a list or tuple among them."""
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            return True
+        if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+            return True
+    if kwargs:
+        return has_tensor(kwargs.values(), None)
+    return False
+
+
+def has_callable(args: Any, kwargs: dict[str, Any] | None) -> bool:
+    """Whether a Python function is among the arguments: then the callee must be inlined."""
+    values = (*args, *kwargs.values()) if kwargs else args
+    return any(type(v) in (types.FunctionType, types.MethodType) for v in values)
+
+
+def call_native(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """Run something for real."""
+    t.fill_arguments(args)
+    if kwargs:
+        t.fill_arguments(kwargs.values())
+    result = fn(*args, **kwargs) if kwargs else fn(*args)
+    return t.canonical(result)
+
+
+def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bool = False) -> Any:
+    """Run a C function that may call back: tensor operations are recorded, Python frames interpreted."""
+    t.fill_arguments(args)
+    if kwargs:
+        t.fill_arguments(kwargs.values())
+    if not asks and not may_call_back(args, kwargs):
+        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    if t.identities:
+        identities.check_call(t, fn, args)
+    refuse_opaque(t, args)
+    with t.outside_applied(), RecordingMode(t.recorder):
+        result = native.call_traced(t.called_from_c, fn, tuple(args), kwargs or {})
+    return t.canonical(result)
+
+
+def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """A built-in function or bound built-in method."""
+    rule = RULES.get(fn) if type(fn) is not types.MethodWrapperType else None
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    owner = fn.__self__
+    if isinstance(owner, type):
+        rule = rule_of_class_method(fn, owner)
+        if rule is not None:
+            return rule(t, (owner, *args), kwargs or {}, tail)
+    if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__ == PYBIND:
+        purity = policy.FUNCTIONS.get(fn)
+        if fn in policy.SETTINGS:
+            return t.state.told(fn, args, kwargs)
+        if purity is policy.Purity.BLIND:
+            return fn(*args, **kwargs) if kwargs else fn(*args)
+        if purity is policy.Purity.CALLS:
+            return call_c(t, fn, args, kwargs)
+        if policy.is_torch_operation(fn):
+            t.fill_arguments(args)
+            return t.recorder.call(fn, tuple(args), kwargs or {})
+        if isinstance(owner, type):
+            return call_class_method(t, fn, owner, args, kwargs, tail)
+        return last_resort(t, fn, args, kwargs)
+    return call_bound(t, fn, owner, fn.__name__, args, kwargs, tail)
+
+
+def rule_of_class_method(fn: Any, owner: type) -> Any:
+    """The rule of a class method in C, which is another object at each reading, and for each class; or None."""
+    for base in owner.__mro__:
+        method = base.__dict__.get(fn.__name__)
+        if type(method) is types.ClassMethodDescriptorType and method in RULES:
+            if method.__get__(None, owner) == fn:
+                return RULES[method]
+    return None
+
+
+def call_bound(
+    t: Tracer, fn: Any, owner: Any, name: str, args: Any, kwargs: dict[str, Any] | None, tail: bool
+) -> Any:
+    """A built-in method of some object: ``[].append``, ``x.__add__``."""
+    cls = type(owner)
+    if isinstance(owner, torch.Tensor):
+        descriptor, _ = lookup_in_mro(cls, name)
+        if descriptor is not MISSING:
+            return call(t, descriptor, (owner, *args), kwargs, tail)
+    rule = METHOD_RULES.get(name)
+    if rule is not None:
+        found = rule(t, owner, args, kwargs or {}, tail)
+        if found is not MISSING:
+            return found
+    if args and isinstance(owner, HASHED):
+        args = (as_key(args[0]), *args[1:])
+    if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.identities:
+        return fn(*args)  # whatever it is, nothing looks at it
+    if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
+        refuse_opaque(t, (owner,))
+        t.fill(owner)
+        if may_call_back(args, kwargs) or looks_inside(owner, name):
+            return call_c(t, fn, args, kwargs, True)
+        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    return last_resort(t, fn, args, kwargs)
+
+
+CONTAINER_BASES = (list, dict, tuple, set, frozenset, str, int, float, BaseException)
+#: method name -> rule(t, owner, args, kwargs, tail), MISSING to fall through
+METHOD_RULES: dict[str, Any] = {}
+
+
+def call_class_method(
+    t: Tracer, fn: Any, owner: type, args: Any, kwargs: dict[str, Any] | None, tail: bool
+) -> Any:
+    """A static or class method in C: ``dict.fromkeys``, ``object.__new__``, ``tuple.__new__``."""
+    if fn.__name__ == "__new__":
+        cls = args[0]
+        if issubclass(cls, torch.Tensor):
+            graph_break("BZ1002", f"an instance of {cls.__name__} is made by hand")
+        if owner is object or cls is owner:
+            return fn(*args, **(kwargs or {}))
+        t.fill_arguments(args[1:])
+        return fn(*args, **(kwargs or {}))
+    if owner in policy.METHODS_OF or owner in policy.CLASSES:
+        return call_c(t, fn, args, kwargs)
+    if fn.__name__ == "__init_subclass__":  # object's own, which takes note of nothing
+        return fn(*args, **(kwargs or {}))
+    return last_resort(t, fn, args, kwargs)
+
+
+def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """An unbound method in C, called with its object first."""
+    if not args:
+        raise TypeError(f"unbound method {fn.__qualname__}() needs an argument")
+    rule = RULES.get(fn)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    owner = args[0]
+    if isinstance(owner, torch.Tensor):
+        t.fill_arguments(args)
+        return t.tensor_method(fn, tuple(args), kwargs or {})
+    rule = METHOD_RULES.get(fn.__name__)
+    if rule is not None:
+        found = rule(t, owner, args[1:], kwargs or {}, tail)
+        if found is not MISSING:
+            return found
+    if len(args) > 1 and isinstance(owner, HASHED):
+        args = (owner, as_key(args[1]), *args[2:])
+    if (
+        type(owner) in policy.METHODS_OF
+        or fn.__objclass__ in policy.METHODS_OF
+        or isinstance(owner, CONTAINER_BASES)
+    ):
+        refuse_opaque(t, (owner,))
+        t.fill(owner)
+        if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
+            return call_c(t, fn, args, kwargs)
+        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+    return last_resort(t, fn, args, kwargs)
+
+
+#: (t, callable, args, kwargs) -> result, or MISSING where it knows nothing of the callable
+LIBRARIES: list[Any] = []
+
+
+def last_resort(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """A callable in C that the policy does not name: a library's rule, or a break."""
+    for library in LIBRARIES:
+        found = library(t, fn, args, kwargs)
+        if found is not MISSING:
+            return found
+    refuse(fn)
+
+
+def refuse(fn: Any) -> Any:
+    """Break at a C function that is not known to be harmless."""
+    module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", None)).__module__
+    code, does = policy.IMPURE_MODULES.get(module, ("BZ1002", ""))
+    name = getattr(fn, "__qualname__", None) or f"{type(fn).__name__} object"
+    if name.startswith("pybind11_detail"):
+        name = fn.__name__
+    if does:
+        graph_break(code, f"{module}.{name} {does}", HINT_MOVE)
+    graph_break(
+        code, f"a call of the C function {module}.{name}, into which braze cannot see", HINT_OP, HINT_MOVE
+    )
+
+
+# -- classes
+
+
+def instantiate(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """Call a class."""
+    rule = RULES.get(cls)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, tail)
+    if cls in policy.CLASSES:
+        return call_c(t, cls, args, kwargs)
+    meta = type(cls)
+    if issubclass(meta, EnumMeta):
+        if len(args) != 1 or kwargs:
+            graph_break("BZ1002", "a class of constants is made")
+        return cls(*args, **(kwargs or {}))
+    if meta is not type:
+        maker = special_method(t, meta, "__call__")
+        if type(maker) is types.FunctionType:
+            return call(t, maker, (cls, *args), kwargs, tail)
+    return make(t, cls, args, kwargs)
+
+
+def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """``type.__call__``: ``__new__``, then ``__init__``."""
+    held, owner = lookup_in_mro(cls, "__new__")
+    new = held.__func__ if isinstance(held, staticmethod) else held
+    init, init_owner = lookup_in_mro(cls, "__init__")
+    if issubclass(cls, torch.Tensor):
+        graph_break(
+            "BZ1002",
+            f"an instance of {cls.__name__} is made while tracing",
+            "make it outside, or use a plain tensor",
+        )
+    refuse_finalizer(t, cls)
+    if type(new) is types.FunctionType:
+        t.trust_class_value(owner, "__new__", held)
+        obj = call(t, new, (cls, *args), kwargs)
+    elif issubclass(cls, BaseException):
+        note_absent(t, cls, "__new__", owner)
+        t.fill_arguments(args)
+        obj = new(cls, *args)
+    elif owner is object and not issubclass(cls, tuple | frozenset | int | float | str | bytes):
+        obj = new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
+    elif owner is object or type(init) is types.FunctionType:
+        if type(new) is not types.BuiltinFunctionType:
+            refuse(cls)
+        obj = (
+            native_new(cls)(cls)
+            if not issubclass(cls, tuple | frozenset | int | float | str | bytes)
+            else new(cls, *args)
+        )
+    elif may_make(cls, owner):
+        return call_c(t, cls, args, kwargs)
+    else:
+        return last_resort(t, cls, args, kwargs)
+    if not isinstance(obj, cls):
+        return obj
+    if init_owner is not cls:
+        note_absent(t, cls, "__init__", init_owner)
+    if type(init) is types.FunctionType:
+        t.trust_class_value(init_owner, "__init__", init)
+    elif init_owner is object or init is MISSING:
+        return obj
+    if (result := call(t, init, (obj, *args), kwargs)) is not None:
+        raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+    return obj
+
+
+def refuse_finalizer(t: Tracer, cls: type) -> None:
+    """An object that says its end must not meet it in a trace: that may have no effect, or have it again."""
+    found, owner = lookup_in_mro(cls, "__del__")
+    if found is not MISSING and not is_library_class(owner):
+        graph_break(
+            "BZ1010",
+            f"an object of {cls.__name__} is made, which runs code when it dies (__del__)",
+            HINT_MOVE,
+        )
+
+
+def is_native(cls: type) -> bool:
+    """Whether instances hold more than attributes: a class of C, or one derived from such."""
+    return any(not base.__flags__ & (1 << 9) for base in cls.__mro__ if base is not object)
+
+
+def may_make(cls: type, owner: Any) -> bool:
+    """Whether a class with a ``__new__`` in C is harmless to call."""
+    return owner in policy.CLASSES or issubclass(cls, BaseException)
+
+
+# -- other callables
+
+
+def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """An object with ``__call__``."""
+    cls = type(fn)
+    if cls is weakref.ref:
+        return follow(t, fn)
+    if scripted.is_scripted(fn):
+        return scripted.call_scripted(t, fn, args, kwargs, tail)
+    found, owner, _ = class_lookup(cls, "__call__")
+    if owner is not cls:
+        note_absent(t, cls, "__call__", owner)
+    if found is MODULE_CALL:
+        t.trust_class_value(owner, "__call__", found)
+        return call_module(t, fn, args, kwargs, tail)
+    if type(found) is types.FunctionType:
+        t.trust_class_value(owner, "__call__", found)
+        return call(t, found, (fn, *args), kwargs, tail)
+    if found is MISSING:
+        raise TypeError(f"'{cls.__name__}' object is not callable")
+    if cls in policy.METHODS_OF or cls in policy.CLASSES:
+        return call_c(t, fn, args, kwargs)
+    if isinstance(found, staticmethod):
+        return call(t, found.__func__, args, kwargs, tail)
+    if type(found) is native.CallOfClass:
+        # a compiled module shares its original's attributes: interpret the original's call on it
+        t.trust_class_value(owner, "__call__", found)
+        inner = found.__get__(None, owner)
+        if inner is MODULE_CALL:
+            return call_module(t, fn, args, kwargs, tail)
+        return call(t, inner, (fn, *args), kwargs, tail)
+    return last_resort(t, fn, args, kwargs)
+
+
+def follow(t: Tracer, ref: Any) -> Any:
+    """A weak reference to something that the trace knows already; the reference itself is then all to guard."""
+    target, node = ref(), t.tree.node_of(ref)
+    if node is None:
+        return t.canonical(target)
+    if target is None or t.tree.node_of(target) is None:
+        graph_break("BZ1014", "a weak reference from outside to what the trace has not met")
+    node.guard(Check.IS, ref)
+    return t.canonical(target)
+
+
+def call_entry(t: Tracer, entry: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """A compiled function called by captured code: its function becomes a part of this graph."""
+    node = t.tree.node_of(entry)
+    wrapped = entry.__wrapped__
+    if node is not None:
+        wrapped = t.read(node, Step.ATTR, "__wrapped__", wrapped)
+    return call(t, wrapped, args, kwargs, tail)
+
+
+MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def call_module(t: Tracer, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """``module(...)``: its forward where there are no hooks, else what torch's ``__call__`` does."""
+    if instance_value(t, module, "forward") is MISSING and not hooked(t, module):
+        forward, owner = lookup_in_mro(type(module), "forward")
+        if type(forward) is types.FunctionType:
+            if owner is not type(module):
+                note_absent(t, type(module), "forward", owner)
+            t.trust_class_value(owner, "forward", forward)
+            return call(t, forward, (module, *args), kwargs, tail)
+    if higher_order.is_unfinished(module):
+        higher_order.whole(f"a {type(module).__name__} makes its parameters at its first call")
+    if isinstance(module, torch.jit.ScriptModule):
+        graph_break("BZ1002", f"the TorchScript module {type(module).__name__} is called", HINT_MOVE)
+    if instance_value(t, module, "_compiled_call_impl") not in (None, MISSING):
+        return call(t, load_attr(t, module, "_compiled_call_impl"), args, kwargs, tail)
+    return call(t, torch.nn.Module._call_impl, (module, *args), kwargs, tail)
+
+
+def hooked(t: Tracer, module: Any) -> bool:
+    """Whether a module has hooks, or is compiled by itself; guarded where it has not."""
+    compiled, _ = lookup_in_mro(type(module), "_compiled_call_impl")
+    own = instance_value(t, module, "_compiled_call_impl")
+    if (own is not MISSING and own is not None) or (
+        own is MISSING and compiled is not None and compiled is not MISSING
+    ):
+        return True
+    node = t.tree.node_of(module)
+    shadow = instance_dict(t, node) if node is not None else None
+    for name in MODULE_HOOKS:
+        if node is None or shadow is None or name in shadow.view:
+            hooks = instance_value(t, module, name)
+            t.fill(hooks)
+            if hooks is MISSING or len(hooks):
+                return True
+            continue
+        real = shadow.real.get(name)
+        if real is None or len(real):
+            return True
+        # the dict itself is not read: only that it is empty matters
+        place = node.child(Step.DICT, name)
+        if not place.guards:
+            place.guard(Check.LENGTH, 0)
+            place.origin = t.here()
+            t.tree.order.append(place)
+    return t.global_hooks()
+
+
+def call_partial(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """``functools.partial``."""
+    node = t.tree.node_of(fn)
+    if node is None:
+        function, first, named = fn.func, fn.args, fn.keywords
+    else:
+        function = t.read(node, Step.ATTR, "func", fn.func)
+        first = t.read(node, Step.ATTR, "args", fn.args)
+        named = t.read(node, Step.ATTR, "keywords", fn.keywords)
+        t.fill(named)
+    return call(t, function, (*first, *args), {**named, **(kwargs or {})} or None, tail)
+
+
+def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    """An ``lru_cache``: what it wraps, with a cache that lives as long as the trace."""
+    rule = RULES.get(fn)
+    if rule is not None:
+        return rule(t, args, kwargs or {}, False)
+    if answers_once(fn) and not kwargs and is_constant(tuple(args)):
+        return native.unhooked(fn, *args)
+    key = None
+    if (
+        all(is_constant(a) or getattr(type(a), "__hash__", None) is object.__hash__ for a in args)
+        and not kwargs
+    ):
+        key = (fn, *map(_by_type, args))
+        if key in t.caches:
+            return t.caches[key]
+    position, before, said = resumable_step(t), effects.written(t), len(t.replays)
+    result = call(t, fn.__wrapped__, args, kwargs)
+    if result is None and len(t.replays) > said:  # it warns once: the cache itself is to tell whether it has
+        only_said, replays = t.replays[:said], t.replays
+        t.replays = only_said
+        if effects.written(t) != before or not t.replay(fn, args, kwargs or {}):
+            t.replays = replays
+        else:
+            before = effects.written(t)
+    if effects.written(t) != before:
+        # a later call would find the result in the cache and write nothing
+        signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} writes to the outside")
+        signal.position = position
+        raise signal
+    if key is not None:
+        t.caches[key] = result
+    return result
+
+
+def answers_once(fn: Any) -> bool:
+    """Whether a cached function of a library tells what is installed: a fact that holds for the process."""
+    wrapped = fn.__wrapped__
+    return wrapped.__name__.startswith("is_") and is_library_function(wrapped)
+
+
+def _by_type(value: Any) -> Any:
+    return (type(value), value)

@@ -1,0 +1,107 @@
+"""Errors that depend on data: ``if mask.any(): raise ...``. The trace takes for granted that nothing is raised.
+
+The graph checks it; where the check fails, Python runs the call anew, and the program raises its error in its own lines.
+That needs a graph that has changed nothing by then: with any other, the graph ends at the ``if``.
+"""
+
+from __future__ import annotations
+
+import opcode
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import HINT_DATA, BreakSignal, Retry
+from braze.capture.facts.replay_safety import can_run_again
+from braze.capture.facts.values import MISSING
+from braze.capture.graph import constant_evaluation, unbacked
+from braze.capture.python.interpret import resumable_step, trail_of
+from braze.graph import torch_symbols
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from braze.capture.facts.frame import Decoded
+    from braze.capture.trace.tracer import Tracer
+
+#: instructions that make the text of a message, at most
+LONGEST = 80
+_LEAVING = ("JUMP", "RETURN", "YIELD", "FOR_ITER", "SEND", "STORE_", "DELETE_", "RERAISE", "BEFORE_WITH")
+
+
+def raises(decoded: Decoded, at: int) -> bool:
+    """Whether what begins at an instruction only makes an exception and raises it."""
+    for _ in range(LONGEST):
+        if not 0 <= at < len(decoded.ops):
+            return False
+        _, _, following, op = decoded.instruction(at)
+        name = opcode.opname[op]
+        if name == "RAISE_VARARGS":
+            return True
+        if any(part in name for part in _LEAVING):
+            return False
+        at = following
+    return False
+
+
+def taken_for_granted(t: Tracer, f: Any, value: Any, target: int, jumps_if: bool) -> bool | None:
+    """Which way a jump goes of which the other way ends in an exception; None where it is to be decided as any other."""
+    if isinstance(value, torch.Tensor):
+        holds = constant_evaluation.read(t.recorder, "__bool__", value)
+        if holds is not MISSING:
+            return bool(holds)
+    elif type(value) not in unbacked.Symbolic:
+        return None
+    if raises(f.decoded, f.ip):
+        wanted = jumps_if
+    elif raises(f.decoded, target):
+        wanted = not jumps_if
+    else:
+        return None
+    if unbacked.asserted(t, value, wanted) or (isinstance(value, torch.Tensor) and granted(t, value, wanted)):
+        return wanted
+    return None
+
+
+def granted(t: Tracer, value: torch.Tensor, wanted: bool) -> bool:
+    """Let the graph check what a tensor of one element holds; False where that cannot be."""
+    alone = all(type(n) is int for n in value.shape) and value.numel() == 1
+    if not alone or value.device.type != "cpu" or hasattr(t.recorder, "outer"):
+        return False
+    position = resumable_step(t)
+    signal = BreakSignal("BZ1003", "control flow depends on what a tensor holds", (HINT_DATA,))
+    signal.position, signal.trail = position, trail_of(t)
+    if wanted:
+        good = t.recorder.call(torch.ne, (value, 0), {}) if value.dtype is not torch.bool else value
+    else:
+        good = t.recorder.call(torch.logical_not, (value,), {})
+    t.recorder.note(torch.ops.aten._assert_async.default, (good,), {}, None)
+    t.granted.append(signal)
+    return True
+
+
+def of_sizes(t: Tracer, value: torch.SymBool) -> bool:
+    """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks."""
+    if hasattr(t.recorder, "outer"):
+        return bool(value)
+    with torch_symbols.size_oblivious(t.mode.env):
+        holds = bool(value)  # raises where that does not decide it
+    signal = unbacked.signal_at(t, value.node.expr)
+    signal.position, signal.trail = resumable_step(t), trail_of(t)
+    if unbacked.assume(t, value if holds else torch.sym_not(value)):
+        t.granted.append(signal)
+        return holds
+    return not holds
+
+
+def verify(t: Tracer, graph: torch.fx.Graph) -> None:
+    """Trace again, to before the first thing taken for granted, where the graph could not be run again."""
+    if t.granted and not can_run_again(graph):
+        t.break_at = t.granted[0]
+        raise Retry(max(1, t.granted[0].position))
+
+
+def followed_by_a_jump(f: Any) -> bool:
+    """Whether the next instruction jumps on the truth that this one computes (3.13)."""
+    return sys.version_info >= (3, 13) and "POP_JUMP_IF" in opcode.opname[f.decoded.instruction(f.ip)[3]]

@@ -1,0 +1,133 @@
+"""Generators of interpreted functions: a real Python generator drives a frame that stops at each yield."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from braze import native
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.frame import Frame
+from braze.capture.python.c_border import OURS
+from braze.capture.python.interpret import catch
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+CO_GENERATOR = 0x20
+
+
+class Driver:
+    """State that the generator shares with the yield instruction."""
+
+    __slots__ = ("around", "done", "generator", "handled", "receiver")
+
+    def __init__(self) -> None:
+        self.done = False
+        #: the exception that the generator itself handles, and the one that is handled where it is run
+        self.handled: BaseException | None = None
+        self.around: BaseException | None = None
+        #: what ``yield from`` draws from, while the frame is stopped there
+        self.receiver: Any = None
+        #: the generator, for as long as the program has it
+        self.generator: weakref.ref[Any] | None = None
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody has the generator any more: CPython clears weak references before it closes one."""
+        return self.generator is not None and self.generator() is None
+
+
+def start(t: Tracer, f: Frame) -> Any:
+    """The generator object of a call of a generator function."""
+    if not f.code.co_flags & CO_GENERATOR:
+        graph_break("BZ1009", "a coroutine or asynchronous generator")
+    f.tail = False
+    f.generator = Driver()
+    made = drive(t, f)
+    f.generator.generator = t.claim_loosely(made)
+    return made
+
+
+def drive(t: Tracer, f: Frame) -> Iterator[Any]:
+    """Run the frame to each yield; what is sent or thrown in goes on there.
+
+    It calls nothing in Python but through ``unhooked``: C code starts it while frames are sent to the tracer.
+    """
+    driver = f.generator
+    error: BaseException | None = None
+    while True:
+        result = native.unhooked(go_on, t, f, error)
+        if driver.done:
+            return result
+        error = None
+        try:
+            sent = yield result
+            f.stack.append(sent)
+        except GeneratorExit as thrown:
+            if not t.live:
+                raise
+            if driver.dropped:  # a break could not leave the finalizer in which this runs
+                t.dropped.append(f)
+                return None
+            error = thrown
+        except Exception as thrown:
+            error = thrown
+
+
+def go_on(t: Tracer, f: Frame, error: BaseException | None) -> Any:
+    """Interpret to the next yield."""
+    driver = f.generator
+    with t.entered_from_c():
+        f.entered_at = t.steps
+        driver.around = t.handled
+        if driver.handled is not None:
+            t.handled = driver.handled
+        receiver, driver.receiver = driver.receiver, None
+        try:
+            if error is not None and receiver is not None:
+                hand_on(t, receiver, error)
+            del receiver
+            return t.run(f) if error is None else resume_with(t, f, error)
+        except (Exception, GeneratorExit):
+            f.stack.clear()  # what the frame held is dropped with it
+            raise
+        finally:
+            t.handled, driver.around = driver.around, None
+
+
+def hand_on(t: Tracer, receiver: Any, error: BaseException) -> None:
+    """An exception comes to a frame that is stopped at ``yield from``: it is for what that draws from."""
+    if not isinstance(error, GeneratorExit):
+        graph_break("BZ1009", "an exception is thrown through yield from")
+    if hasattr(receiver, "close"):
+        t.call(receiver.close, ())
+
+
+def resume_with(t: Tracer, f: Frame, error: BaseException) -> Any:
+    """Raise inside the frame at its yield."""
+    f.stack.append(None)
+    t.frames.append(f)
+    try:
+        catch(t, f, error)
+    finally:
+        t.frames.pop()
+    return t.run(f)
+
+
+def close_dropped(t: Tracer) -> None:
+    """Run to their end the generators that the last instruction has let go of, as CPython does at that moment."""
+    while t.dropped:
+        f = t.dropped.pop(0)
+        try:
+            go_on(t, f, GeneratorExit())
+        except (GeneratorExit, StopIteration):
+            continue
+        except Exception as error:
+            graph_break("BZ1009", f"a generator that is dropped raises {type(error).__name__}")
+        if not f.generator.done:
+            graph_break("BZ1009", "a generator that is dropped goes on")
+
+
+OURS.add(drive.__code__)

@@ -1,0 +1,141 @@
+"""Iterating and truth, where Python code of the values' classes must be interpreted."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import HINT_DATA, graph_break
+from braze.capture.facts.values import MISSING, lookup_in_mro
+from braze.capture.graph import constant_evaluation, unbacked
+from braze.capture.python import data_errors
+from braze.capture.python.c_border import refuse_opaque
+from braze.capture.python.calls import call_c
+from braze.capture.python.operations import python_method
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: iterators that run nothing but their own C code over containers
+QUIET = frozenset(
+    {
+        type(iter([])), type(iter(())), type(iter({})), type(iter(set())), type(iter("")), type(iter(range(0))),
+        type(iter({}.values())), type(iter({}.items())), type(reversed([])), types.GeneratorType, type(iter(b"")),
+    }
+)  # fmt: skip
+
+
+#: whose own C code does not look into what they hold to go along them, or to count it
+SEQUENCES = (list, tuple)
+#: what tells its truth without Python code of a class; a symbolic value adds a guard by itself
+PLAIN_TRUTH = frozenset({int, str, float, list, tuple, torch.SymInt, torch.SymBool, torch.SymFloat})
+
+
+def iterate(t: Tracer, value: Any) -> Any:
+    """``iter(value)``."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(t.recorder.call(torch.Tensor.unbind, (value, 0), {}))
+    method = python_method(t, value, "__iter__")
+    if method is not MISSING:
+        return t.call(method, (value,), None)
+    if type(value) in QUIET:
+        if t.tree.node_of(value) is not None:
+            graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+        return value
+    if (
+        lookup_in_mro(type(value), "__iter__")[0] is MISSING
+        and python_method(t, value, "__getitem__") is not MISSING
+    ):
+        return iter(value)  # which asks for one item at a time, until IndexError
+    t.fill(value)
+    if type(value) not in SEQUENCES:
+        refuse_opaque(t, (value,))
+    return iter(value)
+
+
+def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:
+    """``next(iterator, end)``; with ``raising`` StopIteration comes out."""
+    kind = type(iterator)
+    if kind in QUIET and t.tree.node_of(iterator) is None:
+        return next(iterator) if raising else next(iterator, end)
+    if t.tree.node_of(iterator) is not None and python_method(t, iterator, "__next__") is MISSING:
+        graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
+    method = python_method(t, iterator, "__next__")
+    try:
+        if method is not MISSING:
+            return t.call(method, (iterator,), None)
+        return call_c(t, next, (iterator,), None)
+    except StopIteration:
+        if raising:
+            raise
+        return end
+
+
+def elements(t: Tracer, value: Any) -> Any:
+    """All of an iterable: a list, or the tuple or list itself."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return value
+    iterator = iterate(t, value)
+    if type(iterator) in QUIET:
+        return list(iterator)
+    items = []
+    end = object()
+    while (item := advance(t, iterator, end)) is not end:
+        items.append(item)
+    return items
+
+
+def truth(t: Tracer, value: Any) -> bool:
+    """``bool(value)``."""
+    if value is None:
+        return False
+    if isinstance(value, torch.Tensor):
+        holds = constant_evaluation.read(t.recorder, "__bool__", value)
+        if holds is not MISSING:
+            return bool(holds)
+        graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
+    kind = type(value)
+    if kind in PLAIN_TRUTH:
+        return (
+            data_errors.of_sizes(t, value)
+            if kind is torch.SymBool and unbacked.is_unbacked(value)
+            else bool(value)
+        )
+    if isinstance(value, dict):
+        t.fill(value)
+    method = python_method(t, value, "__bool__")
+    if method is not MISSING:
+        return bool(t.call(method, (value,), None))
+    if lookup_in_mro(kind, "__bool__")[0] is MISSING:
+        method = python_method(t, value, "__len__")
+        if method is not MISSING:
+            return bool(t.call(method, (value,), None))
+    refuse_opaque(t, (value,))
+    return bool(value)
+
+
+def length(t: Tracer, value: Any) -> int:
+    """``len(value)``."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return value.shape[0]
+    method = python_method(t, value, "__len__")
+    if method is not MISSING:
+        return t.call(method, (value,), None)
+    known = LENGTHS.get(type(value))
+    if known is not None and (found := known(t, value)) is not MISSING:
+        return found
+    t.fill(value)
+    if type(value) not in SEQUENCES:
+        refuse_opaque(t, (value,))
+    return len(value)
+
+
+#: classes of C -> (t, object) -> its length where that is known without a look inside, or MISSING
+LENGTHS: dict[type, Any] = {}

@@ -1,0 +1,35 @@
+"""Handlers of CPython's instructions, by family; decoded code objects."""
+
+from __future__ import annotations
+
+import os
+import types
+
+import torch
+
+from braze.capture.facts.frame import Decoded
+from braze.capture.python.opcodes import (
+    building,
+    calling,
+    control,
+    exceptions,
+    matching,
+    names,
+    operators,
+    stack,
+)
+from braze.capture.python.opcodes.table import handlers
+
+FAMILIES = (building, calling, control, exceptions, matching, names, operators, stack)
+HANDLERS = handlers()
+TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+_cache: dict[types.CodeType, Decoded] = {}
+
+
+def decoded(code: types.CodeType) -> Decoded:
+    """A code object decoded, once."""
+    found = _cache.get(code)
+    if found is None:
+        found = _cache[code] = Decoded(code, HANDLERS)
+        found.library = code.co_filename.startswith(TORCH_FOLDER)
+    return found

@@ -1,0 +1,267 @@
+"""New containers, functions, and taking sequences apart."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import types
+from typing import Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.values import CONSTANTS, NULL, UnknownText
+from braze.capture.finish.reconstruction import has_hash_of_its_own
+from braze.capture.graph.sizes import as_key
+from braze.capture.python.calls import call_c
+from braze.capture.python.opcodes.table import opcode
+
+
+def popn(f: Any, count: int) -> list[Any]:
+    """Take ``count`` values off the stack, in order."""
+    if not count:
+        return []
+    items = f.stack[-count:]
+    del f.stack[-count:]
+    return items
+
+
+def hashed(t: Any, function: Any, keys: list[Any], *args: Any) -> Any:
+    """Call a function of C (with the keys themselves, if with nothing else) that hashes and compares keys, by Python code where their classes have some."""
+    args = args or (keys,)
+    plain = all(type(key) in CONSTANTS or not has_hash_of_its_own(type(key)) for key in keys)
+    return function(*args) if plain else call_c(t, function, args, None)
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(tuple(popn(f, arg)))
+
+
+@opcode("BUILD_LIST")
+def build_list(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(popn(f, arg))
+
+
+@opcode("BUILD_SET")
+def build_set(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(hashed(t, set, list(map(as_key, popn(f, arg)))))
+
+
+@opcode("BUILD_MAP")
+def build_map(t: Any, f: Any, arg: int) -> None:
+    items = popn(f, 2 * arg)
+    keys = list(map(as_key, items[::2]))
+    f.stack.append(hashed(t, dict, keys, list(zip(keys, items[1::2], strict=True))))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(t: Any, f: Any, arg: int) -> None:
+    keys = f.stack.pop()
+    f.stack.append(dict(zip(keys, popn(f, arg), strict=True)))
+
+
+@opcode("BUILD_STRING")
+def build_string(t: Any, f: Any, arg: int) -> None:
+    parts = popn(f, arg)
+    known = all(type(part) is not UnknownText for part in parts)
+    f.stack.append("".join(parts) if known else t.claim(UnknownText()))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(slice(*popn(f, arg)))
+
+
+@opcode("LIST_APPEND")
+def list_append(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    f.stack[-arg].append(value)
+
+
+@opcode("SET_ADD")
+def set_add(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    key = as_key(value)
+    hashed(t, f.stack[-arg].add, [key], key)
+
+
+@opcode("MAP_ADD")
+def map_add(t: Any, f: Any, arg: int) -> None:
+    key, value = popn(f, 2)
+    key = as_key(key)
+    hashed(t, f.stack[-arg].__setitem__, [key], key, value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(t: Any, f: Any, arg: int) -> None:
+    values = f.stack.pop()
+    if not hasattr(type(values), "__iter__") and not hasattr(type(values), "__getitem__"):
+        raise TypeError(f"Value after * must be an iterable, not {type(values).__name__}")
+    f.stack[-arg].extend(t.elements(values))
+
+
+@opcode("SET_UPDATE")
+def set_update(t: Any, f: Any, arg: int) -> None:
+    values = f.stack.pop()
+    keys = list(t.elements(values))
+    hashed(t, f.stack[-arg].update, keys)
+
+
+@opcode("DICT_UPDATE")
+def dict_update(t: Any, f: Any, arg: int) -> None:
+    values = mapping(t, f.stack.pop())
+    hashed(t, f.stack[-arg].update, list(values), values)
+
+
+@opcode("DICT_MERGE")
+def dict_merge(t: Any, f: Any, arg: int) -> None:
+    values = mapping(t, f.stack.pop())
+    target = f.stack[-arg]
+    for key in values:
+        if key in target:
+            below = -arg - 2  # the keywords so far and the positional arguments
+            fn = f.stack[below] if f.stack[below] is not NULL else f.stack[below - 1]
+            raise TypeError(f"{shown(fn)} got multiple values for keyword argument '{key}'")
+        if not isinstance(key, str):
+            raise TypeError("keywords must be strings")
+    target.update(values)
+
+
+def shown(fn: Any) -> str:
+    """A callable as error messages of CPython name it."""
+    name = getattr(fn, "__qualname__", None)
+    if name is None:
+        return str(fn)
+    module = getattr(fn, "__module__", None)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
+
+
+def mapping(t: Any, values: Any) -> Any:
+    """A dict of what ``**values`` gives."""
+    if isinstance(values, dict):
+        t.fill(values)
+        base = collections.OrderedDict if isinstance(values, collections.OrderedDict) else dict
+        return dict(base.items(values))
+    keys = t.elements(t.call(t.attr(values, "keys"), ()))
+    return {key: t.item(values, key) for key in keys}
+
+
+@opcode("LIST_TO_TUPLE")
+def list_to_tuple(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = tuple(f.stack[-1])
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic_1(t: Any, f: Any, arg: int) -> None:
+    if arg == 6:
+        f.stack[-1] = tuple(f.stack[-1])
+    elif arg == 5:
+        f.stack[-1] = +f.stack[-1] if not isinstance(f.stack[-1], torch.Tensor) else f.stack[-1].positive()
+    elif arg == 3:
+        error = f.stack[-1]
+        if isinstance(error, StopIteration):
+            f.stack[-1] = RuntimeError("generator raised StopIteration")
+            f.stack[-1].__cause__ = f.stack[-1].__context__ = error
+    else:
+        graph_break("BZ1006", f"the intrinsic {arg} is not carried yet")
+
+
+def unpackable(t: Any, value: Any) -> Any:
+    """A value to be unpacked, refused in the words for that if it cannot be iterated."""
+    cls = type(value)
+    if hasattr(cls, "__iter__") or hasattr(cls, "__getitem__"):
+        return value
+    raise TypeError(f"cannot unpack non-iterable {cls.__name__} object")
+
+
+def first_of(t: Any, value: Any, most: int) -> Any:
+    """The first items of an iterable, which is asked for no more of them; all of a list or tuple."""
+    if type(value) in (list, tuple):
+        return value
+    items: list[Any] = []
+    iterator, end = t.iterate(value), object()
+    while len(items) < most and (item := t.advance(iterator, end)) is not end:
+        items.append(item)
+    return items
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(t: Any, f: Any, arg: int) -> None:
+    items = first_of(t, unpackable(t, f.stack.pop()), arg + 1)
+    if len(items) != arg:
+        many = "too many values to unpack" if len(items) > arg else "not enough values to unpack"
+        raise ValueError(
+            f"{many} (expected {arg}, got {len(items)})" if len(items) < arg else f"{many} (expected {arg})"
+        )
+    f.stack.extend(reversed(items))
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(t: Any, f: Any, arg: int) -> None:
+    before, after = arg & 255, arg >> 8
+    items = list(t.elements(unpackable(t, f.stack.pop())))
+    if len(items) < before + after:
+        raise ValueError(
+            f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+    split = len(items) - after
+    f.stack.extend(reversed(items[split:]))
+    f.stack.append(items[before:split])
+    f.stack.extend(reversed(items[:before]))
+
+
+@opcode("GET_LEN")
+def get_len(t: Any, f: Any, arg: int) -> None:
+    t.fill(f.stack[-1])
+    f.stack.append(len(f.stack[-1]))
+
+
+# -- functions
+
+
+@opcode("MAKE_FUNCTION", until=(3, 12))
+def make_function(t: Any, f: Any, arg: int) -> None:
+    code = f.stack.pop()
+    closure = f.stack.pop() if arg & 8 else None
+    annotations = f.stack.pop() if arg & 4 else None
+    kwdefaults = f.stack.pop() if arg & 2 else None
+    defaults = f.stack.pop() if arg & 1 else None
+    made = types.FunctionType(code, f.globals, code.co_name, defaults, closure)
+    made.__kwdefaults__ = kwdefaults
+    if annotations is not None:
+        made.__annotations__ = (
+            dict(zip(annotations[::2], annotations[1::2], strict=True))
+            if isinstance(annotations, tuple)
+            else annotations
+        )
+    f.stack.append(t.claim(made))
+
+
+@opcode("MAKE_FUNCTION", since=(3, 13))
+def make_function_313(t: Any, f: Any, arg: int) -> None:
+    code = f.stack.pop()
+    closure = tuple(types.CellType() for _ in code.co_freevars) or None
+    f.stack.append(t.claim(types.FunctionType(code, f.globals, code.co_name, None, closure)))
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(t: Any, f: Any, arg: int) -> None:
+    made = f.stack.pop()
+    value = f.stack.pop()
+    if arg == 1:
+        made.__defaults__ = value
+    elif arg == 2:
+        made.__kwdefaults__ = value
+    elif arg == 4:
+        made.__annotations__ = (
+            dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value
+        )
+    else:
+        made = t.claim(types.FunctionType(made.__code__, f.globals, made.__name__, made.__defaults__, value))
+    f.stack.append(made)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(builtins.__build_class__)

@@ -1,0 +1,72 @@
+"""The call instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from braze.capture.facts.values import NULL
+from braze.capture.python.calls import call
+from braze.capture.python.opcodes.building import mapping, shown
+from braze.capture.python.opcodes.table import opcode
+
+
+@opcode("KW_NAMES")
+def kw_names(t: Any, f: Any, arg: int) -> None:
+    f.kwnames = f.code.co_consts[arg]
+
+
+def split_call(f: Any, arg: int, stack: list[Any]) -> tuple[Any, list[Any]]:
+    """(callable, arguments) of the call at hand; the stack is left as it is."""
+    args = stack[len(stack) - arg :]
+    first, second = stack[-arg - 2], stack[-arg - 1]
+    if first is NULL:
+        return second, args
+    if second is NULL:
+        return first, args
+    return first, [second, *args]
+
+
+@opcode("CALL")
+def call_instruction(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    base = len(stack) - arg - 2
+    fn = stack[base]
+    if fn is NULL:
+        fn, args = stack[base + 1], stack[base + 2 :]
+    else:
+        args = stack[base + 2 :] if stack[base + 1] is NULL else stack[base + 1 :]
+    del stack[base:]
+    names = f.kwnames
+    kwargs = None
+    if names:
+        f.kwnames = ()
+        split = len(args) - len(names)
+        kwargs = dict(zip(names, args[split:], strict=True))
+        args = args[:split]
+    stack.append(call(t, fn, args, kwargs, True))
+
+
+@opcode("CALL_KW")
+def call_kw(t: Any, f: Any, arg: int) -> None:
+    f.kwnames = f.stack.pop()
+    call_instruction(t, f, arg)
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    kwargs = stack.pop() if arg & 1 else None
+    args = stack.pop()
+    first, second = stack[-2:]
+    del stack[-2:]
+    fn = second if first is NULL else first
+    if kwargs is not None and type(kwargs) is not dict:
+        kwargs = mapping(t, kwargs)
+    elif kwargs is not None:
+        t.fill(kwargs)
+    if type(args) is not tuple:
+        if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
+            kind = type(args).__name__
+            raise TypeError(f"{shown(fn)} argument after * must be an iterable, not {kind}")
+        args = tuple(t.elements(args))
+    stack.append(call(t, fn, args, kwargs, True))

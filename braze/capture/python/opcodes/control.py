@@ -1,0 +1,151 @@
+"""Jumps and loops."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from braze.capture.graph import unbacked
+from braze.capture.python import data_errors, idle
+from braze.capture.python.opcodes.table import LEAVE, YIELD, opcode
+
+AFTER_FOR = {(3, 11): 0, (3, 12): 1}.get(sys.version_info[:2], 2)
+END = object()
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(t: Any, f: Any, arg: int) -> None:
+    f.ip = arg
+    if t.steps > t.budget_ends:
+        idle.look(t)
+
+
+@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    if value is True or (value is not False and _goes(t, f, value, arg, True)):
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+def pop_jump_if_false(t: Any, f: Any, arg: int) -> None:
+    value = f.stack.pop()
+    if value is False or (value is not True and not _goes(t, f, value, arg, False)):
+        f.ip = arg
+
+
+def _goes(t: Any, f: Any, value: Any, target: int, jumps_if: bool) -> bool:
+    """The truth of a condition. What only the data tell is not asked for, where one of the two ways raises an error."""
+    granted = data_errors.taken_for_granted(t, f, value, target, jumps_if)
+    return t.truth(value) if granted is None else granted
+
+
+@opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
+def pop_jump_if_none(t: Any, f: Any, arg: int) -> None:
+    if f.stack.pop() is None:
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(t: Any, f: Any, arg: int) -> None:
+    if f.stack.pop() is not None:
+        f.ip = arg
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(t: Any, f: Any, arg: int) -> None:
+    if t.truth(f.stack[-1]):
+        f.ip = arg
+    else:
+        f.stack.pop()
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
+    if t.truth(f.stack[-1]):
+        f.stack.pop()
+    else:
+        f.ip = arg
+
+
+@opcode("TO_BOOL")
+def to_bool(t: Any, f: Any, arg: int) -> None:
+    value = f.stack[-1]
+    by_data = unbacked.is_unbacked(value) or (
+        isinstance(value, torch.Tensor) and data_errors.followed_by_a_jump(f)
+    )
+    if not by_data:  # else the instruction that follows decides
+        f.stack[-1] = t.truth(value)
+
+
+@opcode("GET_ITER")
+def get_iter(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(t.iterate(f.stack.pop()))
+
+
+@opcode("FOR_ITER")
+def for_iter(t: Any, f: Any, arg: int) -> None:
+    value = t.advance(f.stack[-1], END)
+    if value is END:
+        f.stack.pop()
+        f.ip = arg + AFTER_FOR
+    else:
+        f.stack.append(value)
+
+
+@opcode("RETURN_VALUE")
+def return_value(t: Any, f: Any, arg: int) -> Any:
+    f.result = f.stack.pop()
+    if f.generator is not None:
+        f.generator.done = True
+    return LEAVE
+
+
+@opcode("RETURN_CONST")
+def return_const(t: Any, f: Any, arg: int) -> Any:
+    f.result = f.code.co_consts[arg]
+    if f.generator is not None:
+        f.generator.done = True
+    return LEAVE
+
+
+# -- generators
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(None)  # the driver was made before the frame ran
+
+
+@opcode("YIELD_VALUE")
+def yield_value(t: Any, f: Any, arg: int) -> Any:
+    f.result = f.stack.pop()
+    return YIELD
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(t.iterate(f.stack.pop()))
+
+
+@opcode("SEND")
+def send(t: Any, f: Any, arg: int) -> None:
+    receiver, value = f.stack[-2:]
+    try:
+        result = t.advance(receiver, None, True) if value is None else t.call(receiver.send, (value,))
+    except StopIteration as stop:
+        f.stack[-1] = stop.value
+        if sys.version_info < (3, 12):
+            del f.stack[-2]
+        f.ip = arg
+        return
+    if f.generator is not None:
+        f.generator.receiver = receiver
+    f.stack[-1] = result
+
+
+@opcode("END_SEND")
+def end_send(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-2]

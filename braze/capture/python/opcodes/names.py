@@ -1,0 +1,197 @@
+"""Globals, attributes, imports."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import types
+from typing import Any
+
+from braze import native
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.values import MISSING, NULL
+from braze.capture.python.attributes import load_attr
+from braze.capture.python.opcodes.stack import load_deref
+from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.stores import delete_attr, store_attr
+
+
+@opcode("LOAD_GLOBAL", until=(3, 12))
+def load_global(t: Any, f: Any, arg: int) -> None:
+    if arg & 1:
+        f.stack.append(NULL)
+    f.stack.append(t.globals_of(f).get(t, f.code.co_names[arg >> 1]))
+
+
+@opcode("LOAD_GLOBAL", since=(3, 13))
+def load_global_313(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(t.globals_of(f).get(t, f.code.co_names[arg >> 1]))
+    if arg & 1:
+        f.stack.append(NULL)
+
+
+# -- in the body of a class
+
+
+def class_name(t: Any, f: Any, namespace: Any, name: str) -> Any:
+    """A name in a class body's namespace, or MISSING."""
+    if type(namespace) is dict:
+        return namespace.get(name, MISSING)
+    try:
+        return t.item(namespace, name)
+    except KeyError:
+        return MISSING
+
+
+@opcode("LOAD_NAME")
+def load_name(t: Any, f: Any, arg: int) -> None:
+    name = f.code.co_names[arg]
+    value = class_name(t, f, f.names, name)
+    f.stack.append(t.globals_of(f).get(t, name) if value is MISSING else value)
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(t: Any, f: Any, arg: int) -> None:
+    name = f.code.co_names[arg]
+    value = class_name(t, f, f.stack.pop(), name)
+    f.stack.append(t.globals_of(f).get(t, name) if value is MISSING else value)
+
+
+@opcode("LOAD_CLASSDEREF")
+def load_class_deref(t: Any, f: Any, arg: int) -> None:
+    load_class_cell(t, f, arg, f.names)
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF")
+def load_from_dict_or_deref(t: Any, f: Any, arg: int) -> None:
+    load_class_cell(t, f, arg, f.stack.pop())
+
+
+def load_class_cell(t: Any, f: Any, arg: int, namespace: Any) -> None:
+    """A variable of the function around, unless the class body has one of its name."""
+    value = class_name(t, f, namespace, f.decoded.slots[arg])
+    if value is MISSING:
+        load_deref(t, f, arg)
+    else:
+        f.stack.append(value)
+
+
+@opcode("LOAD_LOCALS")
+def load_locals(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.names)
+
+
+@opcode("STORE_NAME")
+def store_name(t: Any, f: Any, arg: int) -> None:
+    # a namespace with rules of its own, as enums have, is of the standard library
+    native.unhooked(operator.setitem, f.names, f.code.co_names[arg], f.stack.pop())
+
+
+@opcode("DELETE_NAME")
+def delete_name(t: Any, f: Any, arg: int) -> None:
+    native.unhooked(operator.delitem, f.names, f.code.co_names[arg])
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(t: Any, f: Any, arg: int) -> None:
+    if "__annotations__" not in f.names:
+        native.unhooked(operator.setitem, f.names, "__annotations__", {})
+
+
+@opcode("STORE_GLOBAL")
+def store_global(t: Any, f: Any, arg: int) -> None:
+    t.globals_of(f).put(t, f, f.code.co_names[arg], f.stack.pop())
+
+
+@opcode("LOAD_ATTR", until=(3, 11))
+def load_attribute(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    stack.append(load_attr(t, stack.pop(), f.code.co_names[arg], True))
+
+
+@opcode("LOAD_METHOD", until=(3, 11))
+def load_method(t: Any, f: Any, arg: int) -> None:
+    push_method(t, f, load_attr(t, f.stack.pop(), f.code.co_names[arg]))
+
+
+def push_method(t: Any, f: Any, value: Any) -> None:
+    """The two values that a call takes: function and self, or NULL and callable. One from outside is guarded as it is called."""
+    if type(value) is types.MethodType and t.tree.node_of(value) is None:
+        f.stack += (value.__func__, value.__self__)
+    else:
+        f.stack += (NULL, value)
+
+
+@opcode("LOAD_ATTR", since=(3, 12), until=(3, 12))
+def load_attribute_312(t: Any, f: Any, arg: int) -> None:
+    if arg & 1:
+        push_method(t, f, load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]))
+    else:
+        f.stack.append(load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1], True))
+
+
+@opcode("LOAD_ATTR", since=(3, 13))
+def load_attribute_313(t: Any, f: Any, arg: int) -> None:
+    if arg & 1:
+        f.stack += (load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1]), NULL)
+    else:
+        f.stack.append(load_attr(t, f.stack.pop(), f.code.co_names[arg >> 1], True))
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(t: Any, f: Any, arg: int) -> None:
+    *_, callable_, cls, obj = f.stack[-3:]
+    del f.stack[-3:]
+    name = f.code.co_names[arg >> 2]
+    if callable_ is super:
+        value = load_attr(t, super(cls, obj), name)
+    else:
+        value = load_attr(t, t.call(callable_, (cls, obj) if arg & 2 else ()), name)
+    if not arg & 1:
+        f.stack.append(value)
+    elif sys.version_info >= (3, 13):
+        f.stack += (value, NULL)
+    else:
+        push_method(t, f, value)
+
+
+@opcode("STORE_ATTR")
+def store_attribute(t: Any, f: Any, arg: int) -> None:
+    obj, value = f.stack.pop(), f.stack.pop()
+    store_attr(t, obj, f.code.co_names[arg], value)
+
+
+@opcode("DELETE_ATTR")
+def delete_attribute(t: Any, f: Any, arg: int) -> None:
+    delete_attr(t, f.stack.pop(), f.code.co_names[arg])
+
+
+@opcode("IMPORT_NAME")
+def import_name(t: Any, f: Any, arg: int) -> None:
+    level, names = f.stack[-2:]
+    del f.stack[-2:]
+    name = f.code.co_names[arg]
+    package = f.globals.get("__package__") or f.globals.get("__name__", "")
+    full = name
+    if level:
+        base = package.rsplit(".", level - 1)[0] if level > 1 else package
+        full = f"{base}.{name}" if name else base
+    if full not in sys.modules:
+        graph_break("BZ1007", f"the module {full} is imported for the first time", "import it before")
+    f.stack.append(sys.modules[full] if names or level else sys.modules[full.partition(".")[0]])
+
+
+@opcode("IMPORT_FROM")
+def import_from(t: Any, f: Any, arg: int) -> None:
+    module = f.stack[-1]
+    name = f.code.co_names[arg]
+    full = f"{module.__name__}.{name}"
+    if not hasattr(module, name) and full in sys.modules:
+        f.stack.append(sys.modules[full])
+        return
+    try:
+        f.stack.append(load_attr(t, module, name))
+    except AttributeError:
+        raise ImportError(
+            f"cannot import name {name!r} from {module.__name__!r}", name=module.__name__
+        ) from None

@@ -1,0 +1,167 @@
+"""Unary, binary and comparing instructions, subscripts, formatting."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+import torch
+
+from braze.capture.facts.values import words
+from braze.capture.graph import unbacked
+from braze.capture.python.opcodes.table import opcode
+from braze.capture.python.operations import (
+    binary,
+    compare,
+    contains,
+    delete_item,
+    get_item,
+    set_item,
+    text,
+    unary,
+)
+
+BINARY = words(
+    """add and floordiv lshift matmul mul mod or pow rshift sub truediv xor iadd iand ifloordiv ilshift
+    imatmul imul imod ior ipow irshift isub itruediv ixor"""
+)
+BINARY_OPERATORS = tuple(getattr(operator, f"{n}_" if n in ("and", "or") else n) for n in BINARY)
+COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(sys.version_info[:2], 5)
+COMPARISONS = tuple(COMPARE.values())
+PLAIN = frozenset({int, float, bool, str})
+
+
+@opcode("BINARY_OP")
+def binary_op(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    b = stack.pop()
+    a = stack.pop()
+    if type(a) in PLAIN and type(b) in PLAIN:
+        stack.append(BINARY_OPERATORS[arg](a, b))
+    else:
+        stack.append(binary(t, BINARY_OPERATORS[arg], a, b, True))
+
+
+@opcode("UNARY_NEGATIVE")
+def unary_negative(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = unary(t, operator.neg, f.stack[-1])
+
+
+@opcode("UNARY_POSITIVE")
+def unary_positive(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = unary(t, operator.pos, f.stack[-1])
+
+
+@opcode("UNARY_INVERT")
+def unary_invert(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = unary(t, operator.invert, f.stack[-1])
+
+
+@opcode("UNARY_NOT")
+def unary_not(t: Any, f: Any, arg: int) -> None:
+    value = f.stack[-1]
+    if type(value) is torch.SymBool and unbacked.is_unbacked(value):
+        f.stack[-1] = torch.sym_not(value)
+    else:
+        f.stack[-1] = not t.truth(value)
+
+
+@opcode("COMPARE_OP")
+def compare_op(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    b = stack.pop()
+    a = stack.pop()
+    function = COMPARISONS[arg >> COMPARE_SHIFT]
+    result = function(a, b) if type(a) in PLAIN and type(b) in PLAIN else compare(t, function, a, b, True)
+    if COMPARE_SHIFT == 5 and arg & 16 and not unbacked.is_unbacked(result):
+        result = t.truth(result)
+    stack.append(result)
+
+
+@opcode("IS_OP")
+def is_op(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    b = stack.pop()
+    a = stack[-1]
+    if a is not b:
+        t.tree.distinct(a, b)
+    stack[-1] = (a is not b) if arg else (a is b)
+
+
+@opcode("CONTAINS_OP")
+def contains_op(t: Any, f: Any, arg: int) -> None:
+    container = f.stack.pop()
+    found = contains(t, container, f.stack.pop())
+    f.stack.append(not found if arg else found)
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(t: Any, f: Any, arg: int) -> None:
+    key = f.stack.pop()
+    obj = f.stack.pop()
+    f.stack.append(get_item(t, obj, key, True))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(t: Any, f: Any, arg: int) -> None:
+    value, obj, key = f.stack[-3:]
+    del f.stack[-3:]
+    set_item(t, obj, key, value)
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(t: Any, f: Any, arg: int) -> None:
+    obj, key = f.stack[-2:]
+    del f.stack[-2:]
+    delete_item(t, obj, key)
+
+
+@opcode("BINARY_SLICE")
+def binary_slice(t: Any, f: Any, arg: int) -> None:
+    obj, start, stop = f.stack[-3:]
+    del f.stack[-3:]
+    f.stack.append(get_item(t, obj, slice(start, stop), True))
+
+
+@opcode("STORE_SLICE")
+def store_slice(t: Any, f: Any, arg: int) -> None:
+    value, obj, start, stop = f.stack[-4:]
+    del f.stack[-4:]
+    set_item(t, obj, slice(start, stop), value)
+
+
+# -- formatting
+
+CONVERSIONS = (None, str, repr, ascii)
+
+
+@opcode("FORMAT_VALUE")
+def format_value(t: Any, f: Any, arg: int) -> None:
+    spec = f.stack.pop() if arg & 4 else ""
+    value = f.stack.pop()
+    f.stack.append(text(t, value, CONVERSIONS[arg & 3], spec))
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = text(t, f.stack[-1], CONVERSIONS[arg], "")
+
+
+@opcode("FORMAT_SIMPLE")
+def format_simple(t: Any, f: Any, arg: int) -> None:
+    f.stack[-1] = text(t, f.stack[-1], None, "")
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(t: Any, f: Any, arg: int) -> None:
+    spec = f.stack.pop()
+    f.stack[-1] = text(t, f.stack[-1], None, spec)

@@ -1,0 +1,172 @@
+"""Constants, locals, cells, and moves on the stack."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import Step
+from braze.capture.facts.values import MISSING, NULL
+from braze.capture.outside import cells
+from braze.capture.python.opcodes.table import opcode
+
+
+@opcode("NOP", "RESUME", "PRECALL", "CACHE", "MAKE_INSTRUMENTED")
+def nop(t: Any, f: Any, arg: int) -> None:
+    """Nothing."""
+
+
+@opcode("PUSH_NULL")
+def push_null(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(NULL)
+
+
+@opcode("POP_TOP")
+def pop_top(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-1]
+
+
+@opcode("END_FOR", since=(3, 12), until=(3, 12))
+def end_for(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-2:]
+
+
+@opcode("END_FOR", since=(3, 13))
+def end_for_one(t: Any, f: Any, arg: int) -> None:
+    del f.stack[-1]
+
+
+@opcode("COPY")
+def copy(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.stack[-arg])
+
+
+@opcode("SWAP")
+def swap(t: Any, f: Any, arg: int) -> None:
+    stack = f.stack
+    stack[-1], stack[-arg] = stack[-arg], stack[-1]
+
+
+@opcode("LOAD_CONST")
+def load_const(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.code.co_consts[arg])
+
+
+@opcode("LOAD_FAST")
+def load_fast(t: Any, f: Any, arg: int) -> None:
+    value = f.locals[arg]
+    if value is NULL:
+        unbound(f, arg)
+    f.stack.append(value)
+
+
+@opcode("LOAD_FAST_CHECK")
+def load_fast_check(t: Any, f: Any, arg: int) -> None:
+    load_fast(t, f, arg)
+
+
+def unbound(f: Any, arg: int) -> None:
+    """Raise as CPython does at an unbound local."""
+    name = f.decoded.slots[arg]
+    message = f"cannot access local variable '{name}' where it is not associated with a value"
+    raise UnboundLocalError(message)
+
+
+@opcode("STORE_FAST")
+def store_fast(t: Any, f: Any, arg: int) -> None:
+    f.locals[arg] = f.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(t: Any, f: Any, arg: int) -> None:
+    if f.locals[arg] is NULL:
+        unbound(f, arg)
+    f.locals[arg] = NULL
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.locals[arg])
+    f.locals[arg] = NULL
+
+
+@opcode("LOAD_FAST_LOAD_FAST")
+def load_fast_load_fast(t: Any, f: Any, arg: int) -> None:
+    load_fast(t, f, arg >> 4)
+    load_fast(t, f, arg & 15)
+
+
+@opcode("STORE_FAST_LOAD_FAST")
+def store_fast_load_fast(t: Any, f: Any, arg: int) -> None:
+    f.locals[arg >> 4] = f.stack.pop()
+    load_fast(t, f, arg & 15)
+
+
+@opcode("STORE_FAST_STORE_FAST")
+def store_fast_store_fast(t: Any, f: Any, arg: int) -> None:
+    f.locals[arg >> 4] = f.stack.pop()
+    f.locals[arg & 15] = f.stack.pop()
+
+
+# -- cells
+
+
+@opcode("MAKE_CELL")
+def make_cell(t: Any, f: Any, arg: int) -> None:
+    value = f.locals[arg]
+    cell = types.CellType() if value is NULL else types.CellType(value)
+    f.locals[arg] = t.claim(cell)
+
+
+@opcode("COPY_FREE_VARS")
+def copy_free_vars(t: Any, f: Any, arg: int) -> None:
+    closure = f.function.__closure__ or ()
+    first = len(f.locals) - arg
+    f.locals[first:] = closure
+    resumed = getattr(f.function, "__braze_resumed__", None)
+    if t.is_ours(f.function) or (resumed is not None and resumed.cells is not None):
+        return  # those of a resumed frame come in its state: the next call may be of another closure
+    root = f is t.frames[0]
+    for index, cell in enumerate(closure):
+        if id(cell) not in t.cells and not t.is_ours(cell):
+            if root:
+                node = t.tree.root(Step.CELL, index)
+            else:
+                node = t.tree.constant(f.function).child(Step.CLOSURE, index)
+            t.cells[id(cell)] = (cell, node)
+
+
+def contents(t: Any, f: Any, arg: int) -> Any:
+    """What the cell of a variable holds; MISSING where it is empty."""
+    return cells.contents(t, f.locals[arg])
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(t: Any, f: Any, arg: int) -> None:
+    f.stack.append(f.locals[arg])
+
+
+@opcode("LOAD_DEREF")
+def load_deref(t: Any, f: Any, arg: int) -> None:
+    value = contents(t, f, arg)
+    if value is MISSING:
+        name = f.decoded.slots[arg]
+        cell = f.locals[arg]
+        if cells.comes_from_outside(t, cell) and id(cell) not in t.cells_written:
+            graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
+        raise NameError(
+            f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
+            name=name,
+        )
+    f.stack.append(value)
+
+
+@opcode("STORE_DEREF")
+def store_deref(t: Any, f: Any, arg: int) -> None:
+    cells.write(t, f.locals[arg], f.stack.pop())
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(t: Any, f: Any, arg: int) -> None:
+    cells.write(t, f.locals[arg], MISSING)

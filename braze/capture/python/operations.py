@@ -1,0 +1,311 @@
+"""Operators on the interpreter's values: by Python code of the operands' classes, by the recorder, or by C."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.libraries import is_library_class
+from braze.capture.facts.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
+from braze.capture.graph import floats, unbacked
+from braze.capture.graph.sizes import HASHED, as_key
+from braze.capture.outside.shadows import DictShadow
+from braze.capture.python.attributes import special_method
+from braze.capture.python.calls import call_c
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *Symbolic}
+
+#: operator function -> (method, reflected method)
+METHODS = {
+    getattr(operator, f"{n}_" if n in ("and", "or") else n): (f"__{n}__", f"__r{n}__")
+    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
+}
+METHODS |= {
+    getattr(operator, f"i{n}"): (f"__i{n}__", f"__{n}__", f"__r{n}__")
+    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
+}
+COMPARE_METHODS = {
+    operator.lt: ("__lt__", "__gt__"),
+    operator.le: ("__le__", "__ge__"),
+    operator.eq: ("__eq__", "__eq__"),
+    operator.ne: ("__ne__", "__ne__"),
+    operator.gt: ("__gt__", "__lt__"),
+    operator.ge: ("__ge__", "__le__"),
+}
+UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
+
+
+def python_method(t: Tracer, value: Any, name: str) -> Any:
+    """A special method written in Python, or MISSING."""
+    found = special_method(t, type(value), name)
+    return found if type(found) is types.FunctionType else MISSING
+
+
+def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
+    """``a + b`` and the like, and their in-place forms."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return tensor_operator(t, function, a, b)
+    if type(a) in SAFE and type(b) in SAFE:
+        if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
+            return floats.combine(t, function, a, b)
+        if type(a) is torch.SymInt or type(b) is torch.SymInt:
+            return on_numbers(t.mode.ground.combined, function, a, number(b) if type(a) is str else b)
+        return on_numbers(function, a, number(b) if type(a) is str else b)
+    *own, reflected = METHODS[function]
+    return by_classes(t, function, a, b, own, reflected)
+
+
+def by_classes(t: Tracer, function: Any, a: Any, b: Any, own: Sequence[str], reflected: str) -> Any:
+    """An operator by the methods of its operands' classes. C asks them, in its order and each once; they are guarded here."""
+    for name in own:
+        special_method(t, type(a), name)
+    special_method(t, type(b), reflected)
+    return call_c(t, function, (a, b), None)
+
+
+def on_numbers(function: Any, *args: Any) -> Any:
+    """A function in C of plain values; where it does not take the symbols among them, of the numbers that they stand for."""
+    try:
+        return function(*args)
+    except TypeError:
+        if not any(type(v) in Symbolic for v in args):
+            raise
+    if isinstance(function, types.MethodType):  # the ground's, of an operator and its operands
+        function, *args = args  # type: ignore[assignment]
+    return function(*map(number, args))
+
+
+def number(value: Any) -> Any:
+    """A symbol as the number that it stands for, which is guarded from here on; anything else as it is."""
+    kind = type(value)
+    if kind is torch.SymInt:
+        return int(value)
+    if kind is torch.SymBool:
+        return bool(value)
+    if kind is torch.Size:  # writes its symbols by C code of its own
+        return torch.Size(map(number, value))
+    return float(value) if kind is torch.SymFloat else value
+
+
+def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
+    """An operator with a tensor: one node, unless the other side has Python code for it."""
+    other = b if isinstance(a, torch.Tensor) else a
+    if not isinstance(other, torch.Tensor) and type(other) not in SAFE:
+        names: tuple[str, ...] = METHODS.get(function) or COMPARE_METHODS.get(function) or ()
+        for name in names:
+            special_method(t, type(other), name)
+        return call_c(t, function, (a, b), None)
+    if not isinstance(a, torch.Tensor):
+        function = NOT_IN_PLACE.get(function, function)
+    return t.recorder.call(function, (a, b), {})
+
+
+#: ``2 += tensor`` makes a new tensor
+NOT_IN_PLACE = {
+    getattr(operator, f"i{n}"): getattr(operator, f"{n}_" if n in ("and", "or") else n)
+    for n in words("add and floordiv lshift matmul mul mod or pow rshift sub truediv xor")
+}
+
+
+def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
+    """``a < b`` and the like."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        if (a is None or b is None or isinstance(a, str) or isinstance(b, str)) and function in (
+            operator.eq,
+            operator.ne,
+        ):
+            return function is operator.ne
+        return tensor_operator(t, function, a, b)
+    if type(a) in SAFE and type(b) in SAFE:
+        return on_numbers(function, a, b)
+    own, reflected = COMPARE_METHODS[function]
+    return by_classes(t, function, a, b, (own,), reflected)
+
+
+def unary(t: Tracer, function: Any, a: Any) -> Any:
+    """``-a`` and the like."""
+    if isinstance(a, torch.Tensor):
+        return t.recorder.call(function, (a,), {})
+    if type(a) is torch.SymFloat:
+        return floats.combine(t, function, a)
+    if type(a) is torch.SymInt and function is operator.invert:
+        return t.mode.ground.combined(operator.sub, -1, a)
+    if type(a) in Symbolic:
+        return on_numbers(function, a)
+    method = python_method(t, a, UNARY_METHODS[function])
+    if method is not MISSING:
+        return t.call(method, (a,), None)
+    return call_c(t, function, (a,), None)
+
+
+def unfilled(t: Tracer, obj: Any) -> DictShadow | None:
+    """The lazily filled shadow that a dict is the view of."""
+    node = t.tree.known.get(id(obj))
+    if node is not None and node.value is obj:
+        shadow = node.container
+    else:
+        shadow = t.dict_views.get(id(obj))
+        if shadow is not None and shadow.view is not obj:
+            shadow = None
+    return shadow if isinstance(shadow, DictShadow) and not shadow.filled else None
+
+
+def contains(t: Tracer, container: Any, item: Any) -> bool:
+    """``item in container``."""
+    kind = type(container)
+    if isinstance(container, HASHED):
+        item = as_key(item)
+    if kind is dict:
+        shadow = unfilled(t, container)
+        if shadow is not None:
+            return shadow.get(t, item) is not MISSING
+    if isinstance(container, torch.Tensor):
+        graph_break("BZ1003", "membership in a tensor depends on what it holds")
+    method = python_method(t, container, "__contains__")
+    if method is not MISSING:
+        return t.truth(t.call(method, (container, item), None))
+    if lookup_in_mro(kind, "__contains__")[0] is MISSING:
+        iterator = t.iterate(container)
+        end = object()
+        while (value := t.advance(iterator, end)) is not end:
+            if value is item or t.truth(compare(t, operator.eq, value, item)):
+                return True
+        return False
+    return call_c(t, operator.contains, (container, item), None)
+
+
+def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
+    """``obj[key]``."""
+    kind = type(obj)
+    if kind in (list, tuple) and type(key) in (int, slice):
+        return obj[key]
+    if isinstance(obj, torch.Tensor):
+        t.fill_arguments((key,))
+        given = key = unbacked.as_index(t, key)
+        if unbacked.selects(key):
+            return unbacked.selected(t, obj, key)
+        if torch.SymInt in map(type, key if type(key) is tuple else (key,)):
+            key = in_bounds(obj, key)
+            if key is not None:
+                return unbacked.selected(t, obj, key)
+            key = given
+        return t.recorder.call(operator.getitem, (obj, key), {})
+    generic = hasattr(kind, "__mro_entries__")
+    if generic and is_library_class(kind):  # typing's, whose makers look at the call stack
+        return obj[key]
+    method = python_method(t, obj, "__getitem__")
+    if method is MISSING and (generic or isinstance(obj, type)):
+        return of_class(t, obj, key)
+    if method is not MISSING:
+        return t.call(method, (obj, key), None, tail)
+    if isinstance(obj, dict):
+        key = as_key(key)
+        shadow = unfilled(t, obj)
+        if shadow is not None:
+            value = shadow.get(t, key)
+            if value is not MISSING:
+                return value
+        missing = python_method(t, obj, "__missing__")
+        if missing is not MISSING and not dict.__contains__(obj, key):
+            return t.call(missing, (obj, key), None, tail)
+    return call_c(t, operator.getitem, (obj, key), None)
+
+
+def of_class(t: Tracer, obj: Any, key: Any) -> Any:
+    """``Class[key]``."""
+    if isinstance(obj, type) and not is_library_class(obj):
+        maker, owner = lookup_in_mro(obj, "__class_getitem__")
+        if isinstance(maker, classmethod) and type(maker.__func__) is types.FunctionType:
+            if not is_library_class(owner):
+                return t.call(t.attr(obj, "__class_getitem__"), (key,))
+    return obj[key]
+
+
+def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
+    """A key of numbers that may be symbols and of whole dimensions, each number counted from the front: that it lies within is
+    guarded, not what it is. None for any other key, and where a number lies outside.
+    """
+    parts = key if type(key) is tuple else (key,)
+    if len(parts) > tensor.dim() or not all(
+        type(p) in (int, torch.SymInt) or p == slice(None) for p in parts
+    ):
+        return None
+    found = []
+    for part, size in zip(parts, tensor.shape, strict=False):
+        if type(part) is torch.SymInt:
+            if part < -size or part >= size:
+                return None
+            part = part if part >= 0 else part + size
+        found.append(part)
+    return tuple(found)
+
+
+def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
+    """``obj[key] = value``."""
+    if isinstance(obj, torch.Tensor):
+        t.fill_arguments((key,))
+        key = unbacked.as_index(t, key)
+        if unbacked.selects(key):
+            write = torch.Tensor.copy_ if isinstance(value, torch.Tensor) else torch.Tensor.fill_
+            t.recorder.call(write, (unbacked.selected(t, obj, key), value), {})
+            return
+        t.recorder.call(operator.setitem, (obj, key, value), {})
+        return
+    method = python_method(t, obj, "__setitem__")
+    if method is not MISSING:
+        t.call(method, (obj, key, value), None)
+        return
+    if isinstance(obj, dict):
+        key = as_key(key)
+        shadow = unfilled(t, obj)
+        if shadow is not None:
+            shadow.put(t, key, value)
+            return
+    elif (
+        not isinstance(obj, list)
+        and t.tree.node_of(obj) is not None
+        and t.tree.known[id(obj)].container is None
+    ):
+        graph_break("BZ1010", f"an item of a {type(obj).__name__} from outside is assigned")
+    call_c(t, operator.setitem, (obj, key, value), None)
+
+
+def delete_item(t: Tracer, obj: Any, key: Any) -> None:
+    """``del obj[key]``."""
+    method = python_method(t, obj, "__delitem__")
+    if method is not MISSING:
+        t.call(method, (obj, key), None)
+        return
+    if isinstance(obj, dict):
+        key = as_key(key)
+        shadow = unfilled(t, obj)
+        if shadow is not None:
+            if not shadow.drop(t, key):
+                raise KeyError(key)
+            return
+    elif isinstance(obj, torch.Tensor):
+        raise TypeError("'Tensor' object does not support item deletion")
+    call_c(t, operator.delitem, (obj, key), None)
+
+
+def text(t: Tracer, value: Any, conversion: Any, spec: str) -> str:
+    """What an f-string makes of a value."""
+    if isinstance(value, torch.Tensor):
+        return t.claim(UnknownText())  # most often the message of a check that holds
+    if unbacked.is_unbacked(value):
+        return t.claim(UnknownText())
+    value = number(value)
+    if type(value) in CONSTANTS:
+        return format(conversion(value) if conversion is not None else value, spec)
+    if conversion is not None:
+        value = call_c(t, conversion, (value,), None)
+    return call_c(t, format, (value, spec), None)

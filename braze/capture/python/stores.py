@@ -1,0 +1,155 @@
+"""Attribute writes: into the instance's shadow when the object is from outside, for real when it is ours."""
+
+from __future__ import annotations
+
+import threading
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro
+from braze.capture.outside import cells, definitions
+from braze.capture.outside.shadows import instance_dict
+from braze.capture.outside.sources import Node
+from braze.capture.python.attributes import dict_get, instance_value
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+MODULE_SETATTR = torch.nn.Module.__setattr__
+
+
+def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
+    """``obj.name = value``."""
+    cls = type(obj)
+    if isinstance(obj, torch.Tensor):
+        from_tensor = t.write_tensor_field
+        from_tensor(obj, name, value)
+        return
+    if isinstance(obj, type) and t.is_ours(obj):
+        Lookups.end()
+        type.__setattr__(obj, name, value)
+        return
+    if isinstance(obj, type):
+        definitions.write_class(t, obj, name, value)
+        return
+    if isinstance(obj, types.ModuleType):
+        definitions.write_module(t, obj, name, value)
+        return
+    if cls is types.FunctionType:
+        if not t.is_ours(obj):
+            definitions.write_function(t, obj, name, value)
+            return
+        setattr(obj, name, value)
+        return
+    if cls is types.CellType and name == "cell_contents":
+        cells.write(t, obj, value)
+        return
+    writer, owner = lookup_in_mro(cls, "__setattr__")
+    if writer is MODULE_SETATTR:
+        if module_store(t, obj, name, value):
+            return
+    elif type(writer) is not types.FunctionType:
+        generic_store(t, obj, name, value)
+        return
+    t.trust_class_value(owner, "__setattr__", writer)
+    t.call(writer, (obj, name, value))
+
+
+def module_store(t: Tracer, module: Any, name: str, value: Any) -> bool:
+    """The plain cases of ``nn.Module.__setattr__``: a buffer replaced, or an ordinary attribute."""
+    if isinstance(value, torch.nn.Module | torch.nn.Parameter | torch.nn.Buffer):
+        return False
+    for kind in ("_parameters", "_modules"):
+        holder = instance_value(t, module, kind)
+        if holder is MISSING or dict_get(t, holder, name) is not MISSING:
+            return False
+    buffers = instance_value(t, module, "_buffers")
+    if buffers is not MISSING and dict_get(t, buffers, name) is not MISSING:
+        return False
+    found, _ = lookup_in_mro(type(module), name)
+    if hasattr(type(found), "__set__"):
+        generic_store(t, module, name, value)
+    else:
+        t.write_instance(module, name, value)
+    return True
+
+
+def generic_store(t: Tracer, obj: Any, name: str, value: Any) -> None:
+    """``object.__setattr__``."""
+    cls = type(obj)
+    if issubclass(cls, threading.local):
+        store_local(t, obj, name, value)
+        return
+    found, owner = lookup_in_mro(cls, name)
+    kind = type(found)
+    if found is not MISSING and hasattr(kind, "__set__"):
+        if kind is property:
+            if found.fset is None:
+                found.__set__(obj, value)  # raises
+            t.trust_class_value(owner, name, found)
+            t.call(found.fset, (obj, value))
+            return
+        setter, _ = lookup_in_mro(kind, "__set__")
+        if type(setter) is types.FunctionType:
+            t.call(setter, (found, obj, value))
+            return
+        store_field(t, obj, name, found, value)
+        return
+    t.write_instance(obj, name, value)
+
+
+def store_field(t: Tracer, obj: Any, name: str, found: Any, value: Any) -> None:
+    """A slot, or another field that C keeps."""
+    node = t.tree.node_of(obj)
+    if node is None:
+        found.__set__(obj, value)
+        return
+    if type(found) is not types.MemberDescriptorType:
+        graph_break("BZ1010", f"the field {name!r} of a {type(obj).__name__} from outside is assigned")
+    keep(t, node, name, value)
+
+
+def store_local(t: Tracer, obj: Any, name: str, value: Any) -> None:
+    """An attribute of this thread's part of a ``threading.local``."""
+    if t.tree.node_of(obj) is not None:
+        graph_break(
+            "BZ1010", f"an attribute of a {type(obj).__name__}, which each thread has for itself, is assigned"
+        )
+    setattr(obj, name, value)
+
+
+def keep(t: Tracer, node: Node, name: str, value: Any) -> None:
+    """A field that has no place in an instance dict: written when the graph has run."""
+    if node.slots is None:
+        node.slots = {}
+        t.slotted.append(node)
+    node.slots[name] = value
+
+
+def delete_attr(t: Tracer, obj: Any, name: str) -> None:
+    """``del obj.name``."""
+    cls = type(obj)
+    hook, _ = lookup_in_mro(cls, "__delattr__")
+    if type(hook) is types.FunctionType:
+        t.call(hook, (obj, name))
+        return
+    generic_delete(t, obj, name)
+
+
+def generic_delete(t: Tracer, obj: Any, name: str) -> None:
+    """``object.__delattr__``."""
+    node = t.tree.node_of(obj)
+    if node is None:
+        if isinstance(obj, type | types.ModuleType | torch.Tensor):
+            graph_break("BZ1010", f"an attribute of a {type(obj).__name__} is deleted")
+        object.__delattr__(obj, name)
+        return
+    shadow = instance_dict(t, node)
+    found, _ = lookup_in_mro(type(obj), name)
+    if hasattr(type(found), "__delete__"):
+        graph_break("BZ1010", f"the field {name!r} of an object from outside is deleted")
+    if shadow is None or not shadow.drop(t, name):
+        raise AttributeError(name)

@@ -1,0 +1,150 @@
+"""Tensors in the interpreter: attributes and methods, recorded where they compute."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import Step
+from braze.capture.facts.values import MISSING, lookup_in_mro, words
+from braze.capture.graph import tensor_facts
+from braze.capture.graph.recorder import METADATA, refuse_unfaked
+from braze.capture.outside.shadows import instance_dict
+from braze.capture.outside.sources import Node
+from braze.capture.python.stores import keep
+
+if TYPE_CHECKING:
+    from braze.capture.trace.tracer import Tracer
+
+#: methods that give metadata and never change anything
+QUERIES = frozenset(
+    words(
+        """size dim stride numel nelement element_size is_contiguous is_floating_point is_complex is_signed
+    get_device type_as_tuple ndimension is_conj is_neg is_same_size is_distributed sym_size has_names
+    dense_dim sparse_dim q_scale __len__ __hash__"""
+    )
+)
+#: methods that change a tensor's own metadata: of a graph's input its guards would no longer be true
+RESHAPED_IN_PLACE = frozenset(
+    words(
+        """transpose_ t_ squeeze_ unsqueeze_ resize_ resize_as_ swapaxes_ swapdims_ as_strided_ set_
+    rename_ sparse_resize_"""
+    )
+)
+#: methods that parameters have of their own; a fake of one is of the class of all fakes
+PARAMETERS_OWN = frozenset({"__deepcopy__", "__reduce_ex__", "__repr__"})
+
+
+def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+    """``tensor.name``."""
+    if t.unfaked:
+        if name == "__class__":
+            return type(obj) if id(obj) in t.unfaked else dense_class(obj)
+        refuse_unfaked(t, (obj,))
+    if name in METADATA:
+        return getattr(obj, name)
+    if name in tensor_facts.FIELDS:
+        return tensor_facts.field(t, obj, name)
+    found, _ = lookup_in_mro(FakeTensor, name)
+    if name in PARAMETERS_OWN and isinstance(obj, torch.nn.Parameter):
+        found = vars(torch.nn.Parameter)[name]
+    kind = type(found)
+    if name == "__class__":
+        return dense_class(obj)
+    if (
+        kind is types.MethodDescriptorType
+        or kind is types.WrapperDescriptorType
+        or kind is types.FunctionType
+    ):
+        return types.MethodType(found, obj)
+    node = t.tree.node_of(obj)
+    if name == "grad":
+        if node is None:
+            return None
+        if node.slots is not None and "grad" in node.slots:
+            return node.slots["grad"]
+        return t.read(node, Step.ATTR, "grad", node.real.grad)
+    if kind is types.GetSetDescriptorType:
+        return t.recorder.call(found.__get__, (obj,), {})
+    if kind is property:
+        return getattr(obj, name) if name in ("device", "is_meta") else t.call(found.fget, (obj,), None, tail)
+    value = MISSING
+    if node is not None:
+        shadow = instance_dict(t, node)
+        value = shadow.get(t, name) if shadow is not None else MISSING
+        if value is MISSING and type(node.real) is not torch.Tensor:
+            value = getattr(type(node.real), name, MISSING)
+    elif id(obj) in t.tensor_fields:
+        value = t.tensor_fields[id(obj)][1].get(name, MISSING)
+    if value is not MISSING:
+        return value
+    raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+
+
+def dense_class(obj: Any) -> type:
+    """The class of the tensor that a fake stands for."""
+    return torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
+
+
+def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A method of a tensor, given its descriptor."""
+    name = fn.__name__
+    if t.unfaked:
+        refuse_unfaked(t, args)
+    if name in RESHAPED_IN_PLACE and t.tree.node_of(args[0]) is not None:
+        graph_break("BZ1010", f"Tensor.{name} changes the shape of a tensor that comes from outside")
+    if name in tensor_facts.METHODS:
+        return tensor_facts.query(t, fn, args, kwargs)
+    if name in QUERIES:
+        return fn(*args, **kwargs)
+    if name == "requires_grad_" and t.tree.node_of(args[0]) is not None:
+        wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        if wanted is args[0].requires_grad:
+            return args[0]
+        graph_break("BZ1010", "requires_grad_ of a tensor that comes from outside")
+    if name == "__getattribute__":
+        return tensor_attr(t, args[0], args[1], False)
+    if name == "__setattr__":
+        return write_field(t, *args)
+    if name in ("__init__", "__new__", "__reduce_ex__"):
+        graph_break("BZ1002", f"Tensor.{name} is called")
+    return t.recorder.call(fn, args, kwargs)
+
+
+def write_field(t: Tracer, obj: Any, name: str, value: Any) -> None:
+    """``tensor.name = value``: attributes of the user's own, ``grad``, and ``requires_grad`` of what the graph makes."""
+    if t.unfaked:
+        refuse_unfaked(t, (obj,))
+    node = t.tree.node_of(obj)
+    if name == "grad" and node is not None:
+        write_grad(t, node, value)
+        return
+    if name == "requires_grad" and node is None:
+        t.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
+        return
+    found, _ = lookup_in_mro(FakeTensor, name)
+    if found is not MISSING:
+        graph_break("BZ1010", f"Tensor.{name} is assigned")
+    if node is None:
+        t.tensor_fields.setdefault(id(obj), (obj, {}))[1][name] = value
+    else:
+        t.write_instance(obj, name, value)
+
+
+def write_grad(t: Tracer, node: Node, value: Any) -> None:
+    """``tensor.grad = value`` of an outside tensor, replayed when the graph has run."""
+    tensor = node.value
+    if value is not None:
+        fits = isinstance(value, torch.Tensor) and value is not tensor
+        if not (
+            fits
+            and value.shape == tensor.shape
+            and value.dtype is tensor.dtype
+            and value.device == tensor.device
+        ):
+            graph_break("BZ1010", "Tensor.grad is assigned a value that may not fit")
+    keep(t, node, "grad", value)
