@@ -110,7 +110,16 @@ extern PyMethodDef entry_functions[];
 /* Run a variant for `function` with its argument slots. Returns the result; NULL with an exception; or
  * NULL without one where the function is to be run as it is. */
 PyObject *entry_run(PyObject *entry, PyFunctionObject *function, PyObject *const *slots, Py_ssize_t count);
+
+/* -- bind.c ------------------------------------------------------------------------------------- */
+typedef struct {
+    PyObject **slots;          /* borrowed; as many as code_slot_count says */
+    PyObject *rest, *keywords; /* strong: the *args tuple and the **kwargs dict */
+} Bound;
 Py_ssize_t code_slot_count(PyCodeObject *code);
+/* Fill the slots as Python would (`self` may be NULL); false where Python would raise (or memory ran out). */
+bool bind_arguments(PyFunctionObject *function, PyObject *self, Bound *bound, PyObject *const *args,
+                    Py_ssize_t nargs, PyObject *kwnames);
 
 /* -- class_call.c ------------------------------------------------------------------------------- */
 extern PyTypeObject CallOfClass_Type;
