@@ -49,10 +49,16 @@ class _Paused:
         if full != self._full:
             self._full, self._promotions = full, 0
         # a program that compiles for ever must still be collected, and one that froze its objects keeps them frozen
-        if self._promotions < PROMOTIONS and gc.get_freeze_count() < FROZEN:
-            self._promotions += 1
-            gc.freeze()
-            gc.unfreeze()
+        if self._promotions >= PROMOTIONS:
+            return
+        if (
+            gc.get_freeze_count() >= FROZEN
+        ):  # counting them takes long: not again before the next full collection
+            self._promotions = PROMOTIONS
+            return
+        self._promotions += 1
+        gc.freeze()
+        gc.unfreeze()
 
 
 collector_paused = _Paused()

@@ -81,3 +81,21 @@ def test_pauses_without_end_do_not_keep_the_collector_from_its_work() -> None:
     with collector_paused:
         young: list[object] = [[]]
     assert any(o is young for o in gc.get_objects(generation=0))
+
+
+def test_objects_that_the_program_froze_are_not_counted_at_each_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gc.collect()
+    gc.freeze()
+    counted: list[int] = []
+    count = gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(count()) or counted[-1])
+    try:
+        for _ in range(5):
+            with collector_paused:
+                pass
+        assert gc.get_freeze_count() > 0
+        assert len(counted) <= 2  # once by the pauses, and just now
+    finally:
+        gc.unfreeze()

@@ -31,18 +31,18 @@ SIMPLE = frozenset(
 )
 
 
-def may_call_back(args: Any, kwargs: dict[str, Any] | None) -> bool:
-    """Whether C code given these could run Python code or compute with tensors."""
+def may_call_back(args: Any, kwargs: dict[str, Any] | None, depth: int = 4) -> bool:
+    """Whether C code given these could run Python code or compute with tensors; so may what lies deeper than is looked."""
     for value in args:
         kind = type(value)
         if kind in SIMPLE:
             continue
-        if kind in (list, tuple):
-            if may_call_back(value, None):
+        if depth and kind in (list, tuple):
+            if may_call_back(value, None, depth - 1):
                 return True
             continue
         return True
-    return kwargs is not None and may_call_back(kwargs.values(), None)
+    return kwargs is not None and may_call_back(kwargs.values(), None, depth)
 
 
 #: methods of containers that compare or write what is inside

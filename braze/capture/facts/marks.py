@@ -99,15 +99,17 @@ def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
 
 def any_marks(values: Sequence[Any]) -> bool:
     """Whether a tensor among the arguments, or in a list, tuple or dict there, has marks."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if value.__dict__ and any(m.kind != "static" for m in marks_of(value).values()):
-                return True
-        elif type(value) in (list, tuple):
-            if any_marks(value):
-                return True
-        elif type(value) is dict and any_marks(tuple(value.values())):
-            return True
+    waiting: list[Any] = [values]
+    seen: dict[int, Any] = {}  # a container may hold itself, and lie deeper than Python's stack goes
+    while waiting:
+        inside = waiting.pop()
+        for value in inside.values() if type(inside) is dict else inside:
+            if isinstance(value, torch.Tensor):
+                if value.__dict__ and any(m.kind != "static" for m in marks_of(value).values()):
+                    return True
+            elif type(value) in (list, tuple, dict) and id(value) not in seen:
+                seen[id(value)] = value
+                waiting.append(value)
     return False
 
 

@@ -564,7 +564,14 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
 
 
 def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
-    f = _root_frame(t, localsplus)
+    try:
+        f = _root_frame(t, localsplus)
+    except BreakSignal as signal:
+        raise Unsupported(
+            signal.code, signal.reason, why="it is an argument of the function", hints=signal.hints
+        ) from None
+    except RecursionError:
+        raise Unsupported("BZ1016", "an argument holds containers that are nested too deeply") from None
     try:
         value = t.run(f)
         _leave(t, f)

@@ -1,0 +1,70 @@
+"""Arguments that hold themselves, lie deep, or cannot be looked through: computed with all the same, and told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from braze.capture.facts.callbacks import may_call_back
+from braze.support.errors import CaptureError
+
+
+def in_a_list() -> Any:
+    inner: list[Any] = []
+    inner.append(inner)
+    return inner
+
+
+def in_a_dict() -> Any:
+    inner: dict[str, Any] = {}
+    inner["self"] = inner
+    return inner
+
+
+def both() -> Any:
+    return (in_a_list(), {"k": [in_a_dict()]})
+
+
+def nested(times: int) -> Any:
+    inner: list[Any] = []
+    for _ in range(times):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize("make", [in_a_list, in_a_dict, both])
+def test_a_container_that_holds_itself_is_captured(make: Any) -> None:
+    def f(x: torch.Tensor, held: Any) -> Any:
+        return x * len(held), held
+
+    compiled, held = braze.compile(f, backend="eager", fullgraph=True), make()
+    result, same = compiled(torch.ones(2), held)
+    assert result.tolist() == [len(held)] * 2
+    assert same is held
+
+
+class Unhashed:
+    def __hash__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "code"), [({Unhashed()}, "BZ1014"), (nested(5000), "BZ1016")], ids=["set", "deep"]
+)
+def test_an_argument_that_cannot_be_read_is_told(argument: Any, code: str) -> None:
+    def f(x: torch.Tensor, held: Any) -> Any:
+        return x * 2
+
+    assert braze.compile(f, backend="eager")(torch.ones(2), argument).tolist() == [2.0, 2.0]
+    with pytest.raises(CaptureError) as caught:
+        braze.compile(f, backend="eager", fullgraph=True)(torch.ones(2), argument)
+    assert caught.value.code == code
+
+
+def test_deep_lists_are_not_searched_to_their_end_at_each_call_of_c() -> None:
+    assert may_call_back((nested(5000),), None)
+    assert may_call_back((in_a_list(),), None)
+    assert not may_call_back(([1, (2, "a")],), None)
