@@ -168,7 +168,7 @@ def _questions(access: Access, buffer: Buffer) -> Iterator[tuple[Access, SizeChe
 
 def range_of(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
     """The values of an expression as its symbols run through theirs; None where nothing is to be said."""
-    inside = {s for s in e.symbols() if s in symbols or _is_computed(s)}
+    inside = {s for s in e.symbols() if s in symbols or s.place is not None}
     if not inside:
         return Range(e, e)
     if isinstance(e, Symbol):
@@ -197,7 +197,7 @@ def _of_sum(e: Expr, symbols: Mapping[Symbol, Range]) -> Range | None:
         found = range_of(monomial, symbols)
         if found is None:
             return None
-        mine = {s for s in monomial.symbols() if s in symbols or _is_computed(s)}
+        mine = {s for s in monomial.symbols() if s in symbols or s.place is not None}
         exact = exact and found.exact and not used & mine
         used |= mine
         low = low + (found.low if k > 0 else found.high) * k
@@ -221,11 +221,6 @@ def _of_product(e: Product, inside: set[Symbol], symbols: Mapping[Symbol, Range]
 def _at_least(e: Expr, least: int = 0) -> bool:
     low = close_bounds(flat(e))[0]
     return low is not None and low >= least
-
-
-def _is_computed(s: Symbol) -> bool:
-    """Whether a symbol stands for a value read from memory, which is checked where it is read."""
-    return s.name.startswith("ind") and s.name[3:].isdigit()
 
 
 def _of_computed(s: Symbol) -> Range | None:

@@ -333,8 +333,8 @@ class _Evaluator:
     def index(self, at: Expr, args: tuple[Node, ...], mask: Array | None) -> Array:
         env = dict(self.env)
         for symbol in at.symbols():
-            if symbol not in env:
-                env[symbol] = self.value(args[int(symbol.name.removeprefix("ind"))], mask)
+            if symbol.place is not None:
+                env[symbol] = self.value(args[symbol.place], mask)
         return np.asarray(value_of(at, env), dtype=np.int64)
 
     def load(self, node: Node, mask: Array | None) -> Array:

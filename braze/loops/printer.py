@@ -198,9 +198,9 @@ class _Text:
         if not args:
             return str(at)
         mapping = {
-            s: Symbol(f"int({self.of(args[int(s.name.removeprefix('ind'))])})", s.low, s.high, s.limit)
+            s: Symbol(f"int({self.of(args[s.place])})", s.low, s.high, s.limit)
             for s in at.symbols()
-            if s.name.startswith("ind")
+            if s.place is not None
         }
         return str(at.subs(mapping))
 

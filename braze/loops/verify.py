@@ -266,8 +266,7 @@ def _index_symbols(node: Node) -> frozenset[Symbol]:
 
 
 def _is_argument(s: Symbol, count: int) -> bool:
-    k = s.name.removeprefix("ind")
-    return s.name.startswith("ind") and k.isdigit() and int(k) < count
+    return s.place is not None and s.place < count
 
 
 _SAME_TYPE = frozenset(

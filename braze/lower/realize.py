@@ -30,7 +30,7 @@ from braze.loops.ir import (
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, strided_lazy
 from braze.support.errors import InternalError, Origin
 from braze.symbolic.border import SizeSymbols
-from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, indirect, linear
 
 #: an expression dearer than this is stored rather than grown
 LARGE = 200
@@ -100,7 +100,7 @@ class ProgramBuilder:
             inside = [s for s in at.symbols() if s in self._indirect]
             if inside:
                 inside.sort(key=str)
-                slots = {s: Symbol(f"ind{k}", s.low, s.high, s.limit) for k, s in enumerate(inside)}
+                slots = {s: indirect(k, s.low, s.high, s.limit) for k, s in enumerate(inside)}
                 return build.load(
                     view.buffer, view.dtype, at.subs(slots), tuple(self._indirect[s] for s in inside)
                 )

@@ -88,7 +88,7 @@ def _movable(
         own = {axis.symbol for axis in (*step.axes, *step.reduce_axes)}
         extents = [axis.extent for axis in (*step.axes, *step.reduce_axes)]
         free = {s for e in (*index_exprs(step), *extents) for s in e.symbols()} - own
-        return all(s.name.startswith("ind") for s in free)
+        return all(s.place is not None for s in free)
     return all(axis.extent.is_constant for axis in step.axes)
 
 

@@ -160,12 +160,14 @@ class Symbol(Expr):
     """An unknown: a loop variable, a size, or a value read from memory.
 
     ``low`` is inclusive; ``high`` (inclusive) and ``limit`` (an exclusive bound as an expression) may be None.
+    ``place``: of a value read from memory, which of an index's computed parts it is (`indirect`).
     """
 
     name: str
     low: int | None = None
     high: int | None = None
     limit: Expr | None = None
+    place: int | None = None
 
     def _find_bounds(self) -> tuple[int | None, int | None]:
         if self.high is None and self.limit is not None:
@@ -447,9 +449,9 @@ def minimum(a: IntLike, b: IntLike) -> Expr:
     return Min(*sorted((x, y), key=str))
 
 
-def indirect(k: int, low: int | None = None, high: int | None = None) -> Symbol:
+def indirect(k: int, low: int | None = None, high: int | None = None, limit: Expr | None = None) -> Symbol:
     """The symbol for the k-th value read from memory inside an index (loops.ir Op.LOAD)."""
-    return Symbol(f"ind{k}", low, high)
+    return Symbol(f"ind{k}", low, high, limit, k)
 
 
 def axis_symbol(name: str, extent: IntLike) -> Symbol:

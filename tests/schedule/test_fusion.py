@@ -23,7 +23,7 @@ from braze.schedule.choices import Choices
 from braze.schedule.records import GroupKind
 from braze.schedule.verify import verify_schedule
 from braze.support.errors import InternalError
-from braze.symbolic.expr import Integer, Symbol
+from braze.symbolic.expr import Integer, Symbol, indirect
 from tests.schedule.programs import (
     Builder,
     as_program,
@@ -241,7 +241,7 @@ def test_scatter_is_a_barrier() -> None:
     i = over[0].symbol
     b.point("y", over, load("x", i))
     index = load("where", i, DType.I64)
-    store = Store("y", Symbol("ind0"), load("x", i), StoreMode.ADD, (index,))
+    store = Store("y", indirect(0), load("x", i), StoreMode.ADD, (index,))
     b.steps.append(LoopNest("scatter", over, (), (), (store,), "cpu", ("scatter",)))
     b.point("out", over, call(Op.EXP, load("y", i)))
     assert len(scheduled(b.program("out")).groups) == 3

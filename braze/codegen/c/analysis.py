@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from braze.codegen.c.expr import is_indirect, stride, to_c
+from braze.codegen.c.expr import stride, to_c
 from braze.codegen.c.prelude import REP_BYTES, STORAGE
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op, Store
@@ -229,6 +229,6 @@ def _add_cost(count: Expr, each: int, static: int, texts: list[str]) -> tuple[in
     return static, [*texts, f"({to_c(count)})*{each}"]
 
 
-def indirect_symbols(e: Expr) -> list[Symbol]:
-    """The symbols in ``e`` that stand for values read from memory, by number."""
-    return sorted((s for s in e.symbols() if is_indirect(s)), key=lambda s: int(s.name[3:]))
+def indirect_symbols(e: Expr) -> list[tuple[int, Symbol]]:
+    """The symbols in ``e`` that stand for values read from memory, each after its number."""
+    return sorted((s.place, s) for s in e.symbols() if s.place is not None)

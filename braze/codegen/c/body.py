@@ -342,8 +342,8 @@ class Body:
     def _with_indirect(
         self, names: dict[Symbol, str], e: Expr, args: Sequence[Value], *, lane: bool = False
     ) -> dict[Symbol, str]:
-        for s in indirect_symbols(e):
-            v = args[int(s.name[3:])]
+        for place, s in indirect_symbols(e):
+            v = args[place]
             names[s] = f"(int64_t){v.text}[l]" if v.varying and lane else f"(int64_t){v.text}"
             names[s] = f"({names[s]})"
         return names

@@ -54,11 +54,6 @@ def _atom(e: Expr, names: Mapping[Symbol, str] | None) -> str:
     return f"({text})" if isinstance(e, (Sum, Product)) else text
 
 
-def is_indirect(symbol: Symbol) -> bool:
-    """Whether the symbol stands for a value read from memory (``indirect(k)``)."""
-    return symbol.name.startswith("ind") and symbol.name[3:].isdigit()
-
-
 def stride(e: Expr, symbol: Symbol) -> int | Expr | None:
     """The step of ``e`` per step of ``symbol``: an int, an expression, or None where it is not linear."""
     if symbol not in e.symbols():

@@ -100,8 +100,8 @@ class _Gemm:
                 exprs.append(n.attr[1])
             elif isinstance(n.attr, Expr):
                 exprs.append(n.attr)
-        found = {s.name for e in exprs for s in e.symbols()} - bound
-        return tuple(sorted(s for s in found if not (s.startswith("ind") and s[3:].isdigit())))
+        found = {s.name for e in exprs for s in e.symbols() if s.place is None}
+        return tuple(sorted(found - bound))
 
     def kernel(self) -> KernelText:
         packed = f"packed:{self.b.buffer}"

@@ -18,7 +18,7 @@ from braze.context import CompileContext
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.errors import Unsupported
-from braze.symbolic.expr import ONE, Expr, Symbol
+from braze.symbolic.expr import ONE, Expr, Symbol, indirect
 
 HEADER = """import triton
 import triton.language as tl
@@ -115,12 +115,7 @@ def size_symbols(group: Group) -> tuple[Symbol, ...]:
                 found |= node.attr.symbols()
         for store in step.stores:
             found |= store.index.symbols()
-    return tuple(sorted((s for s in found - axes if not is_indirect(s)), key=lambda s: s.name))
-
-
-def is_indirect(symbol: Symbol) -> bool:
-    """Whether a symbol stands for a value read from memory."""
-    return symbol.name.startswith("ind") and symbol.name[3:].isdigit()
+    return tuple(sorted((s for s in found - axes if s.place is None), key=lambda s: s.name))
 
 
 def extent(axes: tuple[Axis, ...]) -> Expr:
@@ -375,7 +370,7 @@ class Writer:
                 scope.stored[store.buffer, store.index] = value
             if store.buffer in self.group.internal:
                 continue
-            places = {f"ind{k}": emit.value(a, scope) for k, a in enumerate(store.args)}
+            places = {indirect(k).name: emit.value(a, scope) for k, a in enumerate(store.args)}
             text, deps = emit.index(store.index, places, scope)
             deps = deps | value.deps | frozenset({"r"} if self._over_row(step) else ()) | X
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", deps)
