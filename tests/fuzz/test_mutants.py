@@ -1,0 +1,132 @@
+"""The machine that seeds bugs, on a toy package: it finds slips in code that runs, and knows which test notices which."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.failures import ROOT
+from tests.fuzz.mutants import choose, places, reach, tree
+from tests.fuzz.mutants.judge import Judge
+from tests.fuzz.mutants.operators import Mutant, mutants_of, parses
+from tests.fuzz.mutants.processes import Place
+
+TOY = '''"""A docstring with 1 < 2."""
+
+from __future__ import annotations
+
+
+def clipped(x: int, low: int, high: int = 7) -> int:
+    """Another, 3 + 4."""
+    if x < low:
+        return low
+    assert low <= high, "not 5"
+    return min(x, high)
+
+
+def refused(x: int) -> None:
+    if x == 3:
+        raise ValueError(f"{x} is not 4")
+
+
+def asleep(x: int) -> int:
+    return x + 1
+'''
+TESTS = """import subprocess
+import sys
+
+from braze.lower.toy import clipped
+
+
+def test_of_a_number_between():
+    assert clipped(3, 1, 5) == 3
+
+
+def test_in_another_process():
+    subprocess.run([sys.executable, "-c", "from braze.lower.toy import clipped; assert clipped(0, 1, 5) == 1"], check=True)
+
+
+def test_that_fails_in_any_case():
+    assert clipped(9, 1, 5) == 4
+"""
+
+
+INI = "[tool.pytest.ini_options]\n"
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root with one module and its tests; the plugin is found in the real one."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    root = tmp_path / "root"
+    files = {"braze/lower/toy.py": TOY, "tests/lower/test_toy.py": TESTS, "pyproject.toml": INI}
+    for name, text in {**files, "braze/__init__.py": "", "braze/lower/__init__.py": ""}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def found(toy: Path) -> dict[tuple[str, str], Mutant]:
+    return {(m.before, m.after): m for m in mutants_of("lowering", "braze/lower/toy.py", toy)}
+
+
+def test_slips_are_found_in_what_runs_and_not_in_words(toy):
+    assert set(found(toy)) == {
+        ("x < low", "x <= low"),
+        ("x < low", "False and (x < low)"),
+        ("min(x, high)", "max(x, high)"),
+        ("min(x, high)", "min(high, x)"),
+        ("x == 3", "x != 3"),
+        ("x == 3", "False and (x == 3)"),
+        ("3", "4"),
+        ("3", "2"),
+        ("x + 1", "x - 1"),
+        ("1", "2"),
+    }
+
+
+def test_a_bug_keeps_its_name_while_other_code_changes(toy):
+    before = {m.id for m in found(toy).values()}
+    (toy / "braze/lower/toy.py").write_text(TOY.replace("\n\ndef clipped", "\nNEW = 1\n\n\ndef clipped"))
+    assert {m.id for m in found(toy).values()} == before
+
+
+def test_who_notices_which_bug(toy, tmp_path):
+    bugs = [
+        found(toy)[pair]
+        for pair in (("min(x, high)", "max(x, high)"), ("x < low", "x <= low"), ("x + 1", "x - 1"))
+    ]
+    pristine, ours = tree.copied(tmp_path / "pristine", toy), tree.copied(tmp_path / "ours", toy)
+    (tmp_path / "work").mkdir()
+    known = reach.reached(bugs, tmp_path / "work", 1, ["tests/lower/test_toy.py"], root=toy)
+    assert {t.partition("::")[2] for t in known.tests_of(bugs[1].id)} == {
+        "test_of_a_number_between",
+        "test_in_another_process",
+    }
+    assert known.tests_of(bugs[2].id) == []
+    judge = Judge(
+        known, Place(ours, tmp_path / "job", tmp_path / "pool"), pristine, 60, 0, time.monotonic() + 100
+    )
+    noticed, equal = judge.judged(bugs[0]), judge.judged(bugs[1])
+    assert noticed["noticed"] and noticed["by"].endswith("test_of_a_number_between")
+    assert "-    return min(x, high)" in noticed["diff"]
+    assert not equal["noticed"] and equal["ran"] == 2
+    assert (ours / "braze/lower/toy.py").read_text() == TOY
+
+
+def test_the_files_that_get_bugs_are_there():
+    """A module that moves is not forgotten without a word."""
+    of = {stage: [file for s, file in places.files() if s == stage] for stage in places.STAGES}
+    assert all(len(files) >= 9 for files in of.values()), of
+    for _, patterns in places.STAGES.values():
+        assert all(any(ROOT.glob(pattern)) for pattern in patterns)
+    assert all(any(Path(f).match(p) for f in ROOT.glob("braze/**/*.py")) for p in places.LEFT_OUT)
+
+
+def test_the_same_seed_chooses_the_same_bugs_and_they_are_python():
+    some = choose.of_stage(mutants_of("scheduling", "braze/schedule/legality.py"), 1, 4, ROOT)
+    assert len(some) == 4 and all(parses(m) for m in some)
+    assert some == choose.of_stage(mutants_of("scheduling", "braze/schedule/legality.py")[::-1], 1, 4, ROOT)
