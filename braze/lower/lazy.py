@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from braze.loops.ir import BufferView, DType, Node
 from braze.support.errors import Origin
-from braze.symbolic.expr import ONE, ZERO, Expr, linear
+from braze.symbolic.expr import ONE, ZERO, Expr, known_le, linear
 
 if TYPE_CHECKING:
     from braze.lower.realize import ProgramBuilder
@@ -134,6 +134,23 @@ def dense_order(sizes: Sequence[Expr], strides: Sequence[Expr]) -> list[int] | N
         left.remove(found)
         step = step * sizes[found]
     return order
+
+
+def known_apart(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Whether all elements are shown to have places of their own, or to share them along a whole dim (stride 0)."""
+    if ZERO in sizes or dense_order(sizes, strides) is not None:
+        return True
+    dims = [(s, n) for s, n in zip(strides, sizes, strict=True) if n is not ONE and s is not ZERO]
+    return _nested(dims, ZERO)
+
+
+def _nested(dims: list[tuple[Expr, Expr]], reach: Expr) -> bool:
+    """Whether the dims can be put in an order in which each steps over all that those before it reach."""
+    return not dims or any(
+        known_le(reach + 1, stride)
+        and _nested([d for d in dims if d != (stride, size)], reach + stride * (size - 1))
+        for stride, size in dims
+    )
 
 
 def numel(sizes: Sequence[Expr]) -> Expr:

@@ -18,7 +18,7 @@ from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSourc
 from braze.loops.simplify import simplify_steps
 from braze.lower import scalars, unbacked
 from braze.lower.fallback import fall_back
-from braze.lower.lazy import Lazy, dense_order, numel, strided_lazy
+from braze.lower.lazy import Lazy, dense_order, known_apart, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder, differs_along
 from braze.lower.registry import LOWERINGS
 from braze.runtime.purity import may_draw
@@ -242,6 +242,11 @@ class GraphLowering:
         """Where an output lies, with exactly eager's strides."""
         g = self.builder
         if x.view is None and x.base is None and dense_order(x.sizes, strides) is None:
+            numbers = all(e.value is not None for e in (*x.sizes, *strides))
+            if numbers and not known_apart(x.sizes, strides):
+                raise InternalError(
+                    "BZ9026", f"a loop into strides {strides}, in which elements share memory"
+                )
             view = self.with_gaps(x, strides)
         else:
             view = g.realize(x)

@@ -9,7 +9,7 @@ import torch
 
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
-from braze.lower.lazy import Index, Lazy
+from braze.lower.lazy import Index, Lazy, known_apart
 from braze.lower.pointwise import convert
 from braze.lower.pointwise_core import merge_ops, usable
 from braze.lower.promote import promote
@@ -261,7 +261,10 @@ def select_scatter(g: ProgramBuilder, x: Lazy, src: Lazy, dim: int, at: Any) -> 
     return _replaced(g, x, src, inner)
 
 
-def _replaced(g: ProgramBuilder, x: Lazy, src: Lazy, inner: Any) -> Lazy:
+def _replaced(g: ProgramBuilder, x: Lazy, src: Lazy, inner: Any) -> Any:
+    """The copy keeps the strides: where elements share memory, what is written shows in all that see its place."""
+    if not known_apart(x.sizes, g.symbols.exprs(g.val.stride())):
+        return NotImplemented
     g.realize_if_costly(src)
     g.realize_if_costly(x)
     return Lazy(

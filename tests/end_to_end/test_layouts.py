@@ -286,3 +286,15 @@ def test_a_reshape_that_copies_is_the_base_of_its_views():
         return y[1:], y
 
     check(program, [lambda: (torch.arange(6.0).view(2, 3),)])
+
+
+def part_replaced(x):
+    v = x.as_strided((3, 2), (1, 1))
+    return v.select_scatter(v.select(0, 0), 0, -1), v.slice_scatter(v[:1] * 2, 0, 1, 2)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_part_is_replaced_in_a_copy_whose_elements_share_memory(dynamic):
+    """The copy keeps the strides: what is written shows in all rows that see it."""
+    makes = [lambda: (torch.arange(10.0).view(5, 2)[1:-1],), lambda: (torch.arange(14.0).view(7, 2)[2:],)]
+    check(part_replaced, makes, dynamic, backend="braze")
