@@ -42,6 +42,8 @@ class Differentiation:
         self.seeds: list[tuple[str, int]] = []
         self.tangents: list[Node] = []
         self.wanted: list[int] = []
+        #: input -> the tangents that autograd leads there, whatever the operations on the way make of them
+        self.reaching: dict[int, set[int]] = {}
         #: tangents by number, those together whose operations would run twice in two backwards
         self.apart: tuple[tuple[int, ...], ...] = ()
 
@@ -63,6 +65,8 @@ class Differentiation:
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
         leaves = [recorder.leaves[i] for i in self.wanted]
+        reaching = _reaching([fake.grad_fn for fake in fakes], leaves)
+        self.reaching = dict(zip(self.wanted, reaching, strict=True))
         try:
             with recorder, torch_compat.disable_autocast():
                 found = torch.autograd.grad(fakes, leaves, tangents, allow_unused=True)
@@ -230,6 +234,37 @@ def _apart(starts: list[Any], known: set[Any]) -> tuple[tuple[int, ...], ...]:
     for i in range(len(starts)):
         members.setdefault(root(i), []).append(i)
     return tuple(map(tuple, members.values()))
+
+
+def _reaching(starts: list[Any], leaves: list[Any]) -> list[set[int]]:
+    """For each leaf, the numbers of the operations from which autograd comes to it."""
+    places = {id(leaf): i for i, leaf in enumerate(leaves)}
+    bits: dict[Any, int] = {}
+    for i, start in enumerate(starts):
+        bits[start] = bits.get(start, 0) | 1 << i
+    found = [0] * len(leaves)
+    for node in reversed(_leaves_first(starts)):
+        for behind, _ in node.next_functions:
+            bits[behind] = bits.get(behind, 0) | bits[node]
+        if (at := places.get(id(getattr(node, "variable", None)))) is not None:
+            found[at] = bits[node]
+    return [{i for i in range(len(starts)) if each >> i & 1} for each in found]
+
+
+def _leaves_first(starts: list[Any]) -> list[Any]:
+    """Autograd's operations behind some, and these, each behind all that its gradients go to."""
+    order: list[Any] = []
+    seen: set[Any] = {None}
+    pending: list[tuple[Any, bool]] = [(start, False) for start in starts]
+    while pending:
+        node, done = pending.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            pending.append((node, True))
+            pending += [(behind, False) for behind, _ in node.next_functions]
+    return order
 
 
 def _saves(node: Any) -> bool:

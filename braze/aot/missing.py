@@ -8,7 +8,7 @@ a gradient that is undefined is not given, and for what else reads it stands zer
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -46,9 +46,11 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
             undefined.add(node)
         elif (other := _other_summand(node, undefined)) is not None:
             node.replace_all_uses_with(other)
-        elif not _reads_zeros(graph, node, undefined):
+        elif not _reads_zeros(graph, node, node.all_input_nodes, undefined):
             return backward, frozenset()
     output: Any = graph.output_node()
+    if not _zeros_for_constants(graph, backward, undefined, missing):
+        return backward, frozenset()
     kept = [i for i, n in enumerate(output.args[0]) if n not in undefined]
     output.args = (tuple(output.args[0][i] for i in kept),)
     drop_unread(graph)
@@ -117,9 +119,18 @@ def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
     return others[0] if same else None
 
 
-def _reads_zeros(graph: torch.fx.Graph, node: Node, undefined: set[Node]) -> bool:
+def _zeros_for_constants(
+    graph: torch.fx.Graph, backward: Backward, undefined: set[Node], missing: Collection[int]
+) -> bool:
+    """Zeros for gradients to which a tangent that came in leads through an operation that does not read it (``x ** 0``)."""
+    output: Any = graph.output_node()
+    reached = [n for n, by in zip(output.args[0], backward.depends, strict=True) if not {*by} <= {*missing}]
+    return _reads_zeros(graph, output, reached, undefined)
+
+
+def _reads_zeros(graph: torch.fx.Graph, node: Node, sources: Sequence[Node], undefined: set[Node]) -> bool:
     """Let a node read zeros for what is undefined; False where that is not a plain dense tensor of known sizes."""
-    for source in [n for n in node.all_input_nodes if n in undefined]:
+    for source in [n for n in sources if n in undefined]:
         value = source.meta.get("val")
         if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in value.shape):
             return False

@@ -103,7 +103,12 @@ def partition(
         )
         if joint is not None and whole is not None:
             module, backward = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
-            backward = dataclasses.replace(backward, apart=joint.apart)
+            depends = zip(backward.gradients, backward.depends, strict=True)
+            backward = dataclasses.replace(
+                backward,
+                apart=joint.apart,
+                depends=tuple(tuple(sorted({*own, *joint.reaching.get(i, ())})) for i, own in depends),
+            )
             tell_backward(backward)
             part = dataclasses.replace(part, forward=module, backward=backward)
         tell_forward(module, known)

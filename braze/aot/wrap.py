@@ -98,11 +98,14 @@ class _Wrapped:
         ):
             return self._as_captured(given)
         results = self.compiled(inputs)
-        for grad, mutations in ((False, self.overwritten), (True, self.derived)):
-            if mutations:
-                with torch.set_grad_enabled(grad):
-                    for i, place in mutations:
-                        inputs[i].copy_(results[place])
+        if self.overwritten:
+            with torch.no_grad():
+                for i, place in self.overwritten:
+                    inputs[i].copy_(results[place])
+        if self.derived:
+            with torch.enable_grad():
+                for i, place in self.derived:
+                    without_history(inputs[i]).copy_(results[place])
         for i, place in self.unnoticed:
             inputs[i].data.copy_(results[place])
         for each in self.shared:
@@ -182,6 +185,16 @@ class _Wrapped:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
+
+
+def without_history(written: torch.Tensor) -> torch.Tensor:
+    """A tensor that is written whole, cut off from what made its old contents: the compiled backward has their gradient.
+
+    ``copy_`` would add zeros to it, which takes the sign off a zero, and time. Views stay connected to their bases, and
+    hooks where they were put.
+    """
+    kept = written.is_leaf or written._is_view() or written.retains_grad or written._backward_hooks
+    return written if kept else written.detach_()
 
 
 def symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, int]]:

@@ -190,6 +190,26 @@ def test_an_output_without_a_tangent():
     torch.testing.assert_close(w.grad, x)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_gradient_that_does_not_read_what_came_in_is_zeros(dynamic):
+    def apart(x):
+        return x**0, x * 2
+
+    def together(x):
+        y = x.exp()
+        return y.cummax(0).values, y.erf()
+
+    for program in (apart, together):
+        compiled = braze.compile(program, dynamic=dynamic, backend="aot_eager")
+        for size, place in ((3, 0), (3, 1), (0, 0), (0, 1)):
+            gradients = []
+            for call in (program, compiled):
+                x = torch.ones(size, requires_grad=True)
+                call(x)[place].sum().backward()
+                gradients.append(x.grad)
+            torch.testing.assert_close(gradients[1], gradients[0])
+
+
 def test_what_only_an_unused_output_needs_gets_no_gradient():
     """As the pooler of a BERT of which only the hidden states enter the loss."""
 

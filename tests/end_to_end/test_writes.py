@@ -619,3 +619,24 @@ def test_a_view_of_shared_memory_is_returned_after_a_write_through_the_other_arg
         return [x, x.mT]
 
     hold_to_eager(braze.compile(program, options={"verify": 2}), program, turned)
+
+
+def test_the_gradient_of_a_written_argument_is_its_own_alone() -> None:
+    """No zeros are added to it, which would take the sign off a zero."""
+
+    def halved(x, w):
+        x /= 2
+        return x.mul_(w).neg_()
+
+    def replaced(x, w):
+        x.copy_(w)
+        return x * 1
+
+    for program in (halved, replaced):
+        gradients = []
+        for call in (program, braze.compile(program, backend="aot_eager")):
+            leaves = [torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in range(2)]
+            made = call(leaves[0] * 1, leaves[1] * 1)
+            (made * torch.tensor([0.0, 1.0, -0.0])).sum().backward()
+            gradients.append(str([leaf.grad for leaf in leaves]))
+        assert gradients[0] == gradients[1]

@@ -87,6 +87,15 @@ def test_rounding_is_not_taken_for_an_error():
     assert checking.differs(program, 0, ours, theirs) is None
 
 
+def test_the_sign_of_a_zero_that_eager_gives_by_place_may_be_either():
+    given = (Given("x0", ("numbers((41,), 'float32', 0, 'special')",)),)
+    for text, fails in (("v0 = F.softshrink(x0)", False), ("v0 = x0 * 0.5", True)):
+        program = TensorProgram(given, (Line(("v0",), text),), ("v0",))
+        theirs = checking.seen(program, program.function(), 0)
+        ours = checking.seen(program, lambda x, fn=program.function(): (-(-fn(x)[0] + 0.0) + 0.0,), 0)
+        assert bool(checking.differs(program, 0, ours, theirs)) is fails
+
+
 def test_poisoned_numbers_are_far_from_any_result():
     theirs, exact = torch.ones(3), torch.ones(3, dtype=torch.float64)
     assert oracle.verdict(torch.tensor([1.0, 3.4e38, 1.0]), theirs, exact, [exact])

@@ -18,6 +18,10 @@ Tensor = torch.Tensor
 SUMS = frozenset(
     "sum mean nansum mm bmm addmm baddbmm dot mv convolution var var_mean std std_mean cumsum".split()
 )
+#: operators whose eager kernels give a zero one sign in vectors and the other in what is left of them
+SIGNLESS = frozenset(
+    "softshrink maximum minimum clamp.Tensor clamp_.Tensor clamp_min.Tensor clamp_max.Tensor amax amin max min".split()
+)
 #: float64 runs with random rounding
 SAMPLES = 4
 #: how many times further than any of them is too far
@@ -33,6 +37,7 @@ class RandomRounding(TorchDispatchMode):
         # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
         self.exact = torch.float32 if dtype is torch.float64 else dtype
         self.generator = torch.Generator().manual_seed(seed)
+        self.zero = -0.0 if seed % 2 else 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -43,6 +48,8 @@ class RandomRounding(TorchDispatchMode):
         for value, size in zip(tensors(made), tensors(mass), strict=True):
             if value.dtype is torch.float64 and value.numel():
                 self.round(value.detach(), size.detach().abs(), sums)
+                if str(func).removeprefix("aten.").removesuffix(".default") in SIGNLESS:
+                    put(value.detach(), value.detach().masked_fill(value == 0, self.zero))
         return made
 
     def round(self, value: Tensor, size: Tensor, sums: bool) -> None:
@@ -53,9 +60,13 @@ class RandomRounding(TorchDispatchMode):
         inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
             noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-            moved = value + torch.where(inexact, noise * self.eps * size, 0.0)
-            if all(stride or n == 1 for stride, n in zip(value.stride(), value.shape, strict=True)):
-                value.copy_(moved)
+            put(value, value + torch.where(inexact, noise * self.eps * size, 0.0))
+
+
+def put(value: Tensor, numbers: Tensor) -> None:
+    """Write numbers over a result, if its elements have places of their own."""
+    if all(stride or n == 1 for stride, n in zip(value.stride(), value.shape, strict=True)):
+        value.copy_(numbers)
 
 
 def tensors(made: Any) -> list[Tensor]:
