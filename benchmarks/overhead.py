@@ -93,10 +93,13 @@ CASES = {
 }
 
 
-def prepare(impl: str, name: str) -> tuple[Callable[[int], float], float | None]:
-    """A function that makes n calls and returns seconds per call, and seconds of the guard walk alone (braze)."""
-    from benchmarks.worker import compiled
+def prepare(
+    impl: str, name: str, compiled: Callable[..., Callable[..., Any]]
+) -> tuple[Callable[[int], float], float | None]:
+    """A function that makes n calls and returns seconds per call, and seconds of the guard walk alone (braze).
 
+    ``compiled(impl, function, backend)``: what an implementation makes of a callable.
+    """
     fn, args, backend = case(name)
     if impl == "braze" and backend is kept_results:
         backend = kept_results_of_one_sequence

@@ -171,7 +171,7 @@ class Worker:
 
     def overhead(self, case: str) -> dict[str, Any]:
         """Prepare a small function; the answer is what one warm call takes, and what its guard walk takes."""
-        self.loop, walk = overhead.prepare(self.impl, case)
+        self.loop, walk = overhead.prepare(self.impl, case, compiled)
         return {"seconds": self.loop(200), "walk": walk}
 
     def optimizer(self, case: str) -> dict[str, Any]:

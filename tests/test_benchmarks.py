@@ -12,6 +12,7 @@ from rich.console import Console
 
 from benchmarks import accuracy, report, run, worker, zoo
 from benchmarks.__main__ import MODELS
+from benchmarks.worker import compiled
 from braze.codegen.c import rows
 
 
@@ -80,7 +81,7 @@ def test_the_walk_of_a_tree_and_of_a_function_is_measured():
 
     braze.reset()
     for name in ("linears", "eight"):
-        loop, walk = overhead.prepare("braze", name)
+        loop, walk = overhead.prepare("braze", name, compiled)
         assert 1e-8 < walk < 1e-3
         assert walk < 2 * loop(50)
     braze.reset()

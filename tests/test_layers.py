@@ -100,27 +100,57 @@ def test_leaves_pytorchs_compiler_stack_alone(path: Path):
     assert not wrong, "\n".join(wrong)
 
 
-def test_modules_import_each_other_in_one_direction():
-    graph = {
-        module_name(path): {
-            # `from braze.a import b` where b is a module loads braze.a too, but a package may import its parts
-            name
-            for name, _, loads in braze_imports(path)
-            if loads and not module_name(path).startswith(name + ".")
-        }
-        - {module_name(path)}
-        for path in MODULES
-    }
-    packages = {module_name(path) for path in MODULES if path.name == "__init__.py"}
-    for name, needs in graph.items():
-        if name in packages:
-            continue
-        # a module inside a package is not held to wait for the package's own __init__
-        graph[name] = {n for n in needs if not (n in packages and name.startswith(n + "."))}
+def needs(path: Path) -> set[str]:
+    """The modules that a file needs, by whatever import: at load, in a function, for types alone."""
+    found = {name for name, _, _ in braze_imports(path)}
+    # `from braze.a import b` where b is a module means braze.a.b; that a package is loaded first is no need of it
+    return {n for n in found if not any(other.startswith(n + ".") for other in found)} - {module_name(path)}
+
+
+def test_no_two_modules_know_each_other():
+    """No circle by any import, those in functions and under TYPE_CHECKING included."""
     try:
-        list(TopologicalSorter(graph).static_order())
+        list(TopologicalSorter({module_name(path): needs(path) for path in MODULES}).static_order())
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_the_benchmarks_know_each_other_in_one_direction():
+    paths = sorted((ROOT / "benchmarks").glob("*.py"))
+    names = {module_name(path) for path in paths}
+    graph = {module_name(p): {n for n, _, _ in imports_of(p) if n in names} - {module_name(p)} for p in paths}
+    list(TopologicalSorter({k: v - {"benchmarks"} for k, v in graph.items()}).static_order())
+
+
+ROOMS = TABLE["rooms"]
+
+
+@pytest.mark.parametrize("layer", ROOMS)
+def test_every_folder_of_a_layer_is_a_room(layer: str):
+    folders = {p.name for p in (ROOT / "braze" / layer).iterdir() if (p / "__init__.py").exists()}
+    assert folders == set(ROOMS[layer])
+    flat = {p.name for p in (ROOT / "braze" / layer).glob("*.py")}
+    assert flat == {"__init__.py"}, "a file of this layer stands in one of its rooms"
+
+
+@pytest.mark.parametrize("layer", ROOMS)
+def test_rooms_import_only_what_lies_below_them(layer: str):
+    wrong = []
+    for path in MODULES:
+        name = module_name(path)
+        if not name.startswith(f"braze.{layer}.") or len(name.split(".")) < 4:
+            continue
+        room = name.split(".")[2]
+        for found, line, _ in braze_imports(path):
+            other = found.split(".")[2:3]
+            if found.startswith(f"braze.{layer}.") and other != [room] and other[0] not in ROOMS[layer][room]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {found}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("layer", ROOMS)
+def test_rooms_form_no_cycle(layer: str):
+    list(TopologicalSorter(ROOMS[layer]).static_order())
 
 
 def test_rows_name_known_packages():

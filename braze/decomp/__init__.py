@@ -3,6 +3,7 @@
 Imports graph and base. The pipeline hands ``table()`` to the aot stage.
 """
 
-from braze.decomp.registry import decompose, table
+from braze.decomp.families import table
+from braze.decomp.registry import decompose
 
 __all__ = ["decompose", "table"]

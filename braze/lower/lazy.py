@@ -7,14 +7,11 @@ index; once it is realized (``realize.py``), they become strided windows on its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from braze.loops.ir import BufferView, DType, Node
 from braze.support.errors import Origin
 from braze.symbolic.expr import ONE, ZERO, Expr, known_le, linear
-
-if TYPE_CHECKING:
-    from braze.lower.realize import ProgramBuilder
 
 Index = Sequence[Expr]
 Strided = Callable[[BufferView], BufferView | None]
@@ -100,7 +97,14 @@ class Lazy:
         return f"Lazy({self.dtype.label}[{', '.join(map(str, self.sizes))}], {where})"
 
 
-def strided_lazy(builder: ProgramBuilder, view: BufferView, device: str) -> Lazy:
+class Loads(Protocol):
+    """Who writes the program (``realize.py``), as far as values in memory need it."""
+
+    def load(self, view: BufferView, index: Index) -> Node:
+        """Read one element of a view."""
+
+
+def strided_lazy(builder: Loads, view: BufferView, device: str) -> Lazy:
     """A value that lies in memory."""
     value = Lazy(view.sizes, view.dtype, device, lambda index: builder.load(view, index), view=view)
     value.hint = view.strides

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from braze.decomp.families import ours
 from braze.decomp.random import DRAWS
-from braze.decomp.registry import ours
 from tests.decomp.gradients import ELSEWHERE, GRADIENTS
 from tests.decomp.samples import INF, NAN, bools, ints, numbers, plain, unit
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.decomp import decompose, table
 from braze.decomp.core import FAMILIES, core_operators, is_core
-from braze.decomp.registry import ours
+from braze.decomp.families import ours
 from braze.support.errors import InternalError
 from tests.decomp.test_against_eager import CASES
 

@@ -10,8 +10,8 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 import braze
 from braze import aot
 from braze.decomp import table, users
+from braze.decomp.families import ours
 from braze.decomp.last_resort import LAST_RESORT
-from braze.decomp.registry import ours
 from braze.graph.operators import as_table
 from braze.support.errors import UserError
 from tests.helpers import logged

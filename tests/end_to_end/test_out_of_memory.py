@@ -12,9 +12,9 @@ from torch import nn
 
 import braze
 from braze import pipeline
-from braze.capture.dispatch import variants
+from braze.capture.dispatch import shared, variants
 from braze.capture.dispatch.session import Session
-from braze.capture.trace import tracer
+from braze.capture.outside import reads
 from braze.runtime import build
 from braze.support import trace
 from tests.helpers import logged
@@ -28,7 +28,7 @@ ERRORS = {
 #: (module or class, name) of a function of each stage, in order
 STAGES: dict[str, tuple[Any, str]] = {
     "capture": (Session, "trace"),
-    "capture, inside": (tracer.Tracer, "make_fake"),
+    "capture, inside": (reads, "make_fake"),
     "aot": (pipeline, "partition_graph"),
     "lower": (pipeline, "lower_graph"),
     "schedule": (pipeline, "schedule_program"),
@@ -86,7 +86,7 @@ def step(call: Callable[..., torch.Tensor], m: nn.Module) -> list[torch.Tensor]:
 def sane() -> None:
     """What compiling sets for the process is as it was."""
     assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-    assert not getattr(variants.here, "busy", False)
+    assert not getattr(shared.here, "busy", False)
     assert type(torch.ones(2) + 1) is torch.Tensor
     assert torch.equal(braze.compile(lambda x: x * 3)(torch.ones(2)), torch.full((2,), 3.0))
 

@@ -1,4 +1,4 @@
 """Captures on disk, for another process of the same code.
 
-Imports facts, outside and guards.
+Imports facts, guards and outside.
 """

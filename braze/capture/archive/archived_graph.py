@@ -66,7 +66,7 @@ def revive(module: torch.fx.GraphModule, capture: Capture, reals: Sequence[Any])
     among what the capture's guards ask.
     """
     mode = fakes.new_mode(dynamic=not all(map(_is_static, capture.specs)))
-    state = TorchState(None)  # type: ignore[arg-type]  # only what it keeps of PyTorch's state is used
+    state = TorchState()  # only what it keeps of PyTorch's state is used
     state.remember()
     try:
         with state.outside_inference(), mode:

@@ -1,4 +1,4 @@
-"""From a call to a variant: sessions, sites, attempts, the stance, and what is said of recompiles.
+"""From a call to a variant: sessions, the variants of a function, attempts, the stance, and what is said of recompiles.
 
-Imports all rooms of capture.
+Imports facts, guards, python, trace, residual and archive.
 """

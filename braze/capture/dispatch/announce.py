@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from braze.capture.dispatch.shared import Shared
 from braze.capture.facts.records import BreakKind, Capture, GraphBreak
 from braze.capture.guards.guard_text import guards_text
 from braze.support import trace
 from braze.support.errors import CaptureError, Unsupported
 from braze.support.log import logger
 
-if TYPE_CHECKING:
-    from braze.capture.dispatch.session import Session
 
-
-def announce(capture: Capture, name: str, session: Session, *, hooked: bool, resumed: bool) -> None:
+def announce(capture: Capture, name: str, session: Shared, *, hooked: bool, resumed: bool) -> None:
     """Tell whoever listens; a break that another session's call has met before is told in short."""
     trace.emit("capture", capture)
     log = logger("capture")

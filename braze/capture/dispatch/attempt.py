@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import traceback
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from braze.capture.dispatch.shared import Shared
 from braze.capture.dispatch.untested import refusal_here
 from braze.capture.facts import bytecode
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Stopped
@@ -19,12 +20,9 @@ from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
 from braze.support.log import warn_once
 
-if TYPE_CHECKING:
-    from braze.capture.dispatch.session import Session
-
 
 def attempt(
-    session: Session,
+    session: Shared,
     name: str,
     function: FunctionType,
     locals: tuple[Any, ...],

@@ -10,8 +10,9 @@ from typing import Any
 from braze import native
 from braze.capture.dispatch.other_tracers import watch
 from braze.capture.dispatch.recompiles import Recompile
+from braze.capture.dispatch.shared import Backend, Shared, here
 from braze.capture.dispatch.skip import is_skipped
-from braze.capture.dispatch.variants import Backend, Site, all_sites, copies, here, turn_to
+from braze.capture.dispatch.variants import Site, all_sites, copies, turn_to
 from braze.capture.facts.markers import WITH_CALLEES
 from braze.capture.facts.records import Capture
 from braze.capture.facts.resume import resume_code
@@ -44,7 +45,7 @@ def reset() -> None:
     copies.clear()
 
 
-class Session:
+class Session(Shared):
     """What the entries of one ``compile_callable`` share."""
 
     def __init__(self, backend: Backend, options: Options, tracer: Tracer | None = None) -> None:

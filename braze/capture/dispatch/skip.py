@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-import braze
 from braze.capture.facts.markers import DISABLED
 from braze.capture.facts.replay import GENERATED
 
@@ -31,7 +30,8 @@ def _folder(path: str) -> str:
     return os.path.join(os.path.realpath(path), "")
 
 
-_BRAZE = _folder(os.path.dirname(braze.__file__))
+#: the package: this file is braze/capture/dispatch/skip.py
+_BRAZE = _folder(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
 _TORCH = _folder(os.path.dirname(torch.__file__))
 _STDLIB = tuple({_folder(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
 _SITE = tuple({_folder(sysconfig.get_path(name)) for name in ("purelib", "platlib")})

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Hashable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze import native
 from braze.capture.dispatch.announce import announce
@@ -26,6 +26,7 @@ from braze.capture.dispatch.recompiles import (
     warn_of_limit,
     warn_of_storm,
 )
+from braze.capture.dispatch.shared import Shared, here
 from braze.capture.dispatch.stance import Stance, stance
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK
 from braze.capture.facts.records import Capture
@@ -52,16 +53,10 @@ from braze.support.errors import BrazeError, CaptureError, InternalError
 from braze.support.log import logger, warn_once
 from braze.support.shortage import Shortage
 
-if TYPE_CHECKING:
-    from braze.capture.dispatch.session import Session
-
-Backend = Callable[[Any, Any], Callable[..., Any]]
 Answer = tuple[Callable[..., Any], tuple[Any, ...]]
 
 #: times that a tensor may turn out to hold something else before the numbers in it are not taken for known
 MOST_DOUBTS = 3
-#: per thread: ``busy`` while compiling, ``session`` whose broken call is running
-here = threading.local()
 #: tracing and compiling patch process-wide state: one at a time
 _compiling = threading.RLock()
 #: the functions compiled so far, by code
@@ -142,7 +137,7 @@ class Variant:
 class Site:
     """The variants of one entry, and the rules by which more are made."""
 
-    def __init__(self, session: Session, name: str, *, resumed: bool, hooked: bool) -> None:
+    def __init__(self, session: Shared, name: str, *, resumed: bool, hooked: bool) -> None:
         self.session = session
         self.name = name
         self.resumed = resumed

@@ -1,4 +1,4 @@
-"""What is known without a trace: records, values, code objects, which callables are harmless, names of objects.
+"""What is known without a trace: records, code objects, kinds of values, which callables are harmless, names of objects.
 
-Imports no other room of capture.
+Imports no other room.
 """

@@ -11,6 +11,8 @@ import torch
 
 from braze.capture.facts.values import BY_INDEX, UNTIL, words
 
+#: code of our own that C code starts, not to be interpreted
+OURS: set[types.CodeType] = {torch.Tensor.__hash__.__code__}
 #: types whose instances run no Python code, and hold nothing that does
 SIMPLE = frozenset(
     {

@@ -207,3 +207,8 @@ class Lookups:
 
 
 _class_dict = type.__dict__["__dict__"].__get__  # past metaclasses that redefine __dict__
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value needs no guard when its function is known by identity."""
+    return type(value) in CONSTANTS or is_identity_type(type(value))

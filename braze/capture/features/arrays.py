@@ -6,26 +6,23 @@ Such a tensor is found at a place below the array (``Step.TENSOR_OF``): each cal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 import torch.fx
 
 from braze import native
-from braze.capture.facts import replay_safety
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, graph_break
 from braze.capture.facts.records import Check, Guard, Source, Step
 from braze.capture.facts.values import MISSING
 from braze.capture.outside import reads
-from braze.capture.outside.sources import Node
 from braze.capture.python.attributes import FIELDS
 from braze.capture.python.iteration import LENGTHS
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
 from braze.native import torch_state
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 #: attributes of an array -> the same of the tensor over its memory
 METADATA: dict[str, Any] = {
@@ -42,14 +39,14 @@ QUESTIONS = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
 SAME = (np.asarray, np.asanyarray)
 
 
-def is_outside(t: Tracer, value: Any) -> bool:
+def is_outside(t: Trace, value: Any) -> bool:
     """Whether this is an array that the trace has not made itself."""
-    return type(value) is np.ndarray and t.tree.node_of(value) is not None
+    return type(value) is np.ndarray and t.outside.tree.node_of(value) is not None
 
 
-def place_of(t: Tracer, array: Any) -> Node | None:
+def place_of(t: Trace, array: Any) -> Node | None:
     """The place of the tensor over an array's memory; None where PyTorch makes none."""
-    above = t.tree.node_of(array)
+    above = t.outside.tree.node_of(array)
     assert above is not None
     node = above.child(Step.TENSOR_OF, "writable" if array.flags.writeable else "read-only")
     if node.real is MISSING:
@@ -62,9 +59,9 @@ def place_of(t: Tracer, array: Any) -> Node | None:
     return node
 
 
-def usable(t: Tracer, array: Any) -> Node:
+def usable(t: Trace, array: Any) -> Node:
     """The place of the tensor over an array's memory, for a program that wants the tensor itself."""
-    if t.knew_inference:
+    if t.graph.knew_inference:
         refuse("it would be made before inference mode is entered or left")
     node = place_of(t, array)
     if node is None:
@@ -72,16 +69,18 @@ def usable(t: Tracer, array: Any) -> Node:
     return node
 
 
-def shared(t: Tracer, array: Any) -> Any:
+def shared(t: Trace, array: Any) -> Any:
     """``torch.from_numpy(array)``."""
     node = usable(t, array)
-    if node not in t.arrays:
-        t.arrays.add(node)
+    if node not in t.outside.arrays:
+        t.outside.arrays.add(node)
         return node.value
-    return t.recorder.call(torch.Tensor.detach, (node.value,), {})  # another tensor over the same memory
+    return t.graph.recorder.call(
+        torch.Tensor.detach, (node.value,), {}
+    )  # another tensor over the same memory
 
 
-def copied(t: Tracer, array: Any, kwargs: dict[str, Any]) -> Any:
+def copied(t: Trace, array: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor(array)``: the array's numbers as they are when the program is there."""
     if not array.flags.writeable:
         flag = attribute(t, array, "flags", "writeable")
@@ -89,13 +88,13 @@ def copied(t: Tracer, array: Any, kwargs: dict[str, Any]) -> Any:
     node = usable(t, array)
     wanted = dict(kwargs)
     grad = wanted.pop("requires_grad", False)
-    made = t.recorder.call(torch.Tensor.to, (node.value,), {**wanted, "copy": True})
-    return t.recorder.call(torch.Tensor.requires_grad_, (made,), {}) if grad else made
+    made = t.graph.recorder.call(torch.Tensor.to, (node.value,), {**wanted, "copy": True})
+    return t.graph.recorder.call(torch.Tensor.requires_grad_, (made,), {}) if grad else made
 
 
-def attribute(t: Tracer, array: Any, *names: str) -> Source:
+def attribute(t: Trace, array: Any, *names: str) -> Source:
     """Where an attribute of an array is, or an attribute of that."""
-    place = t.tree.node_of(array)
+    place = t.outside.tree.node_of(array)
     assert place is not None
     source = place.source
     for name in names:
@@ -103,7 +102,7 @@ def attribute(t: Tracer, array: Any, *names: str) -> Source:
     return source
 
 
-def refuse_array(t: Tracer, array: Any) -> NoReturn:
+def refuse_array(t: Trace, array: Any) -> NoReturn:
     """Break at an array of which PyTorch makes no tensor: others of its dtype and strides break here too."""
     values: list[tuple[Source, Any]] = [(attribute(t, array, "dtype", "str"), array.dtype.str)]
     if any(step < 0 for step in array.strides):
@@ -111,7 +110,7 @@ def refuse_array(t: Tracer, array: Any) -> NoReturn:
     refuse("PyTorch makes no tensor of such an array", *values)
 
 
-def tensor_from(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
+def tensor_from(t: Trace, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor``, ``as_tensor`` and ``asarray`` of an array from outside."""
     if kwargs.get("copy") is False and len(kwargs) > 1:
         refuse("it may not be copied, and PyTorch says whether it must be")
@@ -125,7 +124,7 @@ def tensor_from(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) ->
     if copies:
         return copied(t, array, kwargs)
     made = shared(t, array)
-    return t.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
+    return t.graph.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
 
 
 def refuse(why: str, *values: tuple[Source, Any]) -> NoReturn:
@@ -137,7 +136,7 @@ def refuse(why: str, *values: tuple[Source, Any]) -> NoReturn:
     raise signal
 
 
-def field(t: Tracer, array: Any, name: str) -> Any:
+def field(t: Trace, array: Any, name: str) -> Any:
     """``array.name``, where the tensor over its memory tells; MISSING elsewhere."""
     if name not in METADATA and name != "dtype":
         return MISSING
@@ -155,23 +154,23 @@ def field(t: Tracer, array: Any, name: str) -> Any:
     return array.dtype
 
 
-def length(t: Tracer, array: Any) -> Any:
+def length(t: Trace, array: Any) -> Any:
     """``len(array)``."""
     if not is_outside(t, array):
         return MISSING
-    shape = t.attr(array, "shape")
+    shape = t.attribute(array, "shape")
     if not shape:
         raise TypeError("len() of unsized object")
     return shape[0]
 
 
-def answer(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def answer(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """What a function of numpy says of an array's metadata, or the array itself; MISSING for any other."""
     if kwargs or len(args) != 1 or not is_outside(t, args[0]):
         return MISSING
     if fn in SAME:
         return args[0]
-    return t.attr(args[0], QUESTIONS[fn]) if fn in QUESTIONS else MISSING
+    return t.attribute(args[0], QUESTIONS[fn]) if fn in QUESTIONS else MISSING
 
 
 def refuse_method(name: str) -> NoReturn:
@@ -181,18 +180,6 @@ def refuse_method(name: str) -> NoReturn:
         f"numpy.ndarray.{name} computes with what only the call tells",
         "use the function of torch",
         HINT_MOVE,
-    )
-
-
-def apart(graph: torch.fx.GraphModule, inputs: Any) -> tuple[int, ...]:
-    """Which inputs of a graph that writes are over arrays' memory: where they overlap others, no tensor says so."""
-    parts = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
-    made = tuple(i for i, (_, place) in enumerate(inputs) if place.step is Step.TENSOR_OF)
-    tensors = sum(isinstance(place.value, torch.Tensor) for _, place in inputs)
-    return (
-        made
-        if tensors > 1 and any(replay_safety.writes(node) for part in parts for node in part.nodes)
-        else ()
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -13,16 +13,15 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import flatten, note, region, traced, union
 from braze.capture.python.higher_order import MODULES, whole
+from braze.capture.python.iteration import elements
+from braze.capture.state.trace import Trace
 from braze.graph import checkpoints
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 
 
 @rule(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def checkpoint(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Without gradients nothing is kept, so there is nothing to run again: the function is simply called."""
     function, *given = args
     named = {k: v for k, v in kwargs.items() if k not in SETTINGS}
@@ -49,7 +48,7 @@ def checkpoint(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         places = [i for i, x in enumerate(part.leaves) if x is not None]
         results = tuple([part.leaves[i] for i in places])
         part.leaves = list(results)
-        number = 1 + sum(n.target is checkpoints.checkpointed for n in t.recorder.graph.nodes)
+        number = 1 + sum(n.target is checkpoints.checkpointed for n in t.graph.recorder.graph.nodes)
         settings: tuple[Any, ...] = (
             number,
             kwargs.get("preserve_rng_state", True),
@@ -81,12 +80,12 @@ class Context:
 
 
 @rule(torch.utils.checkpoint.create_selective_checkpoint_contexts)
-def selective(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def selective(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Two contexts that stand for the policy: a function of the program's, or a list of operators to keep."""
     words = dict(zip(("policy_fn_or_list", "allow_cache_entry_mutation"), args, strict=False)) | dict(kwargs)
     given = words.get("policy_fn_or_list")
     if isinstance(given, list):
-        ops = list(t.elements(given))
+        ops = list(elements(t, given))
         if not all(isinstance(op, OpOverload) for op in ops):
             whole(MODULES["torch.utils.checkpoint"])  # eager says what is wrong
         function: Any = checkpoints.saving(ops)
@@ -95,10 +94,10 @@ def selective(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     else:
         whole(MODULES["torch.utils.checkpoint"])
     made = Context(checkpoints.Policy(function, bool(words.get("allow_cache_entry_mutation", False))))
-    return (t.claim(made), t.claim(Context(made.policy)))
+    return (t.done.claim(made), t.done.claim(Context(made.policy)))
 
 
-def _policy(t: Tracer, context_fn: Any) -> checkpoints.Policy:
+def _policy(t: Trace, context_fn: Any) -> checkpoints.Policy:
     """The policy of the contexts that a program's ``context_fn`` gives; of others nothing is known."""
     with region(t, "checkpoint", (context_fn,), pure=False):
         made = t.call(context_fn, ())
@@ -121,7 +120,7 @@ class Chain:
 
 
 @rule(Chain.__call__)
-def call_chain(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def call_chain(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The last one's result."""
     chain, value = args
     for function in chain.functions:
@@ -130,7 +129,7 @@ def call_chain(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch.utils.checkpoint.checkpoint_sequential)
-def checkpoint_sequential(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def checkpoint_sequential(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Equal segments, each a checkpoint but the last."""
     settings = dict(kwargs)
     given = list(args)
@@ -145,8 +144,8 @@ def checkpoint_sequential(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     ):
         whole(MODULES["torch.utils.checkpoint"])
     if isinstance(functions, torch.nn.Sequential):
-        functions = t.call(t.attr(functions, "children"), ())
-    steps = list(t.elements(functions))
+        functions = t.call(t.attribute(functions, "children"), ())
+    steps = list(elements(t, functions))
     size = len(steps) // segments
     for k in range(segments - 1):
         segment = Chain(steps[k * size : (k + 1) * size])

@@ -10,7 +10,7 @@ import builtins
 import collections
 import dataclasses
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze import native
 from braze.capture.facts import values
@@ -21,18 +21,17 @@ from braze.capture.features.library import is_plain_data
 from braze.capture.features.rules import rule
 from braze.capture.finish import reconstruction
 from braze.capture.graph import overloads
-from braze.capture.outside import reads
-from braze.capture.python import attributes, c_border, calls
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.outside import opaque, reads
+from braze.capture.python import attributes, calls
+from braze.capture.python.entering import enter
+from braze.capture.state.trace import Trace
 
 #: what is remembered of classes, to be forgotten with those of a trace
 CACHES: tuple[Any, ...] = (
     attributes.reader_of,
     attributes._class_lookup,
     reads.wrapper_of,
-    c_border.is_opaque,
+    opaque.is_opaque,
     overloads.speaks_for_itself,
     values.is_identity_type,
     reconstruction.can_be_made,
@@ -46,7 +45,7 @@ def forget_classes() -> None:
 
 
 @rule(builtins.__build_class__)
-def build_class(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def build_class(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A ``class`` statement."""
     Lookups.end()
     body, name, *given = args
@@ -54,7 +53,7 @@ def build_class(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     meta, namespace, keywords = prepare(name, bases, kwargs)
     if len(bases) != len(given) or any(a is not b for a, b in zip(bases, given, strict=False)):
         namespace["__orig_bases__"] = tuple(given)
-    f = t.enter(body, [NULL] * len(t.decoded(body.__code__).slots), False)
+    f = enter(t, body, [NULL] * len(t.frames.decoded(body.__code__).slots), False)
     f.names = namespace
     t.run(f)
     return make(t, meta, name, bases, namespace, keywords)
@@ -71,7 +70,7 @@ def prepare(name: str, bases: Any, keywords: dict[str, Any]) -> tuple[Any, Any, 
     return meta, meta.__prepare__(name, bases, **rest), rest
 
 
-def make(t: Tracer, meta: Any, name: str, bases: Any, namespace: Any, keywords: dict[str, Any]) -> Any:
+def make(t: Trace, meta: Any, name: str, bases: Any, namespace: Any, keywords: dict[str, Any]) -> Any:
     """Call the metaclass."""
     Lookups.end()
     trusted = meta is type or is_library_class(meta)
@@ -86,7 +85,7 @@ def make(t: Tracer, meta: Any, name: str, bases: Any, namespace: Any, keywords: 
     return own(t, made)
 
 
-def create(t: Tracer, maker: Any, args: Any, kwargs: Any) -> Any:
+def create(t: Trace, maker: Any, args: Any, kwargs: Any) -> Any:
     """``type(...)``, which hides what ends a trace in a ``__set_name__`` behind an error of its own."""
     try:
         return calls.call_c(t, maker, args, kwargs)
@@ -96,13 +95,13 @@ def create(t: Tracer, maker: Any, args: Any, kwargs: Any) -> Any:
         raise
 
 
-def own(t: Tracer, made: type) -> type:
+def own(t: Trace, made: type) -> type:
     """A class that the trace made, and the functions that its maker wrote."""
-    t.made_classes = True
+    t.done.made_classes = True
     for value in vars(made).values():
         if type(value) is types.FunctionType:
-            t.claim(value)
-    return t.claim(made)
+            t.done.claim(value)
+    return t.done.claim(made)
 
 
 def has_hooks(bases: Any, namespace: Any) -> bool:
@@ -120,7 +119,7 @@ def has_hooks(bases: Any, namespace: Any) -> bool:
 
 
 @rule(type)
-def type_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def type_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``type(value)``, or a class by name, bases and contents."""
     if len(args) == 3:
         meta = types.prepare_class(args[0], args[1])[0]
@@ -133,12 +132,12 @@ def type_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(type.__init__)
-def type_init(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def type_init(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """All is done by ``__new__``."""
 
 
 @rule(type.__new__)
-def type_new(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def type_new(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
     return own(t, create(t, type.__new__, args, kwargs))
 
@@ -147,17 +146,17 @@ def type_new(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(dataclasses._process_class)  # type: ignore[attr-defined]
-def process_class(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def process_class(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``@dataclass`` writes functions and compiles them: done for real, on a class of the trace."""
-    if not t.is_ours(args[0]):
+    if not t.done.is_ours(args[0]):
         graph_break("BZ1010", f"a dataclass is made of the class {args[0].__name__} from outside")
     return own(t, native.unhooked(dataclasses._process_class, *args, **kwargs))  # type: ignore[attr-defined]
 
 
 @rule(collections.namedtuple)
-def namedtuple(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def namedtuple(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A class of named tuples; its module is that of the caller."""
     if not all(map(is_plain_data, (*args, *kwargs.values()))):
         graph_break("BZ1006", "a class of named tuples is made of values that only the call tells")
-    module = t.frames[-1].globals.get("__name__", "__main__")
+    module = t.frames.stack[-1].globals.get("__name__", "__main__")
     return own(t, native.unhooked(collections.namedtuple, *args, **{"module": module, **kwargs}))

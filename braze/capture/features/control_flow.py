@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,15 +11,13 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.python.higher_order import MODULES, whole
+from braze.capture.state.trace import Trace
 from braze.graph import control_flow
 from braze.graph.torch_compat import pytree, torch_map, torch_scan, torch_while_loop
 
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
-
 
 @rule(torch.cond)
-def cond(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def cond(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Both branches; the one that is known while tracing is simply called."""
     pred, if_true, if_false, *rest = named_arguments(
         args, kwargs, "pred true_fn false_fn operands", MODULES["torch._higher_order_ops.cond"]
@@ -45,7 +43,7 @@ def cond(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch_while_loop)
-def while_loop(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def while_loop(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The test and the body, on values that stand for any round's."""
     what = MODULES["torch._higher_order_ops.while_loop"]
     go_on, body, carried = named_arguments(args, kwargs, "cond_fn body_fn carried_inputs", what)
@@ -75,7 +73,7 @@ def while_loop(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch_scan)
-def scan(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def scan(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """One step, on a row of each input."""
     what = MODULES["torch._higher_order_ops.scan"]
     dim, reverse = kwargs.pop("dim", 0), kwargs.pop("reverse", False)
@@ -112,7 +110,7 @@ def scan(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch_map)
-def map_rows(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def map_rows(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The function, on a row of each input."""
     what = MODULES["torch._higher_order_ops.map"]
     if kwargs or len(args) < 2:
@@ -187,7 +185,7 @@ def told(x: torch.Tensor) -> str:
     )
 
 
-def stacked(t: Tracer, part: Traced, carried: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, ...]:
+def stacked(t: Trace, part: Traced, carried: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, ...]:
     """The node of a function of rows; its results."""
     others = union(part)
     if rows[0].shape[0] == 0 or any(x.shape[0] != rows[0].shape[0] for x in rows):
@@ -211,17 +209,17 @@ def bare(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
 
-def moved(t: Tracer, x: Any, dim: int, reverse: bool) -> Any:
+def moved(t: Trace, x: Any, dim: int, reverse: bool) -> Any:
     """``x`` with the dimension of a scan in front, in the order of the scan; rows lie together."""
     if dim:
-        x = t.recorder.call(torch.movedim, (x, dim, 0), {})
+        x = t.graph.recorder.call(torch.movedim, (x, dim, 0), {})
     if reverse:
-        x = t.recorder.call(torch.flip, (x, [0]), {})
-    return t.recorder.call(torch.Tensor.contiguous, (x,), {}) if dim else x
+        x = t.graph.recorder.call(torch.flip, (x, [0]), {})
+    return t.graph.recorder.call(torch.Tensor.contiguous, (x,), {}) if dim else x
 
 
-def moved_back(t: Tracer, x: Any, dim: int, reverse: bool) -> Any:
+def moved_back(t: Trace, x: Any, dim: int, reverse: bool) -> Any:
     """The reverse of ``moved``, for a result."""
     if reverse:
-        x = t.recorder.call(torch.flip, (x, [0]), {})
-    return t.recorder.call(torch.movedim, (x, 0, dim), {}) if dim and dim < x.dim() else x
+        x = t.graph.recorder.call(torch.flip, (x, [0]), {})
+    return t.graph.recorder.call(torch.movedim, (x, 0, dim), {}) if dim and dim < x.dim() else x

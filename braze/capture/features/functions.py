@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,11 +18,9 @@ from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import Traced, region, traced, versions, written_since
 from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
+from braze.capture.state.trace import Trace
 from braze.graph.applied import applied
 from braze.graph.torch_compat import disable_functions, function_apply, storage_key
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 Function = torch.autograd.Function
 Node = torch.fx.Node
@@ -62,10 +60,10 @@ class Context:
 
 
 @rule(function_apply)
-def apply(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Interpret the forward; where autograd must see the function itself, put one call of it in its place."""
     cls, *inputs = args
-    if t.transforms:
+    if t.graph.transforms:
         graph_break("BZ1019", "an autograd function has a derivative of its own")
     context = Context()
     if not torch.is_grad_enabled() or not any(
@@ -74,12 +72,15 @@ def apply(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         context.needs_input_grad = (False,) * len(inputs)
         return _forward(t, cls, inputs, kwargs, context)
     context.needs_input_grad = tuple([isinstance(x, torch.Tensor) and x.requires_grad for x in inputs])
-    graph = t.recorder.graph
+    graph = t.graph.recorder.graph
     before = next(iter(reversed(graph.nodes)), None)
     with region(t, WHAT, (cls.forward, cls.backward, *inputs), tensors=False):
         given = [x for x in inputs if isinstance(x, torch.Tensor)]
         memory = {storage_key(x) for x in given}
-        others, met = [(x, v) for x, v in versions(t) if storage_key(x) not in memory], len(t.tree.inputs)
+        others, met = (
+            [(x, v) for x, v in versions(t) if storage_key(x) not in memory],
+            len(t.outside.tree.inputs),
+        )
         output = _forward(t, cls, inputs, kwargs, context)
         forward = _since(graph, before)
         backward = _backward(t, cls, context, output)
@@ -89,12 +90,12 @@ def apply(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         _refuse_numbers(t, inputs, [*forward, *(backward.recorder.graph.nodes if backward else ())])
     for node in _since(graph, before):
         graph.erase_node(node)
-    for key, (_, node) in tuple(t.recorder.nodes.items()):
+    for key, (_, node) in tuple(t.graph.recorder.nodes.items()):
         if node._erased:
-            del t.recorder.nodes[key]
+            del t.graph.recorder.nodes[key]
     target = applied(cls)
     target.scales &= backward is not None and context.materializes and scales(backward)
-    return t.recorder.call(target, tuple(inputs), kwargs)
+    return t.graph.recorder.call(target, tuple(inputs), kwargs)
 
 
 def _since(graph: torch.fx.Graph, before: Node | None) -> list[Node]:
@@ -103,17 +104,17 @@ def _since(graph: torch.fx.Graph, before: Node | None) -> list[Node]:
     return [n for n in nodes if n.op != "placeholder"]
 
 
-def _refuse_tensors(t: Tracer, given: list[Any], forward: list[Node], backward: Traced | None) -> None:
+def _refuse_tensors(t: Trace, given: list[Any], forward: list[Node], backward: Traced | None) -> None:
     """Break where the backward reads other tensors than it is given: later ones would not be seen."""
-    known = {*forward, *[t.recorder.nodes[id(x)][1] for x in given if id(x) in t.recorder.nodes]}
+    known = {*forward, *[t.graph.recorder.nodes[id(x)][1] for x in given if id(x) in t.graph.recorder.nodes]}
     for value in backward.recorder.lifted if backward else ():
-        if isinstance(value, torch.Tensor) and t.recorder.node_of(value) not in known:
+        if isinstance(value, torch.Tensor) and t.graph.recorder.node_of(value) not in known:
             graph_break("BZ1019", "its backward uses tensors from outside")
 
 
-def _refuse_numbers(t: Tracer, inputs: list[Any], nodes: list[Node]) -> None:
+def _refuse_numbers(t: Trace, inputs: list[Any], nodes: list[Node]) -> None:
     """Break where it reads a number from outside that is a symbol: it will read the number itself, once, when it is traced."""
-    outside = names_of(place.value for place in t.symbolic_places) - names_of(inputs)
+    outside = names_of(place.value for place in t.outside.symbolic_places) - names_of(inputs)
     if outside and not outside.isdisjoint(
         names_of(n.meta.get("val") for x in nodes for n in x.all_input_nodes)
     ):
@@ -126,7 +127,7 @@ def names_of(values: Iterable[Any]) -> set[str]:
     return {str(symbol) for x in numbers for symbol in x.node.expr.free_symbols}
 
 
-def _forward(t: Tracer, cls: Any, inputs: list[Any], kwargs: Any, context: Context) -> Any:
+def _forward(t: Trace, cls: Any, inputs: list[Any], kwargs: Any, context: Context) -> Any:
     forward, setup = load_attr(t, cls, "forward"), load_attr(t, cls, "setup_context")
     with grad_off(t):
         if setup is Function.setup_context:
@@ -141,7 +142,7 @@ def _forward(t: Tracer, cls: Any, inputs: list[Any], kwargs: Any, context: Conte
     return _fresh(t, output, inputs, context)
 
 
-def _backward(t: Tracer, cls: Any, context: Context, output: Any) -> Traced | None:
+def _backward(t: Trace, cls: Any, context: Context, output: Any) -> Traced | None:
     """Interpret the backward for what it reads, which is guarded, and for what it may not do."""
     if cls.backward is Function.backward:
         return None  # there is none, or one under its old name: known to autograd when the node runs
@@ -152,7 +153,7 @@ def _backward(t: Tracer, cls: Any, context: Context, output: Any) -> Traced | No
         ):
             gradients.append(None)
             continue
-        with disable_functions(), t.mode:
+        with disable_functions(), t.graph.mode:
             gradients.append(torch.empty_like(x, requires_grad=False))
     own = [x for x in gradients if x is not None]
     with grad_off(t):
@@ -193,9 +194,9 @@ def scales(part: Traced) -> bool:
     return True
 
 
-def _fresh(t: Tracer, output: Any, inputs: list[Any], context: Context) -> Any:
+def _fresh(t: Trace, output: Any, inputs: list[Any], context: Context) -> Any:
     """An output; an input that comes out unchanged is a view of itself."""
     if isinstance(output, torch.Tensor) and any(output is x for x in inputs):
         if not any(output is x for x in context.dirty):
-            return t.recorder.call(torch.Tensor.view_as, (output, output), {})
+            return t.graph.recorder.call(torch.Tensor.view_as, (output, output), {})
     return output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import dis
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -19,12 +19,10 @@ from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.finish import hooks
 from braze.capture.graph.recorder import refuse_unfaked
 from braze.capture.python import calls
+from braze.capture.state.ledger import Hooked
+from braze.capture.state.trace import Trace
 from braze.graph.hooked import hooked
 from braze.graph.torch_compat import disable_functions
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
-
 
 #: what a hook in the middle of the graph may use beside tensors of the graph
 NUMBERS = frozenset({int, float, bool, type(None), torch.SymInt})
@@ -36,19 +34,19 @@ def unknown_dict() -> None:
 
 
 @rule(unknown_dict)
-def refuse_dict(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def refuse_dict(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     graph_break("BZ1014", "the inside of a hook's handle is looked at")
 
 
 def registering(register: Any) -> None:
     """A row for one of the two methods."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         given = dict(zip(("self", "hook"), args, strict=False), **kwargs)
         tensor = given.get("self")
         if len(args) > 2 or given.keys() != {"self", "hook"} or not isinstance(tensor, torch.Tensor):
             return calls.interpret(t, register, args, kwargs, tail)
-        if t.unfaked:
+        if t.outside.unfaked:
             refuse_unfaked(t, (tensor,))
         refuse_doubtful(t, register, tensor)
         return add(t, register, tensor, given["hook"])
@@ -60,11 +58,11 @@ for _register in hooks.REGISTER:
     registering(_register)
 
 
-def refuse_doubtful(t: Tracer, register: Any, tensor: Any) -> None:
+def refuse_doubtful(t: Trace, register: Any, tensor: Any) -> None:
     """Eager's errors; a break where a hook that comes later than in the program would be another."""
-    node = t.tree.node_of(tensor)
+    node = t.outside.tree.node_of(tensor)
     wants = tensor.requires_grad if node is None else node.real.requires_grad
-    if wants is not tensor.requires_grad or t.inference_on or t.state.inference:
+    if wants is not tensor.requires_grad or t.graph.inference_on or t.outside.settings.inference:
         graph_break(
             "BZ1010", "a hook is put on a tensor whose place in autograd the function changes", hooks.HINT
         )
@@ -76,30 +74,34 @@ def refuse_doubtful(t: Tracer, register: Any, tensor: Any) -> None:
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
 
 
-def add(t: Tracer, register: Any, tensor: Any, hook: Any) -> Any:
+def add(t: Trace, register: Any, tensor: Any, hook: Any) -> Any:
     """Note a hook, and give what stands for its handle."""
-    if t.tree.node_of(tensor) is None and (not t.recorder.knows(tensor) or id(tensor) in t.leaves):
+    if t.outside.tree.node_of(tensor) is None and (
+        not t.graph.recorder.knows(tensor) or id(tensor) in t.done.leaves
+    ):
         graph_break("BZ1010", "a hook is put on a tensor that the function makes", hooks.HINT)
-    for earlier in t.hooks.values():
+    for earlier in t.done.hooks.values():
         if earlier.inside and earlier.tensor is tensor:  # hooks of one tensor run in their order
-            t.break_at = BreakSignal("BZ1010", f"{MIDDLE} that gets more than one", (hooks.HINT,))
+            t.frames.break_at = BreakSignal("BZ1010", f"{MIDDLE} that gets more than one", (hooks.HINT,))
             raise Retry(max(1, earlier.step))
-    handle = t.claim(object.__new__(RemovableHandle))
-    number = t.claim(Identity(id(handle)))
-    t.identities[id(handle)] = handle  # numbers of handles are told apart, and used as keys, as ids are
+    handle = t.done.claim(object.__new__(RemovableHandle))
+    number = t.done.claim(Identity(id(handle)))
+    t.outside.identities[id(handle)] = (
+        handle  # numbers of handles are told apart, and used as keys, as ids are
+    )
     vars(handle).update(hooks_dict_ref=unknown_dict, id=number, extra_dict_ref=())
-    t.hooks[id(handle)] = found = hooks.Hooked(register, tensor, hook, handle)
-    found.step = t.steps
-    if found.step in t.hooks_inside:
+    t.done.hooks[id(handle)] = found = Hooked(register, tensor, hook, handle)
+    found.step = t.frames.steps
+    if found.step in t.graph.hooks_inside:
         found.inside = True
         found.cells = variables(t, hook)
         put_inside(t, tensor, hook)
     return handle
 
 
-def variables(t: Tracer, hook: Any) -> list[tuple[types.CellType, Any]]:
+def variables(t: Trace, hook: Any) -> list[tuple[types.CellType, Any]]:
     """The variables that a hook uses, with what they hold; a break where it uses what may be another at the backward."""
-    if type(hook) is not types.FunctionType or (hook.__closure__ and not t.is_ours(hook)):
+    if type(hook) is not types.FunctionType or (hook.__closure__ and not t.done.is_ours(hook)):
         graph_break("BZ1010", f"{MIDDLE} that is no plain function", hooks.HINT)
     for instruction in dis.get_instructions(hook.__code__):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and not is_fixed(hook, instruction.argval):
@@ -114,7 +116,7 @@ def variables(t: Tracer, hook: Any) -> list[tuple[types.CellType, Any]]:
             graph_break("BZ1010", f"{MIDDLE}, and does more than to compute", hooks.HINT)
     held = [(cell, cell.cell_contents) for cell in hook.__closure__ or ()]
     for value in (*(v for _, v in held), *(hook.__defaults__ or ())):
-        made_here = type(value) is FakeTensor and t.tree.node_of(value) is None
+        made_here = type(value) is FakeTensor and t.outside.tree.node_of(value) is None
         if not made_here and type(value) not in NUMBERS:
             graph_break("BZ1010", f"{MIDDLE}, and uses a {type(value).__name__} from outside", hooks.HINT)
     return held
@@ -128,12 +130,12 @@ def is_fixed(hook: types.FunctionType, name: str) -> bool:
     return name not in hook.__globals__ and found is not None
 
 
-def put_inside(t: Tracer, tensor: Any, hook: Any) -> None:
+def put_inside(t: Trace, tensor: Any, hook: Any) -> None:
     """Make a hook a part of the graph: interpret it on a gradient, which goes through what it computes."""
-    node = t.recorder.nodes[id(tensor)][1]
-    if node.users or hasattr(t.recorder, "outer"):
+    node = t.graph.recorder.nodes[id(tensor)][1]
+    if node.users or t.graph.recorder.outer is not None:
         graph_break("BZ1010", f"{MIDDLE} that was used before", hooks.HINT)
-    with disable_functions(), t.mode:
+    with disable_functions(), t.graph.mode:
         gradient = torch.empty_like(tensor, requires_grad=False)
     with region(t, MIDDLE, (hook,)):
         with torch.no_grad():
@@ -149,18 +151,18 @@ def put_inside(t: Tracer, tensor: Any, hook: Any) -> None:
         if any(x is tensor or (isinstance(x, torch.Tensor) and x.requires_grad) for x in inputs):
             graph_break("BZ1019", "it computes with tensors that have gradients themselves")
         note(t, hooked, (tensor,), {"hook": part.module([gradient, *inputs])}, (tuple(inputs),), ())
-    made_node = next(iter(reversed(t.recorder.graph.nodes)))
+    made_node = next(iter(reversed(t.graph.recorder.graph.nodes)))
     made_node.meta["val"] = tensor
-    t.recorder.nodes[id(tensor)] = (tensor, made_node)
+    t.graph.recorder.nodes[id(tensor)] = (tensor, made_node)
 
 
 REMOVE: Any = RemovableHandle.remove
 
 
 @rule(REMOVE)
-def remove(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def remove(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A hook of this trace was never there; any other is taken away by Python's code."""
-    found = t.hooks.get(id(args[0])) if len(args) == 1 and not kwargs else None
+    found = t.done.hooks.get(id(args[0])) if len(args) == 1 and not kwargs else None
     if found is None or found.handle is not args[0]:
         return calls.interpret(t, REMOVE, args, kwargs, tail)
     if found.inside:
@@ -172,7 +174,7 @@ def remove(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 def putting(setup: Any) -> None:
     """A row for one of the two functions that put a module's backward hooks around what goes into or leaves it."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if len(args) == 2 and not kwargs and torch.is_grad_enabled():
             given = args[1] if isinstance(args[1], tuple) else (args[1],)
             if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):

@@ -10,7 +10,7 @@ import json
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,11 +20,11 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, UnknownText, is_constant
 from braze.capture.features.rules import rule
 from braze.capture.graph import unbacked
+from braze.capture.graph.replays import replay
+from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.python import calls
 from braze.capture.python.opcodes.stack import contents
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 
 def is_plain_data(value: Any, depth: int = 8) -> bool:
@@ -41,8 +41,8 @@ def is_plain_data(value: Any, depth: int = 8) -> bool:
 def on_plain_data(*functions: Any) -> None:
     """Functions in Python that compute a result from plain data: run for real on such, else interpreted."""
 
-    def run(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-        t.fill_arguments((*args, *kwargs.values()))
+    def run(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+        fill_arguments(t, (*args, *kwargs.values()))
         if all(map(is_plain_data, (*args, *kwargs.values()))):
             return native.unhooked(function, *args, **kwargs)
         return calls.interpret(t, function, args, kwargs, tail)
@@ -57,9 +57,9 @@ on_plain_data(json.dumps, json.loads, importlib.util.find_spec)
 # -- signatures
 
 
-def _bind(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def _bind(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Which parameter takes which argument. A signature never changes: what is guarded is which one it is."""
-    node = t.tree.node_of(args[0])
+    node = t.outside.tree.node_of(args[0])
     if node is not None:
         node.guard(Check.IS, node.real)
     return calls.call_native(t, function, args, kwargs)
@@ -69,11 +69,11 @@ for _function in (inspect.Signature.bind, inspect.Signature.bind_partial):
     rule(_function)(functools.partial(_bind, _function))
 
 
-def _of_bound(function: Any, t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def _of_bound(function: Any, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A method of arguments that were bound while tracing; where a default may change it is read as all else is."""
     bound = args[0]
     parameters = bound.signature.parameters.values()
-    if t.tree.node_of(bound) is not None or not all(
+    if t.outside.tree.node_of(bound) is not None or not all(
         p.default is p.empty or is_plain_data(p.default) for p in parameters
     ):
         return calls.interpret(t, function, args, kwargs, tail)
@@ -93,7 +93,7 @@ for _method in _OF_BOUND:
 
 
 @rule(importlib.import_module)
-def import_module(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def import_module(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A module that is there; the first import of one has effects."""
     name = args[0]
     if len(args) > 1 or kwargs or name.startswith(".") or name not in sys.modules:
@@ -102,7 +102,7 @@ def import_module(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(__import__)
-def import_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def import_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``__import__("a.b")`` gives ``a``."""
     name = args[0]
     if len(args) > 1 or kwargs or name not in sys.modules:
@@ -114,9 +114,9 @@ def import_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(locals)
-def locals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def locals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A copy of the variables of the frame."""
-    f = t.frames[-1]
+    f = t.frames.stack[-1]
     if getattr(f.function, "__braze_resumed__", None) is not None:
         graph_break("BZ1006", "locals() after a graph break in the same function")
     found: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def locals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(print)
-def print_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Text that is known now is printed when the graph has run; any other breaks the graph."""
     if not all(type(v) in (str, bool, type(None)) for v in kwargs.values()):
         graph_break("BZ1007", "print() writes to a stream", HINT_MOVE)
@@ -146,7 +146,7 @@ def print_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
             graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
         texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
-    if not t.replay(print, texts, kwargs):
+    if not replay(t, print, texts, kwargs):
         graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
 
 
@@ -155,12 +155,12 @@ def print_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 DISPATCH = functools.singledispatch(lambda value: None).dispatch.__code__  # type: ignore[attr-defined]
 
 
-def dispatch(t: Tracer, fn: types.FunctionType, args: Any) -> Any:
+def dispatch(t: Trace, fn: types.FunctionType, args: Any) -> Any:
     """Which implementation ``functools.singledispatch`` takes for a class; what is registered is guarded."""
     index = fn.__code__.co_freevars.index("registry")
     assert fn.__closure__ is not None
-    registry = t.read(t.tree.constant(fn), Step.CLOSURE, index, fn.__closure__[index].cell_contents)
-    t.fill(registry)
+    registry = t.read(t.outside.tree.constant(fn), Step.CLOSURE, index, fn.__closure__[index].cell_contents)
+    fill(t, registry)
     return native.unhooked(fn, NUMBER_OF.get(args[0], args[0]))
 
 
@@ -171,12 +171,12 @@ calls.BY_CODE[DISPATCH] = dispatch
 
 
 @rule(weakref.ref)
-def weak_reference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def weak_reference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A reference to something that the trace holds, so that it lives; one with a callback is left to Python."""
     if (
         len(args) != 1
         or kwargs
-        or (t.tree.node_of(args[0]) is not None and isinstance(args[0], torch.Tensor))
+        or (t.outside.tree.node_of(args[0]) is not None and isinstance(args[0], torch.Tensor))
     ):
         graph_break(
             "BZ1014", "a weak reference with a callback, or to a tensor from outside, is made", HINT_MOVE

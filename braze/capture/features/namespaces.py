@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze import native
 from braze.capture.facts.breaks import graph_break
@@ -11,11 +11,10 @@ from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant
 from braze.capture.features.rules import rule
+from braze.capture.outside.globals import globals_of, owner_of_globals
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.python import calls
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 
 class GlobalsShadow(DictShadow):
@@ -24,45 +23,45 @@ class GlobalsShadow(DictShadow):
     __slots__ = ("space",)
     space: Any
 
-    def get(self, t: Tracer, key: Any) -> Any:
+    def get(self, t: Trace, key: Any) -> Any:
         """The value under a name, with the guards of any dict."""
         if key in self.space.written:
             return self.space.written[key]
         return super().get(t, key)
 
-    def put(self, t: Tracer, key: Any, value: Any) -> None:
+    def put(self, t: Trace, key: Any, value: Any) -> None:
         """A write that statements would not see."""
         graph_break("BZ1010", "an item of globals() is assigned", "declare the name with a global statement")
 
-    def drop(self, t: Tracer, key: Any) -> bool:
+    def drop(self, t: Trace, key: Any) -> bool:
         """As :meth:`put`."""
         graph_break("BZ1010", "an item of globals() is deleted")
 
-    def fill(self, t: Tracer) -> None:
+    def fill(self, t: Trace) -> None:
         """Somebody wants them all."""
         graph_break("BZ1006", "globals() is looked at as a whole")
 
 
 @rule(globals)
-def globals_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    f = t.frames[-1]
-    owner = t.owner_of_globals(f.function) if t.is_ours(f.function) else f.function
-    if type(owner) is not types.FunctionType or t.is_ours(owner):
+def globals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    f = t.frames.stack[-1]
+    owner = owner_of_globals(t, f.function) if t.done.is_ours(f.function) else f.function
+    if type(owner) is not types.FunctionType or t.done.is_ours(owner):
         graph_break("BZ1006", "globals() of a function that the trace has made")
-    node = t.tree.constant(owner).child(Step.ATTR, "__globals__")
-    known = t.tree.node_of(f.globals)
+    node = t.outside.tree.constant(owner).child(Step.ATTR, "__globals__")
+    known = t.outside.tree.node_of(f.globals)
     if known is not None:
         if type(known.container) is not GlobalsShadow:
             graph_break("BZ1006", "globals() of a module whose dict is known otherwise")
         return known.value
     node.container = GlobalsShadow(node, Step.ITEM, f.globals, {})
-    node.container.space = t.globals_of(f)
-    return t.tree.bind(node, f.globals, node.container.view)
+    node.container.space = globals_of(t, f)
+    return t.outside.tree.bind(node, f.globals, node.container.view)
 
 
-def get(t: Tracer, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
+def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     """``globals().get(name, default)``."""
-    node = t.tree.node_of(owner) if type(owner) is dict else None
+    node = t.outside.tree.node_of(owner) if type(owner) is dict else None
     if node is None or type(node.container) is not GlobalsShadow or kwargs or len(args) not in (1, 2):
         return MISSING
     value = node.container.get(t, args[0])
@@ -74,14 +73,14 @@ calls.METHOD_RULES["get"] = get
 
 
 @rule(vars)
-def vars_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def vars_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if not args:
         return calls.RULES[locals](t, (), {}, tail)
-    return t.attr(args[0], "__dict__")
+    return t.attribute(args[0], "__dict__")
 
 
 @rule(dir)
-def dir_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def dir_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The names in a frame, or in a module."""
     if not args:
         return sorted(calls.RULES[locals](t, (), {}, tail))
@@ -91,13 +90,13 @@ def dir_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     if is_library_module(module):
         return native.unhooked(dir, module)
     own = vars(module)
-    space = t.globals.get(id(own))
+    space = t.outside.globals.get(id(own))
     names = tuple(own)
     if (space is not None and space.written) or "__dir__" in own or not is_constant(names):
         graph_break("BZ1006", f"dir() of the module {module.__name__}, which the function has changed")
-    place = t.tree.constant(module).child(Step.ATTR, "__dict__")
+    place = t.outside.tree.constant(module).child(Step.ATTR, "__dict__")
     if place.real is MISSING:
         place.real = place.value = own
-        t.tree.order.append(place)
+        t.outside.tree.order.append(place)
     place.guard(Check.KEYS, names)
     return sorted(names)

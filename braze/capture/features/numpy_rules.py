@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,9 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.values import MISSING, is_constant, words
 from braze.capture.features import arrays
 from braze.capture.features.rules import rule
+from braze.capture.outside.filling import fill_arguments
 from braze.capture.python import calls, operations
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 #: elements of an array that is written into the graph, at most
 LARGEST = 4096
@@ -55,12 +54,12 @@ def is_number(cls: Any) -> bool:
     return isinstance(cls, type) and issubclass(cls, np.generic) and cls.__module__ == "numpy"
 
 
-def known(t: Tracer, value: Any, depth: int = 4) -> bool:
+def known(t: Trace, value: Any, depth: int = 4) -> bool:
     """Whether all that C code can see in a value is known while tracing."""
     if is_constant(value) or isinstance(value, np.generic | np.dtype | type | torch.Size):
         return True
     if type(value) is np.ndarray:
-        return t.tree.node_of(value) is None and value.dtype != object
+        return t.outside.tree.node_of(value) is None and value.dtype != object
     if depth and type(value) in (list, tuple):
         return all(known(t, v, depth - 1) for v in value)
     return depth > 0 and type(value) is dict and all(known(t, v, depth - 1) for v in dict.values(value))
@@ -73,9 +72,9 @@ def settled(value: Any) -> Any:
     return operations.number(value)
 
 
-def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Run a function of numpy."""
-    t.fill_arguments(args)
+    fill_arguments(t, args)
     args, kwargs = tuple(map(settled, args)), {k: settled(v) for k, v in (kwargs or {}).items()}
     if not known(t, args) or not known(t, kwargs):
         graph_break(
@@ -87,7 +86,7 @@ def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return native.unhooked(fn, *args, **kwargs)
 
 
-def called(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """A function of numpy's, or a method of an array or number that the trace knows all of."""
     owner = getattr(fn, "__self__", None)
     if type(fn) in (types.MethodDescriptorType, types.WrapperDescriptorType) and args:
@@ -108,14 +107,14 @@ calls.LIBRARIES.append(called)
 # -- arrays and numbers become tensors
 
 
-def literal(t: Tracer, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
+def literal(t: Trace, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
     """A tensor of an array's elements, written into the graph."""
     if not known(t, array) or not 0 < array.size <= LARGEST:
         graph_break("BZ1013", "an array of numpy's goes into a graph", "make it a tensor outside")
     dtype = kwargs.get("dtype") or DTYPES.get(array.dtype.name)
     if dtype is None:
         graph_break("BZ1013", f"an array of {array.dtype} goes into a graph", "make it a tensor outside")
-    return t.recorder.call(function, (array.tolist(),), {**kwargs, "dtype": dtype})
+    return t.graph.recorder.call(function, (array.tolist(),), {**kwargs, "dtype": dtype})
 
 
 DTYPES = {
@@ -128,7 +127,7 @@ TEMPORARY = 5
 
 
 @rule(torch.from_numpy)
-def from_numpy(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def from_numpy(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A tensor that shares its memory with an array: with one that nothing else holds, a literal."""
     if arrays.is_outside(t, args[0]) and not kwargs and len(args) == 1:
         return arrays.shared(t, args[0])
@@ -137,11 +136,11 @@ def from_numpy(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return literal(t, torch.tensor, args[0], {})
 
 
-def is_temporary(t: Tracer, args: Any) -> bool:
+def is_temporary(t: Trace, args: Any) -> bool:
     """Whether no variable holds the array."""
     array = args[0]
-    held = [v for f in t.frames for v in (*f.locals, *f.stack) if v is array]
-    return not held and t.tree.node_of(array) is None and sys.getrefcount(array) <= TEMPORARY
+    held = [v for f in t.frames.stack for v in (*f.locals, *f.stack) if v is array]
+    return not held and t.outside.tree.node_of(array) is None and sys.getrefcount(array) <= TEMPORARY
 
 
 def holds_numbers(value: Any) -> bool:
@@ -154,20 +153,20 @@ def holds_numbers(value: Any) -> bool:
 def maker(function: Any) -> None:
     """``torch.tensor`` and its like: numbers of numpy's bring their dtype."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if len(args) == 1 and arrays.is_outside(t, args[0]):
             return arrays.tensor_from(t, function, args[0], kwargs)
         if args and type(args[0]) is np.ndarray:
             if function is torch.tensor:
                 return literal(t, function, args[0], kwargs)
             made = from_numpy(t, args, {}, tail)
-            return t.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
+            return t.graph.recorder.call(torch.Tensor.to, (made,), kwargs) if kwargs else made
         if args and holds_numbers(args[0]) and kwargs.get("dtype") is None:
-            trial = t.recorder.call(function, args, kwargs)
-            t.recorder.forget(trial)
+            trial = t.graph.recorder.call(function, args, kwargs)
+            t.graph.recorder.forget(trial)
             kwargs = {**kwargs, "dtype": trial.dtype}
-        t.fill_arguments(args)
-        return t.recorder.call(function, tuple(args), kwargs)
+        fill_arguments(t, args)
+        return t.graph.recorder.call(function, tuple(args), kwargs)
 
     rule(function)(run)
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_brea
 from braze.capture.facts.libraries import is_library_class, is_library_function
 from braze.capture.facts.values import MISSING, NULL, Identity, lookup_in_mro
 from braze.capture.graph import constant_evaluation, overloads, python_random, unbacked
+from braze.capture.graph.replays import replay
 from braze.capture.outside import identities
+from braze.capture.outside.filling import fill
 from braze.capture.python import calls, operations
 from braze.capture.python.attributes import generic_attr, load_attr, tell
-from braze.capture.python.iteration import SEQUENCES, advance, iterate, length
+from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate, length
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 RULES = calls.RULES
 
@@ -62,7 +62,7 @@ def named(home: Any, *names: str) -> list[Any]:
 
 
 @rule(getattr)
-def getattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def getattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 2:
         return load_attr(t, args[0], args[1], tail)
     obj, name, default = args
@@ -73,7 +73,7 @@ def getattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(hasattr)
-def hasattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def hasattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     try:
         load_attr(t, *args)
     except AttributeError:
@@ -82,17 +82,17 @@ def hasattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(setattr)
-def setattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def setattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     store_attr(t, *args)
 
 
 @rule(delattr)
-def delattr_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def delattr_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     delete_attr(t, *args)
 
 
 @rule(object.__getattribute__)
-def object_getattribute(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def object_getattribute(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     obj, name = args
     value = generic_attr(t, obj, name)
     if value is MISSING:
@@ -103,40 +103,40 @@ def object_getattribute(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(object.__setattr__)
-def object_setattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def object_setattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     generic_store(t, *args)
 
 
 @rule(object.__delattr__)
-def object_delattr(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def object_delattr(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     generic_delete(t, *args)
 
 
 @rule(object.__reduce_ex__)
-def object_reduce(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def object_reduce(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """How ``copy`` takes a plain object apart: a new one of its class, and its attributes."""
     obj, cls = args[0], type(args[0])
     plain = "__reduce__ __getstate__ __getnewargs_ex__ __getnewargs__ __slots__"
     found = {name: lookup_in_mro(cls, name)[1] for name in plain.split()}
-    if cls is types.SimpleNamespace and t.tree.node_of(obj) is None:
+    if cls is types.SimpleNamespace and t.outside.tree.node_of(obj) is None:
         return cls, (), vars(obj)
     if any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
         calls.refuse(object.__reduce_ex__)
     state = load_attr(t, obj, "__dict__")
-    t.fill(state)
+    fill(t, state)
     return copyreg.__newobj__, (cls,), state or None, None, None  # type: ignore[attr-defined]
 
 
 @rule(object.__init__)
-def object_init(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def object_init(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     object.__init__(*args, **kwargs)  # does nothing, but for refusing arguments
 
 
 @rule(super)
-def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def super_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if args:
         return super(*args)
-    f = t.frames[-1]
+    f = t.frames.stack[-1]
     if not f.code.co_argcount:
         raise RuntimeError("super(): no arguments")
     if "__class__" not in f.code.co_freevars:
@@ -155,7 +155,7 @@ def super_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(isinstance)
-def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     value, kinds = args
     if asks_python(kinds, "__instancecheck__"):
         return calls.call_c(t, isinstance, args, kwargs)
@@ -169,7 +169,7 @@ def isinstance_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(issubclass)
-def issubclass_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def issubclass_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if asks_python(args[-1], "__subclasscheck__"):
         return calls.call_c(t, issubclass, args, kwargs)
     return issubclass(*args)
@@ -190,33 +190,33 @@ def asks_python(kinds: Any, method: str) -> bool:
 
 
 @rule(iter)
-def iter_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def iter_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 2:
         return iter(*args)  # it calls the function when it is asked for an item
     return iterate(t, args[0])
 
 
 @rule(next)
-def next_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def next_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if len(args) == 1:
         return advance(t, args[0], None, True)
     return advance(t, *args)
 
 
 @rule(len)
-def len_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def len_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return length(t, args[0])
 
 
 @rule(bool)
-def bool_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def bool_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return t.truth(args[0]) if args else False
 
 
 def over_elements(cls: Any) -> None:
     """Classes and functions of C that iterate over their first argument only."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if args:
             args = (own_iterable(t, args[0]), *args[1:])
             if cls in HANDING_ON:
@@ -229,14 +229,14 @@ def over_elements(cls: Any) -> None:
 def over_all(cls: Any) -> None:
     """``zip`` and ``map``: each argument is iterated, but for a function in front."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         given = tuple(own_iterable(t, a) for a in args)
         return calls.call_c(t, cls, tuple(map(along, given)) if cls is zip else given, kwargs)
 
     rule(cls)(run)
 
 
-def own_iterable(t: Tracer, value: Any) -> Any:
+def own_iterable(t: Trace, value: Any) -> Any:
     """A value that C code may iterate: a container as it is, else an iterator that we made."""
     if isinstance(value, calls.CONTAINER_BASES) or (
         callable(value) and not isinstance(value, torch.nn.Module)
@@ -244,7 +244,7 @@ def own_iterable(t: Tracer, value: Any) -> Any:
         return value
     if isinstance(value, torch.Tensor) or operations.python_method(t, value, "__iter__") is not MISSING:
         return iterate(t, value)
-    if hasattr(type(value), "__next__") and t.tree.node_of(value) is not None:
+    if hasattr(type(value), "__next__") and t.outside.tree.node_of(value) is not None:
         graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
     return value
 
@@ -263,7 +263,7 @@ for _cls in (list, tuple, set, frozenset, enumerate, sum, any, all, sorted):
 
 
 @rule(reversed)
-def reversed_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def reversed_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     method = operations.python_method(t, args[0], "__reversed__") if len(args) == 1 else MISSING
     if method is not MISSING:
         return t.call(method, args, None, tail)
@@ -279,9 +279,9 @@ for _function in (zip, map, filter):
 def extreme(function: Any, symbolic: Any) -> None:
     """``max`` and ``min``: of numbers that only the data tell, a number like them."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if len(args) == 1 and not kwargs and t.options.capture_dynamic_output_shape_ops:
-            args = (t.elements(args[0]),)
+            args = (elements(t, args[0]),)
         values = args if len(args) > 1 else args[0] if args and type(args[0]) in (list, tuple) else ()
         if not kwargs and any(map(unbacked.is_unbacked, values)):
             if all(type(a) in (int, torch.SymInt) for a in values):
@@ -298,18 +298,20 @@ extreme(min, torch.sym_min)
 
 
 @rule(math.sqrt)
-def sqrt_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``math.sqrt``: of a symbolic number, a symbolic number."""
     value = args[0] if len(args) == 1 else None
-    if type(value) is torch.SymInt or (type(value) is torch.SymFloat and not t.mode.depends_on_floats(value)):
+    if type(value) is torch.SymInt or (
+        type(value) is torch.SymFloat and not t.graph.mode.depends_on_floats(value)
+    ):
         return torch.sym_sqrt(value)  # of sizes: never negative
     return math.sqrt(*args, **kwargs)
 
 
 @rule(operator.index)
-def index_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def index_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if isinstance(args[0], torch.Tensor):
-        read = constant_evaluation.read(t.recorder, "__index__", args[0])
+        read = constant_evaluation.read(t.graph.recorder, "__index__", args[0])
         if read is not MISSING:
             return read
         graph_break("BZ1004", "a tensor is used as an index into a Python sequence")
@@ -319,11 +321,11 @@ def index_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 def number(kind: Any) -> None:
     """``int`` and ``float`` of a tensor or a symbolic size."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if args and isinstance(args[0], torch.Tensor):
-            read = constant_evaluation.read(t.recorder, f"__{kind.__name__}__", args[0])
+            read = constant_evaluation.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
             if read is MISSING:
-                read = unbacked.read(t.recorder, f"__{kind.__name__}__", args[0])
+                read = unbacked.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
             if read is not MISSING:
                 return read
             graph_break(
@@ -344,14 +346,14 @@ number(float)
 
 
 @rule(str)
-def str_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def str_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if args and isinstance(args[0], torch.Tensor):
         graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
     return calls.call_c(t, str, tuple(map(operations.number, args)), kwargs)
 
 
 @rule(divmod)
-def divmod_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def divmod_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``divmod`` of a symbolic integer: its two halves, which raise what it raises."""
     if (
         len(args) == 2
@@ -366,7 +368,7 @@ def divmod_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 def of_one_or_numbers(function: Any, symbolic: int) -> None:
     """Functions that take symbols where they have this many arguments, and numbers with more."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if len(args) + len(kwargs) != symbolic:
             args = tuple(map(operations.number, args))
             kwargs = {k: operations.number(v) for k, v in kwargs.items()}
@@ -382,7 +384,7 @@ of_one_or_numbers(round, 1)
 def of_numbers(function: Any) -> None:
     """Functions of C to which a symbol must be the number that it stands for; the number is guarded."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         return calls.call_c(t, function, tuple(map(operations.number, args)), kwargs)
 
     rule(function)(run)
@@ -398,7 +400,7 @@ for _text in (repr, ascii, format, hash, hex, oct, bin, chr):
 def refuse(code: str, reason: str, *targets: Any) -> None:
     """Callables that end the graph."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         graph_break(code, reason, HINT_MOVE)
 
     rule(*targets)(run)
@@ -413,22 +415,22 @@ refuse("BZ1013", "a quantized tensor is made, which graphs do not hold", torch.q
 
 
 @rule(id)
-def id_(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def id_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A number that is good for comparisons and as a key; that two objects are not one is guarded."""
     return identities.identity(t, args[0])
 
 
 @rule(threading.get_ident)
-def get_ident(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def get_ident(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Which thread this is: good as a key, as ids are."""
-    t.identities[-1] = None
-    return t.claim(Identity(threading.get_ident()))
+    t.outside.identities[-1] = None
+    return t.done.claim(Identity(threading.get_ident()))
 
 
 def drawn(name: str) -> None:
     """A function of ``random`` that is written in C."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         return python_random.draw(t, name, python_random.GENERATOR, args, kwargs)
 
     rule(getattr(random, name))(run)
@@ -439,14 +441,14 @@ for _name in ("random", "getrandbits"):
 
 
 @rule(type.__call__)
-def type_call(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def type_call(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return calls.make(t, args[0], args[1:], kwargs)
 
 
 @rule(sys.exc_info)
-def exc_info(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    error = t.handled
-    if error is None and t.state.is_handling():
+def exc_info(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    error = t.frames.handled
+    if error is None and t.outside.settings.is_handling():
         graph_break("BZ1012", "the exception that a caller handles is asked for")
     return (type(error), error, error.__traceback__) if error is not None else (None, None, None)
 
@@ -459,7 +461,7 @@ LOG_METHODS = ("debug", "info", "warning", "error", "critical", "exception", "lo
 def replayed(target: Any, plain: Any) -> None:
     """A message with constant arguments is given when the graph has run; any other breaks the graph."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if (
             isinstance(plain, int)
             and args
@@ -467,7 +469,7 @@ def replayed(target: Any, plain: Any) -> None:
             and not args[0].isEnabledFor(plain)
         ):
             return None
-        if not t.replay(target, args, kwargs):
+        if not replay(t, target, args, kwargs):
             graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
         return None
 
@@ -496,13 +498,13 @@ _ASKING = ("has_torch_function", "has_torch_function_unary", "has_torch_function
 
 
 @rule(*{*named(torch._C, *(f"_{name}" for name in _ASKING)), *named(torch.overrides, *_ASKING)})
-def has_torch_function(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def has_torch_function(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Whether an argument stands for a tensor by rules of its own."""
     return bool(overloads.overloaded(args))
 
 
 @rule(torch.overrides.handle_torch_function)
-def handle_torch_function(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def handle_torch_function(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A function of PyTorch's written in Python asks such arguments."""
     function, relevant, *given = args
     return overloads.ask(t, overloads.overloaded(relevant), function, tuple(given), kwargs)

@@ -7,15 +7,14 @@ be combined at once without.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.graph.torch_compat import pytree
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.features.rules import rule
+from braze.capture.state.trace import Trace
+from braze.graph.torch_compat import pytree, torch_associative_scan
 
 #: what acts on each element alone, whatever dims lie in front
 POINTWISE: frozenset[Any] = frozenset(
@@ -27,8 +26,13 @@ POINTWISE: frozenset[Any] = frozenset(
 )  # fmt: skip
 
 
+@rule(torch_associative_scan)
+def scan_rule(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    return associative_scan(t, *args, **kwargs)
+
+
 def associative_scan(
-    t: Tracer, combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
+    t: Trace, combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
 ) -> Any:
     """The scan of ``xs`` along ``dim``, in the order of additions that PyTorch's generic mode has."""
     leaves, spec = pytree.tree_flatten(xs)
@@ -39,10 +43,10 @@ def associative_scan(
         graph_break("BZ1019", "associative_scan runs a function along a dimension")
 
     def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return t.recorder.call(function, args, kwargs)
+        return t.graph.recorder.call(function, args, kwargs)
 
     def combine(left: list[Any], right: list[Any]) -> list[Any]:
-        before = len(t.recorder.graph.nodes)
+        before = len(t.graph.recorder.graph.nodes)
         made = t.call(combine_fn, (pytree.tree_unflatten(left, spec), pytree.tree_unflatten(right, spec)))
         check_pointwise(t, before)
         out = pytree.tree_leaves(made)
@@ -86,8 +90,8 @@ def interleaved(even: Any, odd: Any, count: int, call: Any) -> Any:
     return mixed if both else call(torch.cat, (mixed, call(operator.getitem, even, slice(-1, None))))
 
 
-def check_pointwise(t: Tracer, before: int) -> None:
+def check_pointwise(t: Trace, before: int) -> None:
     """Break where the function did more than arithmetic on its tensors."""
-    for node in list(t.recorder.graph.nodes)[before:]:
+    for node in list(t.graph.recorder.graph.nodes)[before:]:
         if node.op == "placeholder" or node.target not in POINTWISE:
             graph_break("BZ1019", "associative_scan runs a function along a dimension")

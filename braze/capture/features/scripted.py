@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.outside.filling import fill_arguments
+from braze.capture.python.calls import BY_TYPE
+from braze.capture.state.trace import Trace
 
 #: where PyTorch notes the Python function that a scripted one was made from
 ORIGINAL = "_torchdynamo_inline"
@@ -32,23 +32,18 @@ class Scripted:
 scripted = functools.cache(Scripted)
 
 
-def is_scripted(fn: Any) -> bool:
-    """Whether this was made by ``torch.jit.script`` or ``torch.jit.trace`` from a function."""
-    return isinstance(fn, torch.jit.ScriptFunction)
-
-
-def call_scripted(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def call_scripted(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """One node; with symbolic sizes, which TorchScript would fix, the Python function that it was made from."""
     original = vars(fn).get(ORIGINAL)
-    if t.mode.env is not None and original is not None and is_python_too(fn):
+    if t.graph.mode.env is not None and original is not None and is_python_too(fn):
         return t.call(original, args, kwargs, tail)
-    if t.mode.env is not None:
+    if t.graph.mode.env is not None:
         graph_break("BZ1002", f"the TorchScript function {fn.name} is called with sizes that are symbols")
-    t.fill_arguments(args)
+    fill_arguments(t, args)
     try:
-        result = t.mode.call(scripted(fn), tuple(args), kwargs or {})
+        result = t.graph.mode.call(scripted(fn), tuple(args), kwargs or {})
         if original is None or not is_real(result):
-            return t.recorder.call(scripted(fn), tuple(args), kwargs or {})
+            return t.graph.recorder.call(scripted(fn), tuple(args), kwargs or {})
     except (
         BreakSignal,
         RuntimeError,
@@ -69,3 +64,6 @@ def is_real(result: Any) -> bool:
 def is_python_too(fn: Any) -> bool:
     """Whether the function was scripted, not traced: a trace holds what was true of its examples only."""
     return vars(fn).get("__name__") is not None
+
+
+BY_TYPE[torch.jit.ScriptFunction] = call_scripted

@@ -9,32 +9,29 @@ import contextlib
 import operator
 import types
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Stopped
-from braze.capture.finish import effects
 from braze.capture.graph.recorder import Recorder
-from braze.capture.python.interpret import resumable_step
+from braze.capture.outside import changes
+from braze.capture.outside.filling import fill_arguments
+from braze.capture.python.unwinding import resumable_step
+from braze.capture.state.trace import Recording, Trace
 from braze.graph.captured import Captured
 from braze.graph.torch_compat import pytree, storage_key
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 
 class Inner(Recorder):
     """The recorder of a function's graph. ``lifted``: what came from outside, in order of first use."""
 
-    def __init__(self, outer: Recorder) -> None:
-        super().__init__(outer.t, outer.mode)
-        self.outer = outer
+    def __init__(self, outer: Recording) -> None:
+        super().__init__(outer.t, outer.mode, outer)
+        self.around = outer
         self.own: list[Any] = []
         self.lifted: list[Any] = []
-        #: whether ``x[i]`` with a tensor for a number looks the row up, rather than read the number
-        self.by_index: bool = getattr(outer, "by_index", False)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is operator.getitem and self.by_index:
@@ -51,7 +48,7 @@ class Inner(Recorder):
         return call(torch.ops.aten.index.Tensor, (table, places), {})
 
     def knows(self, value: Any) -> bool:
-        return id(value) in self.nodes or self.outer.knows(value)
+        return id(value) in self.nodes or self.around.knows(value)
 
     def operand(self, value: Any) -> None:
         """An input of the function's own."""
@@ -62,10 +59,10 @@ class Inner(Recorder):
         found = self.nodes.get(id(value))
         if found is not None:
             return found[1]
-        return self._lift(value, self.outer.node_of(value))
+        return self._lift(value, self.around.node_of(value))
 
     def placeholder(self, place: Any, fake: Any) -> torch.fx.Node:
-        return self._lift(place.value, self.outer.placeholder_of(place))
+        return self._lift(place.value, self.around.placeholder_of(place))
 
     def _lift(self, value: Any, outer: torch.fx.Node) -> torch.fx.Node:
         if outer.op == "placeholder":
@@ -127,13 +124,13 @@ class Traced:
         return Captured(graph, self.recorder.modules)
 
 
-def flatten(t: Tracer, value: Any) -> tuple[list[Any], Any]:
+def flatten(t: Trace, value: Any) -> tuple[list[Any], Any]:
     """The leaves of a value and its structure; dicts from outside are read whole."""
-    t.fill_arguments((value,))
+    fill_arguments(t, (value,))
     return pytree.tree_flatten(value)  # type: ignore[no-any-return]
 
 
-def result_of(recorder: Recorder, value: Any) -> Any:
+def result_of(recorder: Recording, value: Any) -> Any:
     """A result, which is an input of the graph too where the function gives one back."""
     if isinstance(value, torch.Tensor):
         return recorder.node_of(value).meta["val"]
@@ -141,18 +138,18 @@ def result_of(recorder: Recorder, value: Any) -> Any:
 
 
 def traced(
-    t: Tracer, function: Any, args: Sequence[Any], own: Sequence[Any], kwargs: dict[str, Any] | None = None
+    t: Trace, function: Any, args: Sequence[Any], own: Sequence[Any], kwargs: dict[str, Any] | None = None
 ) -> Traced:
     """Interpret ``function(*args, **kwargs)`` into a graph whose first inputs are ``own``."""
-    outer = t.recorder
+    outer = t.graph.recorder
     inner = Inner(outer)
     for value in own:
         inner.operand(value)
-    t.recorder = inner
+    t.graph.recorder = inner
     try:
         return Traced(inner, t.call(function, tuple(args), kwargs or None))
     finally:
-        t.recorder = outer
+        t.graph.recorder = outer
 
 
 def union(*parts: Traced) -> list[Any]:
@@ -165,20 +162,20 @@ def union(*parts: Traced) -> list[Any]:
 
 
 def note(
-    t: Tracer, target: Any, before: Any, modules: dict[str, Any], after: Any, results: tuple[Any, ...]
+    t: Trace, target: Any, before: Any, modules: dict[str, Any], after: Any, results: tuple[Any, ...]
 ) -> None:
     """The node of an operator: a call with what comes before the subgraphs, the subgraphs, and what comes after."""
-    recorder = t.recorder
+    recorder = t.graph.recorder
     held = []
     for stem, module in modules.items():
         name = f"{stem}_{len(recorder.modules)}"
         recorder.modules[name] = module
         node = recorder.graph.create_node("get_attr", name, (), {}, name=name)
-        node.meta["origin"] = t.here()
+        node.meta["origin"] = t.frames.here()
         held.append(node)
     args = (*map(recorder.argument, before), *held, *map(recorder.argument, after))
     node = recorder.add_node("call_function", target, args, {})
-    node.meta["origin"] = t.here()
+    node.meta["origin"] = t.frames.here()
     node.meta["val"] = results
     recorder.calls += 1
     recorder.spread(node, results)
@@ -189,19 +186,19 @@ def note(
 
 @contextlib.contextmanager
 def region(
-    t: Tracer, what: str, functions: Sequence[Any], pure: bool = True, tensors: bool = True
+    t: Trace, what: str, functions: Sequence[Any], pure: bool = True, tensors: bool = True
 ) -> Iterator[None]:
     """Around the interpretation of functions: whatever cannot be captured in them breaks before the whole call.
 
     ``pure``: they may not write to objects that they did not make, nor (``tensors``) to such tensors.
     """
-    position, written = resumable_step(t), effects.written(t)
-    before, met = versions(t), len(t.tree.inputs)
-    outer, visible = t.recorder, Visible(t, functions)
+    position, written = resumable_step(t), changes.written(t)
+    before, met = versions(t), len(t.outside.tree.inputs)
+    outer, visible = t.graph.recorder, Visible(t, functions)
     try:
         yield
         if pure:
-            if visible.changed() or effects.written(t) != written:
+            if visible.changed() or changes.written(t) != written:
                 raise BreakSignal("BZ1019", "it writes to objects from outside")
             if tensors and written_since(t, before, met):
                 raise BreakSignal("BZ1019", "it writes to tensors from outside")
@@ -222,29 +219,29 @@ def region(
         failed.position = position
         raise failed from error
     finally:
-        t.recorder = outer
+        t.graph.recorder = outer
 
 
-def versions(t: Tracer) -> list[tuple[Any, int]]:
+def versions(t: Trace) -> list[tuple[Any, int]]:
     """How often each tensor known so far has been written."""
     found: list[tuple[Any, int]] = []
-    recorder: Any = t.recorder
+    recorder: Recording | None = t.graph.recorder
     while recorder is not None:
         found += [(x, x._version) for x, _ in recorder.nodes.values() if isinstance(x, torch.Tensor)]
-        recorder = getattr(recorder, "outer", None)
+        recorder = recorder.outer
     return found
 
 
-def written_since(t: Tracer, before: list[tuple[Any, int]], met: int) -> bool:
+def written_since(t: Trace, before: list[tuple[Any, int]], met: int) -> bool:
     """Whether a tensor from outside was written; those met meanwhile (after the first ``met``) were fresh."""
-    new = [n.value for n in t.tree.inputs[met:] if isinstance(n.value, torch.Tensor)]
-    return any(x._version != then for x, then in (*before, *[(x, t.born.get(id(x), 0)) for x in new]))
+    new = [n.value for n in t.outside.tree.inputs[met:] if isinstance(n.value, torch.Tensor)]
+    return any(x._version != then for x, then in (*before, *[(x, t.graph.born.get(id(x), 0)) for x in new]))
 
 
 class Visible:
     """What functions can reach of the objects that the trace has made: their contents before and after must be the same."""
 
-    def __init__(self, t: Tracer, values: Sequence[Any]) -> None:
+    def __init__(self, t: Trace, values: Sequence[Any]) -> None:
         self.t = t
         self.seen: dict[int, Any] = {}
         self.contents: list[tuple[Any, tuple[int, ...]]] = []
@@ -271,7 +268,7 @@ class Visible:
                 return [value.cell_contents]
             except ValueError:
                 return []
-        if self.t.tree.node_of(value) is not None:
+        if self.t.outside.tree.node_of(value) is not None:
             return []  # outside: writes are in the overlay
         if isinstance(value, dict):
             return [*dict.keys(value), *dict.values(value)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,9 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture.facts.breaks import graph_break
 from braze.capture.features.rules import rule
 from braze.capture.python import calls, higher_order
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.python.iteration import elements
+from braze.capture.state.trace import Trace
 
 #: legacy classes of CPU tensors, and what they hold
 LEGACY = {
@@ -27,14 +26,14 @@ LEGACY = {
 def legacy(cls: Any, dtype: torch.dtype | None) -> None:
     """``torch.FloatTensor(2, 3)`` is uninitialised, ``torch.FloatTensor([1, 2])`` holds these numbers."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         wanted = {"dtype": dtype or torch.get_default_dtype(), "device": "cpu"}
         if not kwargs and all(type(a) in (int, torch.SymInt) for a in args):
-            return t.recorder.call(torch.empty, (tuple(args) or (0,),), wanted)
+            return t.graph.recorder.call(torch.empty, (tuple(args) or (0,),), wanted)
         if not kwargs and len(args) == 1 and type(args[0]) is torch.Size:
-            return t.recorder.call(torch.empty, (args[0],), wanted)
+            return t.graph.recorder.call(torch.empty, (args[0],), wanted)
         if not kwargs and len(args) == 1 and type(args[0]) in (list, tuple) and numbers_only(args[0]):
-            return t.recorder.call(torch.tensor, (args[0],), wanted)
+            return t.graph.recorder.call(torch.tensor, (args[0],), wanted)
         graph_break("BZ1002", f"an instance of {cls.__name__} is made while tracing", "use torch.tensor")
 
     rule(cls)(run)
@@ -50,7 +49,7 @@ for _cls, _dtype in LEGACY.items():
 
 
 @rule(nn.Parameter)
-def parameter(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def parameter(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A parameter that lives as long as the trace; one that gets out is made by the program."""
     given = dict(zip(("data", "requires_grad"), args, strict=False), **kwargs)
     data, wanted = given.get("data"), given.get("requires_grad", True)
@@ -65,11 +64,11 @@ def parameter(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
             "an instance of Parameter is made while tracing",
             "make it outside, or use a plain tensor",
         )
-    made = t.recorder.call(torch.Tensor.detach, (data,), {})
+    made = t.graph.recorder.call(torch.Tensor.detach, (data,), {})
     if wanted:
-        made = t.recorder.call(torch.Tensor.requires_grad_, (made, True), {})
+        made = t.graph.recorder.call(torch.Tensor.requires_grad_, (made, True), {})
     made._is_param = True
-    t.make_leaf(made)
+    t.done.make_leaf(made)
     return made
 
 
@@ -79,7 +78,7 @@ def parameter(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 def copying(function: Any) -> None:
     """Modules and tensors are copied outside the graph, whole; anything else is copied as Python does it."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if isinstance(args[0], torch.Tensor):
             higher_order.whole(f"a tensor is copied by {function.__name__}")
         if isinstance(args[0], nn.Module) and function is copy.deepcopy:
@@ -96,7 +95,7 @@ copying(copy.deepcopy)
 def tuning(function: Any) -> None:
     """Schedulers and scalers of gradients run between two graphs, as the optimizer that they are for does."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         graph_break("BZ1022", f"{function.__qualname__} goes by numbers that are others at each step")
 
     rule(function)(run)
@@ -107,12 +106,12 @@ for each in higher_order.TUNING:
 
 
 @rule(nn.Module._apply)
-def apply(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """What ``to``, ``half``, ``cuda`` and their like do to all tensors of a module; often nothing."""
     module, function = args[0], args[1]
     if len(args) == 2 and not kwargs and function.__module__ == nn.Module.__module__:
-        state = [*t.elements(t.call(t.attr(module, "parameters"), ()))]
-        state += t.elements(t.call(t.attr(module, "buffers"), ()))
+        state = [*elements(t, t.call(t.attribute(module, "parameters"), ()))]
+        state += elements(t, t.call(t.attribute(module, "buffers"), ()))
         if all(t.call(function, (tensor,), None) is tensor for tensor in state):
             return module
     higher_order.whole("the tensors of a module are moved or converted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,11 +14,10 @@ from braze.capture.facts.records import Draw
 from braze.capture.features.rules import named, refuse, rule
 from braze.capture.finish import seeds
 from braze.capture.graph import tensor_facts, unbacked
-from braze.capture.python.interpret import resumable_step
+from braze.capture.python.unwinding import resumable_step
+from braze.capture.state.ledger import LaterSeed
+from braze.capture.state.trace import Trace
 from braze.graph.torch_settings import CUDNN
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 C = torch._C
 
@@ -39,19 +38,19 @@ SETTERS = [
 ]
 
 
-def note(t: Tracer, function: Any, args: Any, kwargs: Any) -> Any:
+def note(t: Trace, function: Any, args: Any, kwargs: Any) -> Any:
     """Do it, and put it into the graph."""
-    t.state.changed = True
+    t.outside.settings.changed = True
     result = function(*args, **kwargs)
-    node = t.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
-    node.meta["origin"] = t.here()
+    node = t.graph.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
+    node.meta["origin"] = t.frames.here()
     node.meta["val"] = result
     node.meta["setting"] = True
     return result
 
 
 @contextlib.contextmanager
-def grad_off(t: Tracer) -> Iterator[None]:
+def grad_off(t: Trace) -> Iterator[None]:
     """What is recorded meanwhile is not differentiated, in the trace and in the graph."""
     grad = torch.is_grad_enabled()
     if grad:
@@ -66,12 +65,12 @@ def grad_off(t: Tracer) -> Iterator[None]:
 def setter(function: Any) -> None:
     """A row for one setter."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         result = note(t, function, args, kwargs)
         if function is torch.autocast_increment_nesting:
-            t.state.nesting += 1
+            t.outside.settings.nesting += 1
         elif function is torch.autocast_decrement_nesting:
-            t.state.nesting -= 1
+            t.outside.settings.nesting -= 1
         return result
 
     rule(function)(run)
@@ -82,7 +81,7 @@ for _setter in SETTERS:
 
 
 @rule(*named(C, "_set_fp32_precision_setter"))
-def set_precision(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def set_precision(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The precision of a backend's products; a change that outlasts the trace is no part of a graph."""
     if C._get_fp32_precision_getter(*args[:2]) != args[2]:
         graph_break("BZ1010", f"the precision of {args[0]} is set", HINT_MOVE)
@@ -92,48 +91,48 @@ def set_precision(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch.inference_mode.__enter__)
-def enter_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def enter_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     from_mode = torch.autograd.grad_mode
     mode = args[0].mode
-    node = t.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
-    node.meta["origin"] = t.here()
+    node = t.graph.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
+    node.meta["origin"] = t.frames.here()
     node.meta["setting"] = True
-    t.inference.append((node, t.inference_on, torch.is_grad_enabled(), resumable_step(t)))
-    t.inference_on = mode
-    t.knew_inference = True
+    t.graph.inference.append((node, t.graph.inference_on, torch.is_grad_enabled(), resumable_step(t)))
+    t.graph.inference_on = mode
+    t.graph.knew_inference = True
     C._set_grad_enabled(not mode)
 
 
 @rule(torch.inference_mode.__exit__)
-def exit_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    entered, before, grad, _ = t.inference.pop()
-    node = t.recorder.graph.create_node(
+def exit_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    entered, before, grad, _ = t.graph.inference.pop()
+    node = t.graph.recorder.graph.create_node(
         "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
     )
-    node.meta["origin"] = t.here()
+    node.meta["origin"] = t.frames.here()
     node.meta["setting"] = True
-    t.inference_on = before
+    t.graph.inference_on = before
     C._set_grad_enabled(grad)
 
 
 @rule(torch.is_inference_mode_enabled)
-def is_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    return t.inference_on or t.state.inference
+def is_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    return t.graph.inference_on or t.outside.settings.inference
 
 
 @rule(torch.is_inference)
-def is_made_in_inference(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def is_made_in_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return tensor_facts.is_inference(t, *args, **kwargs)
 
 
 @rule(torch.get_default_device)
-def get_default_device(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def get_default_device(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Guarded in each capture."""
     return torch.get_default_device(*args, **kwargs)
 
 
 @rule(torch.Tensor.is_shared)
-def is_shared(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def is_shared(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return tensor_facts.query(t, torch.Tensor.is_shared, args, kwargs)
 
 
@@ -141,16 +140,16 @@ def is_shared(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(*named(torch, "_check_tensor_all"))
-def check_tensor_all(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def check_tensor_all(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Checked when the graph runs; the message is torch's."""
-    good = t.recorder.call(torch.all, (args[0],), {})
-    t.recorder.note(torch._assert_async, (good,), {}, None)
+    good = t.graph.recorder.call(torch.all, (args[0],), {})
+    t.graph.recorder.note(torch._assert_async, (good,), {}, None)
 
 
 def checked(function: Any) -> None:
     """A row for ``torch._check`` or one of its kin."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         unbacked.check(t, function, *args, **kwargs)
 
     rule(function)(run)
@@ -161,7 +160,7 @@ for _check in named(torch, "_check", "_check_index", "_check_value", "_check_typ
 
 
 @rule(*named(torch, "_check_is_size"))
-def check_is_size(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def check_is_size(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """It is no negative number, nor above ``max``."""
     unbacked.check_size(t, *args, **kwargs)
 
@@ -170,19 +169,19 @@ def check_is_size(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch.manual_seed)
-def manual_seed(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def manual_seed(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Before the graph where it has drawn nothing by now, else after it."""
     seed = kwargs.get("seed") if kwargs else args[0] if args else None
-    if type(seed) is not int or len(args) + len(kwargs) != 1 or hasattr(t.recorder, "outer"):
+    if type(seed) is not int or len(args) + len(kwargs) != 1 or t.graph.recorder.outer is not None:
         graph_break(
             "BZ1017", "a seed is set that is no plain number, or in a graph within the graph", HINT_MOVE
         )
-    nodes = list(t.recorder.graph.nodes)
-    if not t.seeds and not any(map(is_random, nodes)):
-        t.draws.append((Draw(seeds.SEED, (seed,)), None, t.here()))
+    nodes = list(t.graph.recorder.graph.nodes)
+    if not t.done.seeds and not any(map(is_random, nodes)):
+        t.done.draws.append((Draw(seeds.SEED, (seed,)), None, t.frames.here()))
     else:
-        t.seeds.append(t.claim(seeds.Later(seed, nodes[-1])))
-    return t.tree.constant(torch.default_generator).value
+        t.done.seeds.append(t.done.claim(LaterSeed(seed, nodes[-1])))
+    return t.outside.tree.constant(torch.default_generator).value
 
 
 refuse(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,27 +19,26 @@ from braze.capture.facts.records import Step
 from braze.capture.features.control_flow import like
 from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
+from braze.capture.outside.filling import fill_arguments
 from braze.capture.python.higher_order import BY_CODE, MODULES, whole
+from braze.capture.state.trace import Trace
 from braze.graph import torch_compat, transforms
 from braze.graph.torch_compat import pytree
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 WHAT = MODULES["torch._functorch.eager_transforms"]
 
 
 @rule(torch_compat.functorch.check_randomness)
-def check_randomness(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def check_randomness(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Raises for words that ``vmap`` does not know."""
     torch_compat.functorch.check_randomness(*args)
 
 
 @rule(torch_compat.functorch.vmap_impl)
-def vmap(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def vmap(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The function of one row."""
     function, in_dims, out_dims, randomness, chunk_size, *given = args
-    t.fill_arguments(given)
+    fill_arguments(t, given)
     with region(t, "vmap", (function,), pure=False):
         _, dims, leaves, spec = torch_compat.functorch.process_inputs(in_dims, tuple(given), function)
         rows = [x if d is None else row_of(x, d) for x, d in zip(leaves, dims, strict=True)]
@@ -58,7 +57,7 @@ def vmap(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch_compat.functorch.grad_impl)
-def grad(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def grad(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The gradients alone, and what the function gives besides its value."""
     function, argnums, has_aux, given, named = args
     grads, _, aux = gradients(t, function, argnums, has_aux, given, named)
@@ -66,14 +65,14 @@ def grad(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(torch_compat.functorch.grad_and_value_impl)
-def grad_and_value(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def grad_and_value(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The gradients and the value."""
     function, argnums, has_aux, given, named = args
     grads, value, aux = gradients(t, function, argnums, has_aux, given, named)
     return grads, ((value, aux) if has_aux else value)
 
 
-def gradients(t: Tracer, function: Any, argnums: Any, has_aux: bool, given: Any, named: Any) -> Any:
+def gradients(t: Trace, function: Any, argnums: Any, has_aux: bool, given: Any, named: Any) -> Any:
     """(gradients in the structure of the arguments, value, what comes besides)."""
     with region(t, "grad", (function,), pure=False):
         split = Split(t, argnums, tuple(given))
@@ -94,7 +93,7 @@ def gradients(t: Tracer, function: Any, argnums: Any, has_aux: bool, given: Any,
 
 
 @rule(torch.func.jvp)
-def jvp(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def jvp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Results and their derivatives."""
     if len(args) != 3 or not isinstance(args[1], tuple) or kwargs.get("strict"):
         whole(WHAT)
@@ -133,7 +132,7 @@ class Pull:
 
 
 @rule(torch.func.vjp)
-def vjp(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def vjp(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Results now; the function that pulls gradients back runs the subgraph again."""
     if not set(kwargs) <= {"has_aux"} or len(args) < 2:
         whole(WHAT)
@@ -152,12 +151,12 @@ def vjp(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
         if watch.drawn:
             graph_break("BZ1019", "its function draws random numbers, and would run twice")
     made = pytree.tree_unflatten(list(results), part.spec)
-    pull = t.claim(Pull(part, value, split, others))
+    pull = t.done.claim(Pull(part, value, split, others))
     return (made[0], pull, made[1]) if has_aux else (made, pull)
 
 
 @rule(Pull.__call__)
-def pull_back(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def pull_back(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Gradients of the primals."""
     pull, *cotangents = args
     with region(t, "vjp", ()):
@@ -172,7 +171,7 @@ def pull_back(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
     return split.rebuilt(results)
 
 
-def jacobian(t: Tracer, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> Any:
+def jacobian(t: Trace, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> Any:
     """A call of what ``jacrev`` or ``jacfwd`` gave."""
     settings = closure(t, wrapper)
     function, argnums, has_aux = (settings.pop(name) for name in ("func", "argnums", "has_aux"))
@@ -212,7 +211,7 @@ for _make, _forward in ((torch.func.jacrev, False), (torch.func.jacfwd, True)):
 class Split:
     """The arguments of a call: those to differentiate by, as fresh inputs of the subgraph, and the others as they are."""
 
-    def __init__(self, t: Tracer, argnums: Any, args: tuple[Any, ...]) -> None:
+    def __init__(self, t: Trace, argnums: Any, args: tuple[Any, ...]) -> None:
         numbers = argnums if isinstance(argnums, tuple) else (argnums,)
         if not numbers or any(type(n) is not int or not -len(args) <= n < len(args) for n in numbers):
             graph_break("BZ1019", "it differentiates by arguments that there are not")
@@ -233,10 +232,10 @@ class Split:
         return pytree.tree_unflatten(list(leaves), self.spec)
 
 
-def record(t: Tracer, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
+def record(t: Trace, target: Any, part: Traced, others: Sequence[Any], args: tuple[Any, ...]) -> Any:
     """Run the transform on fakes, and note its node."""
     module = part.module([*part.recorder.own, *others])
-    symbolic = torch_compat.python_dispatcher() if t.mode.env is not None else contextlib.nullcontext()
+    symbolic = torch_compat.python_dispatcher() if t.graph.mode.env is not None else contextlib.nullcontext()
     with symbolic:
         results = tuple(target(module, *args))
     note(t, target, (), {"function": module}, args, results)
@@ -267,24 +266,24 @@ def row_of(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def differentiating(t: Tracer, grad: bool = True) -> Iterator[None]:
+def differentiating(t: Trace, grad: bool = True) -> Iterator[None]:
     """Inside a transform that differentiates, grad mode is on, but in those that go forward."""
-    t.transforms += 1
+    t.graph.transforms += 1
     try:
         with torch.set_grad_enabled(grad):
             yield
     finally:
-        t.transforms -= 1
+        t.graph.transforms -= 1
 
 
-def closure(t: Tracer, function: Any) -> dict[str, Any]:
+def closure(t: Trace, function: Any) -> dict[str, Any]:
     """What a wrapper of PyTorch's holds, by name."""
     found: dict[str, Any] = {}
     for index, (name, cell) in enumerate(
         zip(function.__code__.co_freevars, function.__closure__, strict=True)
     ):
         value = cell.cell_contents
-        if not t.is_ours(function):
-            value = t.read(t.tree.constant(function), Step.CLOSURE, index, value)
+        if not t.done.is_ours(function):
+            value = t.read(t.outside.tree.constant(function), Step.CLOSURE, index, value)
         found[name] = value
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,11 +14,8 @@ from braze.capture.features.checkpoints import checkpoint
 from braze.capture.features.rules import rule
 from braze.capture.finish.reconstruction import BUILDERS, RecipeTable
 from braze.capture.python.higher_order import whole
+from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
-
 
 #: rows of calls.RULES that importing that module has entered
 CAPTURED = (checkpoint, transforms.vmap, transforms.grad, transforms.jvp, transforms.vjp)
@@ -27,7 +24,7 @@ CAPTURED = (checkpoint, transforms.vmap, transforms.grad, transforms.jvp, transf
 def transform(what: str, *functions: Any) -> None:
     """Functions that run a function transformed, at once."""
 
-    def run(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         whole(what)
 
     rule(*functions)(run)
@@ -50,24 +47,24 @@ BY_INDEX = "TransformGetItemToIndex"
 
 
 @rule(torch_compat.push_mode)
-def push_mode(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def push_mode(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The one mode that is known is a setting of the recorder; any other may do anything to every call."""
     mode = args[0]
-    if type(mode).__name__ != BY_INDEX or t.tree.node_of(mode) is not None:
+    if type(mode).__name__ != BY_INDEX or t.outside.tree.node_of(mode) is not None:
         graph_break("BZ1019", f"the function mode {type(mode).__name__} is entered")
-    mode.opened = t.claim(OpenMode())
-    t.recorder.by_index = True  # type: ignore[attr-defined]
-    t.open_modes = [*getattr(t, "open_modes", ()), mode]  # type: ignore[attr-defined]
+    mode.opened = t.done.claim(OpenMode())
+    t.graph.recorder.by_index = True
+    t.graph.open_modes.append(mode)
 
 
 @rule(torch_compat.pop_mode)
-def pop_mode(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def pop_mode(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The end of what ``push_mode`` began."""
-    open_modes = getattr(t, "open_modes", [])
+    open_modes = t.graph.open_modes
     if not open_modes:
         graph_break("BZ1019", "a function mode is left that was entered outside")
     open_modes.pop().opened = None
-    t.recorder.by_index = bool(open_modes)  # type: ignore[attr-defined]
+    t.graph.recorder.by_index = bool(open_modes)
 
 
 # -- marks of the profiler
@@ -93,7 +90,7 @@ Mark = torch.autograd.profiler.record_function
 
 
 @rule(Mark.__init__)
-def make_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def make_mark(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """Its own code speaks to TorchScript in types made of text, which only ``compile`` reads."""
     mark, *given = args
     if not all(type(v) in (str, NoneType) for v in (*given, *kwargs.values())):
@@ -102,15 +99,15 @@ def make_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
 
 
 @rule(Mark.__enter__)
-def enter_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
-    if t.tree.node_of(args[0]) is not None:
+def enter_mark(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    if t.outside.tree.node_of(args[0]) is not None:
         graph_break("BZ1019", "a record_function from outside is entered")
-    args[0].record = t.claim(OpenMark(args[0].name, args[0].args))
+    args[0].record = t.done.claim(OpenMark(args[0].name, args[0].args))
     return args[0]
 
 
 @rule(Mark.__exit__)
-def exit_mark(t: Tracer, args: Any, kwargs: Any, tail: bool) -> Any:
+def exit_mark(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if type(getattr(args[0], "record", None)) is not OpenMark:
         graph_break("BZ1019", "a record_function from outside is left")
     args[0].record = None

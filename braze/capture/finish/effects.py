@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind, FromSource
 from braze.capture.facts.values import MISSING
@@ -10,26 +10,24 @@ from braze.capture.finish import hooks, seeds
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside import definitions
 from braze.capture.outside.shadows import DictShadow, keys_of
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 
-def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
+def collect(t: Trace, table: RecipeTable) -> list[Effect]:
     """All effects; state of PyTorch last."""
     effects: list[Effect] = hooks.effects(t, table)
-    for shadow in t.shadows:
+    for shadow in t.outside.shadows:
         if isinstance(shadow, DictShadow):
             effects += items_written(table, shadow)
         elif shadow.changed():
             effects.append(contents(table, shadow))
-    for shadow in t.instance_dicts:
+    for shadow in t.outside.instance_dicts:
         effects += attributes_written(table, shadow)
-    for node in t.slotted:
+    for node in t.done.slotted:
         for name, value in (node.slots or {}).items():
             target = table.add(FromSource(node.source))
             effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
-    for table_of in t.globals.values():
+    for table_of in t.outside.globals.values():
         for name, value in table_of.written.items():
             if table_of.function is None:
                 owner = table.add(Constant(table_of.module))
@@ -40,24 +38,24 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
     for owner_of, name, value in definitions.written(t):
         target = table.add(Constant(owner_of))
         effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
-    for cell, value in t.cells_written.values():
+    for cell, value in t.done.cells_written.values():
         if value is not MISSING:
             effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
-    for error in t.raised.values():
+    for error in t.done.raised.values():
         for name, value in (error.before or {}).items():
             if getattr(error.error, name) is not value:
                 target = table.id_of(error.error)
                 effects.append(
                     Effect(EffectKind.SETATTR, (target, table.id_of(getattr(error.error, name))), name)
                 )
-    for function, args, kwargs in t.replays:
+    for function, args, kwargs in t.done.replays:
         target = table.add(Constant(function))
         if kwargs:
             named = tuple(table.id_of(v) for v in kwargs.values())
             target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
         effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
     effects += tensor_fields(t, table) + seeds.effects(t, table)
-    for function, args in t.state.effects():
+    for function, args in t.outside.settings.effects():
         effects.append(
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
         )
@@ -65,10 +63,10 @@ def collect(t: Tracer, table: RecipeTable) -> list[Effect]:
     return effects
 
 
-def tensor_fields(t: Tracer, table: RecipeTable) -> list[Effect]:
+def tensor_fields(t: Trace, table: RecipeTable) -> list[Effect]:
     """Attributes put on tensors of the graph, where the tensor itself is handed on."""
     effects: list[Effect] = []
-    waiting = list(t.tensor_fields.values())
+    waiting = list(t.done.tensor_fields.values())
     while found := [row for row in waiting if id(row[0]) in table.ids]:
         waiting = [row for row in waiting if id(row[0]) not in table.ids]
         for tensor, fields in found:
@@ -77,25 +75,6 @@ def tensor_fields(t: Tracer, table: RecipeTable) -> list[Effect]:
                 for k, v in fields.items()
             ]
     return effects
-
-
-def written(t: Tracer) -> list[Any]:
-    """What the program has written outside by now, to be compared with a later answer."""
-    found: list[Any] = [len(t.replays), len(t.draws), len(t.seeds), [h.removed for h in t.hooks.values()]]
-    for shadow in (*t.shadows, *t.instance_dicts):
-        if isinstance(shadow, DictShadow):
-            new, gone = shadow.changed_keys()
-            if new or gone:
-                found.append((id(shadow), [(id(k), id(v)) for k, v in new], list(map(id, gone))))
-        elif shadow.changed():
-            found.append((id(shadow), list(map(id, shadow.view))))
-    for node in t.slotted:
-        found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
-    for space in t.globals.values():
-        found += [(k, id(v)) for k, v in space.written.items()]
-    found += [(id(owner), name, id(value)) for owner, name, value in definitions.written(t)]
-    found += [(id(cell), id(value)) for cell, value in t.cells_written.values()]
-    return found
 
 
 def attributes_written(table: RecipeTable, shadow: DictShadow) -> list[Effect]:

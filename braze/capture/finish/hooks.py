@@ -9,17 +9,16 @@ nothing but compute becomes a part of the graph (:mod:`braze.graph.hooked`), any
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
 from braze.capture.facts.records import Build, Constant, Effect, EffectKind
 from braze.capture.facts.replay import AfterGiven, WhereGiven
-
-if TYPE_CHECKING:
-    from braze.capture.finish.reconstruction import RecipeTable
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.ledger import Hooked
+from braze.capture.state.recipes import Recipes
+from braze.capture.state.trace import Trace
 
 HINT = "put the hook on a tensor that comes into the function, or use torch.autograd.Function"
 #: the methods of a tensor that take a hook and give a handle
@@ -34,29 +33,10 @@ class Inside(BaseException):
         self.step = step
 
 
-class Hooked:
-    """One hook. ``version``: how often its tensor had been written when it came."""
-
-    __slots__ = ("cells", "handle", "hook", "inside", "register", "removed", "step", "tensor", "version")
-
-    def __init__(self, register: Any, tensor: Any, hook: Any, handle: Any) -> None:
-        self.register = register
-        self.tensor = tensor
-        self.hook = hook
-        self.handle = handle
-        self.version = tensor._version
-        self.removed = False
-        #: the variables of functions around that a part of the graph uses, and what they held
-        self.cells: list[tuple[types.CellType, Any]] = []
-        #: whether it is a part of the graph, and the instruction that put it there
-        self.inside = False
-        self.step = 0
-
-
-def effects(t: Tracer, table: RecipeTable) -> list[Effect]:
+def effects(t: Trace, table: Recipes) -> list[Effect]:
     """The hooks that stay."""
     found = []
-    for hooked in t.hooks.values():
+    for hooked in t.done.hooks.values():
         if hooked.removed:
             continue
         check(t, hooked)
@@ -66,9 +46,9 @@ def effects(t: Tracer, table: RecipeTable) -> list[Effect]:
     return found
 
 
-def recipe(table: RecipeTable, handle: Any) -> Build | None:
+def recipe(table: Recipes, handle: Any) -> Build | None:
     """How residual code gets a handle: it puts the hook on the tensor. None for a handle from elsewhere."""
-    found = table.t.hooks.get(id(handle))
+    found = table.t.done.hooks.get(id(handle))
     if found is None or found.handle is not handle:
         return None
     if found.removed or found.inside:
@@ -78,10 +58,10 @@ def recipe(table: RecipeTable, handle: Any) -> Build | None:
     return Build("call", (table.add(Constant(found.register)), table.id_of(found.tensor), hook))
 
 
-def check(t: Tracer, hooked: Hooked) -> None:
+def check(t: Trace, hooked: Hooked) -> None:
     """Go back to before the hook where eager's would see another gradient than the one that comes in afterwards."""
     tensor = hooked.tensor
-    place = t.tree.node_of(tensor)
+    place = t.outside.tree.node_of(tensor)
     if place is not None and place.real.is_leaf:
         return  # a leaf stays one: it is written under no_grad only
     reason = ""
@@ -89,30 +69,30 @@ def check(t: Tracer, hooked: Hooked) -> None:
         reason = "a hook is put on a tensor that is written in place afterwards"
     elif hooked.inside and changes(t, hooked):
         reason = "a hook is put on a tensor in the middle of the graph, and uses variables that may change"
-    elif place is None and not hooked.inside and t.recorder.nodes[id(tensor)][1].users:
+    elif place is None and not hooked.inside and t.graph.recorder.nodes[id(tensor)][1].users:
         raise Inside(hooked.step)
     if reason:
-        t.break_at = BreakSignal("BZ1010", reason, (HINT,))
+        t.frames.break_at = BreakSignal("BZ1010", reason, (HINT,))
         raise Unrebuildable(hooked.handle)
 
 
-def verify(t: Tracer, table: RecipeTable) -> None:
+def verify(t: Trace, table: Recipes) -> None:
     """Go back to before a hook in the middle of the graph whose tensor is handed out: others may put hooks there, after it."""
-    for hooked in t.hooks.values():
-        if hooked.inside and t.recorder.nodes[id(hooked.tensor)][1] in table.output_index:
+    for hooked in t.done.hooks.values():
+        if hooked.inside and t.graph.recorder.nodes[id(hooked.tensor)][1] in table.output_index:
             reason = "a hook is put on a tensor in the middle of the graph that is handed out, too"
-            t.break_at = BreakSignal("BZ1010", reason, (HINT,))
+            t.frames.break_at = BreakSignal("BZ1010", reason, (HINT,))
             raise Unrebuildable(hooked.handle)
 
 
-def changes(t: Tracer, hooked: Hooked) -> bool:
+def changes(t: Trace, hooked: Hooked) -> bool:
     """Whether a variable that the hook uses has changed since, or somebody may change it before the backward."""
-    if hooked.cells and t.live:
+    if hooked.cells and t.frames.live:
         return True  # the frame goes on after a break
     for cell, held in hooked.cells:
         if cell.cell_contents is not held:
             return True
-        for value, _ in t.made.values():
+        for value, _ in t.done.made.values():
             if type(value) is types.FunctionType and value is not hooked.hook:
                 if any(c is cell for c in value.__closure__ or ()):
                     return True

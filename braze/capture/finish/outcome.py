@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 
+from braze.capture.facts import replay_safety
 from braze.capture.facts.breaks import BreakSignal, Retry, Unrebuildable
 from braze.capture.facts.records import (
     Capture,
@@ -22,24 +23,21 @@ from braze.capture.facts.records import (
     text_of,
 )
 from braze.capture.facts.values import UnknownText
-from braze.capture.features import arrays
 from braze.capture.finish.effects import collect
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
 from braze.capture.graph import python_random
-from braze.capture.outside.sources import Node
 from braze.capture.python import data_errors
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
 from braze.graph.captured import Captured
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
 
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
-
-def at_return(t: Tracer, value: Any) -> Capture:
+def at_return(t: Trace, value: Any) -> Capture:
     """The Capture of a trace that ran to its end."""
     table = RecipeTable(t)
     try:
@@ -50,11 +48,11 @@ def at_return(t: Tracer, value: Any) -> Capture:
     return finish(t, table, result, effects, None)
 
 
-def at_break(t: Tracer) -> Capture:
+def at_break(t: Trace) -> Capture:
     """The Capture of a trace that stopped before the instruction that broke."""
-    if t.inference:
+    if t.graph.inference:
         # the graph enters inference mode and leaves it: what breaks in between runs whole, as it is
-        raise Retry(max(1, t.inference[0][-1]))
+        raise Retry(max(1, t.graph.inference[0][-1]))
     table = RecipeTable(t)
     try:
         pending = break_state(t, table)
@@ -62,23 +60,23 @@ def at_break(t: Tracer) -> Capture:
     except Unrebuildable as error:
         retry_before(t, error)
     except BreakSignal:  # a symbolic number that no graph can compute: before it was made
-        raise Retry(max(1, t.steps - 1)) from None
+        raise Retry(max(1, t.frames.steps - 1)) from None
     return finish(t, table, None, effects, pending)
 
 
-def retry_before(t: Tracer, error: Unrebuildable) -> Any:
+def retry_before(t: Trace, error: Unrebuildable) -> Any:
     """Trace again, to before the value was made that cannot be rebuilt."""
-    step = t.birth(error.value) or 1
-    if t.break_at is None:
+    step = t.done.birth(error.value) or 1
+    if t.frames.break_at is None:
         from_value = type(error.value).__name__
         if type(error.value) is UnknownText:
-            t.break_at = _signal("BZ1007", "a tensor is formatted")
-            raise Retry(max(1, min(step, t.steps - 1))) from None
+            t.frames.break_at = _signal("BZ1007", "a tensor is formatted")
+            raise Retry(max(1, min(step, t.frames.steps - 1))) from None
         what = f"a {from_value} behind that braze cannot rebuild"
-        if isinstance(error.value, torch.Tensor) and id(error.value) in t.leaves:
+        if isinstance(error.value, torch.Tensor) and id(error.value) in t.done.leaves:
             what = "behind a tensor that it makes and that gradients may be asked for"
-        t.break_at = _signal("BZ1014", f"the function leaves {what}")
-    raise Retry(max(1, min(step, t.steps - 1))) from None
+        t.frames.break_at = _signal("BZ1014", f"the function leaves {what}")
+    raise Retry(max(1, min(step, t.frames.steps - 1))) from None
 
 
 def _signal(code: str, reason: str) -> Any:
@@ -88,32 +86,34 @@ def _signal(code: str, reason: str) -> Any:
 
 
 def finish(
-    t: Tracer, table: RecipeTable, result: int | None, effects: Any, pending: GraphBreak | None
+    t: Trace, table: RecipeTable, result: int | None, effects: Any, pending: GraphBreak | None
 ) -> Capture:
     """Close the graph and put everything together."""
-    graph = t.recorder.graph
-    t.mode.release()
-    for place in t.symbolic_places:  # bound as inputs, used by the graph or not
-        table.kept.add(t.recorder.placeholder_of(place))
+    graph = t.graph.recorder.graph
+    t.graph.mode.release()
+    for place in t.outside.symbolic_places:  # bound as inputs, used by the graph or not
+        table.kept.add(t.graph.recorder.placeholder_of(place))
     inputs = []
-    for node, place in t.recorder.placeholders:
+    for node, place in t.graph.recorder.placeholders:
         if node.users or node in table.kept:
             inputs.append((node, place))
         else:
             graph.erase_node(node)
-    drawn = python_random.inputs_of(t.recorder)
+    drawn = python_random.inputs_of(t.graph.recorder)
     data_errors.verify(t, graph)
     module = close_graph(t, table)
     if module is None:
         inputs = [
-            (node, place) for node, place in inputs if node in table.kept and place in t.symbolic_places
+            (node, place)
+            for node, place in inputs
+            if node in table.kept and place in t.outside.symbolic_places
         ]
     texts: dict[Any, str] = {}
     for node, place in inputs:
         node.meta["source"] = text_of(place.source, texts)
     return Capture(
-        code=t.function.__code__,
-        name=t.function.__qualname__,
+        code=t.outside.function.__code__,
+        name=t.outside.function.__qualname__,
         graph=module,
         inputs=tuple(place.source for _, place in inputs),
         specs=tuple([spec(t, place.value) for _, place in inputs]),
@@ -122,19 +122,19 @@ def finish(
         effects=tuple(effects),
         result=result,
         graph_break=pending,
-        instructions=t.steps,
+        instructions=t.frames.steps,
         examples=(*(place.value for _, place in inputs), *(node.meta["val"] for _, node in drawn)),
-        inlined=tuple(t.inlined),
-        contents=tuple((place.source, held) for place, held in t.contents.items()),
-        draws=tuple(what for what, _, _ in t.draws),
+        inlined=tuple(t.outside.inlined),
+        contents=tuple((place.source, held) for place, held in t.outside.contents.items()),
+        draws=tuple(what for what, _, _ in t.done.draws),
         drawn=tuple(index for index, _ in drawn),
-        apart=arrays.apart(module, inputs) if module is not None else (),
+        apart=over_arrays(module, inputs) if module is not None else (),
     )
 
 
-def close_graph(t: Tracer, table: RecipeTable) -> torch.fx.GraphModule | None:
+def close_graph(t: Trace, table: RecipeTable) -> torch.fx.GraphModule | None:
     """The graph with its output; None where it computes nothing."""
-    graph = t.recorder.graph
+    graph = t.graph.recorder.graph
     computing = [n for n in graph.nodes if n.op != "placeholder" and not n.meta.get("setting")]
     if not computing:
         return None
@@ -146,7 +146,7 @@ def close_graph(t: Tracer, table: RecipeTable) -> torch.fx.GraphModule | None:
         here = node.meta.get("origin")
         if type(here) is tuple:
             node.meta["origin"] = origin(here, origins)
-    return Captured(graph, t.recorder.modules)
+    return Captured(graph, t.graph.recorder.modules)
 
 
 def drop_unread_parts(graph: torch.fx.Graph) -> None:
@@ -169,56 +169,56 @@ def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
     return decoded.origin(at)
 
 
-def spec(t: Tracer, value: Any) -> Any:
+def spec(t: Trace, value: Any) -> Any:
     """An input's metadata."""
     if isinstance(value, torch.Tensor):
-        made = t.specs[id(value)] = spec_of(value)
+        made = t.graph.specs[id(value)] = spec_of(value)
         return made
     kind = FloatSpec if isinstance(value, torch.SymFloat) else SymbolSpec
     return kind(str(value.node.expr), value.node.hint)
 
 
-def guards(t: Tracer) -> list[Guard]:
+def guards(t: Trace) -> list[Guard]:
     """Everything the trace assumed, parents before children."""
-    t.marked.verify()
-    found = [Guard(None, check, expected) for check, expected in t.state.guards()]
-    settled = t.mode.settled_floats()
-    for place in t.symbolic_places:
-        if isinstance(place.value, torch.SymFloat) and t.mode.name_of(place.value) in settled:
+    t.outside.marked.verify()
+    found = [Guard(None, check, expected) for check, expected in t.outside.settings.guards()]
+    settled = t.graph.mode.settled_floats()
+    for place in t.outside.symbolic_places:
+        if isinstance(place.value, torch.SymFloat) and t.graph.mode.name_of(place.value) in settled:
             place.guards.append((Check.EQUAL, place.real))
     seen: set[Node] = set()
-    for node in t.tree.order:
+    for node in t.outside.tree.order:
         if node not in seen:
             emit(t, node, found, seen)
-    if t.break_at is not None:
-        found += t.break_at.guards
-    sources = [n.source for n in t.tree.inputs]
-    if sources or t.unfaked:
-        found.append(Guard(DUAL_LEVEL, Check.EQUAL, t.state.dual_level))
+    if t.frames.break_at is not None:
+        found += t.frames.break_at.guards
+    sources = [n.source for n in t.outside.tree.inputs]
+    if sources or t.outside.unfaked:
+        found.append(Guard(DUAL_LEVEL, Check.EQUAL, t.outside.settings.dual_level))
     if len(sources) > 1:
         found.append(Guard(sources[0], Check.DISTINCT, tuple(sources[1:])))
     tensors = set(sources)
-    pairs = {(a.source, b.source): None for a, b in t.tree.apart}
+    pairs = {(a.source, b.source): None for a, b in t.outside.tree.apart}
     found += [Guard(a, Check.DISTINCT, (b,)) for a, b in pairs if a not in tensors or b not in tensors]
-    asked = [n.source for n in t.tree.asked]
+    asked = [n.source for n in t.outside.tree.asked]
     if len(asked) > 1:
         found.append(Guard(asked[0], Check.DISTINCT, tuple(asked[1:])))
-    for expression, names in t.mode.shape_relations():
-        if not set(names) <= t.mode.symbols.keys() | t.mode.floats.keys():
+    for expression, names in t.graph.mode.shape_relations():
+        if not set(names) <= t.graph.mode.symbols.keys() | t.graph.mode.floats.keys():
             continue  # about a size that only the data decides (``nonzero``): no call is told by it
         found.append(Guard(None, Check.RANGE, ShapeRelation(expression, tuple(names))))
     return found
 
 
-def as_read(t: Tracer, node: Node) -> TensorSpec:
+def as_read(t: Trace, node: Node) -> TensorSpec:
     """A tensor's metadata before the program changed it."""
-    spec = t.specs.get(id(node.value)) or spec_of(node.value)
+    spec = t.graph.specs.get(id(node.value)) or spec_of(node.value)
     if spec.requires_grad is not node.real.requires_grad:  # by requires_grad_ in the trace
         spec = dataclasses.replace(spec, requires_grad=node.real.requires_grad)
     return spec
 
 
-def emit(t: Tracer, node: Node, found: list[Guard], seen: set[Node]) -> None:
+def emit(t: Trace, node: Node, found: list[Guard], seen: set[Node]) -> None:
     """One node's guards, once."""
     if node in seen:
         return
@@ -239,7 +239,7 @@ def emit(t: Tracer, node: Node, found: list[Guard], seen: set[Node]) -> None:
         not alias
         and isinstance(node.value, torch.Tensor)
         and isinstance(node.real, torch.Tensor)
-        and id(node.real) not in t.unfaked
+        and id(node.real) not in t.outside.unfaked
     ):
         found.append(Guard(source, Check.TENSOR, as_read(t, node), where))
     if node.absent:
@@ -252,3 +252,15 @@ DUAL_LEVEL = Source(Step.DICT, _name, Source(Step.CONSTANT, IdentityKey(_module)
 
 #: members of enumerations are looked up by Python code
 ALIAS = Check.ALIAS
+
+
+def over_arrays(graph: torch.fx.GraphModule, inputs: Any) -> tuple[int, ...]:
+    """Which inputs of a graph that writes are over arrays' memory: where they overlap others, no tensor says so."""
+    parts = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
+    made = tuple(i for i, (_, place) in enumerate(inputs) if place.step is Step.TENSOR_OF)
+    tensors = sum(isinstance(place.value, torch.Tensor) for _, place in inputs)
+    return (
+        made
+        if tensors > 1 and any(replay_safety.writes(node) for part in parts for node in part.nodes)
+        else ()
+    )

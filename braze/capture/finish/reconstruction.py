@@ -7,7 +7,7 @@ import functools
 import types
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.hooks import RemovableHandle
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
-from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
 from braze.capture.facts.replay import native_new, weak_to_nothing
 from braze.capture.facts.tracebacks import chain
@@ -31,14 +30,13 @@ from braze.capture.facts.values import (
     is_bound_builtin,
     is_constant,
     is_identity_type,
-    lookup_in_mro,
 )
 from braze.capture.finish import hooks
 from braze.capture.graph import python_random, sizes, unbacked
+from braze.capture.outside.class_values import has_hash_of_its_own
+from braze.capture.outside.globals import owner_of_globals
 from braze.capture.python import raised
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.recipes import Recipes
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 REDUCIBLE = frozenset(
@@ -50,21 +48,8 @@ REDUCIBLE = frozenset(
 )  # fmt: skip
 
 
-class RecipeTable:
-    """Recipe ids by identity of value. ``outputs``: graph nodes whose values residual code needs."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self.t = tracer
-        self.recipes: list[Recipe] = []
-        self.ids: dict[int, tuple[Any, int]] = {}
-        self.outputs: list[torch.fx.Node] = []
-        self.output_index: dict[torch.fx.Node, int] = {}
-        self.kept: set[torch.fx.Node] = set()
-
-    def add(self, recipe: Recipe) -> int:
-        """A new row."""
-        self.recipes.append(recipe)
-        return len(self.recipes) - 1
+class RecipeTable(Recipes):
+    """The recipes of one trace, made of its live values."""
 
     def id_of(self, value: Any) -> int:
         """The recipe of a value; -1 for NULL."""
@@ -89,20 +74,20 @@ class RecipeTable:
         kind = type(value)
         if kind in Symbolic:
             return self.symbolic(value)
-        node = t.tree.node_of(value)
+        node = t.outside.tree.node_of(value)
         if node is not None and node.step is not Step.CONSTANT:
             return FromSource(node.source)
-        shadow = t.dict_views.get(id(value))
+        shadow = t.outside.dict_views.get(id(value))
         if shadow is not None and shadow.view is value:
             return FromSource(shadow.node.child(Step.ATTR, "__dict__").source)
         if node is not None:
             return Constant(value)
-        if kind is types.FunctionType and t.is_ours(value):
+        if kind is types.FunctionType and t.done.is_ours(value):
             return self.function(value)
-        if is_bound_builtin(value) and not t.is_fixed(value):
+        if is_bound_builtin(value) and not t.outside.is_fixed(value):
             owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
             return Build("call", (self.add(Constant(getattr)), owner, name))
-        if t.made_classes and t.is_ours(value if isinstance(value, type) else kind):
+        if t.done.made_classes and t.done.is_ours(value if isinstance(value, type) else kind):
             raise Unrebuildable(value if isinstance(value, type) else kind)
         if is_identity_type(kind) or is_constant(value) or isinstance(value, np.generic):
             return Constant(value)
@@ -114,12 +99,12 @@ class RecipeTable:
 
     def tensor(self, value: torch.Tensor) -> Recipe:
         """An input as it came in, or an output of the graph."""
-        node = self.t.tree.node_of(value)
+        node = self.t.outside.tree.node_of(value)
         if node is not None:
             return FromSource(node.source)
-        if id(value) in self.t.leaves and (value.requires_grad or isinstance(value, torch.nn.Parameter)):
+        if id(value) in self.t.done.leaves and (value.requires_grad or isinstance(value, torch.nn.Parameter)):
             raise Unrebuildable(value)
-        found = self.t.recorder.nodes.get(id(value))
+        found = self.t.graph.recorder.nodes.get(id(value))
         if found is None:
             if not isinstance(value, FakeTensor):
                 return Constant(value)
@@ -136,26 +121,26 @@ class RecipeTable:
 
     def symbolic(self, value: Any) -> Recipe:
         """A symbolic number, as computed by the graph; one that no graph can compute is guarded to stay the same."""
-        if self.t.draws and (drawn := python_random.recipe(self, value)) is not None:
+        if self.t.done.draws and (drawn := python_random.recipe(self, value)) is not None:
             return drawn
         if isinstance(value, torch.SymBool) and not unbacked.is_unbacked(value):
             return Constant(bool(value))
         try:
-            node = sizes.node_for(self.t.recorder, value)
+            node = sizes.node_for(self.t.graph.recorder, value)
         except BreakSignal:
             if unbacked.is_unbacked(value):
                 raise Unrebuildable(value) from None
             return Constant(int(value) if isinstance(value, torch.SymInt) else float(value))
         if not isinstance(node, torch.fx.Node):
             return Constant(node)
-        for place in self.t.symbolic_places:
-            if place.value is value or self.t.recorder.placeholder_of(place) is node:
+        for place in self.t.outside.symbolic_places:
+            if place.value is value or self.t.graph.recorder.placeholder_of(place) is node:
                 return FromSource(place.source)
         return GraphOutput(self.output(node))
 
     def function(self, value: types.FunctionType) -> Recipe:
         """A function made in the trace."""
-        owner = self.id_of(self.t.owner_of_globals(value))
+        owner = self.id_of(owner_of_globals(self.t, value))
         args = [
             owner,
             self.id_of(value.__name__),
@@ -308,14 +293,6 @@ def check_keys(container: Any, keys: Iterable[Any]) -> None:
             raise Unrebuildable(container)
 
 
-def has_hash_of_its_own(cls: type) -> bool:
-    """Whether ``hash()`` runs Python code that may do anything: not a library's, nor what a dataclass is given."""
-    found, owner = lookup_in_mro(cls, "__hash__")
-    if type(found) is not types.FunctionType or is_library_class(owner):
-        return False
-    return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
-
-
 def maker_of(cls: type) -> tuple[Any, ...]:
     """What makes an exception of its arguments, while no ``__init__`` of the program's runs: a callable and its first argument, or the class."""
     written = bool(cls.__flags__ & (1 << 9)) or issubclass(cls, BaseExceptionGroup)
@@ -367,7 +344,8 @@ def _traceback(table: RecipeTable, value: types.TracebackType) -> Recipe:
     args = [table.add(Constant(chain)), table.add(Constant(rows))]
     if rest is not None:
         owner = next(
-            (r.error for r in table.t.raised.values() if r.before and r.before["__traceback__"] is rest), None
+            (r.error for r in table.t.done.raised.values() if r.before and r.before["__traceback__"] is rest),
+            None,
         )
         if owner is None:
             raise Unrebuildable(value)
@@ -376,7 +354,7 @@ def _traceback(table: RecipeTable, value: types.TracebackType) -> Recipe:
 
 
 def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
-    known = table.t.cells.get(id(cell))
+    known = table.t.outside.cells.get(id(cell))
     if known is not None:
         return Constant(cell)
     try:

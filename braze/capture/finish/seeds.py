@@ -6,41 +6,27 @@ afterwards. Where the graph draws on both sides the graph ends at the seed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.fx
 
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Unrebuildable
 from braze.capture.facts.purity import is_random
 from braze.capture.facts.records import Constant, Effect, EffectKind
-
-if TYPE_CHECKING:
-    from braze.capture.finish.reconstruction import RecipeTable
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.recipes import Recipes
+from braze.capture.state.trace import Trace
 
 #: stands among what is done before the graph for a seed of PyTorch's generators
 SEED = "manual_seed"
 
 
-class Later:
-    """A seed that is set after the graph. ``last``: the graph's last node by then."""
-
-    __slots__ = ("last", "seed")
-
-    def __init__(self, seed: int, last: torch.fx.Node) -> None:
-        self.seed = seed
-        self.last = last
-
-
-def effects(t: Tracer, table: RecipeTable) -> list[Effect]:
+def effects(t: Trace, table: Recipes) -> list[Effect]:
     """The seeds that are set after the graph; back to before one that the graph draws after."""
     found = []
-    for later in t.seeds:
+    for later in t.done.seeds:
         node = later.last.next
         while node.op != "root":
             if is_random(node):
-                t.break_at = BreakSignal(
+                t.frames.break_at = BreakSignal(
                     "BZ1017", "a seed is set between operations that draw random numbers", (HINT_MOVE,)
                 )
                 raise Unrebuildable(later)

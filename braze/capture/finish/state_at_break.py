@@ -6,7 +6,7 @@ import inspect
 import opcode as cpython
 import sys
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK, Retry
 from braze.capture.facts.bytecode import SAVED, stack_kinds, wanted_from
@@ -18,9 +18,7 @@ from braze.capture.python.interpret import trail_of
 from braze.capture.python.opcodes.calling import split_call
 from braze.capture.python.opcodes.control import AFTER_FOR
 from braze.capture.python.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 #: kind, operands as values, detail, size of the stack that is left, whether a result is pushed
 Pending = tuple[BreakKind, list[Any], Any, int, int]
@@ -33,14 +31,14 @@ def remedy_of(code: str) -> str:
     return CODES[code].remedy
 
 
-def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
+def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
     """The GraphBreak of a trace that stopped before an instruction."""
-    for f in t.frames[1:]:
+    for f in t.frames.stack[1:]:
         if not f.tail:
             raise Retry(f.entered_at)
-    inner = t.frames[-1]
-    signal = t.break_at
-    if signal is not None and signal.reason == LOOKS_AT_THE_STACK and len(t.frames) > 1:
+    inner = t.frames.stack[-1]
+    signal = t.frames.break_at
+    if signal is not None and signal.reason == LOOKS_AT_THE_STACK and len(t.frames.stack) > 1:
         raise Retry(
             inner.entered_at
         )  # the frames below it must be there: up to the call that the outermost makes
@@ -51,14 +49,14 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
     described = None if whole else describe(inner)
     if described is not None:
         kind, operands, detail, left, pushes = described
-    elif not whole or len(t.frames) > 1:
+    elif not whole or len(t.frames.stack) > 1:
         # this instruction cannot be run from outside: the whole inner call runs uncaptured
-        if len(t.frames) > 1:
+        if len(t.frames.stack) > 1:
             raise Retry(inner.entered_at)
     offset = 2 * (following if kind is not BreakKind.RUN else start_of(inner))
     stacks, handled = stacks_of(t, left)
     states = [suspended(table, inner, offset, stacks[0], pushes)]
-    for f, stack in zip(reversed(t.frames[:-1]), stacks[1:], strict=True):
+    for f, stack in zip(reversed(t.frames.stack[:-1]), stacks[1:], strict=True):
         states.append(suspended(table, f, 2 * f.decoded.instruction(f.at)[2], stack, 1))
     code = signal.code if signal is not None else "BZ1001"
     # the line that cannot be carried may lie deeper than the call that is run instead
@@ -77,14 +75,14 @@ def break_state(t: Tracer, table: RecipeTable) -> GraphBreak:
     )
 
 
-def stacks_of(t: Tracer, left: int) -> tuple[list[list[Any]], list[BaseException | None]]:
+def stacks_of(t: Trace, left: int) -> tuple[list[list[Any]], list[BaseException | None]]:
     """The stacks of all frames, innermost first and cut to ``left``, and the exceptions that are handled in them.
 
     A slot where PUSH_EXC_INFO saved the previous exception gets the one handled in its block: see ``resume``.
     """
     stacks, every = [], []
-    handled = t.handled
-    for f in reversed(t.frames):
+    handled = t.frames.handled
+    for f in reversed(t.frames.stack):
         stack = list(f.stack)
         every.append(handled)
         if handled is not None:

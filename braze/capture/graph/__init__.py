@@ -1,4 +1,4 @@
 """The graph of one trace: calls of torch on fakes become nodes; sizes and numbers that are symbols.
 
-Imports facts, outside and guards.
+Imports facts, state and outside.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -20,13 +20,10 @@ from braze.capture.facts.purity import computes
 from braze.capture.facts.records import Step
 from braze.capture.facts.replay_safety import writes
 from braze.capture.facts.values import MISSING
-from braze.capture.outside.sources import Node
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
 from braze.graph.fakes import PLAIN
-
-if TYPE_CHECKING:
-    from braze.capture.graph.recorder import Recorder
-    from braze.capture.trace.tracer import Tracer
 
 #: what reads a tensor -> what does so for real
 READERS: dict[str, Any] = {
@@ -51,7 +48,7 @@ class Unknown(Exception):
 class Known:
     """The real values of nodes of one graph, as far as they were asked for."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         self.recorder = recorder
         self.values: dict[torch.fx.Node, Any] = {}
         self.reads = 0
@@ -66,7 +63,7 @@ class Known:
             return None
         try:
             if found is None:
-                place = self.recorder.t.tree.node_of(tensor)
+                place = self.recorder.t.outside.tree.node_of(tensor)
                 return None if place is None else contents(self.recorder.t, place)
             self._look_for_data()
             waiting = self._ancestors(found[1])
@@ -128,7 +125,7 @@ class Known:
         return made
 
 
-def check(recorder: Recorder, node: torch.fx.Node) -> None:
+def check(recorder: Recording, node: torch.fx.Node) -> None:
     """Raise where a node does more than to compute something small."""
     if not computes(node) or writes(node):
         raise Unknown
@@ -143,7 +140,7 @@ def check(recorder: Recorder, node: torch.fx.Node) -> None:
             raise Unknown
 
 
-def is_small(recorder: Recorder, fake: torch.Tensor) -> bool:
+def is_small(recorder: Recording, fake: torch.Tensor) -> bool:
     """Whether a fake stands for a tensor that may be computed here, and that nothing has written."""
     if fake.device.type != "cpu" or recorder.is_written(fake) or fake.layout is not torch.strided:
         return False
@@ -160,22 +157,32 @@ def same_kind(made: Any, fake: torch.Tensor) -> bool:
     )
 
 
-def contents(t: Tracer, place: Node) -> torch.Tensor | None:
+def contents(t: Trace, place: Node) -> torch.Tensor | None:
     """A copy of a small tensor that the program's arguments do not hold, whose contents are compared from now on."""
     real, fake = place.real, place.value
-    if not t.trusting or type(real) not in PLAIN or isinstance(real, torch.nn.Parameter) or not stays(place):
+    if (
+        not t.outside.trusting
+        or type(real) not in PLAIN
+        or isinstance(real, torch.nn.Parameter)
+        or not stays(place)
+    ):
         return None
-    if real.requires_grad or real.dtype.is_complex or real.numel() > KEPT or not is_small(t.recorder, fake):
+    if (
+        real.requires_grad
+        or real.dtype.is_complex
+        or real.numel() > KEPT
+        or not is_small(t.graph.recorder, fake)
+    ):
         return None
-    others = [p for _, p in t.recorder.placeholders if is_tensor(p)]
-    if any(t.recorder.is_written(p.value) and shares(p.real, real) for p in others):
+    others = [p for _, p in t.graph.recorder.placeholders if is_tensor(p)]
+    if any(t.graph.recorder.is_written(p.value) and shares(p.real, real) for p in others):
         return None
     with torch_compat.disable_functions(), torch_compat.outside_modes():
         made = real.clone()
         held = frozen(made.tolist())
     if held != held or "nan" in repr(held):
         return None
-    t.contents[place] = held
+    t.outside.contents[place] = held
     return made
 
 
@@ -204,7 +211,7 @@ def frozen(value: Any) -> Any:
     return tuple(map(frozen, value)) if type(value) is list else value
 
 
-def read(recorder: Recorder, name: str, tensor: torch.Tensor) -> Any:
+def read(recorder: Recording, name: str, tensor: torch.Tensor) -> Any:
     """What ``tensor.name()`` gives, where the trace can know it; else MISSING."""
     reader = READERS.get(name)
     if reader is None:
@@ -218,7 +225,7 @@ def read(recorder: Recorder, name: str, tensor: torch.Tensor) -> Any:
         return native.unhooked(reader, real)
 
 
-def with_numbers(recorder: Recorder, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+def with_numbers(recorder: Recording, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
     """Arguments with known numbers in place of integer tensors of no dimensions, as PyTorch takes them for sizes; None where none is."""
     found = False
 
@@ -240,7 +247,7 @@ def with_numbers(recorder: Recorder, args: Any, kwargs: Any) -> tuple[Any, Any] 
     return (given, named) if found else None
 
 
-def call_with_numbers(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+def call_with_numbers(recorder: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """The call, which failed since what tensors hold was not known; MISSING where it cannot be made with numbers."""
     given = with_numbers(recorder, args, kwargs)
     if given is not None:

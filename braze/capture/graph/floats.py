@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import graph_break
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 #: operations that never raise, whatever the floats are
 TOTAL = {
@@ -25,17 +23,17 @@ TOTAL = {
 }  # fmt: skip
 
 
-def is_input(t: Tracer, value: Any) -> bool:
+def is_input(t: Trace, value: Any) -> bool:
     """Whether a value is a float of the program's, or computed from such floats alone."""
-    return type(value) is torch.SymFloat and t.mode.depends_on_floats(value)
+    return type(value) is torch.SymFloat and t.graph.mode.depends_on_floats(value)
 
 
-def is_read(t: Tracer, value: Any) -> bool:
+def is_read(t: Trace, value: Any) -> bool:
     """Whether a value is a float read out of a tensor, or computed from one."""
-    return type(value) is torch.SymFloat and t.mode.name_of(value) in t.mode.read_floats
+    return type(value) is torch.SymFloat and t.graph.mode.name_of(value) in t.graph.mode.read_floats
 
 
-def combine(t: Tracer, function: Any, *operands: Any) -> Any:
+def combine(t: Trace, function: Any, *operands: Any) -> Any:
     """``function`` of operands of which one is a float of the program's."""
     operands = tuple(known(v) for v in operands)
     kept: Any = TOTAL.get(function)
@@ -44,18 +42,20 @@ def combine(t: Tracer, function: Any, *operands: Any) -> Any:
     divides = kept is operator.truediv and type(operands[1]) not in (int, float)
     if kept is None or divides or not all(is_plain(v) or is_input(t, v) for v in operands):
         return function(*[settled(t, v) for v in operands])
-    hints = [t.mode.floats[t.mode.name_of(v)] if is_input(t, v) else v for v in operands]
+    hints = [t.graph.mode.floats[t.graph.mode.name_of(v)] if is_input(t, v) else v for v in operands]
     value = kept(*hints)
     if not math.isfinite(value):
         return function(*[settled(t, v) for v in operands])
-    made = t.mode.derived_float(value, [v for v in operands if is_input(t, v)])
-    node = t.recorder.graph.create_node("call_function", kept, tuple(map(t.recorder.argument, operands)), {})
-    node.meta.update(val=made, origin=t.here())
-    t.recorder.symbols[made.node.expr] = node
+    made = t.graph.mode.derived_float(value, [v for v in operands if is_input(t, v)])
+    node = t.graph.recorder.graph.create_node(
+        "call_function", kept, tuple(map(t.graph.recorder.argument, operands)), {}
+    )
+    node.meta.update(val=made, origin=t.frames.here())
+    t.graph.recorder.symbols[made.node.expr] = node
     return made
 
 
-def combine_read(t: Tracer, kept: Any, function: Any, operands: tuple[Any, ...]) -> Any:
+def combine_read(t: Trace, kept: Any, function: Any, operands: tuple[Any, ...]) -> Any:
     """``function`` of operands of which one was read out of a tensor: nothing is known of the result."""
     divisor = operands[1] if kept is operator.truediv else 1
     if kept is None or not (type(divisor) in (int, float) and divisor):
@@ -63,10 +63,12 @@ def combine_read(t: Tracer, kept: Any, function: Any, operands: tuple[Any, ...])
         graph_break(
             "BZ1020", f"{name} of a float that only the data tell may raise an exception", HINT_TENSOR
         )
-    made = t.mode.unknown(float)
-    node = t.recorder.graph.create_node("call_function", kept, tuple(map(t.recorder.argument, operands)), {})
-    node.meta.update(val=made, origin=t.here())
-    t.recorder.symbols[made.node._expr] = node
+    made = t.graph.mode.unknown(float)
+    node = t.graph.recorder.graph.create_node(
+        "call_function", kept, tuple(map(t.graph.recorder.argument, operands)), {}
+    )
+    node.meta.update(val=made, origin=t.frames.here())
+    t.graph.recorder.symbols[made.node._expr] = node
     return made
 
 
@@ -85,6 +87,6 @@ def is_plain(value: Any) -> bool:
     return type(value) is float or (type(value) in (int, bool) and abs(value) < 1 << 53)
 
 
-def settled(t: Tracer, value: Any) -> Any:
+def settled(t: Trace, value: Any) -> Any:
     """A float of the program's as the number that it is in this call, which is guarded from here on."""
     return float(value) if is_input(t, value) else value

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, MISSING
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 _ORDINARY = CONSTANTS | {FakeTensor, torch.nn.Parameter, torch.dtype, torch.device, torch.SymInt, torch.Size}
 
@@ -40,7 +38,7 @@ def overloaded(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def ask(t: Tracer, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any:
+def ask(t: Trace, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any:
     """The answer of the first that has one: subclasses before their bases, else from left to right."""
     order: list[Any] = []
     for value in objects:
@@ -48,7 +46,7 @@ def ask(t: Tracer, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any
         order.insert(place, value)
     types = tuple(map(type, order))
     for value in order:
-        found = t.call(t.attr(value, "__torch_function__"), (func, types, args, kwargs))
+        found = t.call(t.attribute(value, "__torch_function__"), (func, types, args, kwargs))
         if found is not NotImplemented:
             return found
     graph_break(
@@ -56,7 +54,7 @@ def ask(t: Tracer, objects: list[Any], func: Any, args: Any, kwargs: Any) -> Any
     )
 
 
-def answer(t: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+def answer(t: Trace, func: Any, args: Any, kwargs: Any) -> Any:
     """What objects among the arguments say the function gives; MISSING where there are none."""
     values = (*args, *kwargs.values()) if kwargs else args
     if _ORDINARY.issuperset(map(type, values)):  # of every call that is recorded: quick

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
+import torch.fx
 
 from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Build, Constant, Draw, Drawn, Recipe
 from braze.capture.facts.values import words
+from braze.capture.outside.filling import fill_arguments
+from braze.capture.state.recipes import Recipes
+from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
 from braze.graph.numbers import QUESTIONS
-
-if TYPE_CHECKING:
-    import torch.fx
-
-    from braze.capture.finish.reconstruction import RecipeTable
-    from braze.capture.graph.recorder import Recorder
-    from braze.capture.trace.tracer import Tracer
 
 #: methods of generators that give a number or numbers; of what they are given, ``shuffle`` alone changes something
 DRAWS = frozenset(
@@ -44,9 +41,9 @@ GENERATOR: Any = random._inst  # type: ignore[attr-defined]
 LARGEST = 1 << 62
 
 
-def draw(t: Tracer, name: str, owner: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def draw(t: Trace, name: str, owner: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """``random.name(...)``: symbols for its numbers; a break where it gives others, or is of another generator."""
-    t.fill_arguments((*args, *(kwargs or {}).values()))
+    fill_arguments(t, (*args, *(kwargs or {}).values()))
     if name == "shuffle" and owner is GENERATOR and len(args) == 1 and not kwargs and type(args[0]) is list:
         args[0][:] = draw_numbers(t, name, (elements(name, args[0]),), {})
         return None
@@ -56,7 +53,7 @@ def draw(t: Tracer, name: str, owner: Any, args: Any, kwargs: dict[str, Any] | N
     return draw_numbers(t, name, tuple([plain(name, v) for v in args]), named)
 
 
-def draw_numbers(t: Tracer, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def draw_numbers(t: Trace, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Note a draw from Python's generator: a symbol for the number that it gives, or a list of such."""
     if name not in DRAWS:
         refuse(name)
@@ -68,17 +65,17 @@ def draw_numbers(t: Tracer, name: str, args: tuple[Any, ...], kwargs: dict[str, 
     if kinds is None:
         refuse(name)
     if type(kinds) is not list:
-        return note(t, what, t.mode.unknown(kinds))
+        return note(t, what, t.graph.mode.unknown(kinds))
     if len(kinds) > MOST_GIVEN:
         refuse(name)
-    first = len(t.draws)
+    first = len(t.done.draws)
     note(t, what, None)
-    return [note(t, Draw(ITEM, (first, i)), t.mode.unknown(kind)) for i, kind in enumerate(kinds)]
+    return [note(t, Draw(ITEM, (first, i)), t.graph.mode.unknown(kind)) for i, kind in enumerate(kinds)]
 
 
-def note(t: Tracer, what: Draw, value: Any) -> Any:
+def note(t: Trace, what: Draw, value: Any) -> Any:
     """Enter a draw, and what stands for its number."""
-    t.draws.append((what, value, t.here()))
+    t.done.draws.append((what, value, t.frames.here()))
     return value
 
 
@@ -144,15 +141,15 @@ def refuse(name: str) -> NoReturn:
     graph_break("BZ1017", f"random.{name} draws a random number outside torch", HINT_MOVE)
 
 
-def index_of(t: Tracer, symbol: Any) -> int | None:
+def index_of(t: Trace, symbol: Any) -> int | None:
     """Which draw of the trace a symbol stands for."""
-    for index, (_, drawn, _) in enumerate(t.draws):
+    for index, (_, drawn, _) in enumerate(t.done.draws):
         if drawn is not None and drawn.node._expr == symbol:
             return index
     return None
 
 
-def recipe(table: RecipeTable, value: Any) -> Recipe | None:
+def recipe(table: Recipes, value: Any) -> Recipe | None:
     """How residual code gets a drawn number, or what one compares to: no graph is needed for that. None for anything else."""
     expr = value.node._expr
     if type(value) is not torch.SymBool:
@@ -171,14 +168,14 @@ def recipe(table: RecipeTable, value: Any) -> Recipe | None:
     return Build("call", (table.add(Constant(question)), *sides))
 
 
-def node_of(recorder: Recorder, symbol: Any) -> torch.fx.Node | None:
+def node_of(recorder: Recording, symbol: Any) -> torch.fx.Node | None:
     """The node of a drawn number, made when the graph first wants it: it is read out of an input of no dimensions."""
     index = index_of(recorder.t, symbol)
-    if index is None or recorder is not recorder.t.recorder or hasattr(recorder, "outer"):
+    if index is None or recorder is not recorder.t.graph.recorder or recorder.outer is not None:
         return None  # in a graph within the graph numbers are drawn at each run of it
-    what, drawn, here = recorder.t.draws[index]
+    what, drawn, here = recorder.t.done.draws[index]
     dtype = torch.float64 if type(drawn) is torch.SymFloat else torch.int64
-    with torch_compat.disable_functions(), recorder.t.mode:
+    with torch_compat.disable_functions(), recorder.t.graph.mode:
         fake = torch.empty((), dtype=dtype, device="cpu")
     given = recorder.given(f"random_{what.name}_{index}", fake)
     recorder.drawn[given] = index
@@ -190,7 +187,7 @@ def node_of(recorder: Recorder, symbol: Any) -> torch.fx.Node | None:
     return node
 
 
-def inputs_of(recorder: Recorder) -> list[tuple[int, torch.fx.Node]]:
+def inputs_of(recorder: Recording) -> list[tuple[int, torch.fx.Node]]:
     """The draws that the graph uses, as its last inputs; those that it does not use after all are taken out."""
     used = []
     for given, index in recorder.drawn.items():

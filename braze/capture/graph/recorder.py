@@ -12,7 +12,7 @@ import operator
 import re
 import types
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,22 +22,20 @@ from torch.overrides import TorchFunctionMode
 
 from braze import native
 from braze.capture.facts.breaks import HINT_DATA, BreakSignal, graph_break
+from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.records import Step
+from braze.capture.facts.values import MISSING, Identity, words
 from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
 from braze.capture.outside import identities
-from braze.capture.python.c_border import OURS, refuse_opaque
+from braze.capture.outside.opaque import refuse_opaque
+from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, quick
 from braze.graph.fakes import FakeMode
-from braze.graph.torch_compat import TENSOR_BASE, disable_functions
+from braze.graph.torch_compat import disable_functions
 from braze.graph.torch_symbols import UNDECIDED, size_oblivious
 
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
-from braze.capture.facts.values import MISSING, Identity, words
-
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-BASE = TENSOR_BASE
 
 #: answers that depend on what a tensor holds
 DATA = frozenset(
@@ -54,32 +52,16 @@ DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: tor
 BUFFERS = (memoryview, bytearray, array.array)
 
 
-class Recorder:
-    """The FX graph of one trace. ``nodes`` maps each fake to its node, and keeps the fake alive."""
+class Recorder(Recording):
+    """The recorder of a trace's own graph."""
 
-    def __init__(self, tracer: Tracer, mode: FakeMode) -> None:
-        self.t = tracer
-        self.mode = mode
-        self.graph = torch.fx.Graph()
-        self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}
-        self.placeholders: list[tuple[torch.fx.Node, Any]] = []
+    def __init__(self, t: Trace, mode: FakeMode, outer: Recording | None = None) -> None:
+        super().__init__(t, mode, outer)
+        self.local_names = t.frames.decoded(t.outside.function.__code__).slots
         #: how many placeholders have each name
         self.stems: dict[str, int] = {}
-        self.symbols: dict[Any, torch.fx.Node] = {}
-        #: symbols that only the data tell -> (tensor, dimension) of which they are the size
-        self.sized: dict[Any, tuple[torch.Tensor, int]] = {}
-        #: what is assumed of such symbols and has its check in the graph, and how many there were to look at
-        self.checked: set[Any] = set()
-        self.checks = 0
-        #: whether the operator at hand takes such sizes for neither 0 nor 1
+        #: whether the operator at hand takes sizes that only the data tell for neither 0 nor 1
         self.oblivious = False
-        self.calls = 0
-        #: inputs that draws of Python's random give, after the others -> which draw
-        self.drawn: dict[torch.fx.Node, int] = {}
-        #: what tensors of the graph hold, once that is asked
-        self.known: constant_evaluation.Known | None = None
-        #: subgraphs that the graph holds, by attribute
-        self.modules: dict[str, torch.fx.GraphModule] = {}
 
     # -- values and nodes
 
@@ -92,7 +74,7 @@ class Recorder:
         found = self.nodes.get(id(value))
         if found is not None:
             return found[1]
-        place = self.t.tree.node_of(value)
+        place = self.t.outside.tree.node_of(value)
         if place is None and not isinstance(value, FakeTensor):
             graph_break("BZ1011", "a tensor that came from nowhere braze knows")
         if place is None:
@@ -111,7 +93,7 @@ class Recorder:
             found = self.nodes.get(id(fake))
             if found is not None:
                 return found[1]
-        name = stem = readable(place, self.t.local_names)
+        name = stem = readable(place, self.local_names)
         taken = self.stems.get(stem, 0)
         if taken:
             name = f"{stem}__{taken}"  # the argument's name is the target, which graphs do not keep unique
@@ -124,7 +106,7 @@ class Recorder:
         elif first is not None:
             first.prepend(node)
         node.meta["val"] = fake
-        node.meta["role"] = "parameter" if self.t.is_model_state(place) else "user"
+        node.meta["role"] = "parameter" if self.t.outside.is_model_state(place) else "user"
         if isinstance(place.real, torch.Tensor):
             # the fake may gain a history while tracing
             node.meta["requires_grad"], node.meta["leaf"] = place.real.requires_grad, place.real.is_leaf
@@ -160,11 +142,11 @@ class Recorder:
         """Remember how often a new fake has been written by those who made it."""
         version = fake._version
         if version:
-            self.t.born[id(fake)] = version
+            self.t.graph.born[id(fake)] = version
 
     def is_written(self, fake: torch.Tensor) -> bool:
         """Whether the program has written to a tensor."""
-        return fake._version != self.t.born.get(id(fake), 0)
+        return fake._version != self.t.graph.born.get(id(fake), 0)
 
     def argument(self, value: Any) -> Any:
         """A call's argument as FX sees it."""
@@ -217,7 +199,7 @@ class Recorder:
         if answer is not MISSING:
             return answer
         name = getattr(func, "__name__", "")
-        if self.t.unfaked:
+        if self.t.outside.unfaked:
             refuse_unfaked(self.t, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
             number = constant_evaluation.read(self, name, args[0])
@@ -256,7 +238,7 @@ class Recorder:
         if self.mode.env is not None:
             unbacked.note_checks(self)
         if wants and isinstance(result, torch.Tensor) and result.requires_grad:
-            self.t.make_leaf(result)
+            self.t.done.make_leaf(result)
         if not holds_tensor(result):
             if result is None and (mutates_without_result(name) or is_operator(func)):
                 self.note(func, args, kwargs, None)
@@ -277,7 +259,7 @@ class Recorder:
     def extents(self, out: Any) -> list[Any]:
         """The sizes and strides of outside tensors among those that are written."""
         written = out if isinstance(out, (tuple, list)) else (out,)
-        return [(t.shape, t.stride()) for t in written if self.t.tree.node_of(t) is not None]
+        return [(t.shape, t.stride()) for t in written if self.t.outside.tree.node_of(t) is not None]
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """Add the call's node; results that are known objects keep their nodes."""
@@ -287,10 +269,10 @@ class Recorder:
         fx_args = tuple([self.argument(a) for a in args])
         fx_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
         node = self.add_node(op, target, fx_args, fx_kwargs)
-        node.meta["origin"] = self.t.here()
+        node.meta["origin"] = self.t.frames.here()
         node.meta["val"] = result
         self.calls += 1
-        self.t.recorded_at = self.t.steps
+        self.t.frames.recorded_at = self.t.frames.steps
         self.spread(node, result)
         if self.mode.env is not None:
             unbacked.claim(self, node, result)
@@ -348,7 +330,7 @@ def refuse_classes(values: tuple[Any, ...]) -> None:
 class RecordingMode(TorchFunctionMode):
     """On while C code that may compute with tensors runs."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -451,10 +433,10 @@ def is_operator(func: Any) -> bool:
     return isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
-def refuse_unfaked(t: Tracer, values: Any) -> None:
+def refuse_unfaked(t: Trace, values: Any) -> None:
     """Break where a tensor is used that no fake can stand for."""
     for value in values:
-        found = t.unfaked.get(id(value))
+        found = t.outside.unfaked.get(id(value))
         if found is not None and found[0] is value:
             graph_break("BZ1011", found[1])
         if isinstance(value, list | tuple):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.graph import python_random
+from braze.capture.state.trace import Recording
 from braze.graph import torch_symbols
 from braze.graph.numbers import FUNCTIONS
-
-if TYPE_CHECKING:
-    from braze.capture.graph.recorder import Recorder
-
 
 SYMBOLIC = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
 HASHED = (dict, set, frozenset)
@@ -29,7 +26,7 @@ def as_key(value: Any) -> Any:
     return value
 
 
-def node_for(recorder: Recorder, value: Any) -> Any:
+def node_for(recorder: Recording, value: Any) -> Any:
     """The FX node (or plain number) of a symbolic int, float or bool."""
     known = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
     if known is not None:
@@ -41,7 +38,7 @@ def node_for(recorder: Recorder, value: Any) -> Any:
     return float(made) if isinstance(value, torch.SymFloat) and type(made) is int else made
 
 
-def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
+def of_expression(recorder: Recording, expr: Any, value: Any = None) -> Any:
     """Nodes that compute a SymPy expression from sizes of inputs."""
     found = recorder.symbols.get(expr)
     if found is not None:
@@ -69,17 +66,17 @@ def of_expression(recorder: Recorder, expr: Any, value: Any = None) -> Any:
             done = expr.func(done, part)
             node = recorder.graph.create_node("call_function", function, (node, other), {})
         node.meta["val"] = value if value is not None else make_value(recorder, expr)
-        node.meta["origin"] = recorder.t.here()
+        node.meta["origin"] = recorder.t.frames.here()
     recorder.symbols[expr] = node
     return node
 
 
-def of_symbol(recorder: Recorder, symbol: Any) -> Any:
+def of_symbol(recorder: Recording, symbol: Any) -> Any:
     """A symbol: an int input, or the size of a tensor input."""
-    for place in recorder.t.symbolic_places:
+    for place in recorder.t.outside.symbolic_places:
         if place.value.node.expr == symbol:
             return recorder.placeholder(place, place.value)
-    for place in recorder.t.tree.inputs:
+    for place in recorder.t.outside.tree.inputs:
         for dim, size in enumerate(place.value.shape):
             if isinstance(size, torch.SymInt) and size.node.expr == symbol:
                 source = recorder.node_of(place.value)
@@ -87,14 +84,14 @@ def of_symbol(recorder: Recorder, symbol: Any) -> Any:
                     "call_function", torch.ops.aten.sym_size.int, (source, dim), {}
                 )
                 node.meta["val"] = size
-                node.meta["origin"] = recorder.t.here()
+                node.meta["origin"] = recorder.t.frames.here()
                 return node
     if symbol in recorder.sized:
         tensor, dim = recorder.sized[symbol]
         node = recorder.graph.create_node(
             "call_function", torch.ops.aten.sym_size.int, (recorder.node_of(tensor), dim), {}
         )
-        node.meta.update(val=tensor.shape[dim], origin=recorder.t.here())
+        node.meta.update(val=tensor.shape[dim], origin=recorder.t.frames.here())
         return node
     drawn = python_random.node_of(recorder, symbol)
     if drawn is not None:
@@ -102,7 +99,7 @@ def of_symbol(recorder: Recorder, symbol: Any) -> Any:
     graph_break("BZ1015", f"a size {symbol} that is known only when the graph runs")
 
 
-def make_value(recorder: Recorder, expr: Any) -> Any:
+def make_value(recorder: Recording, expr: Any) -> Any:
     """A SymInt for an expression."""
     env = recorder.mode.env
     assert env is not None

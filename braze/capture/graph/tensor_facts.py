@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import words
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 #: attributes that tell a tensor's place in autograd: read of the tensor itself, and guarded
 READ = frozenset(words("is_leaf retains_grad output_nr grad_fn"))
@@ -25,18 +23,18 @@ OF_MEMORY = frozenset(words("storage_offset is_shared is_pinned is_set_to"))
 METHODS = OF_MEMORY | {"is_inference", "_is_view"}
 
 
-def field(t: Tracer, obj: torch.Tensor, name: str) -> Any:
+def field(t: Trace, obj: torch.Tensor, name: str) -> Any:
     """``tensor.name`` for a name of ``FIELDS``."""
     if name in REFUSED:
         graph_break("BZ1004", f"Tensor.{name} is read")
-    node = t.tree.node_of(obj)
+    node = t.outside.tree.node_of(obj)
     value = getattr(obj if node is None else node.real, name)
     if name == "grad_fn" and (value is not None or (node is None and not obj.is_leaf)):
         graph_break("BZ1004", "Tensor.grad_fn is read of a tensor that has one")
     return value if node is None else t.read(node, Step.ATTR, name, value)
 
 
-def query(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def query(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A method of ``METHODS``, given its descriptor."""
     name = fn.__name__
     if name == "is_inference":
@@ -47,25 +45,27 @@ def query(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return fn(*args, **kwargs)
 
 
-def is_outside(t: Tracer, tensor: torch.Tensor) -> bool:
+def is_outside(t: Trace, tensor: torch.Tensor) -> bool:
     """Whether a tensor is over memory that comes from outside."""
     memory = tensor.untyped_storage()._cdata
     return any(
         node.value.untyped_storage()._cdata == memory
-        for node in t.tree.inputs
+        for node in t.outside.tree.inputs
         if isinstance(node.value, torch.Tensor)
     )
 
 
-def is_inference(t: Tracer, tensor: torch.Tensor) -> bool:
+def is_inference(t: Trace, tensor: torch.Tensor) -> bool:
     """Whether a tensor was made in inference mode. Guards on tensors from outside see that in their dispatch keys."""
     if t.options.keep_captures:  # guards of what is read back have the keys of the tensors met then
         graph_break("BZ1004", "Tensor.is_inference() in a capture to be kept")
-    node = t.tree.node_of(tensor)
+    node = t.outside.tree.node_of(tensor)
     if node is not None:
         return bool(node.real.is_inference())
-    kinds = {bool(at.real.is_inference()) for at in t.tree.inputs if isinstance(at.real, torch.Tensor)}
+    kinds = {
+        bool(at.real.is_inference()) for at in t.outside.tree.inputs if isinstance(at.real, torch.Tensor)
+    }
     # a view is what its base is, anything else as the mode
-    if t.knew_inference or kinds - {t.state.inference}:
+    if t.graph.knew_inference or kinds - {t.outside.settings.inference}:
         graph_break("BZ1004", "Tensor.is_inference() of a tensor that the graph makes")
-    return t.state.inference
+    return t.outside.settings.inference

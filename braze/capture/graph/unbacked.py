@@ -11,18 +11,15 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import python_random, sizes
+from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_symbols
-
-if TYPE_CHECKING:
-    from braze.capture.graph.recorder import Recorder
-    from braze.capture.trace.tracer import Tracer
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"
@@ -40,15 +37,15 @@ READERS: dict[str, Any] = {
 LONGEST_LIST = 256
 
 
-def as_index(t: Tracer, key: Any) -> Any:
+def as_index(t: Trace, key: Any) -> Any:
     """A key of a tensor, with the numbers that tensors of no dimensions in it hold, where Python would read them out."""
     if not t.options.capture_scalar_outputs:
         return key
     if isinstance(key, torch.Tensor):
-        return scalar(t.recorder, key) if _is_number(key) else key
+        return scalar(t.graph.recorder, key) if _is_number(key) else key
     if type(key) is slice:
         ends = (key.start, key.stop, key.step)
-        return slice(*(scalar(t.recorder, v) if _is_number(v) else v for v in ends))
+        return slice(*(scalar(t.graph.recorder, v) if _is_number(v) else v for v in ends))
     if type(key) is tuple and all(type(k) in PLACES or _is_number(k) for k in key):
         return tuple(as_index(t, k) for k in key)
     return key
@@ -68,16 +65,16 @@ def selects(key: Any) -> bool:
     return is_unbacked(key) or (type(key) is tuple and any(map(is_unbacked, key)))
 
 
-def selected(t: Tracer, tensor: torch.Tensor, key: Any) -> Any:
+def selected(t: Trace, tensor: torch.Tensor, key: Any) -> Any:
     """``tensor[key]`` of such a key, one dimension after the other."""
     dim = 0
     for part in key if type(key) is tuple else (key,):
         if type(part) is slice:
             if part != slice(None):
-                tensor = t.recorder.call(operator.getitem, (tensor, (slice(None),) * dim + (part,)), {})
+                tensor = t.graph.recorder.call(operator.getitem, (tensor, (slice(None),) * dim + (part,)), {})
             dim += 1
         elif type(part) in (int, torch.SymInt):
-            tensor = t.recorder.call(torch.select, (tensor, dim, part), {})
+            tensor = t.graph.recorder.call(torch.select, (tensor, dim, part), {})
         else:
             graph_break(
                 "BZ1020", "a number that only the data tell indexes a tensor beside other things", HINT_INDEX
@@ -93,7 +90,7 @@ def is_unbacked(value: Any) -> bool:
     return type(value) in Symbolic and torch_symbols.is_unbacked(value)
 
 
-def read(recorder: Recorder, name: str, tensor: torch.Tensor) -> Any:
+def read(recorder: Recording, name: str, tensor: torch.Tensor) -> Any:
     """What ``tensor.name()`` reads, as symbols; MISSING where that is not asked for, or cannot be."""
     if not recorder.t.options.capture_scalar_outputs or tensor.dtype.is_complex:
         return MISSING
@@ -103,7 +100,7 @@ def read(recorder: Recorder, name: str, tensor: torch.Tensor) -> Any:
     return maker(scalar(recorder, tensor)) if maker is not None else MISSING
 
 
-def scalar(recorder: Recorder, tensor: torch.Tensor) -> Any:
+def scalar(recorder: Recording, tensor: torch.Tensor) -> Any:
     """``tensor.item()``: a symbol, and the node that makes it."""
     recorder.mode.become_dynamic()
     value = recorder.mode.call(torch.Tensor.item, (tensor,), {})
@@ -112,7 +109,7 @@ def scalar(recorder: Recorder, tensor: torch.Tensor) -> Any:
     if type(value) not in Symbolic or value.node._expr in recorder.symbols:
         return value  # a constant, or read before
     node = recorder.add_node("call_method", "item", (recorder.node_of(tensor),), {})
-    node.meta.update(val=value, origin=recorder.t.here())
+    node.meta.update(val=value, origin=recorder.t.frames.here())
     recorder.calls += 1
     recorder.symbols[value.node._expr] = node
     if type(value) is torch.SymFloat:
@@ -120,7 +117,7 @@ def scalar(recorder: Recorder, tensor: torch.Tensor) -> Any:
     return value
 
 
-def numbers(recorder: Recorder, tensor: torch.Tensor) -> Any:
+def numbers(recorder: Recording, tensor: torch.Tensor) -> Any:
     """``tensor.tolist()``: lists of symbols."""
     if tensor.dim() == 0:
         return scalar(recorder, tensor)
@@ -135,7 +132,7 @@ def _empty(shape: tuple[int, ...]) -> list[Any]:
     return [_empty(shape[1:]) for _ in range(shape[0])]
 
 
-def may_be_carried(recorder: Recorder, error: Exception) -> bool:
+def may_be_carried(recorder: Recording, error: Exception) -> bool:
     """Whether an operator that failed, since its sizes depend on data, goes with symbols: now there can be some."""
     mode = recorder.mode
     if mode.env is not None:
@@ -148,7 +145,7 @@ def may_be_carried(recorder: Recorder, error: Exception) -> bool:
     return True
 
 
-def claim(recorder: Recorder, node: torch.fx.Node, result: Any) -> None:
+def claim(recorder: Recording, node: torch.fx.Node, result: Any) -> None:
     """Remember from which sizes of a result the symbols can be read that its operator has made."""
     env = recorder.mode.env
     if env is None or not env.pending_fresh_unbacked_symbols:
@@ -175,7 +172,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
-def note_checks(recorder: Recorder, message: Any = None) -> None:
+def note_checks(recorder: Recording, message: Any = None) -> None:
     """A node that checks, when the graph runs, each thing newly assumed of unbacked symbols."""
     env = recorder.mode.env
     if env is None or env.num_deferred_runtime_asserts == recorder.checks:
@@ -194,18 +191,18 @@ def note_checks(recorder: Recorder, message: Any = None) -> None:
             continue
         text = told(recorder, message if type(message) is str else f"expected {said(recorder, condition)}")
         made = recorder.add_node("call_function", torch.ops.aten._assert_scalar.default, (node, text), {})
-        made.meta.update(val=None, origin=recorder.t.here())
+        made.meta.update(val=None, origin=recorder.t.frames.here())
     if not later:
         recorder.checks = env.num_deferred_runtime_asserts
 
 
-def told(recorder: Recorder, text: str) -> str:
+def told(recorder: Recording, text: str) -> str:
     """A message with the user's line."""
-    here = recorder.t.here()
+    here = recorder.t.frames.here()
     return f"{text} (at {here[0].origin(here[1])})" if here is not None else text
 
 
-def said(recorder: Recorder, condition: Any) -> str:
+def said(recorder: Recording, condition: Any) -> str:
     """A condition as Python, and what its symbols are."""
     from braze.graph.shape_guards import python_text  # imports SymPy
 
@@ -219,13 +216,13 @@ def said(recorder: Recorder, condition: Any) -> str:
             node = recorder.nodes[id(recorder.sized[symbol][0])][1]
         drawn = python_random.index_of(recorder.t, symbol)
         here = node.meta.get("origin") if node is not None else None
-        here = here if drawn is None else recorder.t.draws[drawn][2]
+        here = here if drawn is None else recorder.t.done.draws[drawn][2]
         if torch_symbols.is_unbacked_symbol(symbol) and here is not None:
             whence.append(f"{symbol} is from {here[0].origin(here[1])}")
     return text + (f" ({', '.join(whence)})" if whence else "")
 
 
-def undecided(t: Tracer, error: Exception) -> BreakSignal | None:
+def undecided(t: Trace, error: Exception) -> BreakSignal | None:
     """The break at a decision by a number that only the data tell; None for any other error."""
     if type(error).__name__ != torch_symbols.UNDECIDED:
         return None
@@ -239,13 +236,13 @@ def undecided(t: Tracer, error: Exception) -> BreakSignal | None:
     return BreakSignal("BZ1020", f"the program must know while tracing: {asked}", (HINT_CHECK,))
 
 
-def signal_at(t: Tracer, condition: Any) -> BreakSignal:
+def signal_at(t: Trace, condition: Any) -> BreakSignal:
     """The break at a decision by a condition."""
-    asked = said(t.recorder, condition)
+    asked = said(t.graph.recorder, condition)
     return BreakSignal("BZ1020", f"the program must know while tracing: {asked}", (HINT_CHECK,))
 
 
-def check(t: Tracer, torchs: Any, condition: Any, message: Any = None) -> None:
+def check(t: Trace, torchs: Any, condition: Any, message: Any = None) -> None:
     """``torch._check(condition, message)`` and its kin: assumed from here on, and checked when the graph runs."""
     if condition is True:
         return
@@ -257,39 +254,39 @@ def check(t: Tracer, torchs: Any, condition: Any, message: Any = None) -> None:
     torchs(condition, None if text is None else lambda: text)
 
 
-def assume(t: Tracer, condition: torch.SymBool, text: Any = None) -> bool:
+def assume(t: Trace, condition: torch.SymBool, text: Any = None) -> bool:
     """Take a condition for granted, with a check in the graph; False where it is known not to hold."""
-    note_checks(t.recorder)
+    note_checks(t.graph.recorder)
     holds = torch_symbols.expect_true(condition)
-    note_checks(t.recorder, text)
+    note_checks(t.graph.recorder, text)
     return holds
 
 
-def extreme(t: Tracer, values: Any, symbolic: Any) -> Any:
+def extreme(t: Trace, values: Any, symbolic: Any) -> Any:
     """The greatest or least of numbers of which some are known by the data only; that it bounds each needs no check."""
     found = functools.reduce(symbolic, values)
-    note_checks(t.recorder)
+    note_checks(t.graph.recorder)
     for value in values:
         true = value <= found if symbolic is torch.sym_max else found <= value
         if type(true) is torch.SymBool and is_unbacked(true):
             torch_symbols.expect_true(true)
-    t.recorder.checked.update(torch_symbols.runtime_checks(t.mode.env))
+    t.graph.recorder.checked.update(torch_symbols.runtime_checks(t.graph.mode.env))
     return found
 
 
-def asserted(t: Tracer, value: Any, wanted: bool) -> bool:
+def asserted(t: Trace, value: Any, wanted: bool) -> bool:
     """Whether an ``assert`` is known to hold, or is taken to: of numbers that only the data tell."""
     if isinstance(value, torch.Tensor):
         if not t.options.capture_scalar_outputs or value.dtype.is_complex or value.numel() != 1:
             return False
-        value = scalar(t.recorder, value)
+        value = scalar(t.graph.recorder, value)
     if not is_unbacked(value):
         return False
     condition = value if type(value) is torch.SymBool else value != 0
     return assume(t, condition if wanted else torch.sym_not(condition))
 
 
-def check_size(t: Tracer, number: Any, message: Any = None, *, max: Any = None) -> None:
+def check_size(t: Trace, number: Any, message: Any = None, *, max: Any = None) -> None:
     """``torch._check_is_size``: a number that is a size, whatever it is."""
     check(t, torch._check, number >= 0, message)
     if max is not None:

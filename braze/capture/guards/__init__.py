@@ -1,4 +1,4 @@
 """Guards as tables, as text and as explanations: what must be true of a call for a variant to serve it.
 
-Imports facts and outside.
+Imports facts.
 """

@@ -1,4 +1,4 @@
-"""What the trace finds outside the frame: the tree of places, what is read there, and the shadows that take writes.
+"""What the trace finds outside the frame: how it is read and guarded, and the shadows and overlays that take its writes.
 
-Imports facts.
+Imports facts, guards and state.
 """

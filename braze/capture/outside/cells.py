@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 
-def contents(t: Tracer, cell: types.CellType) -> Any:
+def contents(t: Trace, cell: types.CellType) -> Any:
     """What a cell holds, as the interpreter sees it; MISSING where it is empty."""
-    written = t.cells_written.get(id(cell))
+    written = t.done.cells_written.get(id(cell))
     if written is not None:
         return written[1]
-    known = t.cells.get(id(cell))
+    known = t.outside.cells.get(id(cell))
     if known is not None:
         node = known[1]
         if node.real is not MISSING:
             return node.value
-        return t.wrap(node, cell.cell_contents) if not is_empty(cell) else MISSING
+        return t.see(node, cell.cell_contents) if not is_empty(cell) else MISSING
     if is_empty(cell):
         return MISSING
-    owner = t.tree.node_of(cell)
+    owner = t.outside.tree.node_of(cell)
     if owner is not None:
         return t.read(owner, Step.ATTR, "cell_contents", cell.cell_contents)
     return cell.cell_contents
 
 
-def write(t: Tracer, cell: types.CellType, value: Any) -> None:
+def write(t: Trace, cell: types.CellType, value: Any) -> None:
     """Fill a cell; MISSING empties it. One from outside is filled when the graph has run."""
     if comes_from_outside(t, cell):
-        t.cells_written[id(cell)] = (cell, value)
+        t.done.cells_written[id(cell)] = (cell, value)
     elif value is MISSING:
         del cell.cell_contents
     else:
         cell.cell_contents = value
 
 
-def comes_from_outside(t: Tracer, cell: types.CellType) -> bool:
+def comes_from_outside(t: Trace, cell: types.CellType) -> bool:
     """Whether the trace found the cell rather than made it."""
-    return id(cell) in t.cells or t.tree.node_of(cell) is not None
+    return id(cell) in t.outside.cells or t.outside.tree.node_of(cell) is not None
 
 
 def is_empty(cell: types.CellType) -> bool:
@@ -56,13 +54,13 @@ def is_empty(cell: types.CellType) -> bool:
     return False
 
 
-def attribute(t: Tracer, cell: types.CellType, name: str, tail: bool) -> Any:
+def attribute(t: Trace, cell: types.CellType, name: str, tail: bool) -> Any:
     """``cell.cell_contents``, and what all objects have."""
     if name != "cell_contents":
         return getattr(cell, name)
     value = contents(t, cell)
     if value is MISSING:
-        if comes_from_outside(t, cell) and id(cell) not in t.cells_written:
+        if comes_from_outside(t, cell) and id(cell) not in t.done.cells_written:
             graph_break("BZ1014", "an empty cell of an outer function is looked into")
         raise ValueError("Cell is empty")
     return value

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_class, is_library_function, is_library_module
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Lookups, is_immutable, lookup_in_mro
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.outside.globals import globals_at
+from braze.capture.state.trace import Trace
 
 #: the names under which functions carry marks for compilers start so
 MARKS = ("__", "_torch", "_dynamo", "_is_torch", "_braze")
@@ -34,7 +33,7 @@ def is_plain(value: Any) -> bool:
     return not any(hasattr(kind, name) for name in ("__get__", "__set__", "__delete__", "__set_name__"))
 
 
-def write_class(t: Tracer, cls: Any, name: str, value: Any) -> None:
+def write_class(t: Trace, cls: Any, name: str, value: Any) -> None:
     """``cls.name = value``."""
     meta = type(cls)
     writer, _ = lookup_in_mro(meta, "__setattr__")
@@ -43,31 +42,35 @@ def write_class(t: Tracer, cls: Any, name: str, value: Any) -> None:
     usual = writer is type.__dict__["__setattr__"] and not name.startswith("__") and of_meta is MISSING
     if not usual or is_library_class(cls) or is_immutable(cls):
         refuse("class", cls)
-    if id(cls) in t.class_dicts or not is_plain(value) or (held is not MISSING and not is_plain(held)):
+    if (
+        id(cls) in t.outside.class_dicts
+        or not is_plain(value)
+        or (held is not MISSING and not is_plain(held))
+    ):
         refuse("class", cls)
     Lookups.write(cls, name, value)
 
 
-def write_function(t: Tracer, fn: Any, name: str, value: Any) -> None:
+def write_function(t: Trace, fn: Any, name: str, value: Any) -> None:
     """``fn.name = value``."""
-    node = t.tree.constant(fn)
+    node = t.outside.tree.constant(fn)
     if name.startswith(MARKS) or is_library_function(fn) or (Step.ATTR, "__dict__") in node.children:
         refuse("function", fn)
-    t.function_fields.setdefault(id(fn), (fn, {}))[1][name] = value
+    t.done.function_fields.setdefault(id(fn), (fn, {}))[1][name] = value
 
 
-def write_module(t: Tracer, module: Any, name: str, value: Any) -> None:
+def write_module(t: Trace, module: Any, name: str, value: Any) -> None:
     """``module.name = value``."""
     own = vars(module)
     if type(module) is not types.ModuleType or name.startswith("__") or is_library_module(module):
         refuse("module", module)
-    space = t.globals_at(own, module)
+    space = globals_at(t, own, module)
     space.module = module
     space.written[name] = space.cache[name] = value
 
 
-def written(t: Tracer) -> Iterator[tuple[Any, str, Any]]:
+def written(t: Trace) -> Iterator[tuple[Any, str, Any]]:
     """(class or function, name, value) of all that the program has written there by now."""
-    for owner, fields in (*Lookups.written.values(), *t.function_fields.values()):
+    for owner, fields in (*Lookups.written.values(), *t.done.function_fields.values()):
         for name, value in fields.items():
             yield owner, name, value

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import builtins
+import types
+from typing import Any
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.libraries import is_library_space
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import (
     MISSING,
     is_bound_builtin,
 )
-from braze.capture.outside.sources import Node
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
 
 
 class Globals:
@@ -47,7 +48,7 @@ class Globals:
         #: the module object through which they were written
         self.module: Any = None
 
-    def get(self, t: Tracer, name: str) -> Any:
+    def get(self, t: Trace, name: str) -> Any:
         """A global, else a builtin; NameError where there is neither."""
         found = self.cache.get(name, MISSING)
         if found is not MISSING:
@@ -57,34 +58,82 @@ class Globals:
             value = self._builtin(t, name)
         elif self.library and is_bound_builtin(value):
             self._place(t, name).guard(Check.IS, value)
-            t.fixed[id(value)] = value
+            t.outside.fixed[id(value)] = value
         elif self.owner is None:
-            value = t.root_global(name, value)
+            value = root_global(t, name, value)
         else:
             value = t.read(self.owner, self.step, name, value)
         self.cache[name] = value
         return value
 
-    def _place(self, t: Tracer, name: str) -> Node:
+    def _place(self, t: Trace, name: str) -> Node:
         """The node of a global."""
-        node = t.tree.root(Step.GLOBAL, name) if self.owner is None else self.owner.child(self.step, name)
+        node = (
+            t.outside.tree.root(Step.GLOBAL, name)
+            if self.owner is None
+            else self.owner.child(self.step, name)
+        )
         if node.real is MISSING:
             node.real = node.value = self.real[name]
-            t.tree.order.append(node)
+            t.outside.tree.order.append(node)
         return node
 
-    def put(self, t: Tracer, f: Any, name: str, value: Any) -> None:
+    def put(self, t: Trace, f: Any, name: str, value: Any) -> None:
         """Write, for the program only."""
         self.function = f.function
         self.written[name] = value
         self.cache[name] = value
 
-    def _builtin(self, t: Tracer, name: str) -> Any:
+    def _builtin(self, t: Trace, name: str) -> Any:
         value = self.builtins.get(name, MISSING)
-        if value is MISSING and not t.is_ours(self.function):
+        if value is MISSING and not t.done.is_ours(self.function):
             graph_break("BZ1014", f"the global {name!r} is read, which is not defined")
         if value is MISSING:
             raise NameError(f"name '{name}' is not defined", name=name)
         if self.owner is None and not self.library:
-            return t.root_global(name, value)
+            return root_global(t, name, value)
         return value
+
+
+def globals_of(t: Trace, f: Frame) -> Globals:
+    """The globals of a frame, as read and written so far."""
+    outside = t.outside
+    found: Globals | None = outside.globals.get(id(f.globals))
+    if found is None:
+        root = f.globals is outside.function.__globals__
+        owner = None if root else outside.tree.constant(f.function)
+        found = outside.globals[id(f.globals)] = Globals(f.globals, f.builtins, owner, Step.GLOBALS_OF)
+        found.function = f.function
+    return found
+
+
+def globals_at(t: Trace, own: dict[str, Any], module: Any) -> Globals:
+    """The globals of a module object."""
+    outside = t.outside
+    found: Globals | None = outside.globals.get(id(own))
+    if found is None:
+        if own is outside.function.__globals__:
+            found = Globals(own, vars(builtins), None, Step.GLOBALS_OF)
+        else:
+            found = Globals(own, vars(builtins), outside.tree.constant(module), Step.DICT)
+        outside.globals[id(own)] = found
+    return found
+
+
+def root_global(t: Trace, name: str, value: Any) -> Any:
+    """A global (or builtin) of the captured function's module."""
+    node = t.outside.tree.root(Step.GLOBAL, name)
+    return node.value if node.real is not MISSING else t.see(node, value)
+
+
+def owner_of_globals(t: Trace, fn: types.FunctionType) -> Any:
+    """A function from outside with the same globals, or the globals themselves."""
+    if fn.__globals__ is t.outside.function.__globals__:
+        return t.outside.function
+    for f in t.frames.stack:
+        if f.globals is fn.__globals__ and not t.done.is_ours(f.function):
+            return f.function
+    found = t.outside.globals.get(id(fn.__globals__))
+    if found is not None and found.function is not None:
+        return found.function
+    return fn.__globals__

@@ -7,16 +7,14 @@ the objects asked for are different ones is guarded.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import CONTAINERS, Identity, words
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 #: objects asked for in one trace, at most: each is compared with each
 MOST = 256
@@ -43,15 +41,15 @@ METHODS = frozenset(
 )
 
 
-def identity(t: Tracer, value: Any) -> Identity:
+def identity(t: Trace, value: Any) -> Identity:
     """``id(value)``."""
-    node = t.tree.node_of(value)
-    if len(t.identities) >= MOST:
+    node = t.outside.tree.node_of(value)
+    if len(t.outside.identities) >= MOST:
         graph_break("BZ1004", "id() of many objects", HINT_MOVE)
     if node is not None and node.step is not Step.CONSTANT and not isinstance(value, torch.Tensor):
-        t.tree.asked[node] = None
-    t.identities[id(value)] = value
-    return t.claim(Identity(id(value if node is None else node.real)))
+        t.outside.tree.asked[node] = None
+    t.outside.identities[id(value)] = value
+    return t.done.claim(Identity(id(value if node is None else node.real)))
 
 
 def refuse(what: str) -> None:
@@ -59,7 +57,7 @@ def refuse(what: str) -> None:
     graph_break("BZ1004", f"id() of an object {what}", HINT_MOVE)
 
 
-def check_call(t: Tracer, fn: Any, args: Any) -> None:
+def check_call(t: Trace, fn: Any, args: Any) -> None:
     """Refuse a C function that would tell more of an address than whether it equals another."""
     if not holds(args):
         return
@@ -72,7 +70,7 @@ def check_call(t: Tracer, fn: Any, args: Any) -> None:
         owner = args[0]
     if fn not in KEYED and getattr(fn, "__name__", "") not in METHODS:
         refuse(f"is given to {getattr(fn, '__name__', fn)}")
-    if isinstance(owner, CONTAINERS) and t.tree.node_of(owner) is not None:
+    if isinstance(owner, CONTAINERS) and t.outside.tree.node_of(owner) is not None:
         refuse("is a key of a container from outside")
 
 

@@ -6,7 +6,7 @@ import collections
 import functools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,95 +14,101 @@ import torch
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
 from braze.capture.outside import shadows
-from braze.capture.outside.sources import Node
+from braze.capture.outside.symbols import is_symbolic, make_fake, symbolic_float, symbolic_int
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
 from braze.support.errors import Unsupported
 
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
-
-Wrap = Callable[["Tracer", Node, Any], Any]
+Wrap = Callable[[Trace, Node, Any], Any]
 #: what may be a symbol
 NUMBERS = frozenset({int, float})
 
 
-def wrap(t: Tracer, node: Node, real: Any) -> Any:
+def wrap(t: Trace, node: Node, real: Any) -> Any:
     """Guard what is at ``node``, and give what stands for it."""
     how = wrapper_of(type(real))
     if how is not constant and how is not identity and how is not by_value:
-        known = t.tree.known.get(id(real))
+        known = t.outside.tree.known.get(id(real))
         if known is not None and known.real is real and known.step is not Step.CONSTANT:
-            node.origin = t.here()
+            node.origin = t.frames.here()
             node.guard(Check.ALIAS, known)
             node.real = real
             node.value = known.value
             node.dict = known.dict
-            t.tree.order.append(node)
+            t.outside.tree.order.append(node)
             return known.value
-    node.origin = t.here()
+    node.origin = t.frames.here()
     return how(t, node, real)
 
 
-def constant(t: Tracer, node: Node, real: Any) -> Any:
+def constant(t: Trace, node: Node, real: Any) -> Any:
     """Compared by type and value. Not indexed by identity: small ints are everywhere."""
-    if t.symbolic and type(real) in NUMBERS and abs(real) < 1 << 62 and t.is_symbolic(node, -1):
-        return t.symbolic_int(node, real) if type(real) is int else t.symbolic_float(node, real)
+    if t.outside.symbolic and type(real) in NUMBERS and abs(real) < 1 << 62 and is_symbolic(t, node, -1):
+        if type(real) is int:
+            return symbolic_int(t, node, real)
+        made = symbolic_float(t, node, real)
+        if made is not None:
+            return made
     return by_value(t, node, real)
 
 
-def by_value(t: Tracer, node: Node, real: Any) -> Any:
+def by_value(t: Trace, node: Node, real: Any) -> Any:
     """A value that must be the same at each call."""
     node.real = node.value = real
     node.guards.append((Check.EQUAL, real))
-    t.tree.order.append(node)
+    t.outside.tree.order.append(node)
     return real
 
 
-def identity(t: Tracer, node: Node, real: Any) -> Any:
+def identity(t: Trace, node: Node, real: Any) -> Any:
     """Functions, classes, modules and the like: what is guarded is which one it is."""
     if is_bound_builtin(real):
         return bound_builtin(t, node, real)
     node.real = node.value = real
     node.guards.append((Check.IS, real))
-    t.tree.order.append(node)
-    t.tree.constant(real)
+    t.outside.tree.order.append(node)
+    t.outside.tree.constant(real)
     return real
 
 
-def bound_builtin(t: Tracer, node: Node, real: Any) -> Any:
+def bound_builtin(t: Trace, node: Node, real: Any) -> Any:
     """A method in C of an outside object: that of what stands for the object."""
     node.guards.append((Check.TYPE, type(real)))
     owner = t.read(node, Step.ATTR, "__self__", real.__self__)
     name = t.read(node, Step.ATTR, "__name__", real.__name__)
-    return t.tree.bind(node, real, getattr(owner, name))
+    return t.outside.tree.bind(node, real, getattr(owner, name))
 
 
-def tensor(t: Tracer, node: Node, real: torch.Tensor) -> Any:
+def tensor(t: Trace, node: Node, real: torch.Tensor) -> Any:
     """A graph input, should it be used; guarded by its metadata."""
-    if t.state.dual_level >= 0:
+    if t.outside.settings.dual_level >= 0:
         node.guards.append((Check.TYPE, type(real)))
-        t.unfaked[id(real)] = (real, "a tensor may have a forward-mode tangent, which graphs do not carry")
-        return t.tree.bind(node, real, real)
+        t.outside.unfaked[id(real)] = (
+            real,
+            "a tensor may have a forward-mode tangent, which graphs do not carry",
+        )
+        return t.outside.tree.bind(node, real, real)
     try:
-        fake = t.make_fake(node, real)
+        fake = make_fake(t, node, real)
     except Unsupported as error:
         node.guards.append((Check.TYPE, type(real)))
-        t.unfaked[id(real)] = (real, error.what)
-        return t.tree.bind(node, real, real)
-    t.tree.inputs.append(node)
-    t.recorder.note_birth(fake)
-    return t.tree.bind(node, real, fake)
+        t.outside.unfaked[id(real)] = (real, error.what)
+        return t.outside.tree.bind(node, real, real)
+    t.outside.tree.inputs.append(node)
+    t.graph.recorder.note_birth(fake)
+    return t.outside.tree.bind(node, real, fake)
 
 
-def instance(t: Tracer, node: Node, real: Any) -> Any:
+def instance(t: Trace, node: Node, real: Any) -> Any:
     """Any other object: known by its type here; its attributes are guarded as they are read."""
     node.guards.append((Check.TYPE, type(real)))
-    return t.tree.bind(node, real, real)
+    return t.outside.tree.bind(node, real, real)
 
 
-def foreign(t: Tracer, node: Node, real: Any) -> Any:
+def foreign(t: Trace, node: Node, real: Any) -> Any:
     """A suspended generator or the like, that cannot be looked into."""
     node.guards.append((Check.TYPE, type(real)))
-    return t.tree.bind(node, real, real)
+    return t.outside.tree.bind(node, real, real)
 
 
 def _wrapper_of(cls: type) -> Wrap:

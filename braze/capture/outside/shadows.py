@@ -8,16 +8,14 @@ first state is kept, so that a difference at the end becomes an effect.
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import MISSING, Identity, is_constant, is_identity_type
-from braze.capture.outside.sources import Node
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
 
 
 class DictShadow:
@@ -35,7 +33,7 @@ class DictShadow:
         self.filled = False
         self.cls = type(real)
 
-    def get(self, t: Tracer, key: Any) -> Any:
+    def get(self, t: Trace, key: Any) -> Any:
         """The value under a key, read from outside at the first time; MISSING where there is none."""
         if type(key) is Identity:
             graph_break("BZ1004", "id() of an object is a key of a dict from outside")
@@ -53,10 +51,10 @@ class DictShadow:
         self.original[key] = value
         return value
 
-    def put(self, t: Tracer, key: Any, value: Any) -> None:
+    def put(self, t: Trace, key: Any, value: Any) -> None:
         """Write; the first state is read before, so that the difference is seen."""
         if self.step is Step.DICT:
-            t.dirty[id(self)] = self
+            t.done.dirty[id(self)] = self
         if not self.filled and key not in self.original and key not in self.deleted:
             if dict.__contains__(self.real, key):
                 # replaced unread: any old value will do, but the place in the order must be known
@@ -65,7 +63,7 @@ class DictShadow:
                 self._note_missing(key)
         _set(self.view, key, value)
 
-    def drop(self, t: Tracer, key: Any) -> bool:
+    def drop(self, t: Trace, key: Any) -> bool:
         """Delete; whether the key was there."""
         if self.get(t, key) is MISSING:
             return False
@@ -73,7 +71,7 @@ class DictShadow:
         self.deleted.add(key)
         return True
 
-    def fill(self, t: Tracer) -> None:
+    def fill(self, t: Trace) -> None:
         """Read everything, in the order of the real dict; later C code may look at the view."""
         if self.filled:
             return
@@ -122,7 +120,7 @@ class SequenceShadow:
 
     filled = True
 
-    def fill(self, t: Tracer) -> None:
+    def fill(self, t: Trace) -> None:
         """Nothing is left to read."""
 
     def changed(self) -> bool:
@@ -173,14 +171,14 @@ def _clear(view: dict[Any, Any]) -> None:
         dict.clear(view)
 
 
-def guard_keys(t: Tracer, shadow: DictShadow, keys: list[Any]) -> None:
+def guard_keys(t: Trace, shadow: DictShadow, keys: list[Any]) -> None:
     """Guard which keys a dict has, in order."""
     node = shadow.node
     if shadow.step is Step.DICT:
         node = node.child(Step.ATTR, "__dict__")
         if node.real is MISSING:
             node.real = node.value = shadow.real
-            t.tree.order.append(node)
+            t.outside.tree.order.append(node)
     if all(is_constant(k) for k in keys):
         node.guard(Check.KEYS, tuple(keys))
         return
@@ -189,7 +187,7 @@ def guard_keys(t: Tracer, shadow: DictShadow, keys: list[Any]) -> None:
         place = node.child(Step.KEY, index)
         if place.real is MISSING:
             place.real = place.value = key
-            t.tree.order.append(place)
+            t.outside.tree.order.append(place)
         if is_constant(key):
             place.guard(Check.EQUAL, key)
         elif is_identity_type(type(key)):
@@ -198,7 +196,7 @@ def guard_keys(t: Tracer, shadow: DictShadow, keys: list[Any]) -> None:
             graph_break("BZ1014", f"a dict from outside with a key of type {type(key).__name__}")
 
 
-def shadow_dict(t: Tracer, node: Node, real: dict[Any, Any]) -> Any:
+def shadow_dict(t: Trace, node: Node, real: dict[Any, Any]) -> Any:
     """A lazily filled shadow of a dict or of an instance of a subclass of dict."""
     cls = type(real)
     view: Any = {} if cls is dict else native_new(cls)(cls)
@@ -206,17 +204,17 @@ def shadow_dict(t: Tracer, node: Node, real: dict[Any, Any]) -> Any:
         view.default_factory = real.default_factory
     node.guard(Check.TYPE, cls)
     node.container = DictShadow(node, Step.ITEM, real, view)
-    t.shadows.append(node.container)
-    made = t.tree.bind(node, real, view)
+    t.outside.shadows.append(node.container)
+    made = t.outside.tree.bind(node, real, view)
     if isinstance(real, collections.defaultdict):
         factory = node.child(Step.ATTR, "default_factory")
         factory.real = factory.value = real.default_factory
         factory.guard(Check.IS, real.default_factory)
-        t.tree.order.append(factory)
+        t.outside.tree.order.append(factory)
     return made
 
 
-def shadow_list(t: Tracer, node: Node, real: Any) -> Any:
+def shadow_list(t: Trace, node: Node, real: Any) -> Any:
     """A copy of a list or deque."""
     cls = type(real)
     node.guard(Check.TYPE, cls)
@@ -228,23 +226,23 @@ def shadow_list(t: Tracer, node: Node, real: Any) -> Any:
         view = collections.deque(maxlen=real.maxlen)
     else:
         view = native_new(cls)(cls)
-    t.tree.bind(node, real, view)
+    t.outside.tree.bind(node, real, view)
     items = [t.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(real))]
     base.extend(view, items)
     node.container = SequenceShadow(node, cls, view, items)
-    t.shadows.append(node.container)
+    t.outside.shadows.append(node.container)
     return view
 
 
-def shadow_tuple(t: Tracer, node: Node, real: Any) -> Any:
+def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
     """A tuple of what the interpreter sees of the elements."""
     cls = type(real)
     if is_constant(real):
         node.guard(Check.EQUAL, real)
-        return t.tree.bind(node, real, real)
+        return t.outside.tree.bind(node, real, real)
     node.guard(Check.TYPE, cls)
     node.guard(Check.LENGTH, len(real))
-    t.tree.order.append(node)
+    t.outside.tree.order.append(node)
     items = tuple(t.read(node, Step.ITEM, i, v) for i, v in enumerate(tuple.__iter__(real)))
     if cls is tuple:
         view = items
@@ -252,10 +250,10 @@ def shadow_tuple(t: Tracer, node: Node, real: Any) -> Any:
         view = real
     else:
         view = native_new(cls)(cls, items)
-    return t.tree.bind(node, real, view)
+    return t.outside.tree.bind(node, real, view)
 
 
-def shadow_set(t: Tracer, node: Node, real: Any) -> Any:
+def shadow_set(t: Trace, node: Node, real: Any) -> Any:
     """A copy of a set of constants or of things known by identity."""
     cls = type(real)
     items = list(real)
@@ -266,18 +264,18 @@ def shadow_set(t: Tracer, node: Node, real: Any) -> Any:
     for item in items:
         node.guard(Check.HAS_KEY, (item, True))
     view = set(items) if cls is set else real
-    t.tree.bind(node, real, view)
+    t.outside.tree.bind(node, real, view)
     if isinstance(real, set):
         if view is real:
             view = native_new(cls)(cls)
             set.update(view, items)
-            t.tree.bind(node, real, view)
+            t.outside.tree.bind(node, real, view)
         node.container = SequenceShadow(node, cls, view, items)
-        t.shadows.append(node.container)
+        t.outside.shadows.append(node.container)
     return view
 
 
-def instance_dict(t: Tracer, node: Node) -> DictShadow | None:
+def instance_dict(t: Trace, node: Node) -> DictShadow | None:
     """The shadow of an outside object's instance dict; None where it has none."""
     if node.dict is None:
         try:
@@ -290,5 +288,37 @@ def instance_dict(t: Tracer, node: Node) -> DictShadow | None:
         if node.value is not node.real and node.container is not None:
             view = node.value.__dict__
         node.dict = DictShadow(node, Step.DICT, real, view)
-        t.instance_dicts.append(node.dict)
+        t.outside.instance_dicts.append(node.dict)
     return node.dict
+
+
+def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:
+    """Write into an instance dict, for the program only."""
+    node = t.outside.tree.node_of(obj)
+    if node is None:
+        own = own_dict(obj)
+        if own is None:
+            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+        own[name] = value
+        return
+    shadow = instance_dict(t, node)
+    if shadow is None:
+        raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+    shadow.put(t, name, value)
+
+
+def own_dict(obj: Any) -> dict[str, Any] | None:
+    """An object's instance dict, past any ``__getattribute__``; None where it has none."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found
+
+
+def keep(t: Trace, node: Node, name: str, value: Any) -> None:
+    """A field that has no place in an instance dict: written when the graph has run."""
+    if node.slots is None:
+        node.slots = {}
+        t.done.slotted.append(node)
+    node.slots[name] = value

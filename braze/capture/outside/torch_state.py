@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,9 +13,6 @@ from braze.capture.facts.records import Check
 from braze.graph import torch_compat
 from braze.graph.torch_settings import SETTINGS, set_autocast
 from braze.native import torch_state
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 
 def autocast_now() -> tuple[Any, ...]:
@@ -31,8 +28,7 @@ def is_handling() -> bool:
 class TorchState:
     """State at the start of a trace, and what inference mode the program is in."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self.t = tracer
+    def __init__(self) -> None:
         self.start: dict[str, Any] = {}
         self.autocast: tuple[Any, ...] = ()
         self.inference = False

@@ -1,4 +1,4 @@
 """Python as the trace runs it: instructions, attributes, calls, operators, iteration, and the border to C code.
 
-Imports facts, outside, guards and graph.
+Imports facts, state, outside and graph.
 """

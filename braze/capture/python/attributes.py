@@ -10,7 +10,7 @@ import functools
 import threading
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -29,10 +29,11 @@ from braze.capture.facts.values import (
     lookup_in_mro,
 )
 from braze.capture.outside import cells
-from braze.capture.outside.shadows import instance_dict
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.outside.class_values import class_value, trust_class_value
+from braze.capture.outside.globals import globals_at
+from braze.capture.outside.shadows import instance_dict, write_instance
+from braze.capture.python.tensors import tensor_attr
+from braze.capture.state.trace import Trace
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 STATE = ("_parameters", "_buffers", "_modules")
@@ -51,7 +52,7 @@ SymbolicTypes = (torch.SymInt, torch.SymFloat, torch.SymBool)
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
-def load_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
+def load_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
     """``obj.name``."""
     reader = reader_of(type(obj))
     try:
@@ -102,7 +103,7 @@ def _reader_of(cls: type) -> Any:
 reader_of: Callable[[type], Any] = functools.cache(_reader_of)
 
 
-def native_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+def native_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """C types whose attributes need no guard: the object itself is guarded or ours."""
     return getattr(obj, name)
 
@@ -111,7 +112,7 @@ def native_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
 ITSELF = frozenset({"real", "numerator"})
 
 
-def symbol_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+def symbol_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """An attribute of a number that is a symbol here: what a symbol has not, the number has, which is guarded from here on."""
     kind = NUMBER_OF[type(obj)]
     if name == "__class__":
@@ -123,7 +124,7 @@ def symbol_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     return getattr(kind(obj), name)
 
 
-def python_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+def python_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """A class with ``__getattribute__`` written in Python."""
     cls = type(obj)
     found, _ = lookup_in_mro(cls, "__getattribute__")
@@ -137,14 +138,14 @@ def python_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
     return t.call(hook, (obj, name), None, tail)
 
 
-def local_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+def local_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """An attribute of this thread's part of a ``threading.local``."""
-    if t.tree.node_of(obj) is not None and name != "__class__":
+    if t.outside.tree.node_of(obj) is not None and name != "__class__":
         graph_break("BZ1014", f"an attribute of a {type(obj).__name__}, which each thread has for itself")
     return getattr(obj, name)
 
 
-def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
+def instance_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
     """The generic protocol, then ``__getattr__``."""
     value = generic_attr(t, obj, name, tail)
     if value is not MISSING:
@@ -152,7 +153,7 @@ def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     cls = type(obj)
     hook, of = lookup_in_mro(cls, "__getattr__")
     if hook is MODULE_GETATTR:
-        t.trust_class_value(of, "__getattr__", hook)
+        trust_class_value(t, of, "__getattr__", hook)
         value = module_state(t, obj, name)
         if value is not MISSING:
             return value
@@ -167,7 +168,7 @@ def instance_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
     raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
 
 
-def generic_attr(t: Tracer, obj: Any, name: str, tail: bool = False) -> Any:
+def generic_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
     """``object.__getattribute__``, or MISSING."""
     cls = type(obj)
     found, owner, data = class_lookup(cls, name)
@@ -206,9 +207,9 @@ def class_lookup(cls: type, name: str) -> tuple[Any, Any, bool]:
     return found, owner, hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-def instance_value(t: Tracer, obj: Any, name: str) -> Any:
+def instance_value(t: Trace, obj: Any, name: str) -> Any:
     """What the instance dict holds; MISSING otherwise."""
-    node = t.tree.node_of(obj)
+    node = t.outside.tree.node_of(obj)
     if node is not None:
         shadow = node.dict if node.dict is not None else instance_dict(t, node)
         return shadow.get(t, name) if shadow is not None else MISSING
@@ -219,7 +220,7 @@ def instance_value(t: Tracer, obj: Any, name: str) -> Any:
     return own.get(name, MISSING)
 
 
-def module_state(t: Tracer, obj: Any, name: str) -> Any:
+def module_state(t: Trace, obj: Any, name: str) -> Any:
     """A parameter, buffer or submodule of an nn.Module, as its ``__getattr__`` finds it."""
     for kind in STATE:
         holder = instance_value(t, obj, kind)
@@ -231,25 +232,25 @@ def module_state(t: Tracer, obj: Any, name: str) -> Any:
     return MISSING
 
 
-def dict_get(t: Tracer, view: dict[Any, Any], key: Any) -> Any:
+def dict_get(t: Trace, view: dict[Any, Any], key: Any) -> Any:
     """An item of a dict that may be a lazily filled shadow."""
     found = dict.get(view, key, MISSING)
     if found is not MISSING:
         return found
-    node = t.tree.known.get(id(view))
+    node = t.outside.tree.known.get(id(view))
     if node is not None and node.value is view and node.container is not None:
         return node.container.get(t, key)
-    shadow = t.dict_views.get(id(view))
+    shadow = t.outside.dict_views.get(id(view))
     if shadow is not None and shadow.view is view:
         return shadow.get(t, key)
     return MISSING
 
 
-def call_descriptor(t: Tracer, found: Any, owner: Any, obj: Any, cls: type, name: str, tail: bool) -> Any:
+def call_descriptor(t: Trace, found: Any, owner: Any, obj: Any, cls: type, name: str, tail: bool) -> Any:
     """A data descriptor's ``__get__``."""
     kind = type(found)
     if kind is property:
-        t.trust_class_value(owner, name, found)
+        trust_class_value(t, owner, name, found)
         if found.fget is None:
             return found.__get__(obj, cls)  # raises
         return t.call(found.fget, (obj,), None, tail)
@@ -261,9 +262,9 @@ def call_descriptor(t: Tracer, found: Any, owner: Any, obj: Any, cls: type, name
     return found.__get__(obj, cls)
 
 
-def c_field(t: Tracer, found: Any, obj: Any, cls: type, name: str) -> Any:
+def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
     """``__dict__``, ``__class__``, slots, and other fields that C keeps."""
-    node = t.tree.node_of(obj)
+    node = t.outside.tree.node_of(obj)
     if name == "__class__":
         return cls
     if name == "__dict__":
@@ -272,11 +273,11 @@ def c_field(t: Tracer, found: Any, obj: Any, cls: type, name: str) -> Any:
         shadow = instance_dict(t, node)
         if shadow is None:
             return found.__get__(obj, cls)
-        t.dict_views[id(shadow.view)] = shadow
+        t.outside.dict_views[id(shadow.view)] = shadow
         return shadow.view
     if node is None:
         return found.__get__(obj, cls)
-    if id(obj) in t.raised:
+    if id(obj) in t.done.raised:
         return found.__get__(obj, cls)
     if node.slots is not None and name in node.slots:
         value = node.slots[name]
@@ -299,18 +300,18 @@ FIELDS: dict[type, Any] = {}
 
 
 def bind_class_value(
-    t: Tracer, found: Any, owner: type, obj: Any, cls: type, name: str, tail: bool = False
+    t: Trace, found: Any, owner: type, obj: Any, cls: type, name: str, tail: bool = False
 ) -> Any:
     """What ``obj.name`` gives for a value of its class that is no data descriptor."""
     kind = type(found)
     if kind is types.FunctionType:
-        t.trust_class_value(owner, name, found)
+        trust_class_value(t, owner, name, found)
         return types.MethodType(found, obj)
     if kind is classmethod:
-        t.trust_class_value(owner, name, found)
+        trust_class_value(t, owner, name, found)
         return bind_to(t, found.__func__, cls)
     if kind is staticmethod:
-        t.trust_class_value(owner, name, found)
+        trust_class_value(t, owner, name, found)
         return found.__func__
     if kind is functools.cached_property:
         return cached_property(t, found, obj)
@@ -320,13 +321,13 @@ def bind_class_value(
         return found
     getter, _ = lookup_in_mro(kind, "__get__")
     if type(getter) is types.FunctionType:
-        return t.call(getter, (t.class_value(owner, name, found), obj, cls), None, tail)
+        return t.call(getter, (class_value(t, owner, name, found), obj, cls), None, tail)
     if getter is not MISSING:
         return found.__get__(obj, cls)
-    return t.class_value(owner, name, found)
+    return class_value(t, owner, name, found)
 
 
-def bind_to(t: Tracer, function: Any, first: Any) -> Any:
+def bind_to(t: Trace, function: Any, first: Any) -> Any:
     """A method of a function, or what its descriptor gives."""
     if type(function) is types.FunctionType:
         return types.MethodType(function, first)
@@ -335,24 +336,19 @@ def bind_to(t: Tracer, function: Any, first: Any) -> Any:
     )
 
 
-def cached_property(t: Tracer, found: Any, obj: Any) -> Any:
+def cached_property(t: Trace, found: Any, obj: Any) -> Any:
     """``functools.cached_property``: not in the instance dict yet, so computed and written there."""
     value = t.call(found.func, (obj,), None)
-    t.write_instance(obj, found.attrname, value)
+    write_instance(t, obj, found.attrname, value)
     return value
 
 
-def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
-    """An attribute of a tensor: metadata is known, anything else is a recorded call."""
-    return t.tensor_attr(obj, name, tail)
-
-
-def module_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """An attribute of a Python module."""
     own = types.ModuleType.__getattribute__(obj, "__dict__")
     value = own.get(name, MISSING)
     if value is MISSING:
-        space = t.globals.get(id(own))
+        space = t.outside.globals.get(id(own))
         if space is not None and name in space.written:
             return space.written[name]
         found, owner = lookup_in_mro(type(obj), name)  # as torch.backends.cudnn.enabled is
@@ -363,10 +359,10 @@ def module_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
         return getattr(obj, name)
     if name == "__dict__":
         graph_break("BZ1014", "the whole dict of a module is read")
-    return t.globals_at(own, obj).get(t, name)
+    return globals_at(t, own, obj).get(t, name)
 
 
-def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
+def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
     """An attribute of a class: the metaclass's data descriptors, the MRO, then the metaclass's others."""
     meta = type(cls)
     if issubclass(meta, enum.EnumMeta) and is_fixed_in_enum(t, cls, name):
@@ -382,7 +378,7 @@ def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
                 "BZ1010", f"the dict of the class {cls.__name__!r} is read, which the function has written"
             )
         if name == "__dict__":
-            t.class_dicts[id(cls)] = cls
+            t.outside.class_dicts[id(cls)] = cls
         return from_meta.__get__(cls, meta)
     found, owner = lookup_in_mro(cls, name)
     if found is not MISSING:
@@ -401,60 +397,60 @@ def class_attr(t: Tracer, cls: Any, name: str, tail: bool) -> Any:
 IN_MEMBERS = frozenset({"name", "value", "_name_", "_value_"})
 
 
-def is_fixed_in_enum(t: Tracer, cls: Any, name: str) -> bool:
+def is_fixed_in_enum(t: Trace, cls: Any, name: str) -> bool:
     """Whether an attribute of a class of constants, or of one of them, needs no guard."""
     if name in cls._member_map_ or name in IN_MEMBERS or name.startswith("__"):
         return True
-    return is_library_class(cls) or t.is_ours(cls)
+    return is_library_class(cls) or t.done.is_ours(cls)
 
 
-def member_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+def member_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """An attribute of a member of an enum."""
     if is_fixed_in_enum(t, type(obj), name):
         return getattr(obj, name)
-    t.tree.constant(obj)
+    t.outside.tree.constant(obj)
     return instance_attr(t, obj, name, tail)
 
 
-def note_absent(t: Tracer, cls: Any, name: str, until: Any = None) -> None:
+def note_absent(t: Trace, cls: Any, name: str, until: Any = None) -> None:
     """Guard that no class among a class and its bases, up to where it was found, has an attribute."""
     if is_immutable(cls):  # and so are its bases
         return
     for owner in type.__getattribute__(cls, "__mro__"):
         if owner is until:
             return
-        if is_immutable(owner) or t.is_ours(owner):
+        if is_immutable(owner) or t.done.is_ours(owner):
             continue
         note_missing(t, owner, name)
 
 
-def note_missing(t: Tracer, owner: Any, name: str) -> None:
+def note_missing(t: Trace, owner: Any, name: str) -> None:
     """Guard that there is no such name in the dict of a class, function or module."""
-    node = t.tree.constant(owner)
+    node = t.outside.tree.constant(owner)
     if node.absent is None:
         node.absent = {}
-        t.tree.order.append(node)
+        t.outside.tree.order.append(node)
     node.absent[name] = True
 
 
-def special_method(t: Tracer, cls: Any, name: str) -> Any:
+def special_method(t: Trace, cls: Any, name: str) -> Any:
     """What a class has under the name of a special method, guarded as calls of it are; MISSING."""
     found, owner = lookup_in_mro(cls, name)
     if not is_immutable(cls):
         if owner is not cls:
             note_absent(t, cls, name, owner)
         if type(found) is types.FunctionType:
-            t.trust_class_value(owner, name, found)
+            trust_class_value(t, owner, name, found)
     return found
 
 
-def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, tail: bool) -> Any:
+def class_value_through(t: Trace, cls: Any, found: Any, owner: Any, name: str, tail: bool) -> Any:
     """``cls.name`` for a value of its MRO: descriptors bound to no instance."""
     kind = type(found)
     if owner is not cls:
         note_absent(t, cls, name, owner)
     if kind is types.FunctionType or kind is staticmethod or kind is classmethod:
-        t.trust_class_value(owner, name, found)
+        trust_class_value(t, owner, name, found)
         if kind is classmethod:
             return bind_to(t, found.__func__, cls)
         return found if kind is types.FunctionType else found.__func__
@@ -467,35 +463,35 @@ def class_value_through(t: Tracer, cls: Any, found: Any, owner: Any, name: str, 
         return found.__get__(None, cls)
     if name in ("__bases__", "__mro__", "__name__", "__qualname__", "__module__", "__doc__"):
         return getattr(cls, name)
-    return t.class_value(owner, name, found)
+    return class_value(t, owner, name, found)
 
 
-def function_attr(t: Tracer, fn: Any, name: str, tail: bool) -> Any:
+def function_attr(t: Trace, fn: Any, name: str, tail: bool) -> Any:
     """An attribute of a function."""
-    if t.function_fields and id(fn) in t.function_fields:
-        fields = t.function_fields[id(fn)][1]
+    if t.done.function_fields and id(fn) in t.done.function_fields:
+        fields = t.done.function_fields[id(fn)][1]
         if name in fields:
             return fields[name]
         if name == "__dict__":
             graph_break("BZ1010", f"the dict of the function {fn.__name__!r} is read, which has been written")
     value = getattr(fn, name, MISSING)
     if value is MISSING:
-        if not t.is_ours(fn) and not is_library_function(fn):
+        if not t.done.is_ours(fn) and not is_library_function(fn):
             note_missing(t, fn, name)
         raise AttributeError(f"'function' object has no attribute {name!r}")
-    if t.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
+    if t.done.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
         return value
     if is_constant(value) or is_identity_type(type(value)):
-        node = t.tree.constant(fn)
+        node = t.outside.tree.constant(fn)
         return t.read(node, Step.ATTR, name, value) if not is_library_function(fn) else value
     if isinstance(value, types.MethodWrapperType | types.BuiltinFunctionType):
         return value
-    return t.read(t.tree.constant(fn), Step.ATTR, name, value)
+    return t.read(t.outside.tree.constant(fn), Step.ATTR, name, value)
 
 
-def method_attr(t: Tracer, method: Any, name: str, tail: bool) -> Any:
+def method_attr(t: Trace, method: Any, name: str, tail: bool) -> Any:
     """An attribute of a bound method: its own two, or those of its function."""
-    node = t.tree.node_of(method)
+    node = t.outside.tree.node_of(method)
     if name in ("__func__", "__self__"):
         value = getattr(method, name)
         if node is not None:
@@ -506,7 +502,7 @@ def method_attr(t: Tracer, method: Any, name: str, tail: bool) -> Any:
     return load_attr(t, method.__func__, name, tail)
 
 
-def super_attr(t: Tracer, proxy: Any, name: str, tail: bool) -> Any:
+def super_attr(t: Trace, proxy: Any, name: str, tail: bool) -> Any:
     """``super().name``: the MRO after the class, bound to the object."""
     obj, obj_type, this = proxy.__self__, proxy.__self_class__, proxy.__thisclass__
     if obj is None or name == "__class__":
@@ -529,7 +525,7 @@ def super_attr(t: Tracer, proxy: Any, name: str, tail: bool) -> Any:
     raise AttributeError(f"'super' object has no attribute '{name}'")
 
 
-def class_super_value(t: Tracer, found: Any, owner: type, cls: Any, name: str) -> Any:
+def class_super_value(t: Trace, found: Any, owner: type, cls: Any, name: str) -> Any:
     """``super().name`` inside a classmethod."""
     kind = type(found)
     if kind is classmethod:
@@ -538,4 +534,4 @@ def class_super_value(t: Tracer, found: Any, owner: type, cls: Any, name: str) -
         return found.__func__
     if kind is types.FunctionType:
         return found
-    return found.__get__(None, cls) if hasattr(kind, "__get__") else t.class_value(owner, name, found)
+    return found.__get__(None, cls) if hasattr(kind, "__get__") else class_value(t, owner, name, found)

@@ -6,7 +6,7 @@ import functools
 import types
 import weakref
 from enum import EnumMeta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional
@@ -27,12 +27,14 @@ from braze.capture.facts.values import (
     is_constant,
     lookup_in_mro,
 )
-from braze.capture.features import scans, scripted
-from braze.capture.finish import effects
 from braze.capture.graph import python_random
 from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
+from braze.capture.graph.replays import replay
 from braze.capture.graph.sizes import HASHED, as_key
-from braze.capture.outside import identities
+from braze.capture.outside import changes, identities
+from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.filling import fill, fill_arguments
+from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.outside.shadows import instance_dict
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import (
@@ -42,16 +44,19 @@ from braze.capture.python.attributes import (
     note_absent,
     special_method,
 )
-from braze.capture.python.c_border import refuse_opaque
-from braze.capture.python.interpret import resumable_step
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.python.c_border import canonical, outside_applied
+from braze.capture.python.entering import defaults_of, enter
+from braze.capture.python.from_c import called_from_c
+from braze.capture.python.tensors import tensor_method
+from braze.capture.python.unwinding import resumable_step
+from braze.capture.state.trace import Trace
 
 #: callable -> rule(t, args, kwargs, tail); rows are added by rules.py
 RULES: dict[Any, Any] = {}
 #: code of inner functions of functools -> rule(t, fn, args)
 BY_CODE: dict[types.CodeType, Any] = {}
+#: class of callable objects -> rule(t, object, args, kwargs, tail)
+BY_TYPE: dict[type, Any] = {}
 #: modules whose Python functions on tensors are one node of the graph
 LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
 DESCRIPTOR_KINDS = frozenset(
@@ -62,13 +67,13 @@ GENERATOR_FLAGS = 0x20 | 0x80 | 0x200
 MODULE_CALL = torch.nn.Module.__call__ if is_pytorchs(torch.nn.Module.__call__) else None
 
 
-def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
+def call(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
     """Call anything."""
     kind = type(fn)
     if kind is types.FunctionType:
         return call_function(t, fn, args, kwargs, tail)
     if kind is types.MethodType:
-        node = t.tree.node_of(fn)
+        node = t.outside.tree.node_of(fn)
         if node is not None:
             function = t.read(node, Step.FUNC, "func", fn.__func__)
             owner = t.read(node, Step.FUNC, "self", fn.__self__)
@@ -81,7 +86,7 @@ def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, ta
     if issubclass(kind, type):
         return instantiate(t, fn, args, kwargs, tail)
     if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
-        return t.recorder.call(fn, tuple(args), kwargs or {})
+        return t.graph.recorder.call(fn, tuple(args), kwargs or {})
     if kind is functools.partial:
         return call_partial(t, fn, args, kwargs, tail)
     if kind is LRU_CACHE:
@@ -92,7 +97,7 @@ def call(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, ta
 
 
 def call_function(
-    t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None, tail: bool
+    t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None, tail: bool
 ) -> Any:
     """A function written in Python."""
     rule = RULES.get(fn)
@@ -127,17 +132,15 @@ def is_special(module: str | None) -> bool:
     )
 
 
-def call_special(t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def call_special(t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """A function of such a module: a node, a break, or nothing; MISSING where it is as any other."""
     if fn.__module__ in LEAF_MODULES and has_tensor(args, kwargs) and not has_callable(args, kwargs):
         if fn.__module__ != "torch._tensor" or fn.__qualname__.startswith("Tensor."):
-            t.fill_arguments(args)
-            return t.recorder.call(fn, tuple(args), kwargs or {})
+            fill_arguments(t, args)
+            return t.graph.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
         refuse_data(fn.__name__)
     if fn.__module__ in higher_order.MODULES:
-        if fn.__qualname__ == "associative_scan":
-            return scans.associative_scan(t, *args, **(kwargs or {}))
         higher_order.whole(higher_order.MODULES[fn.__module__])
     if fn.__module__.startswith(higher_order.SHARDING):
         higher_order.whole("FSDP gathers and frees parameters around a module's call")
@@ -148,10 +151,10 @@ def call_special(t: Tracer, fn: types.FunctionType, args: Any, kwargs: dict[str,
     return MISSING
 
 
-def interpret(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
+def interpret(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
     """Inline a function: its frame runs as a part of the trace."""
-    slots = bind(fn, args, kwargs, t.defaults_of)
-    f = t.enter(fn, slots, tail)
+    slots = bind(fn, args, kwargs, lambda fn: defaults_of(t, fn))
+    f = enter(t, fn, slots, tail)
     if fn.__code__.co_flags & GENERATOR_FLAGS:
         return generators.start(t, f)
     return t.run(f)
@@ -175,31 +178,31 @@ def has_callable(args: Any, kwargs: dict[str, Any] | None) -> bool:
     return any(type(v) in (types.FunctionType, types.MethodType) for v in values)
 
 
-def call_native(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def call_native(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """Run something for real."""
-    t.fill_arguments(args)
+    fill_arguments(t, args)
     if kwargs:
-        t.fill_arguments(kwargs.values())
+        fill_arguments(t, kwargs.values())
     result = fn(*args, **kwargs) if kwargs else fn(*args)
-    return t.canonical(result)
+    return canonical(t, result)
 
 
-def call_c(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bool = False) -> Any:
+def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bool = False) -> Any:
     """Run a C function that may call back: tensor operations are recorded, Python frames interpreted."""
-    t.fill_arguments(args)
+    fill_arguments(t, args)
     if kwargs:
-        t.fill_arguments(kwargs.values())
+        fill_arguments(t, kwargs.values())
     if not asks and not may_call_back(args, kwargs):
-        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
-    if t.identities:
+        return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
+    if t.outside.identities:
         identities.check_call(t, fn, args)
     refuse_opaque(t, args)
-    with t.outside_applied(), RecordingMode(t.recorder):
-        result = native.call_traced(t.called_from_c, fn, tuple(args), kwargs or {})
-    return t.canonical(result)
+    with outside_applied(t), RecordingMode(t.graph.recorder):
+        result = native.call_traced(functools.partial(called_from_c, t), fn, tuple(args), kwargs or {})
+    return canonical(t, result)
 
 
-def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """A built-in function or bound built-in method."""
     rule = RULES.get(fn) if type(fn) is not types.MethodWrapperType else None
     if rule is not None:
@@ -212,14 +215,14 @@ def call_builtin(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, t
     if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__ == PYBIND:
         purity = policy.FUNCTIONS.get(fn)
         if fn in policy.SETTINGS:
-            return t.state.told(fn, args, kwargs)
+            return t.outside.settings.told(fn, args, kwargs)
         if purity is policy.Purity.BLIND:
             return fn(*args, **kwargs) if kwargs else fn(*args)
         if purity is policy.Purity.CALLS:
             return call_c(t, fn, args, kwargs)
         if policy.is_torch_operation(fn):
-            t.fill_arguments(args)
-            return t.recorder.call(fn, tuple(args), kwargs or {})
+            fill_arguments(t, args)
+            return t.graph.recorder.call(fn, tuple(args), kwargs or {})
         if isinstance(owner, type):
             return call_class_method(t, fn, owner, args, kwargs, tail)
         return last_resort(t, fn, args, kwargs)
@@ -237,7 +240,7 @@ def rule_of_class_method(fn: Any, owner: type) -> Any:
 
 
 def call_bound(
-    t: Tracer, fn: Any, owner: Any, name: str, args: Any, kwargs: dict[str, Any] | None, tail: bool
+    t: Trace, fn: Any, owner: Any, name: str, args: Any, kwargs: dict[str, Any] | None, tail: bool
 ) -> Any:
     """A built-in method of some object: ``[].append``, ``x.__add__``."""
     cls = type(owner)
@@ -252,14 +255,14 @@ def call_bound(
             return found
     if args and isinstance(owner, HASHED):
         args = (as_key(args[0]), *args[1:])
-    if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.identities:
+    if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.outside.identities:
         return fn(*args)  # whatever it is, nothing looks at it
     if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
         refuse_opaque(t, (owner,))
-        t.fill(owner)
+        fill(t, owner)
         if may_call_back(args, kwargs) or looks_inside(owner, name):
             return call_c(t, fn, args, kwargs, True)
-        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+        return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     return last_resort(t, fn, args, kwargs)
 
 
@@ -269,7 +272,7 @@ METHOD_RULES: dict[str, Any] = {}
 
 
 def call_class_method(
-    t: Tracer, fn: Any, owner: type, args: Any, kwargs: dict[str, Any] | None, tail: bool
+    t: Trace, fn: Any, owner: type, args: Any, kwargs: dict[str, Any] | None, tail: bool
 ) -> Any:
     """A static or class method in C: ``dict.fromkeys``, ``object.__new__``, ``tuple.__new__``."""
     if fn.__name__ == "__new__":
@@ -278,7 +281,7 @@ def call_class_method(
             graph_break("BZ1002", f"an instance of {cls.__name__} is made by hand")
         if owner is object or cls is owner:
             return fn(*args, **(kwargs or {}))
-        t.fill_arguments(args[1:])
+        fill_arguments(t, args[1:])
         return fn(*args, **(kwargs or {}))
     if owner in policy.METHODS_OF or owner in policy.CLASSES:
         return call_c(t, fn, args, kwargs)
@@ -287,7 +290,7 @@ def call_class_method(
     return last_resort(t, fn, args, kwargs)
 
 
-def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """An unbound method in C, called with its object first."""
     if not args:
         raise TypeError(f"unbound method {fn.__qualname__}() needs an argument")
@@ -296,8 +299,8 @@ def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None
         return rule(t, args, kwargs or {}, tail)
     owner = args[0]
     if isinstance(owner, torch.Tensor):
-        t.fill_arguments(args)
-        return t.tensor_method(fn, tuple(args), kwargs or {})
+        fill_arguments(t, args)
+        return tensor_method(t, fn, tuple(args), kwargs or {})
     rule = METHOD_RULES.get(fn.__name__)
     if rule is not None:
         found = rule(t, owner, args[1:], kwargs or {}, tail)
@@ -311,10 +314,10 @@ def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None
         or isinstance(owner, CONTAINER_BASES)
     ):
         refuse_opaque(t, (owner,))
-        t.fill(owner)
+        fill(t, owner)
         if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
             return call_c(t, fn, args, kwargs)
-        return t.canonical(fn(*args, **kwargs) if kwargs else fn(*args))
+        return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
     return last_resort(t, fn, args, kwargs)
 
 
@@ -322,7 +325,7 @@ def call_descriptor(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None
 LIBRARIES: list[Any] = []
 
 
-def last_resort(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def last_resort(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """A callable in C that the policy does not name: a library's rule, or a break."""
     for library in LIBRARIES:
         found = library(t, fn, args, kwargs)
@@ -348,7 +351,7 @@ def refuse(fn: Any) -> Any:
 # -- classes
 
 
-def instantiate(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def instantiate(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """Call a class."""
     rule = RULES.get(cls)
     if rule is not None:
@@ -367,7 +370,7 @@ def instantiate(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None, t
     return make(t, cls, args, kwargs)
 
 
-def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """``type.__call__``: ``__new__``, then ``__init__``."""
     held, owner = lookup_in_mro(cls, "__new__")
     new = held.__func__ if isinstance(held, staticmethod) else held
@@ -380,11 +383,11 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         )
     refuse_finalizer(t, cls)
     if type(new) is types.FunctionType:
-        t.trust_class_value(owner, "__new__", held)
+        trust_class_value(t, owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
     elif issubclass(cls, BaseException):
         note_absent(t, cls, "__new__", owner)
-        t.fill_arguments(args)
+        fill_arguments(t, args)
         obj = new(cls, *args)
     elif owner is object and not issubclass(cls, tuple | frozenset | int | float | str | bytes):
         obj = new(cls, *args, **(kwargs or {}))  # looks at no argument, but may refuse them
@@ -405,7 +408,7 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     if init_owner is not cls:
         note_absent(t, cls, "__init__", init_owner)
     if type(init) is types.FunctionType:
-        t.trust_class_value(init_owner, "__init__", init)
+        trust_class_value(t, init_owner, "__init__", init)
     elif init_owner is object or init is MISSING:
         return obj
     if (result := call(t, init, (obj, *args), kwargs)) is not None:
@@ -413,7 +416,7 @@ def make(t: Tracer, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return obj
 
 
-def refuse_finalizer(t: Tracer, cls: type) -> None:
+def refuse_finalizer(t: Trace, cls: type) -> None:
     """An object that says its end must not meet it in a trace: that may have no effect, or have it again."""
     found, owner = lookup_in_mro(cls, "__del__")
     if found is not MISSING and not is_library_class(owner):
@@ -437,21 +440,22 @@ def may_make(cls: type, owner: Any) -> bool:
 # -- other callables
 
 
-def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """An object with ``__call__``."""
     cls = type(fn)
     if cls is weakref.ref:
         return follow(t, fn)
-    if scripted.is_scripted(fn):
-        return scripted.call_scripted(t, fn, args, kwargs, tail)
+    rule = BY_TYPE.get(cls)
+    if rule is not None:
+        return rule(t, fn, args, kwargs, tail)
     found, owner, _ = class_lookup(cls, "__call__")
     if owner is not cls:
         note_absent(t, cls, "__call__", owner)
     if found is MODULE_CALL:
-        t.trust_class_value(owner, "__call__", found)
+        trust_class_value(t, owner, "__call__", found)
         return call_module(t, fn, args, kwargs, tail)
     if type(found) is types.FunctionType:
-        t.trust_class_value(owner, "__call__", found)
+        trust_class_value(t, owner, "__call__", found)
         return call(t, found, (fn, *args), kwargs, tail)
     if found is MISSING:
         raise TypeError(f"'{cls.__name__}' object is not callable")
@@ -461,7 +465,7 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         return call(t, found.__func__, args, kwargs, tail)
     if type(found) is native.CallOfClass:
         # a compiled module shares its original's attributes: interpret the original's call on it
-        t.trust_class_value(owner, "__call__", found)
+        trust_class_value(t, owner, "__call__", found)
         inner = found.__get__(None, owner)
         if inner is MODULE_CALL:
             return call_module(t, fn, args, kwargs, tail)
@@ -469,20 +473,20 @@ def call_object(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     return last_resort(t, fn, args, kwargs)
 
 
-def follow(t: Tracer, ref: Any) -> Any:
+def follow(t: Trace, ref: Any) -> Any:
     """A weak reference to something that the trace knows already; the reference itself is then all to guard."""
-    target, node = ref(), t.tree.node_of(ref)
+    target, node = ref(), t.outside.tree.node_of(ref)
     if node is None:
-        return t.canonical(target)
-    if target is None or t.tree.node_of(target) is None:
+        return canonical(t, target)
+    if target is None or t.outside.tree.node_of(target) is None:
         graph_break("BZ1014", "a weak reference from outside to what the trace has not met")
     node.guard(Check.IS, ref)
-    return t.canonical(target)
+    return canonical(t, target)
 
 
-def call_entry(t: Tracer, entry: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def call_entry(t: Trace, entry: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """A compiled function called by captured code: its function becomes a part of this graph."""
-    node = t.tree.node_of(entry)
+    node = t.outside.tree.node_of(entry)
     wrapped = entry.__wrapped__
     if node is not None:
         wrapped = t.read(node, Step.ATTR, "__wrapped__", wrapped)
@@ -498,14 +502,14 @@ GLOBAL_HOOKS = (
 )
 
 
-def call_module(t: Tracer, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """``module(...)``: its forward where there are no hooks, else what torch's ``__call__`` does."""
     if instance_value(t, module, "forward") is MISSING and not hooked(t, module):
         forward, owner = lookup_in_mro(type(module), "forward")
         if type(forward) is types.FunctionType:
             if owner is not type(module):
                 note_absent(t, type(module), "forward", owner)
-            t.trust_class_value(owner, "forward", forward)
+            trust_class_value(t, owner, "forward", forward)
             return call(t, forward, (module, *args), kwargs, tail)
     if higher_order.is_unfinished(module):
         higher_order.whole(f"a {type(module).__name__} makes its parameters at its first call")
@@ -516,7 +520,7 @@ def call_module(t: Tracer, module: Any, args: Any, kwargs: dict[str, Any] | None
     return call(t, torch.nn.Module._call_impl, (module, *args), kwargs, tail)
 
 
-def hooked(t: Tracer, module: Any) -> bool:
+def hooked(t: Trace, module: Any) -> bool:
     """Whether a module has hooks, or is compiled by itself; guarded where it has not."""
     compiled, _ = lookup_in_mro(type(module), "_compiled_call_impl")
     own = instance_value(t, module, "_compiled_call_impl")
@@ -524,12 +528,12 @@ def hooked(t: Tracer, module: Any) -> bool:
         own is MISSING and compiled is not None and compiled is not MISSING
     ):
         return True
-    node = t.tree.node_of(module)
+    node = t.outside.tree.node_of(module)
     shadow = instance_dict(t, node) if node is not None else None
     for name in MODULE_HOOKS:
         if node is None or shadow is None or name in shadow.view:
             hooks = instance_value(t, module, name)
-            t.fill(hooks)
+            fill(t, hooks)
             if hooks is MISSING or len(hooks):
                 return True
             continue
@@ -540,25 +544,41 @@ def hooked(t: Tracer, module: Any) -> bool:
         place = node.child(Step.DICT, name)
         if not place.guards:
             place.guard(Check.LENGTH, 0)
-            place.origin = t.here()
-            t.tree.order.append(place)
-    return t.global_hooks()
+            place.origin = t.frames.here()
+            t.outside.tree.order.append(place)
+    return global_hooks(t)
 
 
-def call_partial(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+def global_hooks(t: Trace) -> bool:
+    """Whether hooks for all modules are registered; guarded where none are."""
+    found = t.outside.global_hooks
+    if found is None:
+        own = vars(torch.nn.modules.module)
+        found = t.outside.global_hooks = any(own[name] for name in GLOBAL_HOOKS)
+        module = t.outside.tree.constant(torch.nn.modules.module)
+        for name in GLOBAL_HOOKS:
+            node = module.child(Step.DICT, name)
+            if node.real is MISSING:
+                node.real = node.value = own[name]
+                t.outside.tree.order.append(node)
+            node.guard(Check.LENGTH, len(own[name]))
+    return found
+
+
+def call_partial(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """``functools.partial``."""
-    node = t.tree.node_of(fn)
+    node = t.outside.tree.node_of(fn)
     if node is None:
         function, first, named = fn.func, fn.args, fn.keywords
     else:
         function = t.read(node, Step.ATTR, "func", fn.func)
         first = t.read(node, Step.ATTR, "args", fn.args)
         named = t.read(node, Step.ATTR, "keywords", fn.keywords)
-        t.fill(named)
+        fill(t, named)
     return call(t, function, (*first, *args), {**named, **(kwargs or {})} or None, tail)
 
 
-def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """An ``lru_cache``: what it wraps, with a cache that lives as long as the trace."""
     rule = RULES.get(fn)
     if rule is not None:
@@ -571,24 +591,26 @@ def call_cached(t: Tracer, fn: Any, args: Any, kwargs: dict[str, Any] | None) ->
         and not kwargs
     ):
         key = (fn, *map(_by_type, args))
-        if key in t.caches:
-            return t.caches[key]
-    position, before, said = resumable_step(t), effects.written(t), len(t.replays)
+        if key in t.done.caches:
+            return t.done.caches[key]
+    position, before, said = resumable_step(t), changes.written(t), len(t.done.replays)
     result = call(t, fn.__wrapped__, args, kwargs)
-    if result is None and len(t.replays) > said:  # it warns once: the cache itself is to tell whether it has
-        only_said, replays = t.replays[:said], t.replays
-        t.replays = only_said
-        if effects.written(t) != before or not t.replay(fn, args, kwargs or {}):
-            t.replays = replays
+    if (
+        result is None and len(t.done.replays) > said
+    ):  # it warns once: the cache itself is to tell whether it has
+        only_said, replays = t.done.replays[:said], t.done.replays
+        t.done.replays = only_said
+        if changes.written(t) != before or not replay(t, fn, args, kwargs or {}):
+            t.done.replays = replays
         else:
-            before = effects.written(t)
-    if effects.written(t) != before:
+            before = changes.written(t)
+    if changes.written(t) != before:
         # a later call would find the result in the cache and write nothing
         signal = BreakSignal("BZ1010", f"the cached function {fn.__name__} writes to the outside")
         signal.position = position
         raise signal
     if key is not None:
-        t.caches[key] = result
+        t.done.caches[key] = result
     return result
 
 

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import opcode
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.fx
 
 from braze.capture.facts.breaks import HINT_DATA, BreakSignal, Retry
+from braze.capture.facts.frame import Decoded
 from braze.capture.facts.replay_safety import can_run_again
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import constant_evaluation, unbacked
-from braze.capture.python.interpret import resumable_step, trail_of
+from braze.capture.python.unwinding import resumable_step, trail_of
+from braze.capture.state.trace import Trace
 from braze.graph import torch_symbols
-
-if TYPE_CHECKING:
-    import torch.fx
-
-    from braze.capture.facts.frame import Decoded
-    from braze.capture.trace.tracer import Tracer
 
 #: instructions that make the text of a message, at most
 LONGEST = 80
@@ -45,10 +42,10 @@ def raises(decoded: Decoded, at: int) -> bool:
     return False
 
 
-def taken_for_granted(t: Tracer, f: Any, value: Any, target: int, jumps_if: bool) -> bool | None:
+def taken_for_granted(t: Trace, f: Any, value: Any, target: int, jumps_if: bool) -> bool | None:
     """Which way a jump goes of which the other way ends in an exception; None where it is to be decided as any other."""
     if isinstance(value, torch.Tensor):
-        holds = constant_evaluation.read(t.recorder, "__bool__", value)
+        holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)
     elif type(value) not in unbacked.Symbolic:
@@ -64,42 +61,42 @@ def taken_for_granted(t: Tracer, f: Any, value: Any, target: int, jumps_if: bool
     return None
 
 
-def granted(t: Tracer, value: torch.Tensor, wanted: bool) -> bool:
+def granted(t: Trace, value: torch.Tensor, wanted: bool) -> bool:
     """Let the graph check what a tensor of one element holds; False where that cannot be."""
     alone = all(type(n) is int for n in value.shape) and value.numel() == 1
-    if not alone or value.device.type != "cpu" or hasattr(t.recorder, "outer"):
+    if not alone or value.device.type != "cpu" or t.graph.recorder.outer is not None:
         return False
     position = resumable_step(t)
     signal = BreakSignal("BZ1003", "control flow depends on what a tensor holds", (HINT_DATA,))
     signal.position, signal.trail = position, trail_of(t)
     if wanted:
-        good = t.recorder.call(torch.ne, (value, 0), {}) if value.dtype is not torch.bool else value
+        good = t.graph.recorder.call(torch.ne, (value, 0), {}) if value.dtype is not torch.bool else value
     else:
-        good = t.recorder.call(torch.logical_not, (value,), {})
-    t.recorder.note(torch.ops.aten._assert_async.default, (good,), {}, None)
-    t.granted.append(signal)
+        good = t.graph.recorder.call(torch.logical_not, (value,), {})
+    t.graph.recorder.note(torch.ops.aten._assert_async.default, (good,), {}, None)
+    t.done.granted.append(signal)
     return True
 
 
-def of_sizes(t: Tracer, value: torch.SymBool) -> bool:
+def of_sizes(t: Trace, value: torch.SymBool) -> bool:
     """The truth of a condition on sizes that only the data tell: they are taken for neither 0 nor 1, which the graph checks."""
-    if hasattr(t.recorder, "outer"):
+    if t.graph.recorder.outer is not None:
         return bool(value)
-    with torch_symbols.size_oblivious(t.mode.env):
+    with torch_symbols.size_oblivious(t.graph.mode.env):
         holds = bool(value)  # raises where that does not decide it
     signal = unbacked.signal_at(t, value.node.expr)
     signal.position, signal.trail = resumable_step(t), trail_of(t)
     if unbacked.assume(t, value if holds else torch.sym_not(value)):
-        t.granted.append(signal)
+        t.done.granted.append(signal)
         return holds
     return not holds
 
 
-def verify(t: Tracer, graph: torch.fx.Graph) -> None:
+def verify(t: Trace, graph: torch.fx.Graph) -> None:
     """Trace again, to before the first thing taken for granted, where the graph could not be run again."""
-    if t.granted and not can_run_again(graph):
-        t.break_at = t.granted[0]
-        raise Retry(max(1, t.granted[0].position))
+    if t.done.granted and not can_run_again(graph):
+        t.frames.break_at = t.done.granted[0]
+        raise Retry(max(1, t.done.granted[0].position))
 
 
 def followed_by_a_jump(f: Any) -> bool:

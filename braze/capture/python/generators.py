@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from braze import native
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
-from braze.capture.python.c_border import OURS
-from braze.capture.python.interpret import catch
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.python.c_border import entered_from_c
+from braze.capture.python.unwinding import catch
+from braze.capture.state.trace import Trace
 
 CO_GENERATOR = 0x20
 
@@ -39,18 +38,18 @@ class Driver:
         return self.generator is not None and self.generator() is None
 
 
-def start(t: Tracer, f: Frame) -> Any:
+def start(t: Trace, f: Frame) -> Any:
     """The generator object of a call of a generator function."""
     if not f.code.co_flags & CO_GENERATOR:
         graph_break("BZ1009", "a coroutine or asynchronous generator")
     f.tail = False
     f.generator = Driver()
     made = drive(t, f)
-    f.generator.generator = t.claim_loosely(made)
+    f.generator.generator = t.done.claim_loosely(made)
     return made
 
 
-def drive(t: Tracer, f: Frame) -> Iterator[Any]:
+def drive(t: Trace, f: Frame) -> Iterator[Any]:
     """Run the frame to each yield; what is sent or thrown in goes on there.
 
     It calls nothing in Python but through ``unhooked``: C code starts it while frames are sent to the tracer.
@@ -66,24 +65,24 @@ def drive(t: Tracer, f: Frame) -> Iterator[Any]:
             sent = yield result
             f.stack.append(sent)
         except GeneratorExit as thrown:
-            if not t.live:
+            if not t.frames.live:
                 raise
             if driver.dropped:  # a break could not leave the finalizer in which this runs
-                t.dropped.append(f)
+                t.frames.dropped.append(f)
                 return None
             error = thrown
         except Exception as thrown:
             error = thrown
 
 
-def go_on(t: Tracer, f: Frame, error: BaseException | None) -> Any:
+def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
     """Interpret to the next yield."""
     driver = f.generator
-    with t.entered_from_c():
-        f.entered_at = t.steps
-        driver.around = t.handled
+    with entered_from_c(t):
+        f.entered_at = t.frames.steps
+        driver.around = t.frames.handled
         if driver.handled is not None:
-            t.handled = driver.handled
+            t.frames.handled = driver.handled
         receiver, driver.receiver = driver.receiver, None
         try:
             if error is not None and receiver is not None:
@@ -94,10 +93,10 @@ def go_on(t: Tracer, f: Frame, error: BaseException | None) -> Any:
             f.stack.clear()  # what the frame held is dropped with it
             raise
         finally:
-            t.handled, driver.around = driver.around, None
+            t.frames.handled, driver.around = driver.around, None
 
 
-def hand_on(t: Tracer, receiver: Any, error: BaseException) -> None:
+def hand_on(t: Trace, receiver: Any, error: BaseException) -> None:
     """An exception comes to a frame that is stopped at ``yield from``: it is for what that draws from."""
     if not isinstance(error, GeneratorExit):
         graph_break("BZ1009", "an exception is thrown through yield from")
@@ -105,21 +104,21 @@ def hand_on(t: Tracer, receiver: Any, error: BaseException) -> None:
         t.call(receiver.close, ())
 
 
-def resume_with(t: Tracer, f: Frame, error: BaseException) -> Any:
+def resume_with(t: Trace, f: Frame, error: BaseException) -> Any:
     """Raise inside the frame at its yield."""
     f.stack.append(None)
-    t.frames.append(f)
+    t.frames.stack.append(f)
     try:
         catch(t, f, error)
     finally:
-        t.frames.pop()
+        t.frames.stack.pop()
     return t.run(f)
 
 
-def close_dropped(t: Tracer) -> None:
+def close_dropped(t: Trace) -> None:
     """Run to their end the generators that the last instruction has let go of, as CPython does at that moment."""
-    while t.dropped:
-        f = t.dropped.pop(0)
+    while t.frames.dropped:
+        f = t.frames.dropped.pop(0)
         try:
             go_on(t, f, GeneratorExit())
         except (GeneratorExit, StopIteration):

@@ -10,7 +10,7 @@ import copy
 import os
 import sys
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -21,10 +21,8 @@ from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.markers import ALLOWED, DISABLED, OWN, WITH_CALLEES
 from braze.capture.facts.values import is_constant
+from braze.capture.state.trace import Trace
 from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 #: modules of PyTorch whose functions are called whole, and what they do
 MODULES: dict[str, str] = {
@@ -136,7 +134,7 @@ def whole(what: str) -> NoReturn:
     graph_break("BZ1019", what, HINT_MOVE)
 
 
-def marked(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
+def marked(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
     """Call a function whose marks tell a compiler something; NotImplemented where they tell us nothing."""
     own = fn.__dict__
     if id(fn.__code__) in STEPS:
@@ -151,7 +149,7 @@ def marked(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool
         why = "is braze's own" if own[DISABLED] == OWN else "is marked with braze.disable"
         graph_break("BZ1005", f"{fn.__qualname__} {why}")
     if ALLOWED in own:
-        return t.recorder.call(fn, tuple(args), kwargs or {})
+        return t.graph.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__code__ is disabling_wrapper():
         return t.call(own["__wrapped__"], args, kwargs, tail)  # PyTorch's own: meant for its compiler only
     if own.get(DISABLED_THERE):
@@ -163,7 +161,7 @@ def marked(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool
     return NotImplemented
 
 
-def constant_result(t: Tracer, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
+def constant_result(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     """A function said to give the same result always: called once, now."""
     if not all(is_constant(v) for v in (*args, *(kwargs or {}).values())):
         return NotImplemented

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import HINT_DATA, graph_break
 from braze.capture.facts.values import MISSING, lookup_in_mro
 from braze.capture.graph import constant_evaluation, unbacked
+from braze.capture.outside.filling import fill
+from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.python import data_errors
-from braze.capture.python.c_border import refuse_opaque
 from braze.capture.python.calls import call_c
 from braze.capture.python.operations import python_method
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 #: iterators that run nothing but their own C code over containers
 QUIET = frozenset(
@@ -33,17 +32,17 @@ SEQUENCES = (list, tuple)
 PLAIN_TRUTH = frozenset({int, str, float, list, tuple, torch.SymInt, torch.SymBool, torch.SymFloat})
 
 
-def iterate(t: Tracer, value: Any) -> Any:
+def iterate(t: Trace, value: Any) -> Any:
     """``iter(value)``."""
     if isinstance(value, torch.Tensor):
         if value.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
-        return iter(t.recorder.call(torch.Tensor.unbind, (value, 0), {}))
+        return iter(t.graph.recorder.call(torch.Tensor.unbind, (value, 0), {}))
     method = python_method(t, value, "__iter__")
     if method is not MISSING:
         return t.call(method, (value,), None)
     if type(value) in QUIET:
-        if t.tree.node_of(value) is not None:
+        if t.outside.tree.node_of(value) is not None:
             graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
         return value
     if (
@@ -51,18 +50,18 @@ def iterate(t: Tracer, value: Any) -> Any:
         and python_method(t, value, "__getitem__") is not MISSING
     ):
         return iter(value)  # which asks for one item at a time, until IndexError
-    t.fill(value)
+    fill(t, value)
     if type(value) not in SEQUENCES:
         refuse_opaque(t, (value,))
     return iter(value)
 
 
-def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:
+def advance(t: Trace, iterator: Any, end: Any, raising: bool = False) -> Any:
     """``next(iterator, end)``; with ``raising`` StopIteration comes out."""
     kind = type(iterator)
-    if kind in QUIET and t.tree.node_of(iterator) is None:
+    if kind in QUIET and t.outside.tree.node_of(iterator) is None:
         return next(iterator) if raising else next(iterator, end)
-    if t.tree.node_of(iterator) is not None and python_method(t, iterator, "__next__") is MISSING:
+    if t.outside.tree.node_of(iterator) is not None and python_method(t, iterator, "__next__") is MISSING:
         graph_break("BZ1018", "an iterator from outside is used", "pass the sequence itself")
     method = python_method(t, iterator, "__next__")
     try:
@@ -75,7 +74,7 @@ def advance(t: Tracer, iterator: Any, end: Any, raising: bool = False) -> Any:
         return end
 
 
-def elements(t: Tracer, value: Any) -> Any:
+def elements(t: Trace, value: Any) -> Any:
     """All of an iterable: a list, or the tuple or list itself."""
     kind = type(value)
     if kind is tuple or kind is list:
@@ -90,12 +89,12 @@ def elements(t: Tracer, value: Any) -> Any:
     return items
 
 
-def truth(t: Tracer, value: Any) -> bool:
+def truth(t: Trace, value: Any) -> bool:
     """``bool(value)``."""
     if value is None:
         return False
     if isinstance(value, torch.Tensor):
-        holds = constant_evaluation.read(t.recorder, "__bool__", value)
+        holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)
         graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
@@ -107,7 +106,7 @@ def truth(t: Tracer, value: Any) -> bool:
             else bool(value)
         )
     if isinstance(value, dict):
-        t.fill(value)
+        fill(t, value)
     method = python_method(t, value, "__bool__")
     if method is not MISSING:
         return bool(t.call(method, (value,), None))
@@ -119,7 +118,7 @@ def truth(t: Tracer, value: Any) -> bool:
     return bool(value)
 
 
-def length(t: Tracer, value: Any) -> int:
+def length(t: Trace, value: Any) -> int:
     """``len(value)``."""
     if isinstance(value, torch.Tensor):
         if value.dim() == 0:
@@ -131,7 +130,7 @@ def length(t: Tracer, value: Any) -> int:
     known = LENGTHS.get(type(value))
     if known is not None and (found := known(t, value)) is not MISSING:
         return found
-    t.fill(value)
+    fill(t, value)
     if type(value) not in SEQUENCES:
         refuse_opaque(t, (value,))
     return len(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,12 +14,11 @@ from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
+from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.state.trace import Trace
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *Symbolic}
@@ -44,13 +43,13 @@ COMPARE_METHODS = {
 UNARY_METHODS = {operator.neg: "__neg__", operator.pos: "__pos__", operator.invert: "__invert__"}
 
 
-def python_method(t: Tracer, value: Any, name: str) -> Any:
+def python_method(t: Trace, value: Any, name: str) -> Any:
     """A special method written in Python, or MISSING."""
     found = special_method(t, type(value), name)
     return found if type(found) is types.FunctionType else MISSING
 
 
-def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
+def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     """``a + b`` and the like, and their in-place forms."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return tensor_operator(t, function, a, b)
@@ -58,13 +57,13 @@ def binary(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
-            return on_numbers(t.mode.ground.combined, function, a, number(b) if type(a) is str else b)
+            return on_numbers(t.graph.mode.ground.combined, function, a, number(b) if type(a) is str else b)
         return on_numbers(function, a, number(b) if type(a) is str else b)
     *own, reflected = METHODS[function]
     return by_classes(t, function, a, b, own, reflected)
 
 
-def by_classes(t: Tracer, function: Any, a: Any, b: Any, own: Sequence[str], reflected: str) -> Any:
+def by_classes(t: Trace, function: Any, a: Any, b: Any, own: Sequence[str], reflected: str) -> Any:
     """An operator by the methods of its operands' classes. C asks them, in its order and each once; they are guarded here."""
     for name in own:
         special_method(t, type(a), name)
@@ -96,7 +95,7 @@ def number(value: Any) -> Any:
     return float(value) if kind is torch.SymFloat else value
 
 
-def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
+def tensor_operator(t: Trace, function: Any, a: Any, b: Any) -> Any:
     """An operator with a tensor: one node, unless the other side has Python code for it."""
     other = b if isinstance(a, torch.Tensor) else a
     if not isinstance(other, torch.Tensor) and type(other) not in SAFE:
@@ -106,7 +105,7 @@ def tensor_operator(t: Tracer, function: Any, a: Any, b: Any) -> Any:
         return call_c(t, function, (a, b), None)
     if not isinstance(a, torch.Tensor):
         function = NOT_IN_PLACE.get(function, function)
-    return t.recorder.call(function, (a, b), {})
+    return t.graph.recorder.call(function, (a, b), {})
 
 
 #: ``2 += tensor`` makes a new tensor
@@ -116,7 +115,7 @@ NOT_IN_PLACE = {
 }
 
 
-def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
+def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     """``a < b`` and the like."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         if (a is None or b is None or isinstance(a, str) or isinstance(b, str)) and function in (
@@ -131,14 +130,14 @@ def compare(t: Tracer, function: Any, a: Any, b: Any, tail: bool = False) -> Any
     return by_classes(t, function, a, b, (own,), reflected)
 
 
-def unary(t: Tracer, function: Any, a: Any) -> Any:
+def unary(t: Trace, function: Any, a: Any) -> Any:
     """``-a`` and the like."""
     if isinstance(a, torch.Tensor):
-        return t.recorder.call(function, (a,), {})
+        return t.graph.recorder.call(function, (a,), {})
     if type(a) is torch.SymFloat:
         return floats.combine(t, function, a)
     if type(a) is torch.SymInt and function is operator.invert:
-        return t.mode.ground.combined(operator.sub, -1, a)
+        return t.graph.mode.ground.combined(operator.sub, -1, a)
     if type(a) in Symbolic:
         return on_numbers(function, a)
     method = python_method(t, a, UNARY_METHODS[function])
@@ -147,19 +146,19 @@ def unary(t: Tracer, function: Any, a: Any) -> Any:
     return call_c(t, function, (a,), None)
 
 
-def unfilled(t: Tracer, obj: Any) -> DictShadow | None:
+def unfilled(t: Trace, obj: Any) -> DictShadow | None:
     """The lazily filled shadow that a dict is the view of."""
-    node = t.tree.known.get(id(obj))
+    node = t.outside.tree.known.get(id(obj))
     if node is not None and node.value is obj:
         shadow = node.container
     else:
-        shadow = t.dict_views.get(id(obj))
+        shadow = t.outside.dict_views.get(id(obj))
         if shadow is not None and shadow.view is not obj:
             shadow = None
     return shadow if isinstance(shadow, DictShadow) and not shadow.filled else None
 
 
-def contains(t: Tracer, container: Any, item: Any) -> bool:
+def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
     if isinstance(container, HASHED):
@@ -183,13 +182,13 @@ def contains(t: Tracer, container: Any, item: Any) -> bool:
     return call_c(t, operator.contains, (container, item), None)
 
 
-def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
+def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     """``obj[key]``."""
     kind = type(obj)
     if kind in (list, tuple) and type(key) in (int, slice):
         return obj[key]
     if isinstance(obj, torch.Tensor):
-        t.fill_arguments((key,))
+        fill_arguments(t, (key,))
         given = key = unbacked.as_index(t, key)
         if unbacked.selects(key):
             return unbacked.selected(t, obj, key)
@@ -198,7 +197,7 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
             if key is not None:
                 return unbacked.selected(t, obj, key)
             key = given
-        return t.recorder.call(operator.getitem, (obj, key), {})
+        return t.graph.recorder.call(operator.getitem, (obj, key), {})
     generic = hasattr(kind, "__mro_entries__")
     if generic and is_library_class(kind):  # typing's, whose makers look at the call stack
         return obj[key]
@@ -220,13 +219,13 @@ def get_item(t: Tracer, obj: Any, key: Any, tail: bool = False) -> Any:
     return call_c(t, operator.getitem, (obj, key), None)
 
 
-def of_class(t: Tracer, obj: Any, key: Any) -> Any:
+def of_class(t: Trace, obj: Any, key: Any) -> Any:
     """``Class[key]``."""
     if isinstance(obj, type) and not is_library_class(obj):
         maker, owner = lookup_in_mro(obj, "__class_getitem__")
         if isinstance(maker, classmethod) and type(maker.__func__) is types.FunctionType:
             if not is_library_class(owner):
-                return t.call(t.attr(obj, "__class_getitem__"), (key,))
+                return t.call(t.attribute(obj, "__class_getitem__"), (key,))
     return obj[key]
 
 
@@ -249,16 +248,16 @@ def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
+def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
     """``obj[key] = value``."""
     if isinstance(obj, torch.Tensor):
-        t.fill_arguments((key,))
+        fill_arguments(t, (key,))
         key = unbacked.as_index(t, key)
         if unbacked.selects(key):
             write = torch.Tensor.copy_ if isinstance(value, torch.Tensor) else torch.Tensor.fill_
-            t.recorder.call(write, (unbacked.selected(t, obj, key), value), {})
+            t.graph.recorder.call(write, (unbacked.selected(t, obj, key), value), {})
             return
-        t.recorder.call(operator.setitem, (obj, key, value), {})
+        t.graph.recorder.call(operator.setitem, (obj, key, value), {})
         return
     method = python_method(t, obj, "__setitem__")
     if method is not MISSING:
@@ -272,14 +271,14 @@ def set_item(t: Tracer, obj: Any, key: Any, value: Any) -> None:
             return
     elif (
         not isinstance(obj, list)
-        and t.tree.node_of(obj) is not None
-        and t.tree.known[id(obj)].container is None
+        and t.outside.tree.node_of(obj) is not None
+        and t.outside.tree.known[id(obj)].container is None
     ):
         graph_break("BZ1010", f"an item of a {type(obj).__name__} from outside is assigned")
     call_c(t, operator.setitem, (obj, key, value), None)
 
 
-def delete_item(t: Tracer, obj: Any, key: Any) -> None:
+def delete_item(t: Trace, obj: Any, key: Any) -> None:
     """``del obj[key]``."""
     method = python_method(t, obj, "__delitem__")
     if method is not MISSING:
@@ -297,12 +296,12 @@ def delete_item(t: Tracer, obj: Any, key: Any) -> None:
     call_c(t, operator.delitem, (obj, key), None)
 
 
-def text(t: Tracer, value: Any, conversion: Any, spec: str) -> str:
+def text(t: Trace, value: Any, conversion: Any, spec: str) -> str:
     """What an f-string makes of a value."""
     if isinstance(value, torch.Tensor):
-        return t.claim(UnknownText())  # most often the message of a check that holds
+        return t.done.claim(UnknownText())  # most often the message of a check that holds
     if unbacked.is_unbacked(value):
-        return t.claim(UnknownText())
+        return t.done.claim(UnknownText())
     value = number(value)
     if type(value) in CONSTANTS:
         return format(conversion(value) if conversion is not None else value, spec)

@@ -8,71 +8,47 @@ from __future__ import annotations
 
 import opcode
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from braze.capture.facts.frame import Frame
 from braze.capture.facts.tracebacks import entry
+from braze.capture.state.ledger import Raised
+from braze.capture.state.trace import Trace
 from braze.support.errors import Origin
-
-if TYPE_CHECKING:
-    from braze.capture.facts.frame import Frame
-    from braze.capture.trace.tracer import Tracer
 
 #: instructions that go on raising without an entry of their own
 SILENT = ("RERAISE", "CLEANUP_THROW")
 
 
-class Raised:
-    """An exception that was raised in the trace. ``before``: what an outside one looked like before."""
-
-    __slots__ = ("before", "error", "traceback")
-
-    def __init__(self, error: BaseException, outside: bool) -> None:
-        self.error = error
-        self.traceback: types.TracebackType | None = None
-        self.before = state(error) if outside else None
-
-    def restore(self) -> None:
-        """Give an outside exception back as it was."""
-        if self.before is not None:
-            for name, value in self.before.items():
-                setattr(self.error, name, value)
-
-
-def state(error: BaseException) -> dict[str, Any]:
-    """What raising an exception changes of it, in an order in which it can be set."""
-    return {
-        name: getattr(error, name)
-        for name in ("__traceback__", "__cause__", "__context__", "__suppress_context__")
-    }
-
-
-def about_to_raise(t: Tracer, error: BaseException) -> None:
+def about_to_raise(t: Trace, error: BaseException) -> None:
     """Before the program raises an exception object: its traceback is what the program sees now."""
     found = known(t, error)
     if found is None:
-        found = t.raised[id(error)] = Raised(error, t.tree.node_of(error) is not None)
+        found = t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
     found.traceback = error.__traceback__
 
 
-def known(t: Tracer, error: BaseException) -> Raised | None:
+def known(t: Trace, error: BaseException) -> Raised | None:
     """What is known of an exception, if the trace has raised it."""
-    found = t.raised.get(id(error))
+    found = t.done.raised.get(id(error))
     return found if found is not None and found.error is error else None
 
 
-def passing(t: Tracer, f: Frame, error: BaseException) -> None:
+def passing(t: Trace, f: Frame, error: BaseException) -> None:
     """An exception goes through a frame: one more entry in its traceback."""
     found = known(t, error)
     if found is None:
-        found = t.raised[id(error)] = Raised(error, False)
-        if (last := last_of(error, t.state.error)) is not t.state.error:  # C code has raised it
-            set_context(last, t.handled)
+        found = t.done.raised[id(error)] = Raised(error, False)
+        if (
+            last := last_of(error, t.outside.settings.error)
+        ) is not t.outside.settings.error:  # C code has raised it
+            set_context(last, t.frames.handled)
         if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
             error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
     if not silent(f):
         origin = f.decoded.origin(f.at)
         made = entry(origin, found.traceback)
-        t.tracebacks[id(made)] = (made, origin, found.traceback)
+        t.done.tracebacks[id(made)] = (made, origin, found.traceback)
         found.traceback = made
     error.__traceback__ = found.traceback
 
@@ -110,11 +86,11 @@ def silent(f: Frame) -> bool:
     return name in SILENT or (name == "RAISE_VARARGS" and arg == 0)
 
 
-def rows_of(t: Tracer, traceback: types.TracebackType | None) -> tuple[tuple[Origin, ...], Any]:
+def rows_of(t: Trace, traceback: types.TracebackType | None) -> tuple[tuple[Origin, ...], Any]:
     """(places of the entries that the trace made, innermost first; what they stand in front of)."""
     rows: list[Origin] = []
     while traceback is not None:
-        made = t.tracebacks.get(id(traceback))
+        made = t.done.tracebacks.get(id(traceback))
         if made is None or made[0] is not traceback:
             break
         rows.append(made[1])

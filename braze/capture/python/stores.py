@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import threading
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro
 from braze.capture.outside import cells, definitions
-from braze.capture.outside.shadows import instance_dict
-from braze.capture.outside.sources import Node
+from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.shadows import instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.python.tensors import write_field
+from braze.capture.state.trace import Trace
 
 MODULE_SETATTR = torch.nn.Module.__setattr__
 
 
-def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
+def store_attr(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``obj.name = value``."""
     cls = type(obj)
     if isinstance(obj, torch.Tensor):
-        from_tensor = t.write_tensor_field
-        from_tensor(obj, name, value)
+        write_field(t, obj, name, value)
         return
-    if isinstance(obj, type) and t.is_ours(obj):
+    if isinstance(obj, type) and t.done.is_ours(obj):
         Lookups.end()
         type.__setattr__(obj, name, value)
         return
@@ -39,7 +37,7 @@ def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
         definitions.write_module(t, obj, name, value)
         return
     if cls is types.FunctionType:
-        if not t.is_ours(obj):
+        if not t.done.is_ours(obj):
             definitions.write_function(t, obj, name, value)
             return
         setattr(obj, name, value)
@@ -54,11 +52,11 @@ def store_attr(t: Tracer, obj: Any, name: str, value: Any) -> None:
     elif type(writer) is not types.FunctionType:
         generic_store(t, obj, name, value)
         return
-    t.trust_class_value(owner, "__setattr__", writer)
+    trust_class_value(t, owner, "__setattr__", writer)
     t.call(writer, (obj, name, value))
 
 
-def module_store(t: Tracer, module: Any, name: str, value: Any) -> bool:
+def module_store(t: Trace, module: Any, name: str, value: Any) -> bool:
     """The plain cases of ``nn.Module.__setattr__``: a buffer replaced, or an ordinary attribute."""
     if isinstance(value, torch.nn.Module | torch.nn.Parameter | torch.nn.Buffer):
         return False
@@ -73,11 +71,11 @@ def module_store(t: Tracer, module: Any, name: str, value: Any) -> bool:
     if hasattr(type(found), "__set__"):
         generic_store(t, module, name, value)
     else:
-        t.write_instance(module, name, value)
+        write_instance(t, module, name, value)
     return True
 
 
-def generic_store(t: Tracer, obj: Any, name: str, value: Any) -> None:
+def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``object.__setattr__``."""
     cls = type(obj)
     if issubclass(cls, threading.local):
@@ -89,7 +87,7 @@ def generic_store(t: Tracer, obj: Any, name: str, value: Any) -> None:
         if kind is property:
             if found.fset is None:
                 found.__set__(obj, value)  # raises
-            t.trust_class_value(owner, name, found)
+            trust_class_value(t, owner, name, found)
             t.call(found.fset, (obj, value))
             return
         setter, _ = lookup_in_mro(kind, "__set__")
@@ -98,12 +96,12 @@ def generic_store(t: Tracer, obj: Any, name: str, value: Any) -> None:
             return
         store_field(t, obj, name, found, value)
         return
-    t.write_instance(obj, name, value)
+    write_instance(t, obj, name, value)
 
 
-def store_field(t: Tracer, obj: Any, name: str, found: Any, value: Any) -> None:
+def store_field(t: Trace, obj: Any, name: str, found: Any, value: Any) -> None:
     """A slot, or another field that C keeps."""
-    node = t.tree.node_of(obj)
+    node = t.outside.tree.node_of(obj)
     if node is None:
         found.__set__(obj, value)
         return
@@ -112,24 +110,16 @@ def store_field(t: Tracer, obj: Any, name: str, found: Any, value: Any) -> None:
     keep(t, node, name, value)
 
 
-def store_local(t: Tracer, obj: Any, name: str, value: Any) -> None:
+def store_local(t: Trace, obj: Any, name: str, value: Any) -> None:
     """An attribute of this thread's part of a ``threading.local``."""
-    if t.tree.node_of(obj) is not None:
+    if t.outside.tree.node_of(obj) is not None:
         graph_break(
             "BZ1010", f"an attribute of a {type(obj).__name__}, which each thread has for itself, is assigned"
         )
     setattr(obj, name, value)
 
 
-def keep(t: Tracer, node: Node, name: str, value: Any) -> None:
-    """A field that has no place in an instance dict: written when the graph has run."""
-    if node.slots is None:
-        node.slots = {}
-        t.slotted.append(node)
-    node.slots[name] = value
-
-
-def delete_attr(t: Tracer, obj: Any, name: str) -> None:
+def delete_attr(t: Trace, obj: Any, name: str) -> None:
     """``del obj.name``."""
     cls = type(obj)
     hook, _ = lookup_in_mro(cls, "__delattr__")
@@ -139,9 +129,9 @@ def delete_attr(t: Tracer, obj: Any, name: str) -> None:
     generic_delete(t, obj, name)
 
 
-def generic_delete(t: Tracer, obj: Any, name: str) -> None:
+def generic_delete(t: Trace, obj: Any, name: str) -> None:
     """``object.__delattr__``."""
-    node = t.tree.node_of(obj)
+    node = t.outside.tree.node_of(obj)
     if node is None:
         if isinstance(obj, type | types.ModuleType | torch.Tensor):
             graph_break("BZ1010", f"an attribute of a {type(obj).__name__} is deleted")

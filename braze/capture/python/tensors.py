@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -13,12 +13,9 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, lookup_in_mro, words
 from braze.capture.graph import tensor_facts
 from braze.capture.graph.recorder import METADATA, refuse_unfaked
-from braze.capture.outside.shadows import instance_dict
-from braze.capture.outside.sources import Node
-from braze.capture.python.stores import keep
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
+from braze.capture.outside.shadows import instance_dict, keep, write_instance
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
 
 #: methods that give metadata and never change anything
 QUERIES = frozenset(
@@ -39,11 +36,11 @@ RESHAPED_IN_PLACE = frozenset(
 PARAMETERS_OWN = frozenset({"__deepcopy__", "__reduce_ex__", "__repr__"})
 
 
-def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
+def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """``tensor.name``."""
-    if t.unfaked:
+    if t.outside.unfaked:
         if name == "__class__":
-            return type(obj) if id(obj) in t.unfaked else dense_class(obj)
+            return type(obj) if id(obj) in t.outside.unfaked else dense_class(obj)
         refuse_unfaked(t, (obj,))
     if name in METADATA:
         return getattr(obj, name)
@@ -61,7 +58,7 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
         or kind is types.FunctionType
     ):
         return types.MethodType(found, obj)
-    node = t.tree.node_of(obj)
+    node = t.outside.tree.node_of(obj)
     if name == "grad":
         if node is None:
             return None
@@ -69,7 +66,7 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
             return node.slots["grad"]
         return t.read(node, Step.ATTR, "grad", node.real.grad)
     if kind is types.GetSetDescriptorType:
-        return t.recorder.call(found.__get__, (obj,), {})
+        return t.graph.recorder.call(found.__get__, (obj,), {})
     if kind is property:
         return getattr(obj, name) if name in ("device", "is_meta") else t.call(found.fget, (obj,), None, tail)
     value = MISSING
@@ -78,8 +75,8 @@ def tensor_attr(t: Tracer, obj: Any, name: str, tail: bool) -> Any:
         value = shadow.get(t, name) if shadow is not None else MISSING
         if value is MISSING and type(node.real) is not torch.Tensor:
             value = getattr(type(node.real), name, MISSING)
-    elif id(obj) in t.tensor_fields:
-        value = t.tensor_fields[id(obj)][1].get(name, MISSING)
+    elif id(obj) in t.done.tensor_fields:
+        value = t.done.tensor_fields[id(obj)][1].get(name, MISSING)
     if value is not MISSING:
         return value
     raise AttributeError(f"'Tensor' object has no attribute '{name}'")
@@ -90,18 +87,18 @@ def dense_class(obj: Any) -> type:
     return torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
 
 
-def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def tensor_method(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A method of a tensor, given its descriptor."""
     name = fn.__name__
-    if t.unfaked:
+    if t.outside.unfaked:
         refuse_unfaked(t, args)
-    if name in RESHAPED_IN_PLACE and t.tree.node_of(args[0]) is not None:
+    if name in RESHAPED_IN_PLACE and t.outside.tree.node_of(args[0]) is not None:
         graph_break("BZ1010", f"Tensor.{name} changes the shape of a tensor that comes from outside")
     if name in tensor_facts.METHODS:
         return tensor_facts.query(t, fn, args, kwargs)
     if name in QUERIES:
         return fn(*args, **kwargs)
-    if name == "requires_grad_" and t.tree.node_of(args[0]) is not None:
+    if name == "requires_grad_" and t.outside.tree.node_of(args[0]) is not None:
         wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
         if wanted is args[0].requires_grad:
             return args[0]
@@ -112,30 +109,30 @@ def tensor_method(t: Tracer, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return write_field(t, *args)
     if name in ("__init__", "__new__", "__reduce_ex__"):
         graph_break("BZ1002", f"Tensor.{name} is called")
-    return t.recorder.call(fn, args, kwargs)
+    return t.graph.recorder.call(fn, args, kwargs)
 
 
-def write_field(t: Tracer, obj: Any, name: str, value: Any) -> None:
+def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``tensor.name = value``: attributes of the user's own, ``grad``, and ``requires_grad`` of what the graph makes."""
-    if t.unfaked:
+    if t.outside.unfaked:
         refuse_unfaked(t, (obj,))
-    node = t.tree.node_of(obj)
+    node = t.outside.tree.node_of(obj)
     if name == "grad" and node is not None:
         write_grad(t, node, value)
         return
     if name == "requires_grad" and node is None:
-        t.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
+        t.graph.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
         return
     found, _ = lookup_in_mro(FakeTensor, name)
     if found is not MISSING:
         graph_break("BZ1010", f"Tensor.{name} is assigned")
     if node is None:
-        t.tensor_fields.setdefault(id(obj), (obj, {}))[1][name] = value
+        t.done.tensor_fields.setdefault(id(obj), (obj, {}))[1][name] = value
     else:
-        t.write_instance(obj, name, value)
+        write_instance(t, obj, name, value)
 
 
-def write_grad(t: Tracer, node: Node, value: Any) -> None:
+def write_grad(t: Trace, node: Node, value: Any) -> None:
     """``tensor.grad = value`` of an outside tensor, replayed when the graph has run."""
     tensor = node.value
     if value is not None:

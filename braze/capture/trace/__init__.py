@@ -1,4 +1,4 @@
 """The tracer: the one place that knows all that takes part in a trace.
 
-Imports all rooms before it, features the last of them.
+Imports every room below it: facts to features.
 """

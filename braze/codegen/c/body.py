@@ -12,23 +12,12 @@ from collections.abc import Container, Sequence
 from braze.codegen.c.analysis import Ranges, Varying, indirect_symbols
 from braze.codegen.c.expr import at_zero, stride, to_c
 from braze.codegen.c.memory import assign, scalar_load, scalar_store
-from braze.codegen.c.operations import expression
+from braze.codegen.c.operations import Value, expression
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.build import nodes_of
 from braze.loops.ir import DType, Node, Op, Store, StoreMode
 from braze.support.errors import InternalError
-from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol
-
-
-@record
-class Value:
-    """A C name (or literal) that holds a value: its representation, whether lanes differ, its scope's depth."""
-
-    text: str
-    rep: str
-    varying: bool
-    depth: int
 
 
 class Scope:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from braze.codegen.c.body import Body, Value
+from braze.codegen.c.body import Body
 from braze.codegen.c.items import Fold
+from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.dtypes import integer_range
 from braze.loops.ir import DType, ReduceKind

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from braze.codegen.c import ops
+from braze.codegen.c.analysis import Ranges
 from braze.codegen.c.memory import scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.ir import DType, Node, Op
 from braze.support.errors import InternalError
-
-if TYPE_CHECKING:
-    from braze.codegen.c.body import Body, Value
+from braze.support.record import record
 
 
-def expression(body: Body, node: Node, args: list[Value], varying: bool) -> tuple[str, str]:
+@record
+class Value:
+    """A C name (or literal) that holds a value: its representation, whether lanes differ, its scope's depth."""
+
+    text: str
+    rep: str
+    varying: bool
+    depth: int
+
+
+class Writer(Protocol):
+    """The kernel that is being written (``body.py``), as far as single operations need it."""
+
+    lanes: int
+    ranges: Ranges
+
+    def splat(self, v: Value) -> Value:
+        """The value in each lane."""
+
+    def convert(self, v: Value, rep: str) -> Value:
+        """Between i32 and i64 (a narrowed value met by a wide one)."""
+
+
+def expression(body: Writer, node: Node, args: list[Value], varying: bool) -> tuple[str, str]:
     """(representation, C text) of an operation on known arguments."""
     op = node.op
     rep = body.ranges.rep(node)
@@ -43,12 +65,12 @@ def expression(body: Body, node: Node, args: list[Value], varying: bool) -> tupl
     return rep, _rounded(body, text, node.dtype, varying)
 
 
-def _arg(body: Body, v: Value, rep: str, varying: bool) -> str:
+def _arg(body: Writer, v: Value, rep: str, varying: bool) -> str:
     v = body.convert(v, rep)
     return body.splat(v).text if varying else v.text
 
 
-def _arithmetic(body: Body, op: Op, args: list[Value], rep: str, varying: bool) -> str:
+def _arithmetic(body: Writer, op: Op, args: list[Value], rep: str, varying: bool) -> str:
     table = ops.FLOAT if rep in ("f32", "f64") else ops.MASK if rep == "b" else ops.INTEGER
     row = table.get(op)
     if row is None:
@@ -69,7 +91,7 @@ def _arithmetic(body: Body, op: Op, args: list[Value], rep: str, varying: bool) 
     return f"({row.vector.format(args=', '.join(splats), **named, **fields)})[0]"
 
 
-def _test(body: Body, op: Op, args: list[Value], varying: bool) -> str:
+def _test(body: Writer, op: Op, args: list[Value], varying: bool) -> str:
     rep = "i64" if any(a.rep == "i64" for a in args) else args[0].rep
     a = [_arg(body, v, rep, varying) for v in args]
     t = f"{rep}x{body.lanes}"
@@ -92,7 +114,7 @@ def _test(body: Body, op: Op, args: list[Value], varying: bool) -> str:
     return f"bz_mask_{t}({text})" if varying else text
 
 
-def _where(body: Body, args: list[Value], rep: str, varying: bool) -> str:
+def _where(body: Writer, args: list[Value], rep: str, varying: bool) -> str:
     cond = args[0]
     x, y = (_arg(body, a, rep, varying) for a in args[1:])
     if not varying:
@@ -100,7 +122,7 @@ def _where(body: Body, args: list[Value], rep: str, varying: bool) -> str:
     return f"bz_sel_{rep}x{body.lanes}({body.splat(cond).text}, {x}, {y})"
 
 
-def _cast(body: Body, v: Value, source: DType, to: DType, rep: str, varying: bool) -> str:
+def _cast(body: Writer, v: Value, source: DType, to: DType, rep: str, varying: bool) -> str:
     w = body.lanes
     if to is DType.BOOL:
         if v.rep == "b":
@@ -123,7 +145,7 @@ def _cast(body: Body, v: Value, source: DType, to: DType, rep: str, varying: boo
     return _rounded(body, text, to, varying)
 
 
-def _bitcast(body: Body, v: Value, source: DType, to: DType, varying: bool) -> str:
+def _bitcast(body: Writer, v: Value, source: DType, to: DType, varying: bool) -> str:
     src, dst = source.label, to.label
     if varying:
         w = body.lanes
@@ -134,7 +156,7 @@ def _bitcast(body: Body, v: Value, source: DType, to: DType, varying: bool) -> s
     return text
 
 
-def _rounded(body: Body, text: str, dtype: DType, varying: bool) -> str:
+def _rounded(body: Writer, text: str, dtype: DType, varying: bool) -> str:
     """A result brought into its type's values: half types round, small integers wrap."""
     label = dtype.label
     if label in ("bf16", "f16"):

@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Iterator
 
 from braze.codegen.c import analysis
-from braze.codegen.c.body import Body, Value
+from braze.codegen.c.body import Body
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.items import Item, Phase, Plan, row_position
 from braze.codegen.c.kernel import Frame, finish, open_tasks, tasks_of
+from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.build import nodes_of

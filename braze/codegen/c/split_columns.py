@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 
 from braze.codegen.c import analysis
-from braze.codegen.c.body import Body, Value
+from braze.codegen.c.body import Body
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.items import Plan, number_of
 from braze.codegen.c.kernel import Frame, header
+from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import REP_BYTES
 from braze.codegen.c.rows import Rows, strip_of
 from braze.codegen.records import KernelText

@@ -11,10 +11,11 @@ import dataclasses
 
 from braze.codegen.c import analysis
 from braze.codegen.c.analysis import Ranges, Varying
-from braze.codegen.c.body import Body, Value
+from braze.codegen.c.body import Body
 from braze.codegen.c.folds import Accumulator
 from braze.codegen.c.items import Plan, number_of, plan
 from braze.codegen.c.kernel import Frame, header, make_frame
+from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import SCALAR
 from braze.codegen.c.rows import Rows, strip_of
 from braze.codegen.c.split_columns import SplitColumns, split_columns

@@ -11,9 +11,11 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, NULL, UnknownText
-from braze.capture.finish.reconstruction import has_hash_of_its_own
 from braze.capture.graph.sizes import as_key
+from braze.capture.outside.class_values import has_hash_of_its_own
+from braze.capture.outside.filling import fill
 from braze.capture.python.calls import call_c
+from braze.capture.python.iteration import elements
 from braze.capture.python.opcodes.table import opcode
 
 
@@ -65,7 +67,7 @@ def build_const_key_map(t: Any, f: Any, arg: int) -> None:
 def build_string(t: Any, f: Any, arg: int) -> None:
     parts = popn(f, arg)
     known = all(type(part) is not UnknownText for part in parts)
-    f.stack.append("".join(parts) if known else t.claim(UnknownText()))
+    f.stack.append("".join(parts) if known else t.done.claim(UnknownText()))
 
 
 @opcode("BUILD_SLICE")
@@ -98,13 +100,13 @@ def list_extend(t: Any, f: Any, arg: int) -> None:
     values = f.stack.pop()
     if not hasattr(type(values), "__iter__") and not hasattr(type(values), "__getitem__"):
         raise TypeError(f"Value after * must be an iterable, not {type(values).__name__}")
-    f.stack[-arg].extend(t.elements(values))
+    f.stack[-arg].extend(elements(t, values))
 
 
 @opcode("SET_UPDATE")
 def set_update(t: Any, f: Any, arg: int) -> None:
     values = f.stack.pop()
-    keys = list(t.elements(values))
+    keys = list(elements(t, values))
     hashed(t, f.stack[-arg].update, keys)
 
 
@@ -140,10 +142,10 @@ def shown(fn: Any) -> str:
 def mapping(t: Any, values: Any) -> Any:
     """A dict of what ``**values`` gives."""
     if isinstance(values, dict):
-        t.fill(values)
+        fill(t, values)
         base = collections.OrderedDict if isinstance(values, collections.OrderedDict) else dict
         return dict(base.items(values))
-    keys = t.elements(t.call(t.attr(values, "keys"), ()))
+    keys = elements(t, t.call(t.attribute(values, "keys"), ()))
     return {key: t.item(values, key) for key in keys}
 
 
@@ -200,7 +202,7 @@ def unpack_sequence(t: Any, f: Any, arg: int) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(t: Any, f: Any, arg: int) -> None:
     before, after = arg & 255, arg >> 8
-    items = list(t.elements(unpackable(t, f.stack.pop())))
+    items = list(elements(t, unpackable(t, f.stack.pop())))
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
@@ -213,7 +215,7 @@ def unpack_ex(t: Any, f: Any, arg: int) -> None:
 
 @opcode("GET_LEN")
 def get_len(t: Any, f: Any, arg: int) -> None:
-    t.fill(f.stack[-1])
+    fill(t, f.stack[-1])
     f.stack.append(len(f.stack[-1]))
 
 
@@ -235,14 +237,14 @@ def make_function(t: Any, f: Any, arg: int) -> None:
             if isinstance(annotations, tuple)
             else annotations
         )
-    f.stack.append(t.claim(made))
+    f.stack.append(t.done.claim(made))
 
 
 @opcode("MAKE_FUNCTION", since=(3, 13))
 def make_function_313(t: Any, f: Any, arg: int) -> None:
     code = f.stack.pop()
     closure = tuple(types.CellType() for _ in code.co_freevars) or None
-    f.stack.append(t.claim(types.FunctionType(code, f.globals, code.co_name, None, closure)))
+    f.stack.append(t.done.claim(types.FunctionType(code, f.globals, code.co_name, None, closure)))
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE")
@@ -258,7 +260,9 @@ def set_function_attribute(t: Any, f: Any, arg: int) -> None:
             dict(zip(value[::2], value[1::2], strict=True)) if isinstance(value, tuple) else value
         )
     else:
-        made = t.claim(types.FunctionType(made.__code__, f.globals, made.__name__, made.__defaults__, value))
+        made = t.done.claim(
+            types.FunctionType(made.__code__, f.globals, made.__name__, made.__defaults__, value)
+        )
     f.stack.append(made)
 
 

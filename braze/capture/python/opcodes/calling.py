@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from braze.capture.facts.values import NULL
+from braze.capture.outside.filling import fill
 from braze.capture.python.calls import call
+from braze.capture.python.iteration import elements
 from braze.capture.python.opcodes.building import mapping, shown
 from braze.capture.python.opcodes.table import opcode
 
@@ -63,10 +65,10 @@ def call_function_ex(t: Any, f: Any, arg: int) -> None:
     if kwargs is not None and type(kwargs) is not dict:
         kwargs = mapping(t, kwargs)
     elif kwargs is not None:
-        t.fill(kwargs)
+        fill(t, kwargs)
     if type(args) is not tuple:
         if not hasattr(type(args), "__iter__") and not hasattr(type(args), "__getitem__"):
             kind = type(args).__name__
             raise TypeError(f"{shown(fn)} argument after * must be an iterable, not {kind}")
-        args = tuple(t.elements(args))
+        args = tuple(elements(t, args))
     stack.append(call(t, fn, args, kwargs, True))

@@ -18,7 +18,7 @@ END = object()
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(t: Any, f: Any, arg: int) -> None:
     f.ip = arg
-    if t.steps > t.budget_ends:
+    if t.frames.steps > t.frames.budget_ends:
         idle.look(t)
 
 

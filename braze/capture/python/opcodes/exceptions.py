@@ -7,6 +7,7 @@ from typing import Any
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING
+from braze.capture.outside.class_values import trust_class_value
 from braze.capture.python import raised
 from braze.capture.python.attributes import class_lookup
 from braze.capture.python.opcodes.table import opcode
@@ -16,19 +17,19 @@ from braze.capture.python.opcodes.table import opcode
 def raise_varargs(t: Any, f: Any, arg: int) -> None:
     cause: Any = f.stack.pop() if arg == 2 else MISSING
     if arg == 0:
-        if t.handled is None:
-            if t.state.is_handling():
+        if t.frames.handled is None:
+            if t.outside.settings.is_handling():
                 graph_break("BZ1012", "the exception that a caller handles is raised again")
             raise RuntimeError("No active exception to reraise")
-        raised.about_to_raise(t, t.handled)
-        raise t.handled
+        raised.about_to_raise(t, t.frames.handled)
+        raise t.frames.handled
     error: Any = instance(t, f.stack.pop(), "exceptions must derive from BaseException")
     if cause is not MISSING and cause is not None:
         cause = instance(t, cause, "exception causes must derive from BaseException")
     raised.about_to_raise(t, error)
     if cause is not MISSING:
         error.__cause__ = cause
-    raised.set_context(error, t.handled)
+    raised.set_context(error, t.frames.handled)
     if not isinstance(error, Exception):
         graph_break("BZ1012", f"{type(error).__name__} is raised")
     raise error
@@ -59,20 +60,20 @@ def reraise(t: Any, f: Any, arg: int) -> None:
 def push_exc_info(t: Any, f: Any, arg: int) -> None:
     error = f.stack.pop()
     driver = f.generator
-    f.stack += (t.handled if driver is None else driver.handled, error)
-    t.handled = error
+    f.stack += (t.frames.handled if driver is None else driver.handled, error)
+    t.frames.handled = error
     if driver is not None:
         driver.handled = error
 
 
 @opcode("POP_EXCEPT")
 def pop_except(t: Any, f: Any, arg: int) -> None:
-    t.handled = f.stack.pop()
+    t.frames.handled = f.stack.pop()
     driver = f.generator
     if driver is not None:
-        driver.handled = t.handled
-        if t.handled is None:
-            t.handled = driver.around
+        driver.handled = t.frames.handled
+        if t.frames.handled is None:
+            t.frames.handled = driver.around
 
 
 @opcode("CHECK_EXC_MATCH")
@@ -112,7 +113,7 @@ def before_with(t: Any, f: Any, arg: int) -> None:
         raise TypeError(f"'{cls.__name__}' object does not support the context manager protocol{missed}")
     for name, found, owner in (("__enter__", enter, enter_owner), ("__exit__", leave, leave_owner)):
         if type(found) is types.FunctionType:
-            t.trust_class_value(owner, name, found)
+            trust_class_value(t, owner, name, found)
     f.stack.append(types.MethodType(leave, manager) if callable(leave) else leave.__get__(manager, cls))
     f.stack.append(t.call(enter, (manager,), None, True))
 

@@ -24,7 +24,7 @@ def match_sequence(t: Any, f: Any, arg: int) -> None:
 def match_keys(t: Any, f: Any, arg: int) -> None:
     subject, keys = f.stack[-2:]
     absent = object()
-    get = t.attr(subject, "get")
+    get = t.attribute(subject, "get")
     values = []
     for key in keys:
         value = t.call(get, (key, absent))
@@ -61,7 +61,7 @@ def parts(t: Any, subject: Any, cls: Any, names: tuple[str, ...], positional: in
             wanted = by_position[:positional]
     for name in (*wanted, *names):
         try:
-            found.append(t.attr(subject, name))
+            found.append(t.attribute(subject, name))
         except AttributeError:
             return None
     return tuple(found)
@@ -70,7 +70,7 @@ def parts(t: Any, subject: Any, cls: Any, names: tuple[str, ...], positional: in
 def match_args(t: Any, cls: Any) -> tuple[tuple[str, ...], bool]:
     """(names that positional sub-patterns stand for, whether the one pattern is for the subject itself)."""
     try:
-        found = t.attr(cls, "__match_args__")
+        found = t.attribute(cls, "__match_args__")
     except AttributeError:
         return (), bool(cls.__flags__ & MATCH_SELF)
     if not isinstance(found, tuple):

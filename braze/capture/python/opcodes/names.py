@@ -10,6 +10,7 @@ from typing import Any
 from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING, NULL
+from braze.capture.outside.globals import globals_of
 from braze.capture.python.attributes import load_attr
 from braze.capture.python.opcodes.stack import load_deref
 from braze.capture.python.opcodes.table import opcode
@@ -20,12 +21,12 @@ from braze.capture.python.stores import delete_attr, store_attr
 def load_global(t: Any, f: Any, arg: int) -> None:
     if arg & 1:
         f.stack.append(NULL)
-    f.stack.append(t.globals_of(f).get(t, f.code.co_names[arg >> 1]))
+    f.stack.append(globals_of(t, f).get(t, f.code.co_names[arg >> 1]))
 
 
 @opcode("LOAD_GLOBAL", since=(3, 13))
 def load_global_313(t: Any, f: Any, arg: int) -> None:
-    f.stack.append(t.globals_of(f).get(t, f.code.co_names[arg >> 1]))
+    f.stack.append(globals_of(t, f).get(t, f.code.co_names[arg >> 1]))
     if arg & 1:
         f.stack.append(NULL)
 
@@ -47,14 +48,14 @@ def class_name(t: Any, f: Any, namespace: Any, name: str) -> Any:
 def load_name(t: Any, f: Any, arg: int) -> None:
     name = f.code.co_names[arg]
     value = class_name(t, f, f.names, name)
-    f.stack.append(t.globals_of(f).get(t, name) if value is MISSING else value)
+    f.stack.append(globals_of(t, f).get(t, name) if value is MISSING else value)
 
 
 @opcode("LOAD_FROM_DICT_OR_GLOBALS")
 def load_from_dict_or_globals(t: Any, f: Any, arg: int) -> None:
     name = f.code.co_names[arg]
     value = class_name(t, f, f.stack.pop(), name)
-    f.stack.append(t.globals_of(f).get(t, name) if value is MISSING else value)
+    f.stack.append(globals_of(t, f).get(t, name) if value is MISSING else value)
 
 
 @opcode("LOAD_CLASSDEREF")
@@ -100,7 +101,7 @@ def setup_annotations(t: Any, f: Any, arg: int) -> None:
 
 @opcode("STORE_GLOBAL")
 def store_global(t: Any, f: Any, arg: int) -> None:
-    t.globals_of(f).put(t, f, f.code.co_names[arg], f.stack.pop())
+    globals_of(t, f).put(t, f, f.code.co_names[arg], f.stack.pop())
 
 
 @opcode("LOAD_ATTR", until=(3, 11))
@@ -116,7 +117,7 @@ def load_method(t: Any, f: Any, arg: int) -> None:
 
 def push_method(t: Any, f: Any, value: Any) -> None:
     """The two values that a call takes: function and self, or NULL and callable. One from outside is guarded as it is called."""
-    if type(value) is types.MethodType and t.tree.node_of(value) is None:
+    if type(value) is types.MethodType and t.outside.tree.node_of(value) is None:
         f.stack += (value.__func__, value.__self__)
     else:
         f.stack += (NULL, value)

@@ -93,7 +93,7 @@ def is_op(t: Any, f: Any, arg: int) -> None:
     b = stack.pop()
     a = stack[-1]
     if a is not b:
-        t.tree.distinct(a, b)
+        t.outside.tree.distinct(a, b)
     stack[-1] = (a is not b) if arg else (a is b)
 
 

@@ -116,7 +116,7 @@ def store_fast_store_fast(t: Any, f: Any, arg: int) -> None:
 def make_cell(t: Any, f: Any, arg: int) -> None:
     value = f.locals[arg]
     cell = types.CellType() if value is NULL else types.CellType(value)
-    f.locals[arg] = t.claim(cell)
+    f.locals[arg] = t.done.claim(cell)
 
 
 @opcode("COPY_FREE_VARS")
@@ -125,16 +125,16 @@ def copy_free_vars(t: Any, f: Any, arg: int) -> None:
     first = len(f.locals) - arg
     f.locals[first:] = closure
     resumed = getattr(f.function, "__braze_resumed__", None)
-    if t.is_ours(f.function) or (resumed is not None and resumed.cells is not None):
+    if t.done.is_ours(f.function) or (resumed is not None and resumed.cells is not None):
         return  # those of a resumed frame come in its state: the next call may be of another closure
-    root = f is t.frames[0]
+    root = f is t.frames.stack[0]
     for index, cell in enumerate(closure):
-        if id(cell) not in t.cells and not t.is_ours(cell):
+        if id(cell) not in t.outside.cells and not t.done.is_ours(cell):
             if root:
-                node = t.tree.root(Step.CELL, index)
+                node = t.outside.tree.root(Step.CELL, index)
             else:
-                node = t.tree.constant(f.function).child(Step.CLOSURE, index)
-            t.cells[id(cell)] = (cell, node)
+                node = t.outside.tree.constant(f.function).child(Step.CLOSURE, index)
+            t.outside.cells[id(cell)] = (cell, node)
 
 
 def contents(t: Any, f: Any, arg: int) -> Any:
@@ -153,7 +153,7 @@ def load_deref(t: Any, f: Any, arg: int) -> None:
     if value is MISSING:
         name = f.decoded.slots[arg]
         cell = f.locals[arg]
-        if cells.comes_from_outside(t, cell) and id(cell) not in t.cells_written:
+        if cells.comes_from_outside(t, cell) and id(cell) not in t.done.cells_written:
             graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
         raise NameError(
             f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",

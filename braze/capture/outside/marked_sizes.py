@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from braze.capture.facts.marks import Mark, Named, any_marks, marks_of
 from braze.capture.facts.records import Step
 from braze.capture.guards.guard_text import source_text
-from braze.capture.outside.sources import Node
+from braze.capture.state.sources import Node
+from braze.capture.state.trace import Trace
 from braze.graph import torch_symbols
 from braze.support.errors import UserError
-
-if TYPE_CHECKING:
-    from braze.capture.trace.tracer import Tracer
 
 
 class Marked:
     """Marks on tensors and rules of ``shapes=``, as the trace meets their tensors."""
 
-    def __init__(self, t: Tracer, named: Named, locals: Sequence[Any]) -> None:
+    def __init__(self, t: Trace, named: Named, locals: Sequence[Any]) -> None:
         self.t = t
         self.named = named
         #: whether there is anything to do: marks may also be found on tensors reached otherwise
-        self.any = bool(named) or bool(t.symbolic) or any_marks(locals)
+        self.any = bool(named) or bool(t.outside.symbolic) or any_marks(locals)
         #: name in shapes= -> its symbol
         self.shared: dict[str, torch.SymInt | int] = {}
         #: symbol -> (mark, what to call it)
@@ -50,18 +48,18 @@ class Marked:
                 size = self._symbol(node, real, d, mark)
                 if isinstance(size, torch.SymInt):
                     given[d] = size
-        mode = self.t.mode
+        mode = self.t.graph.mode
         source = str(node.source)
         fake = mode.fake(real, symbolic_dims=(dims | given.keys()) or None, source=source, given=given)
         for d, size in enumerate(fake.shape):
             if isinstance(size, torch.SymInt):
-                text = f"{source_text(node.source, self.t.function.__code__)}.size({d})"
+                text = f"{source_text(node.source, self.t.outside.function.__code__)}.size({d})"
                 self.texts.setdefault(mode.name_of(size), text)
         return fake
 
     def _symbol(self, node: Node, real: torch.Tensor, d: int, mark: Mark) -> Any:
         """The symbol of one marked size; of one name there is one."""
-        rule, mode = mark.rule, self.t.mode
+        rule, mode = mark.rule, self.t.graph.mode
         if rule.name and rule.name in self.shared:
             return self.shared[rule.name]
         size = mode.bounded_symbol(
@@ -74,7 +72,7 @@ class Marked:
             if rule.multiple > 1 and size % rule.multiple != 0:
                 raise AssertionError("checked before the trace began")
             if mark.strict:
-                text = source_text(node.source, self.t.function.__code__)
+                text = source_text(node.source, self.t.outside.function.__code__)
                 self.strict[mode.name_of(size)] = mark, mark.where or f"{text}, dimension {d}"
         if rule.name:
             self.shared[rule.name] = size
@@ -83,11 +81,11 @@ class Marked:
     def _seen(self, symbol: Any, value: Any, condition: Any) -> None:
         """A condition has fixed a symbol."""
         if not value.free_symbols:
-            self.fixed.setdefault(str(symbol), (value, condition, self.t.here()))
+            self.fixed.setdefault(str(symbol), (value, condition, self.t.frames.here()))
 
     def verify(self) -> None:
         """An error where a size that was to vary can have one value only."""
-        env = self.t.mode.env
+        env = self.t.graph.mode.env
         if env is None:
             return
         for name, (mark, where) in self.strict.items():

@@ -1,0 +1,37 @@
+"""Values that classes hold, which lookups of the trace rely on."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from braze.capture.facts.libraries import is_library_class
+from braze.capture.facts.records import Step
+from braze.capture.facts.values import Lookups, is_immutable, lookup_in_mro
+from braze.capture.state.trace import Trace
+
+
+def trust_class_value(t: Trace, owner: Any, name: str, found: Any) -> None:
+    """Guard what a class holds; those of C do not change."""
+    if is_immutable(owner) or t.done.is_ours(owner):
+        return
+    t.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)
+
+
+def has_hash_of_its_own(cls: type) -> bool:
+    """Whether ``hash()`` runs Python code that may do anything: not a library's, nor what a dataclass is given."""
+    found, owner = lookup_in_mro(cls, "__hash__")
+    if type(found) is not types.FunctionType or is_library_class(owner):
+        return False
+    return not ("__dataclass_params__" in vars(owner) and found.__code__.co_filename == "<string>")
+
+
+def class_value(t: Trace, owner: Any, name: str, found: Any) -> Any:
+    """A value that a class holds."""
+    if t.done.made_classes and t.done.is_ours(owner):
+        return found
+    if Lookups.written and id(owner) in Lookups.written and name in Lookups.written[id(owner)][1]:
+        return found
+    if is_immutable(owner):
+        return found
+    return t.read(t.outside.tree.constant(owner), Step.CLASS_ATTR, name, found)

@@ -1,0 +1,49 @@
+"""Lazily filled dicts, read whole before C code looks at them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.values import CONSTANTS, CONTAINERS, UnknownText
+from braze.capture.state.trace import Trace
+
+#: types of most arguments: they hold nothing
+LEAVES = CONSTANTS | {FakeTensor, torch.dtype, torch.device, slice}
+
+
+def fill(t: Trace, value: Any) -> None:
+    """Read all of a lazily filled dict."""
+    if not isinstance(value, dict):
+        return
+    node = t.outside.tree.known.get(id(value))
+    if node is not None and node.value is value:
+        if node.container is not None and not node.container.filled:
+            node.container.fill(t)
+        return
+    shadow = t.outside.dict_views.get(id(value))
+    if shadow is not None and shadow.view is value:
+        shadow.fill(t)
+
+
+def fill_arguments(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
+    """Read all of the lazily filled dicts among values that C code gets, however deep."""
+    for value in values:
+        kind = type(value)
+        if kind in LEAVES:
+            continue
+        if not issubclass(kind, CONTAINERS):
+            if kind is UnknownText:
+                graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
+            continue
+        if isinstance(value, dict):
+            fill(t, value)
+            if depth < 4:
+                fill_arguments(t, dict.values(value), depth + 1)
+        elif depth < 4 and isinstance(value, list | tuple | collections.deque):
+            fill_arguments(t, value, depth + 1)

@@ -1,0 +1,80 @@
+"""Outside objects that keep something that no guard can see: C code may not look into them."""
+
+from __future__ import annotations
+
+import collections
+import decimal
+import fractions
+import functools
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.records import Check, Step
+from braze.capture.facts.values import BY_VALUE, CONSTANTS, Identity, is_identity_type
+from braze.capture.state.trace import Trace
+
+
+def refuse_opaque(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
+    """Break where C code would look into an outside object whose contents no guard can see."""
+    for value in values:
+        kind = type(value)
+        if kind in TRANSPARENT:
+            continue
+        if kind is list or kind is tuple:
+            if depth == 0 and len(value) < 64:
+                refuse_opaque(t, value, 1)
+        elif is_opaque(kind):
+            node = t.outside.tree.node_of(value)
+            if node is None or node.step is Step.CONSTANT:
+                continue
+            if issubclass(kind, IMMUTABLE):
+                node.guard(Check.IS, value)
+            else:
+                graph_break("BZ1014", f"C code looks into a {kind.__name__} that comes from outside")
+
+
+TRANSPARENT = CONSTANTS | {
+    Identity,  # see identities.check_call
+    dict,
+    weakref.ref,
+    torch.SymInt,
+    type,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    slice,
+    range,
+}
+#: outside objects of these are guarded whole, or are copied with guards for what they hold
+_SEEN_WHOLE = (
+    torch.Tensor,
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+    torch.SymInt,
+    functools.partial,
+)
+
+
+#: what instances of subclasses keep beside their attributes never changes
+IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, torch.qscheme)
+
+
+def _is_opaque(cls: type) -> bool:
+    """Whether instances keep something that is no attribute: subclasses of int, arrays, iterators."""
+    if is_identity_type(cls) or issubclass(cls, _SEEN_WHOLE) or cls in BY_VALUE or cls in _FIXED:
+        return False
+    solid = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+    return solid is not object
+
+
+is_opaque: Callable[[type], bool] = functools.cache(_is_opaque)
+_FIXED = frozenset({types.MethodType, torch.finfo, torch.iinfo})

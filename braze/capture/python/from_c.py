@@ -1,0 +1,89 @@
+"""Python frames that C code starts while it runs for the program: they are interpreted."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+import torch
+
+from braze import native
+from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.callbacks import OURS
+from braze.capture.facts.frame import Frame
+from braze.capture.facts.values import NULL, lookup_in_mro
+from braze.capture.python import generators
+from braze.capture.python.attributes import special_method
+from braze.capture.python.c_border import canonical, entered_from_c
+from braze.capture.python.entering import enter
+from braze.capture.state.trace import Trace
+from braze.graph import fakes
+from braze.graph.torch_compat import DISPATCHER_FILES
+
+#: the methods of symbolic sizes: they only compute with sizes and note what was found out about them
+_SYMBOLIC_FILE = torch.SymInt.__eq__.__code__.co_filename
+_SYMBOLIC_CLASSES = ("SymInt.", "SymFloat.", "SymBool.")
+
+
+def is_symbolic_code(code: types.CodeType) -> bool:
+    """Whether this is the code of a method of symbolic sizes."""
+    return code.co_filename == _SYMBOLIC_FILE or (
+        code.co_filename == torch.__file__ and code.co_qualname.startswith(_SYMBOLIC_CLASSES)
+    )
+
+
+def is_dispatcher_code(code: types.CodeType) -> bool:
+    """Whether PyTorch's dispatcher starts this code, which is no part of the program."""
+    return code.co_filename.startswith((*DISPATCHER_FILES, fakes.__file__)) and not code.co_flags & (
+        inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    )
+
+
+#: what C code calls to write a symbol as text: to the program it is a number
+SYMBOLS_AS_TEXT = frozenset(c.__repr__.__code__ for c in (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def text_of_symbol(kind: type, value: Any) -> str:
+    """A symbol's number as text; the number is guarded."""
+    return repr(kind(value))
+
+
+def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
+    """A Python frame that C code starts while it runs for the program: interpret it."""
+    code = function.__code__
+    if code in OURS:
+        return native.DEFAULT
+    if code in SYMBOLS_AS_TEXT:
+        kind = {"SymInt": int, "SymFloat": float, "SymBool": bool}[code.co_qualname.partition(".")[0]]
+        return native.unhooked(text_of_symbol, kind, localsplus[0])
+    if is_symbolic_code(code) or is_dispatcher_code(code):  # with all that it calls
+        return native.unhooked(function, *localsplus[: code.co_argcount])
+    if code.co_name == "__init_subclass__":
+        t.done.claim(localsplus[0])
+    elif code.co_name == "__set_name__":
+        t.done.claim(localsplus[1])
+    if any(isinstance(value, torch.autograd.function.FunctionCtx) for value in localsplus):
+        # autograd's own C code runs the forward: its results get their history where no graph sees it
+        graph_break("BZ1019", "an autograd function is called by C code", "call it by its apply")
+    if localsplus:
+        guard_special_method(t, function, type(localsplus[0]))
+    with entered_from_c(t):
+        slots = [NULL] * len(t.frames.decoded(code).slots)
+        for index, value in enumerate(localsplus[: len(slots) - len(code.co_freevars)]):
+            if value is not NULL:
+                slots[index] = canonical(t, value)
+        f: Frame = enter(t, function, slots, False)
+        if code.co_flags & 0x2A0:
+            return generators.start(t, f)
+        return t.run(f)
+
+
+def guard_special_method(t: Trace, function: Any, cls: type) -> None:
+    """Where C code found a function in a class (``list(x)`` calls ``__iter__``), guard that it is there."""
+    name = function.__name__
+    if lookup_in_mro(cls, name)[0] is not function:
+        held = (n for owner in cls.__mro__ for n, v in vars(owner).items() if v is function)
+        name = next(held, "")
+    if name:
+        special_method(t, cls, name)

@@ -1,0 +1,55 @@
+"""Exceptions on their way through frames, and the instructions at which frames can be suspended."""
+
+from __future__ import annotations
+
+import re
+
+from braze.capture.facts.breaks import graph_break, skip_frame
+from braze.capture.facts.frame import Frame
+from braze.capture.graph import unbacked
+from braze.capture.python import raised
+from braze.capture.state.trace import Trace
+from braze.support.errors import Origin
+
+MAX_STEPS = 20_000_000
+#: what Python raises where a value is of the wrong kind, naming the kind; no program is to read of symbols
+OF_KINDS = frozenset({TypeError, AttributeError, ValueError})
+_SYMBOL = re.compile("Sym(Int|Float|Bool)")
+
+
+def catch(t: Trace, f: Frame, error: Exception | BaseException) -> None:
+    """Go on at the handler that covers the instruction; else the exception leaves the frame."""
+    if t.frames.steps > MAX_STEPS:
+        skip_frame("BZ1016", "too many instructions in one trace")
+    signal = unbacked.undecided(t, error) if isinstance(error, RuntimeError) else None
+    if signal is not None:
+        raise signal
+    if type(error) in OF_KINDS and _SYMBOL.search(str(error)) and raised.known(t, error) is None:
+        graph_break("BZ1012", f"an error tells of a symbol: {error}")
+    raised.passing(t, f, error)
+    at = f.at
+    for start, end, target, depth, lasti in f.decoded.table:
+        if start <= at < end:
+            del f.stack[depth:]
+            if lasti:
+                f.stack.append(at)
+            f.stack.append(error)
+            f.ip = target
+            return
+    if t.frames.fault[0] is not error:
+        t.frames.fault = error, trail_of(t)
+    raise error
+
+
+def trail_of(t: Trace) -> tuple[Origin, ...]:
+    """The lines at which the frames stand, outermost first: the user's, or PyTorch's where there are no others."""
+    shown = [f for f in t.frames.stack if not f.decoded.library] or t.frames.stack
+    return tuple(f.decoded.origin(f.at) for f in shown)
+
+
+def resumable_step(t: Trace) -> int:
+    """The instruction before which all frames can be suspended: the innermost, or an outer call into C."""
+    for f in t.frames.stack[1:]:
+        if not f.tail:
+            return f.entered_at
+    return t.frames.steps

@@ -1,0 +1,46 @@
+"""The frames that are being interpreted, and where they stand."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+from braze.capture.facts.breaks import BreakSignal
+from braze.capture.facts.frame import Decoded, Frame
+from braze.support.errors import Origin
+
+
+class Frames:
+    """The stack of interpreted frames. ``stop_at``: the step before which the trace ends; -1 for none."""
+
+    #: whether frames are being interpreted: a generator that is dropped later, or by ``release``, runs nothing
+    live = False
+
+    def __init__(self, stop_at: int, decoded: Callable[[types.CodeType], Decoded], budget: int) -> None:
+        self.stack: list[Frame] = []
+        self.steps = 0
+        self.stop_at = stop_at
+        #: how code objects are decoded: with the handlers of this Python's instructions
+        self.decoded = decoded
+        self.live = True
+        #: the exception that is being handled
+        self.handled: BaseException | None = None
+        #: the last exception that left a frame, and where it was raised
+        self.fault: tuple[BaseException | None, tuple[Origin, ...]] = (None, ())
+        #: what ended the graph
+        self.break_at: BreakSignal | None = None
+        #: generators' frames that the program has dropped, and that are still to run to their end
+        self.dropped: list[Frame] = []
+        #: the last step that recorded an operation, and when to look next at how long ago that was
+        self.recorded_at = 0
+        self.budget_ends = budget
+
+    def here(self) -> tuple[Decoded, int] | None:
+        """Where the program is: the innermost frame outside torch."""
+        frames = self.stack
+        if frames and not frames[-1].decoded.library:
+            return frames[-1].decoded, frames[-1].at
+        for f in reversed(frames):
+            if not f.decoded.library:
+                return f.decoded, f.at
+        return (frames[-1].decoded, frames[-1].at) if frames else None

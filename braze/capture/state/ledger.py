@@ -1,0 +1,136 @@
+"""What the program makes and does in a trace, to be done when the graph has run."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.capture.facts.breaks import BreakSignal
+from braze.capture.facts.records import Draw
+from braze.capture.state.frames import Frames
+from braze.capture.state.sources import Node
+from braze.support.errors import Origin
+
+
+class Raised:
+    """An exception that was raised in the trace. ``before``: what an outside one looked like before."""
+
+    __slots__ = ("before", "error", "traceback")
+
+    def __init__(self, error: BaseException, outside: bool) -> None:
+        self.error = error
+        self.traceback: types.TracebackType | None = None
+        self.before = state_of(error) if outside else None
+
+    def restore(self) -> None:
+        """Give an outside exception back as it was."""
+        if self.before is not None:
+            for name, value in self.before.items():
+                setattr(self.error, name, value)
+
+
+def state_of(error: BaseException) -> dict[str, Any]:
+    """What raising an exception changes of it, in an order in which it can be set."""
+    return {
+        name: getattr(error, name)
+        for name in ("__traceback__", "__cause__", "__context__", "__suppress_context__")
+    }
+
+
+class Hooked:
+    """One hook on a tensor. ``version``: how often its tensor had been written when it came."""
+
+    __slots__ = ("cells", "handle", "hook", "inside", "register", "removed", "step", "tensor", "version")
+
+    def __init__(self, register: Any, tensor: Any, hook: Any, handle: Any) -> None:
+        self.register = register
+        self.tensor = tensor
+        self.hook = hook
+        self.handle = handle
+        self.version = tensor._version
+        self.removed = False
+        #: the variables of functions around that a part of the graph uses, and what they held
+        self.cells: list[tuple[types.CellType, Any]] = []
+        #: whether it is a part of the graph, and the instruction that put it there
+        self.inside = False
+        self.step = 0
+
+
+class LaterSeed:
+    """A seed that is set after the graph. ``last``: the graph's last node by then."""
+
+    __slots__ = ("last", "seed")
+
+    def __init__(self, seed: int, last: torch.fx.Node) -> None:
+        self.seed = seed
+        self.last = last
+
+
+class Ledger:
+    """The deeds of one trace, and what it made."""
+
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        #: errors that are taken not to be raised: the breaks where that cannot be
+        self.granted: list[BreakSignal] = []
+        self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
+        #: objects made in the trace that the final state must know of: functions, generators
+        self.made: dict[int, tuple[Any, int]] = {}
+        #: generators made in the trace, by identity: closed as soon as the program drops them, so not held
+        self.loose: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self.made_classes = False
+        #: exceptions raised in the trace, and the traceback entries made for them, by identity
+        self.raised: dict[int, Raised] = {}
+        self.tracebacks: dict[int, tuple[types.TracebackType, Origin, types.TracebackType | None]] = {}
+        #: calls to replay after the graph: (callable, args, kwargs)
+        self.replays: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        #: hooks put on tensors, by identity of what stands for their handles, in order
+        self.hooks: dict[int, Hooked] = {}
+        #: seeds of PyTorch's generators that are set when the graph has run, in order
+        self.seeds: list[LaterSeed] = []
+        #: functions from outside, and attributes written there, by identity of the function
+        self.function_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
+        #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
+        self.draws: list[tuple[Draw, Any, Any]] = []
+        #: instance dicts written, by identity of the shadow (outside.shadows)
+        self.dirty: dict[int, Any] = {}
+        #: outside objects with slots written
+        self.slotted: list[Node] = []
+        #: leaves of autograd that the trace made (parameters, ``requires_grad_``), by identity: they are claimed
+        self.leaves: set[int] = set()
+        #: attributes that the program put on tensors of the graph
+        self.tensor_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
+        #: lru_cache'd functions called in this trace: results by arguments
+        self.caches: dict[Any, Any] = {}
+
+    def is_ours(self, value: Any) -> bool:
+        """Whether the trace made this function or generator."""
+        return self.birth(value) is not None
+
+    def birth(self, value: Any) -> int | None:
+        """The step at which the trace made this; None for what it did not make."""
+        found = self.made.get(id(value))
+        if found is not None and found[0] is value:
+            return found[1]
+        loose = self.loose.get(id(value))
+        return loose[1] if loose is not None and loose[0]() is value else None
+
+    def claim(self, value: Any) -> Any:
+        """Remember that the trace made this."""
+        self.made[id(value)] = (value, self.frames.steps)
+        return value
+
+    def claim_loosely(self, value: Any) -> weakref.ref[Any]:
+        """Remember that the trace made this, for as long as the program has it."""
+        made = weakref.ref(value)
+        self.loose[id(value)] = made, self.frames.steps
+        return made
+
+    def make_leaf(self, value: torch.Tensor) -> None:
+        """Remember that gradients may be asked for a tensor of the trace: one that gets out is made by the program."""
+        self.leaves.add(id(value))
+        self.claim(value)

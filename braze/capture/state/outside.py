@@ -1,0 +1,79 @@
+"""What a trace finds outside the frame, and what it knows of that."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from braze.capture.facts.records import Source, Step
+from braze.capture.state.sources import Node, Tree
+
+#: which numbers from outside are symbols: none, all that may be, or those at these places
+Symbolic = str | frozenset[tuple[Source, int]] | None
+
+
+class Outside:
+    """The tree of places that were read, and where single kinds of things were found."""
+
+    def __init__(self, function: types.FunctionType, symbolic: Symbolic, trusting: bool) -> None:
+        #: the captured function
+        self.function = function
+        self.symbolic: Any = symbolic
+        #: whether small tensors of models may be taken to hold what they hold now
+        self.trusting = trusting
+        self.tree = Tree()
+        #: PyTorch's global state (outside.torch_state)
+        self.settings: Any = None
+        #: sizes that the user spoke of (outside.marked_sizes)
+        self.marked: Any = None
+        #: what small tensors of models were taken to hold
+        self.contents: dict[Node, Any] = {}
+        #: containers (outside.shadows)
+        self.shadows: list[Any] = []
+        #: instance dicts (outside.shadows)
+        self.instance_dicts: list[Any] = []
+        #: views of instance dicts that the program got as values
+        self.dict_views: dict[int, Any] = {}
+        #: globals of modules, by identity of the dict (outside.globals)
+        self.globals: dict[int, Any] = {}
+        #: contents of outside closure cells, by identity of the cell
+        self.cells: dict[int, tuple[types.CellType, Node]] = {}
+        self.symbolic_places: list[Node] = []
+        #: bound methods in C that modules of libraries hold, by identity
+        self.fixed: dict[int, Any] = {}
+        #: classes whose dicts were read whole, by identity
+        self.class_dicts: dict[int, Any] = {}
+        #: places of tensors over arrays' memory that the program has got
+        self.arrays: set[Node] = set()
+        #: what id() was asked of, by identity
+        self.identities: dict[int, Any] = {}
+        #: functions from outside that were interpreted, for the archive
+        self.inlined: dict[types.FunctionType, None] = {}
+        #: tensors from outside that no fake can stand for, and why: they may be handed on, not used
+        self.unfaked: dict[int, tuple[Any, str]] = {}
+        #: whether hooks for all modules are registered, once that is asked
+        self.global_hooks: bool | None = None
+
+    def is_fixed(self, value: Any) -> bool:
+        """Whether this bound method is what a library's module holds: ``random.random``."""
+        return self.fixed.get(id(value)) is value
+
+    def is_model_state(self, node: Node) -> bool:
+        """Whether a tensor was found through a module, or is a parameter: the same object at each call."""
+        if isinstance(node.real, torch.nn.Parameter):
+            return True
+        at = node.parent if node.step is not Step.TENSOR_OF else None  # made at each call
+        while at is not None:
+            if isinstance(at.real, torch.nn.Module):
+                return True
+            at = at.parent
+        return False
+
+    def release(self) -> None:
+        """Let go of the values of the call."""
+        for node in (*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()):
+            node.children = {}
+            node.dict = node.container = None
+        vars(self).clear()

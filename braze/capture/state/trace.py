@@ -1,0 +1,187 @@
+"""One trace: its four records, the recorder of its graph, and what the interpreter can be asked to do.
+
+Functions of the rooms above take a :class:`Trace`. How calls, attributes and operators are interpreted is theirs; they ask each
+other for it by the verbs of :class:`Interpreter`, which the tracer fills in.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.capture.facts.frame import Frame
+from braze.capture.facts.records import Step
+from braze.capture.facts.values import MISSING
+from braze.capture.state.frames import Frames
+from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
+from braze.capture.state.sources import Node
+from braze.graph.fakes import FakeMode
+from braze.options import Options
+
+
+class Interpreter(ABC):
+    """What Python's own meaning is asked for, wherever a function of the trace needs it."""
+
+    @abstractmethod
+    def call(self, fn: Any, args: Any, kwargs: dict[str, Any] | None = None, tail: bool = False) -> Any:
+        """``fn(*args, **kwargs)``; ``tail``: the result is just what the instruction pushes."""
+
+    @abstractmethod
+    def run(self, f: Frame) -> Any:
+        """Interpret a frame until it returns or yields."""
+
+    @abstractmethod
+    def attribute(self, obj: Any, name: str, tail: bool = False) -> Any:
+        """``obj.name``."""
+
+    @abstractmethod
+    def item(self, obj: Any, key: Any) -> Any:
+        """``obj[key]``."""
+
+    @abstractmethod
+    def iterate(self, value: Any) -> Any:
+        """``iter(value)``."""
+
+    @abstractmethod
+    def advance(self, iterator: Any, end: Any, raising: bool = False) -> Any:
+        """``next(iterator, end)``; with ``raising`` StopIteration comes out."""
+
+    @abstractmethod
+    def truth(self, value: Any) -> bool:
+        """``bool(value)``."""
+
+    @abstractmethod
+    def see(self, node: Node, real: Any) -> Any:
+        """What the interpreter sees of what it finds at a place outside, guarded."""
+
+
+class Recording(ABC):
+    """The FX graph of one trace, or of a function in it. ``nodes`` maps each fake to its node, and keeps the fake alive."""
+
+    def __init__(self, t: Trace, mode: FakeMode, outer: Recording | None = None) -> None:
+        self.t = t
+        self.mode = mode
+        #: the recorder of the graph around, where this one's is a part of it
+        self.outer = outer
+        #: whether ``x[i]`` with a tensor for a number looks the row up, rather than read the number
+        self.by_index: bool = outer is not None and outer.by_index
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, tuple[Any, torch.fx.Node]] = {}
+        self.placeholders: list[tuple[torch.fx.Node, Any]] = []
+        self.symbols: dict[Any, torch.fx.Node] = {}
+        #: symbols that only the data tell -> (tensor, dimension) of which they are the size
+        self.sized: dict[Any, tuple[torch.Tensor, int]] = {}
+        #: what is assumed of such symbols and has its check in the graph, and how many there were to look at
+        self.checked: set[Any] = set()
+        self.checks = 0
+        self.calls = 0
+        #: inputs that draws of Python's random give, after the others -> which draw
+        self.drawn: dict[torch.fx.Node, int] = {}
+        #: what tensors of the graph hold, once that is asked (graph.constant_evaluation)
+        self.known: Any = None
+        #: subgraphs that the graph holds, by attribute
+        self.modules: dict[str, torch.fx.GraphModule] = {}
+
+    @abstractmethod
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a torch function on fakes and note it."""
+
+    @abstractmethod
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """Add the call's node."""
+
+    @abstractmethod
+    def add_node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
+        """A node of the graph."""
+
+    @abstractmethod
+    def forget(self, value: Any) -> None:
+        """Take back the call whose result this is: nothing uses it."""
+
+    @abstractmethod
+    def spread(self, node: torch.fx.Node, result: Any) -> None:
+        """Bind a result, or each tensor of a tuple of results by ``getitem``."""
+
+    @abstractmethod
+    def argument(self, value: Any) -> Any:
+        """A call's argument as FX sees it."""
+
+    @abstractmethod
+    def knows(self, value: Any) -> bool:
+        """Whether a value has a node."""
+
+    @abstractmethod
+    def node_of(self, value: Any) -> torch.fx.Node:
+        """The node of a fake; an input not used before becomes a placeholder."""
+
+    @abstractmethod
+    def placeholder(self, place: Any, fake: Any) -> torch.fx.Node:
+        """The graph input for what is at ``place``."""
+
+    @abstractmethod
+    def placeholder_of(self, place: Any) -> torch.fx.Node:
+        """The graph input of a symbolic int."""
+
+    @abstractmethod
+    def given(self, name: str, fake: Any) -> torch.fx.Node:
+        """A graph input that residual code makes."""
+
+    @abstractmethod
+    def note_birth(self, fake: torch.Tensor) -> None:
+        """Remember how often a new fake has been written by those who made it."""
+
+    @abstractmethod
+    def is_written(self, fake: torch.Tensor) -> bool:
+        """Whether the program has written to a tensor."""
+
+
+class GraphState:
+    """The graph of a trace, and what is known of its tensors beside their metadata."""
+
+    #: where torch calls are noted; a function of the program that becomes a graph of its own has its own meanwhile
+    recorder: Recording
+
+    def __init__(self, mode: FakeMode, hooks_inside: frozenset[int]) -> None:
+        self.mode = mode
+        #: the instructions whose hooks become parts of the graph
+        self.hooks_inside = hooks_inside
+        #: versions of fakes at their making, where these are not 0
+        self.born: dict[int, int] = {}
+        #: metadata of the graph's inputs, by identity of the fake
+        self.specs: dict[int, Any] = {}
+        #: how many transforms that differentiate are around
+        self.transforms = 0
+        #: how many recording modes are on: C code is running
+        self.modes_on = 0
+        #: function modes that the program has entered
+        self.open_modes: list[Any] = []
+        self.inference: list[Any] = []
+        self.inference_on = False
+        #: whether a part of the graph runs in inference mode: fakes do not know theirs
+        self.knew_inference = False
+
+
+class Trace(Interpreter):
+    """The state of one trace: what is outside, what was done, the graph, the frames."""
+
+    def __init__(
+        self, options: Options, outside: Outside, done: Ledger, graph: GraphState, frames: Frames
+    ) -> None:
+        self.options = options
+        self.outside = outside
+        self.done = done
+        self.graph = graph
+        self.frames = frames
+
+    def read(self, parent: Node, step: Step, key: Any, real: Any) -> Any:
+        """What the interpreter sees of ``real``, found at ``key`` below ``parent``."""
+        node = parent.children.get((step, key))
+        if node is None:
+            node = parent.children[(step, key)] = Node(step, key, parent)
+        elif node.real is not MISSING:
+            return node.value
+        return self.see(node, real)
