@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import optimizer, overhead, report, run
+from benchmarks import kernels, optimizer, overhead, report, run
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
@@ -24,7 +24,9 @@ SWEPT = ("gpt2", "bert", "resnet", "vit")
 def main() -> int:
     """Measure, print a table, keep the numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suite", choices=("models", "overhead", "compile_time", "memory", "optimizer"))
+    parser.add_argument(
+        "suite", choices=("models", "overhead", "compile_time", "memory", "optimizer", "kernels")
+    )
     parser.add_argument(
         "--impls",
         default=",".join(IMPLS),
@@ -55,6 +57,10 @@ def main() -> int:
     parser.add_argument(
         "--sweep", action="store_true", help="memory: budgets from 1.0 to 0.1, simulated and measured"
     )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="kernels: cuda alone (default: cpu)"
+    )
+    parser.add_argument("--kernels", default="", help="kernels: words of names, by commas (default: all)")
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
     memory = arguments.suite == "memory"
@@ -78,6 +84,11 @@ def main() -> int:
     elif arguments.suite == "optimizer":
         rows = optimizer.run_optimizer(impls, arguments.rounds or 15, say)
         table = optimizer.optimizer_table(rows, impls)
+    elif arguments.suite == "kernels":
+        if arguments.device != "cuda":
+            parser.error("kernels are measured with --device cuda")
+        rows = kernels.run_kernels(impls, tuple(filter(None, arguments.kernels.split(","))), say)
+        table = report.kernels_table(rows, impls)
     elif arguments.suite == "overhead":
         rows = run.run_overhead(impls, tuple(overhead.CASES), arguments.rounds or 15, say)
         table = report.overhead_table(rows, impls, overhead.CASES, overhead.BARE)

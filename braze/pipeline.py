@@ -360,7 +360,7 @@ def load_triton(kernel: KernelText) -> Callable[..., None]:
     assert launch is not None
     path = cache.DiskCache().file(cache.key("triton", source=kernel.source), kernel.source.encode, "py")
     return triton_load.load(
-        path, kernel.name, kernel.sizes, launch.xnumel, launch.constants, launch.num_warps, launch.num_stages
+        path, kernel.name, kernel.sizes, launch.grid, launch.constants, launch.num_warps, launch.num_stages
     )
 
 

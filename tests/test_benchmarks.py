@@ -265,3 +265,15 @@ def test_a_worker_that_dies_is_replaced():
     finally:
         team.stop()
     assert not team.folder.exists()
+
+
+def test_the_kernels_table_has_shares_and_their_mean():
+    rows = [
+        {"case": "sum", "impl": "eager", "ms": 2.0, "share": 0.5},
+        {"case": "sum", "impl": "braze", "ms": 1.0, "share": 1.0, "difference": 1e-7},
+        {"case": "max", "impl": "eager", "ms": 2.0, "share": 0.5},
+        {"case": "max", "impl": "braze", "failed": "no"},
+    ]
+    text = shown(report.kernels_table(rows, ("eager", "braze")))
+    assert "50 (2.000)" in text and "100 (1.000)" in text and "1.0e-07" in text and "failed" in text
+    assert [x for x in text.splitlines()[-2].split() if x.isdigit()] == ["50", "100"]

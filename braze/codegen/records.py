@@ -9,13 +9,12 @@ from braze.support.record import record
 class TritonLaunch:
     """How a Triton kernel is launched.
 
-    The kernel's parameters are its buffers, then one int per entry of ``KernelText.sizes``, then ``xnumel``,
-    then the compile-time ``constants`` by name. ``xnumel``: number of parallel points, an expression over the
-    size symbols as Python text; the grid is ``ceil(xnumel / XBLOCK)``. ``dtypes``: Triton's type names of the
-    buffers, in order ("fp32"), for compiling without a GPU.
+    The kernel's parameters are its buffers, then one int per entry of ``KernelText.sizes``, then the compile-time
+    ``constants`` by name. ``grid``: number of programs, an expression over the size symbols as Python text.
+    ``dtypes``: Triton's type names of the buffers, in order ("fp32"), for compiling without a GPU.
     """
 
-    xnumel: str
+    grid: str
     constants: tuple[tuple[str, int], ...]
     num_warps: int
     num_stages: int

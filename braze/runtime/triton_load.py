@@ -30,16 +30,16 @@ def load(
     path: Path,
     name: str,
     sizes: Sequence[str],
-    xnumel: str,
+    grid: str,
     constants: Sequence[tuple[str, int]],
     num_warps: int,
     num_stages: int,
 ) -> Callable[..., None]:
-    """The kernel ``name`` of the file ``path`` as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch for zero points."""
+    """The kernel ``name`` of the file ``path`` as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch of zero programs."""
     function = getattr(load_module(path), name)
     blocks = dict(constants)
-    count = eval(f"lambda {', '.join(sizes)}: {xnumel}", {"max": max, "min": min})
-    return Launch(function, count, len(sizes), blocks, num_warps, num_stages).launcher()
+    programs = eval(f"lambda {', '.join(sizes)}: {grid}", {"max": max, "min": min})
+    return Launch(function, programs, len(sizes), blocks, num_warps, num_stages).launcher()
 
 
 class Launch:
@@ -52,14 +52,14 @@ class Launch:
     def __init__(
         self,
         function: Any,
-        count: Callable[..., int],
+        programs: Callable[..., int],
         sizes: int,
         blocks: dict[str, int],
         num_warps: int,
         num_stages: int,
     ) -> None:
         self.function = function
-        self.count = count
+        self.programs = programs
         self.sizes = sizes
         self.blocks = blocks
         self.options = {"num_warps": num_warps, "num_stages": num_stages}
@@ -71,11 +71,10 @@ class Launch:
 
     def general(self, *args: Any) -> Any:
         """A launch by Triton's own means; gives its compiled kernel back."""
-        points = self.count(*args[len(args) - self.sizes :])
-        if points <= 0:
+        programs = self.programs(*args[len(args) - self.sizes :])
+        if programs <= 0:
             return None
-        grid = (-(-points // self.blocks["XBLOCK"]),)
-        return self.function[grid](*args, points, **self.blocks, **self.options)
+        return self.function[(programs,)](*args, **self.blocks, **self.options)
 
     def fast(self) -> Callable[..., None]:
         """A launch that calls the driver with what an earlier launch has found out."""
@@ -99,23 +98,16 @@ class Launch:
                 if found is None:
                     kernel = general(*args)
                     if kernel is not None:
-                        points = self.count(*numbers)
-                        grid = -(-points // blocks[0])
-                        known[device, numbers] = (
-                            kernel.run,
-                            grid,
-                            kernel.function,
-                            kernel.packed_metadata,
-                            points,
-                        )
+                        programs = self.programs(*numbers)
+                        known[device, numbers] = kernel.run, programs, kernel.function, kernel.packed_metadata
                     return
             hook = runtime.launch_enter_hook  # a chain, which may be empty
             if found is None or (hook is not None and getattr(hook, "calls", True)):
                 general(*args)
                 return
-            run, grid, function, metadata, points = found
+            run, programs, function, metadata = found
             stream = stream_of(device)
-            run(grid, 1, 1, stream, function, metadata, None, None, None, *args, points, *blocks)
+            run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *blocks)
 
         return launch
 
@@ -151,11 +143,12 @@ def compile_offline(
     function = getattr(load_module(path), name)
     names = list(function.arg_names)
     blocks = dict(constants)
-    kinds = [*dtypes, *("i32" for _ in sizes), "i32", *("constexpr" for _ in blocks)]
+    kinds = [*dtypes, *("i32" for _ in sizes), *("constexpr" for _ in blocks)]
     signature = dict(zip(names, kinds, strict=True))
     constexprs = {(names.index(b),): v for b, v in blocks.items()}
+    aligned = {(k,): [["tt.divisibility", 16]] for k in range(len(dtypes))}  # as most tensors are
     built = triton.compile(
-        ASTSource(fn=function, signature=signature, constexprs=constexprs),
+        ASTSource(fn=function, signature=signature, constexprs=constexprs, attrs=aligned),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": num_warps},
     )

@@ -35,7 +35,7 @@ def group_of(
     )
     if block.shape is Shape.TEMPLATE:
         return _template(block, steps[0], number)
-    internal, reads, writes = _borders(steps, needed)
+    internal, reads, writes = borders(steps, needed)
     kind = GroupKind.POINTWISE
     if block.shape is Shape.ROW:
         widest = max(r.dtype.itemsize for s in steps for r in s.reductions)
@@ -230,7 +230,7 @@ def one_nest(steps: tuple[LoopNest, ...]) -> LoopNest:
     return dataclasses.replace(steps[-1], stores=stores, ops=_ops(steps))
 
 
-def _borders(
+def borders(
     steps: tuple[LoopNest, ...], needed: set[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """(internal, reads, writes) of the steps."""

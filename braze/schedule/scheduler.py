@@ -16,6 +16,8 @@ from braze.schedule.memory import plan_memory
 from braze.schedule.order import Weights, low_peak_order
 from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
+from braze.schedule.sequence import prove_sequence
+from braze.schedule.split import split_groups
 from braze.schedule.verify import verify_schedule
 from braze.schedule.workspaces import workspace
 from braze.support import trace
@@ -30,8 +32,9 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     kept = kept_buffers(program)
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
     constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
-    fixed = _scheduled(constant, choices, "fixed") if constant is not None else None
-    main = _scheduled(program, choices, "", lean=ctx.lean, consumes=ctx.consumes)
+    cores = ctx.target.cores if ctx.target.kind == "cuda" else 0
+    fixed = _scheduled(constant, choices, "fixed", cores) if constant is not None else None
+    main = _scheduled(program, choices, "", cores, lean=ctx.lean, consumes=ctx.consumes)
     made = dataclasses.replace(main, fixed=fixed)
     if ctx.options.verify:
         verify_schedule(made)
@@ -39,15 +42,36 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
 
 
 def _scheduled(
-    program: LoopProgram, choices: Choices, label: str, *, lean: bool = False, consumes: bool = False
+    program: LoopProgram,
+    choices: Choices,
+    label: str,
+    cores: int,
+    *,
+    lean: bool = False,
+    consumes: bool = False,
 ) -> Schedule:
     kept = kept_buffers(program)
     blocks = _blocks(program, choices)
     groups = _groups(program, blocks, kept, choices, label)
     groups = _ordered(program, groups, kept, choices)
+    if cores:
+        program, groups = _split(program, groups, choices, cores)
     memory = plan_memory(program, groups, kept, lean=lean, consumes=consumes)
     memory = _proved(program, groups, memory, strict=choices.options.verify > 0)
     return Schedule(program, tuple(groups), memory, _aliases(program))
+
+
+def _split(
+    program: LoopProgram, groups: list[Group], choices: Choices, cores: int
+) -> tuple[LoopProgram, list[Group]]:
+    """Long rows of few points on a GPU as several kernels; then these are what the program is, for all that follows."""
+    parts, made = split_groups(groups, {b.name: b for b in program.buffers}, choices, cores)
+    if not made:
+        return program, groups
+    if choices.options.verify:
+        prove_sequence(program, groups)
+    steps = tuple(step for g in parts for step in (g.steps or (g.call,)) if step is not None)
+    return dataclasses.replace(program, buffers=(*program.buffers, *made), steps=steps), parts
 
 
 def _proved(program: LoopProgram, groups: list[Group], memory: MemoryPlan, *, strict: bool) -> MemoryPlan:

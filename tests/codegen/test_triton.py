@@ -42,7 +42,7 @@ def run(group, buffers, tensors, folder):
     text = generate(Schedule(program, (group,), MemoryPlan((), ZERO)), CTX)[0]
     path = folder / f"{group.name}_{group.kind.value}.py"
     path.write_text(text.source)
-    launch = load(path, text.name, text.sizes, text.launch.xnumel, text.launch.constants, 1, 1)
+    launch = load(path, text.name, text.sizes, text.launch.grid, text.launch.constants, 1, 1)
     launch(*(tensors[b] for b in text.args))
     return tensors
 

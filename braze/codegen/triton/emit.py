@@ -1,7 +1,8 @@
 """Scalar expressions -> Triton lines over tiles.
 
-A tile value depends on the parallel points ("x"), the row ("r"), both, or neither; its shape follows: with a
-row ``[XBLOCK, 1]``, ``[1, RBLOCK]``, ``[XBLOCK, RBLOCK]``, without one ``[XBLOCK]``.
+A tile value depends on some dimensions of the kernel's tile: points ("x", in squares also "y"), the row ("r"), or none. Its
+shape follows: with a row ``[XBLOCK, 1]``, ``[1, RBLOCK]``, ``[XBLOCK, RBLOCK]``, in squares ``[YBLOCK, XBLOCK]`` and so on,
+else ``[XBLOCK]``.
 """
 
 from __future__ import annotations
@@ -59,11 +60,12 @@ class Scope:
 class Emitter:
     """Writes expressions of one kernel. The kernel's plan says what axes and buffers mean."""
 
-    def __init__(self, symbols: dict[Symbol, Value], pointers: dict[str, str], tile: tuple[str, ...]) -> None:
+    def __init__(self, symbols: dict[Symbol, Value], pointers: dict[str, str], dims: tuple[str, ...]) -> None:
         self.symbols = symbols
         self.pointers = pointers
-        self.tile = tile
-        self.masks: dict[str, bool] = {"x": True, "r": True}
+        self.dims = dims
+        #: dimension -> whether a tile may reach past its end
+        self.masks: dict[str, bool] = dict.fromkeys(dims, True)
         self.recomputed: dict[tuple[str, Expr], Node] = {}
         self.reduced: dict[int, Value] = {}
         self.count = 0
@@ -113,7 +115,7 @@ class Emitter:
         return self.assign(text, NOTHING.union(*(a.deps for a in args)), scope)
 
     def _scalar(self, text: str, node: Node) -> str:
-        ones = ", ".join("1" for _ in self.tile)
+        ones = ", ".join("1" for _ in self.dims)
         return f"tl.full([{ones}], {text}, {TYPES[node.dtype]})"
 
     def _masked(self, node: Node, scope: Scope, guard: str) -> Value:
@@ -151,7 +153,7 @@ class Emitter:
         places = {indirect(k).name: self.value(a, scope, guard) for k, a in enumerate(node.args)}
         text, deps = self.index(index, places, scope)
         if guard:
-            deps = frozenset({"x", "r"} if "r" in deps or len(self.tile) == 2 else {"x"})
+            deps = frozenset(self.dims)
         mask = self.mask(deps, guard)
         pointer = self.spread(f"{self.pointers[buffer]} + ({text})", deps if mask else NOTHING)
         filler = ", other=0" if mask else ""
@@ -168,7 +170,7 @@ class Emitter:
 
     def literal(self, number: object, dtype: DType) -> str:
         """A constant tile of the type, so that Triton's own promotion never meets a bare number."""
-        ones = ", ".join("1" for _ in self.tile)
+        ones = ", ".join("1" for _ in self.dims)
         if isinstance(number, float) and not math.isfinite(number):
             text = f'float("{number}")'
         else:
@@ -179,15 +181,13 @@ class Emitter:
 
     def mask(self, deps: Deps, guard: str = "") -> str:
         """The mask argument of an access over ``deps``."""
-        parts = [f"{axis}mask" for axis in ("x", "r") if axis in deps and self.masks[axis]]
+        parts = [f"{d}mask" for d in self.dims if d in deps and self.masks[d]]
         parts += [guard] if guard else []
         return f", {' & '.join(parts)}" if parts else ""
 
     def shape(self, deps: Deps) -> str:
         """The tile's shape, as text."""
-        if len(self.tile) == 1:
-            return "[XBLOCK]" if deps else "[1]"
-        return f"[{'XBLOCK' if 'x' in deps else '1'}, {'RBLOCK' if 'r' in deps else '1'}]"
+        return f"[{', '.join(f'{d.upper()}BLOCK' if d in deps else '1' for d in self.dims)}]"
 
     def spread(self, text: str, deps: Deps) -> str:
         """A pointer tile broadcast over all of ``deps``, since a mask may not be larger than its pointers."""

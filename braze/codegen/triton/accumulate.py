@@ -1,0 +1,133 @@
+"""The running state of reductions in a kernel that walks the row: a tile combined lane by lane, then collapsed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from braze.codegen.triton.emit import Emitter, Scope, Value
+from braze.codegen.triton.ops import TYPES
+from braze.loops.ir import DType, ReduceKind, Reduction
+
+X = frozenset("x")
+XR = frozenset("xr")
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """The running state of one reduction in a looped kernel: a tile combined lane by lane, then collapsed."""
+
+    reduction: Reduction
+    name: str
+
+    def open(self, lines: list[str]) -> None:
+        """Declare the state before the loop."""
+        kind, dtype = self.reduction.kind, self.reduction.dtype
+        shape = "[XBLOCK, RBLOCK]"
+        if kind is ReduceKind.WELFORD:
+            for part in ("n", "mean", "m2"):
+                lines.append(f"    {self.name}_{part} = tl.full({shape}, 0, {TYPES[dtype]})")
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            lines.append(f'    {self.name}_top = tl.full({shape}, float("-inf"), {TYPES[dtype]})')
+            lines.append(f"    {self.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})")
+        elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+            of = self.reduction.value.dtype
+            lines.append(f"    {self.name}_v = tl.full({shape}, {worst(kind, of)}, {TYPES[of]})")
+            lines.append(f"    {self.name}_i = tl.full({shape}, 2147483647, tl.int32)")
+        else:
+            kept = DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
+            lines.append(f"    {self.name} = tl.full({shape}, {identity(kind, dtype)}, {TYPES[kept]})")
+
+    def add(self, value: str, lines: list[str], masked: bool) -> None:
+        """Take one tile in, inside the loop."""
+        n, kind = self.name, self.reduction.kind
+
+        def put(target: str, text: str) -> None:
+            lines.append(
+                f"        {target} = tl.where(rmask, {text}, {target})"
+                if masked
+                else f"        {target} = {text}"
+            )
+
+        if kind is ReduceKind.WELFORD:
+            lines.append(f"        {n}_d = {value} - {n}_mean")
+            put(f"{n}_n", f"{n}_n + 1")
+            put(f"{n}_mean", f"{n}_mean + bz_div({n}_d, {n}_n)")
+            put(f"{n}_m2", f"{n}_m2 + {n}_d * ({value} - {n}_mean)")
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            exp = "tl.exp" if self.reduction.dtype is DType.F64 else "bz_exp"
+            # one exponential an element: of the lesser over the greater; what is infinite is seen to at the end
+            lines.append(f"        {n}_away = {value} - {n}_top")
+            lines.append(f"        {n}_part = {exp}(-tl.abs({n}_away))")
+            lines.append(
+                f"        {n}_more = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)"
+            )
+            put(f"{n}_sum", f'tl.where({value} == float("-inf"), {n}_sum, {n}_more)')
+            put(f"{n}_top", f"bz_max({n}_top, {value})")
+        elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+            places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK]).to(tl.int32)"
+            lines.append(f"        {n}_p, {n}_q = bz_{kind.value}({n}_v, {n}_i, {value}, {places})")
+            put(f"{n}_v", f"{n}_p")
+            put(f"{n}_i", f"{n}_q")
+        else:
+            put(n, combine(kind, n, value))
+
+    def results(self, emit: Emitter, scope: Scope) -> list[Value]:
+        """Collapse the state after the loop."""
+        n, kind = self.name, self.reduction.kind
+        if kind is ReduceKind.WELFORD:
+            count = emit.assign(f"tl.sum({n}_n, 1)[:, None]", X, scope)
+            mean = emit.assign(f"bz_div(tl.sum({n}_mean * {n}_n, 1)[:, None], {count.name})", X, scope)
+            emit.assign(f"{n}_mean - {mean.name}", XR, scope)
+            gap = f"t{emit.count - 1}"
+            m2 = emit.assign(f"tl.sum({n}_m2 + {n}_n * {gap} * {gap}, 1)[:, None]", X, scope)
+            return [mean, m2]
+        if kind is ReduceKind.ONLINE_SOFTMAX:
+            top = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
+            whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {top.name}), 1)[:, None]", X, scope)
+            infinite = f'tl.abs({top.name}) == float("inf")'
+            total = emit.assign(f'tl.where({infinite}, float("nan"), {whole.name})', X, scope)
+            return [top, total]
+        if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+            pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
+            return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
+        text = {
+            ReduceKind.SUM: f"tl.sum({n}, 1)[:, None]",
+            ReduceKind.PROD: f"tl.reduce({n}, 1, bz_prod)[:, None]",
+            ReduceKind.MAX: f"tl.reduce({n}, 1, bz_max)[:, None]",
+            ReduceKind.MIN: f"tl.reduce({n}, 1, bz_min)[:, None]",
+            ReduceKind.ANY: f"(tl.max({n}, 1) != 0)[:, None]",
+            ReduceKind.ALL: f"(tl.min({n}, 1) != 0)[:, None]",
+        }[kind]
+        return [emit.assign(text, X, scope)]
+
+
+def combine(kind: ReduceKind, state: str, value: str) -> str:
+    """The lane-wise step of a simple reduction."""
+    return {
+        ReduceKind.SUM: f"{state} + {value}",
+        ReduceKind.PROD: f"{state} * {value}",
+        ReduceKind.MAX: f"bz_max({state}, {value})",
+        ReduceKind.MIN: f"bz_min({state}, {value})",
+        ReduceKind.ANY: f"{state} | ({value}).to(tl.int32)",
+        ReduceKind.ALL: f"{state} & ({value}).to(tl.int32)",
+    }[kind]
+
+
+def identity(kind: ReduceKind, dtype: DType) -> str:
+    """The value that leaves a reduction unchanged."""
+    if kind in (ReduceKind.SUM, ReduceKind.ANY):
+        return "0"
+    if kind in (ReduceKind.PROD, ReduceKind.ALL):
+        return "1"
+    if dtype.is_float:
+        return 'float("-inf")' if kind is ReduceKind.MAX else 'float("inf")'
+    if dtype is DType.BOOL:
+        return "0" if kind is ReduceKind.MAX else "1"
+    bits = 8 * dtype.itemsize - (dtype is not DType.U8)
+    low = 0 if dtype is DType.U8 else -(1 << bits)
+    return str(low if kind is ReduceKind.MAX else (1 << bits) - 1)
+
+
+def worst(kind: ReduceKind, dtype: DType) -> str:
+    """The value that every other one is better than, or as good as and sooner."""
+    return identity(ReduceKind.MAX if kind is ReduceKind.ARGMAX else ReduceKind.MIN, dtype)

@@ -1,0 +1,255 @@
+"""How a group becomes a GPU kernel: which axes lie in its tile, how much of each one program takes, in how many walks.
+
+``plan_kernel`` decides by what memory costs: of the axes that an access may be contiguous along, the one along which all
+accesses together touch the fewest sectors lies along the threads. A generator prints the plan and decides nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from braze.loops.ir import Axis, Buffer, LoopNest, ReduceKind
+from braze.schedule.passes import Access, accesses_of, arguments, passes_of, size_symbols
+from braze.schedule.records import Group, GroupKind
+from braze.support.record import record
+from braze.symbolic.expr import ONE, Expr, Integer, Symbol, floor_div, product
+
+#: bytes that a GPU moves at least for one element
+SECTOR = 32
+#: a size that nobody knows
+UNKNOWN = 1024
+#: elements that one thread has at once: 16 bytes of the narrowest floats
+EACH = 8
+#: elements of a row that one program may hold whole
+MAX_PERSISTENT = 16384
+#: elements of a pointwise tile, and of a square one
+FLAT, SQUARE = 1024, 64
+#: elements of a tile that walks a row, and one that holds short rows whole
+WALK, HELD = 2048, 1024
+#: columns that programs take side by side: a few sectors of each row
+COLUMNS = 64
+#: an axis shorter than this is not worth tiles of its own
+LEAST = 8
+
+
+class Form(enum.Enum):
+    FLAT = "flat"  # points by one number
+    TILED = "tiled"  # points in squares: some accesses run along one axis, some along another
+    ROWS = "rows"  # threads lie along the row
+    COLUMNS = "columns"  # threads lie along the points, each walks down its row
+
+
+@record
+class Tile:
+    """One dimension of a program's tile: the axes that its number runs over, and how many of them one program takes."""
+
+    letter: str
+    axes: tuple[Axis, ...]
+    block: int
+
+    @property
+    def extent(self) -> Expr:
+        return product([a.extent for a in self.axes])
+
+    @property
+    def divides(self) -> bool:
+        """Whether every program has a whole tile, of which there is one at least."""
+        return bool(self.extent.value) and (self.extent.value or 0) % self.block == 0
+
+
+@record
+class KernelPlan:
+    """One kernel of a GPU.
+
+    ``points``: dimensions of the tile over the parallel points, outermost first, of which the last lies along the threads
+    (the row does in the form ROWS). ``outer``: axes of which a program has one point each. ``row``: the dimension over the
+    reduced row; ``whole``: one tile holds it. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
+    place may need 64 bits.
+    """
+
+    form: Form
+    arguments: tuple[str, ...]
+    sizes: tuple[Symbol, ...]
+    outer: tuple[Axis, ...]
+    points: tuple[Tile, ...]
+    row: Tile | None
+    whole: bool
+    passes: tuple[tuple[LoopNest, ...], ...]
+    warps: int
+    stages: int
+    wide: bool
+
+    @property
+    def programs(self) -> Expr:
+        """How many programs run."""
+        counts = [blocks(tile.extent, tile.block) for tile in self.points]
+        return product([*(a.extent for a in self.outer), *counts])
+
+
+def blocks(extent: Expr, block: int) -> Expr:
+    """Tiles of an extent, the last one perhaps not full."""
+    return extent if block == 1 else floor_div(extent + (block - 1), Integer(block))
+
+
+def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
+    """The plan of one group of loop nests."""
+    found = tuple(accesses_of(group, buffers))
+    form, inner = _form(group, found)
+    if group.row_axes:
+        outer, points, row, whole, warps, stages = _row_tiles(group, found, form, inner)
+        passes = passes_of(group.steps, group.row_axes)
+    else:
+        outer, points, warps = _point_tiles(group, found, form, inner)
+        row, whole, stages, passes = None, False, 1, (group.steps,)
+    names = arguments(group)
+    wide = any(_is_wide(buffers[n]) for n in names)
+    sizes = size_symbols(group)
+    return KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide)
+
+
+# -- which axis lies along the threads ------------------------------------------------------------------------
+
+
+def _form(group: Group, found: Sequence[Access]) -> tuple[Form, Axis | None]:
+    """The form, and the axis that is special in it: the second of a square, the innermost of rows or columns."""
+    axes = [a for a in (*group.axes, *group.row_axes) if likely(a.extent) > 1]
+    if not group.row_axes:
+        across = _across(group.axes, found)
+        return (Form.FLAT, None) if across is None else (Form.TILED, across)
+    last = group.row_axes[-1]
+    rows = [last] if _counts_positions(group) else list(group.row_axes)
+    best, chosen = sum(_cost(a, last, axes) for a in found), last
+    for axis in [*reversed(rows), *reversed(group.axes)]:
+        cost = sum(_cost(a, axis, axes) for a in found)
+        if cost < 0.9 * best and likely(axis.extent) > 1:
+            best, chosen = cost, axis
+    return (Form.ROWS if chosen in group.row_axes else Form.COLUMNS), chosen
+
+
+def _counts_positions(group: Group) -> bool:
+    kinds = {r.kind for step in group.steps for r in step.reductions}
+    return bool(kinds & {ReduceKind.ARGMAX, ReduceKind.ARGMIN})
+
+
+def _cost(a: Access, axis: Axis, axes: Sequence[Axis]) -> float:
+    """Bytes that an access moves where the threads lie along an axis."""
+    count = a.itemsize
+    for other in axes:
+        if a.indirect or other.symbol in a.index.symbols():
+            count *= likely(other.extent)
+    step = step_along(a, axis)
+    if step == 0 or step == 1:
+        return count
+    return count * (SECTOR // a.itemsize if step is None else min(abs(step), SECTOR // a.itemsize))
+
+
+def step_along(a: Access, axis: Axis) -> int | None:
+    """Elements from one point of an axis to the next; None where that is not one number."""
+    c = a.index.coefficient(axis.symbol)
+    if c is None:
+        return None
+    return likely(c) if c.value is None else c.value
+
+
+def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:
+    """The axis that most accesses are contiguous along that are not so along the innermost one."""
+    if len(axes) < 2:
+        return None
+    last = axes[-1]
+    moved: dict[Axis, float] = {}
+    for a in found:
+        if a.indirect or step_along(a, last) in (0, 1, None):
+            continue
+        for axis in axes[:-1]:
+            if step_along(a, axis) == 1 and likely(axis.extent) >= LEAST:
+                moved[axis] = moved.get(axis, 0) + _cost(a, axis, axes)
+    if not moved or likely(last.extent) < LEAST:
+        return None
+    across = max(moved, key=lambda axis: moved[axis])
+    return across if likely(across.extent) * likely(last.extent) >= FLAT else None
+
+
+# -- tiles ----------------------------------------------------------------------------------------------------
+
+
+def _point_tiles(
+    group: Group, found: Sequence[Access], form: Form, across: Axis | None
+) -> tuple[tuple[Axis, ...], tuple[Tile, ...], int]:
+    """(axes with one point a program, the tile, warps) of a kernel without rows."""
+    if form is Form.TILED and across is not None:
+        last = group.axes[-1]
+        x = min(SQUARE, power(likely(last.extent)))
+        y = min(SQUARE * SQUARE // x, power(likely(across.extent)))
+        x = min(SQUARE * SQUARE // y, power(likely(last.extent)))
+        outer = tuple(a for a in group.axes[:-1] if a is not across)
+        return outer, (Tile("y", (across,), y), Tile("x", (last,), x)), warps_of(x * y, 16)
+    extent = product([a.extent for a in group.axes])
+    block = FLAT if extent.value is None else max(32, min(FLAT, power(extent.value)))
+    return (), (Tile("x", group.axes, block),), warps_of(block, EACH)
+
+
+def _row_tiles(
+    group: Group, found: Sequence[Access], form: Form, inner: Axis | None
+) -> tuple[tuple[Axis, ...], tuple[Tile, ...], Tile, bool, int, int]:
+    """(axes with one point a program, points of the tile, row, whether whole, warps, stages)."""
+    row, points = _static(group.row_axes), _static(group.axes)
+    held = row is not None and group.kind is GroupKind.PERSISTENT
+    if form is Form.COLUMNS and inner is not None:
+        outer = tuple(a for a in group.axes if a is not inner)
+        x = min(COLUMNS, power(likely(inner.extent)))
+        again = len(passes_of(group.steps, group.row_axes)) > 1
+        whole = held and power(row or 1) * min(x, 16) <= (4 if again else 1) * WALK
+        while whole and x > 16 and power(row or 1) * x > (4 if again else 1) * WALK:
+            x //= 2
+        length = power(likely(product([a.extent for a in group.row_axes])))
+        r = length if whole else min(WALK // x, length)
+        return outer, (Tile("x", (inner,), x),), Tile("r", group.row_axes, r), whole, warps_of(x * r, EACH), 1
+    order = group.row_axes
+    if inner is not None and inner is not order[-1]:
+        order = (*(a for a in order if a is not inner), inner)
+    if held and row is not None and row <= MAX_PERSISTENT:
+        width = power(max(row, 1))
+        x = max(1, min(64, HELD // width))
+        if points is not None:
+            x = max(1, min(x, power(max(points, 1))))
+        return (), (Tile("x", group.axes, x),), Tile("r", order, width), True, warps_of(x * width, EACH), 1
+    width = WALK if row is None else min(WALK, power(max(row, 1)))
+    return (), (Tile("x", group.axes, 1),), Tile("r", order, width), False, warps_of(width, EACH), 2
+
+
+def warps_of(elements: int, each: int) -> int:
+    """Warps of 32 threads with so many elements each, 16 at most."""
+    return max(1, min(16, elements // (32 * each)))
+
+
+def power(n: int) -> int:
+    """The least power of two not below n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def likely(e: Expr) -> int:
+    """A size as a number, guessed where it is a symbol."""
+    if e.value is not None:
+        return e.value
+    return e.evaluate({s: _guess(s) for s in e.symbols()})
+
+
+def _guess(s: Symbol) -> int:
+    low, high = s.bounds()
+    return min(max(UNKNOWN, low or 0), UNKNOWN if high is None else max(high, 0))
+
+
+def _static(axes: tuple[Axis, ...]) -> int | None:
+    return product([a.extent for a in axes]).value if axes else ONE.value
+
+
+def _is_wide(buffer: Buffer) -> bool:
+    """Whether an element of a buffer may lie 2^31 or more from its first."""
+    span: Expr = ONE
+    for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
+        span = span + (size - 1) * stride
+    high = span.bounds()[1]
+    if span.value is None and high is None:
+        return False
+    return (span.value or high or 0) >= 2**31

@@ -1,0 +1,94 @@
+"""What a kernel touches, and the walks over its row: facts of a group that every generator needs alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op
+from braze.loops.rewrite import index_exprs, roots, walk
+from braze.schedule.records import Group
+from braze.support.record import record
+from braze.symbolic.expr import Expr, Symbol
+
+
+@record
+class Access:
+    """A load or a store: where, of how many bytes an element; ``indirect``: through a value read from memory."""
+
+    buffer: str
+    index: Expr
+    itemsize: int
+    store: bool
+    indirect: bool
+
+
+def arguments(group: Group) -> tuple[str, ...]:
+    """The buffers that a kernel touches in memory: read first, then written."""
+    reads: dict[str, None] = {}
+    writes: dict[str, None] = {}
+    for step in group.steps:
+        for node in walk(*roots(step)):
+            if node.op is Op.LOAD:
+                reads[node.attr[0]] = None
+        writes.update(dict.fromkeys(s.buffer for s in step.stores))
+    return tuple(b for b in dict.fromkeys([*reads, *writes]) if b not in group.internal)
+
+
+def size_symbols(group: Group) -> tuple[Symbol, ...]:
+    """Sizes that a kernel needs at run time, by name."""
+    axes = {a.symbol for step in group.steps for a in (*step.axes, *step.reduce_axes)}
+    axes |= {a.symbol for a in (*group.axes, *group.row_axes)}
+    found: set[Symbol] = set()
+    for axis in (*group.axes, *group.row_axes):
+        found |= axis.extent.symbols()
+    for step in group.steps:
+        for e in index_exprs(step):
+            found |= e.symbols()
+    return tuple(sorted((s for s in found - axes if s.place is None), key=lambda s: s.name))
+
+
+def accesses_of(group: Group, buffers: dict[str, Buffer]) -> Iterator[Access]:
+    """Every access of a kernel to memory, each once."""
+    seen: set[Access] = set()
+    for step in group.steps:
+        for buffer, index, store, indirect in _touched(step):
+            if buffer not in group.internal:
+                made = Access(buffer, index, buffers[buffer].dtype.itemsize, store, indirect)
+                if made not in seen:
+                    seen.add(made)
+                    yield made
+
+
+def _touched(step: LoopNest) -> Iterator[tuple[str, Expr, bool, bool]]:
+    for node in walk(*roots(step)):
+        if node.op is Op.LOAD:
+            yield node.attr[0], node.attr[1], False, bool(node.args)
+    for s in step.stores:
+        yield s.buffer, s.index, True, bool(s.args)
+
+
+def over_row(step: LoopNest, row_axes: Iterable[Axis]) -> bool:
+    """Whether a step without reductions runs along the row."""
+    row = {a.symbol for a in row_axes}
+    return any(a.symbol in row for a in step.axes)
+
+
+def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[tuple[LoopNest, ...], ...]:
+    """Cut the steps into walks over the row: where one needs, along the row, the result of a reduction of the same walk."""
+    passes: list[list[LoopNest]] = [[]]
+    pending: set[str] = set()  # buffers whose values exist only after the current walk
+    for step in steps:
+        along = bool(step.reductions) or over_row(step, row_axes)
+        reads = {n.attr[0] for n in walk(*roots(step)) if n.op is Op.LOAD}
+        if along and reads & pending:
+            passes.append([])
+            pending = set()
+        passes[-1].append(step)
+        if step.reductions or (reads & pending) or not along:
+            pending |= {s.buffer for s in step.stores}
+    return tuple(map(tuple, passes))
+
+
+def loads(*found: Node) -> set[str]:
+    """The buffers that some expressions read."""
+    return {n.attr[0] for n in walk(*found) if n.op is Op.LOAD}

@@ -1,0 +1,414 @@
+"""Long rows of few points, as several kernels: parts of the rows first, then what the parts make together.
+
+A sum over 65,536 rows, or over everything, has too few points for the programs that keep a GPU busy. Each row is cut in parts,
+and each part is a point of the first kernel; the second one reduces over the parts in their order, so that results are the same
+each time, and does what follows at the points. All are loops of the usual kind: memory, proofs and generators know nothing of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from braze.loops import build
+from braze.loops.dtypes import greatest, least
+from braze.loops.ir import (
+    Axis,
+    Buffer,
+    BufferKind,
+    DType,
+    LoopNest,
+    Node,
+    Op,
+    ReduceKind,
+    Reduction,
+    Store,
+    StoreMode,
+)  # fmt: skip
+from braze.loops.rewrite import Substitution, rewrite
+from braze.schedule.canonical import borders
+from braze.schedule.choices import Choices
+from braze.schedule.kernels import Form, KernelPlan, likely, plan_kernel, power
+from braze.schedule.passes import loads, over_row, passes_of
+from braze.schedule.records import Group, GroupKind
+from braze.symbolic.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Integer,
+    axis_symbol,
+    floor_div,
+    indirect,
+    maximum,
+    minimum,
+    product,
+)
+
+#: programs that each multiprocessor of a busy GPU has, at least, and those that are aimed at
+FEW, MANY = 2, 8
+#: elements of a part at least: along a row, and of rows that are walked down
+LEAST_ROW, LEAST_COLUMN = 4096, 64
+#: parts that a row must give to be worth a second kernel
+WORTH = 8
+#: parts of one row at most: the second kernel holds them whole
+MOST = 1024
+
+_ARGS = (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """A row axis in ``count`` parts of ``size``; ``exact``: the last is as long as the others. ``down``: parts lie above each other."""
+
+    axis: Axis
+    count: int
+    size: Expr
+    exact: bool
+    down: bool
+
+
+def split_group(
+    group: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
+) -> tuple[list[Group], list[Buffer]] | None:
+    """The kernels that do what a group does, and their own buffers; None where it keeps the GPU busy as it is."""
+    if not any(step.reductions for step in group.steps) or _writes_what_it_reads(group):
+        return None
+    cut = _cut(group, plan_kernel(group, dict(buffers)), cores)
+    return None if cut is None else _Splitter(group, buffers, choices, cut).run()
+
+
+def _writes_what_it_reads(group: Group) -> bool:
+    """Whether a later kernel could not compute a value again, or a store adds to what is there."""
+    read: set[str] = set()
+    for step in group.steps:
+        stored = {s.buffer for s in step.stores}
+        read |= loads(
+            *(r.value for r in step.reductions), *(n for s in step.stores for n in (s.value, *s.args))
+        )
+        if stored & read or any(s.mode is not StoreMode.PLAIN for s in step.stores):
+            return True
+        read -= stored
+    return False
+
+
+def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
+    programs = likely(plan.programs)
+    if programs >= FEW * cores or programs < 1:
+        return None
+    down = plan.form is Form.COLUMNS
+    arg = any(r.kind in _ARGS for step in group.steps for r in step.reductions)
+    axis = group.row_axes[0] if arg else max(group.row_axes, key=lambda a: likely(a.extent))
+    length = likely(product([a.extent for a in group.row_axes]))
+    extent = likely(axis.extent)
+    least = LEAST_COLUMN if down else LEAST_ROW
+    want = min(power(_up(MANY * cores, programs) // programs), MOST, length // least, extent)
+    if want < 2 or length < WORTH * least:
+        return None
+    unit = 1 if down or axis is not group.row_axes[-1] else LEAST_ROW // 8
+    if axis.extent.value is None:
+        return Cut(axis, want, floor_div(axis.extent + (want - 1), Integer(want)), False, down)
+    for count in sorted(range(want // 2 + 1, min(2 * want, MOST, extent) + 1), key=lambda n: abs(n - want)):
+        if extent % count == 0 and extent // count % unit == 0:
+            return Cut(axis, count, Integer(extent // count), True, down)
+    size = _up(_up(extent, want) // want, unit)
+    count = -(-extent // size)
+    return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
+
+
+def _up(n: int, unit: int) -> int:
+    """The least multiple of a number that is not below n."""
+    return -(-n // unit) * unit
+
+
+def flat(axes: Sequence[Axis]) -> Expr:
+    """The number of a point of some axes."""
+    out: Expr = ZERO
+    for axis in axes:
+        out = out * axis.extent + axis.symbol
+    return out
+
+
+class _Splitter:
+    """Writes the kernels of one group."""
+
+    def __init__(self, group: Group, buffers: Mapping[str, Buffer], choices: Choices, cut: Cut) -> None:
+        self.group, self.buffers, self.choices, self.cut = group, dict(buffers), choices, cut
+        self.made: list[Buffer] = []
+        #: per kernel: its name's ending, points, row and steps
+        self.kernels: list[tuple[str, tuple[Axis, ...], tuple[Axis, ...], list[LoopNest]]] = []
+        count = Integer(cut.count)
+        self.part = Axis(axis_symbol("part", count), count)
+        self.within = Axis(axis_symbol("within", cut.size), cut.size)
+        self.points = (self.part, *group.axes) if cut.down else (*group.axes, self.part)
+        self.rows = tuple(self.within if a is cut.axis else a for a in group.row_axes)
+        begin = self.part.symbol * cut.size
+        self.substitution = Substitution({cut.axis.symbol: begin + self.within.symbol})
+        self.other = product([a.extent for a in group.row_axes if a is not cut.axis])
+        self.begin = begin
+
+    def run(self) -> tuple[list[Group], list[Buffer]]:
+        """The kernels in order, and the buffers between them."""
+        steps = _inlined(self.group, self.buffers)
+        for walk in passes_of(steps, self.group.row_axes):
+            self._walk(walk)
+        groups: list[Group] = []
+        needed = set(self.group.writes)
+        for ending, axes, rows, nests in reversed(self.kernels):
+            internal, reads, writes = borders(tuple(nests), needed)
+            needed |= set(reads)
+            kind = GroupKind.POINTWISE
+            if any(n.reductions for n in nests):
+                widest = max(r.dtype.itemsize for n in nests for r in n.reductions)
+                kind = self.choices.reduction_kind([a.extent for a in rows], widest)
+            groups.append(
+                dataclasses.replace(
+                    self.group, name=f"{self.group.name}_{ending}{len(self.kernels) - len(groups) - 1}", kind=kind,
+                    steps=tuple(nests), axes=axes, row_axes=rows, internal=internal, reads=reads, writes=writes,
+                    reason="; ".join(filter(None, (self.group.reason, f"rows in {self.cut.count} parts"))),
+                )
+            )  # fmt: skip
+        return groups[::-1], self.made
+
+    def _walk(self, steps: Sequence[LoopNest]) -> None:
+        """The kernels of one walk over the row: what is stored along it, parts, and what follows at the points."""
+        group = self.group
+        along = [s for s in steps if not s.reductions and over_row(s, group.row_axes)]
+        reducing = [s for s in steps if s.reductions]
+        after = [s for s in steps if not s.reductions and not over_row(s, group.row_axes)]
+        if along and not (reducing and self.cut.exact):
+            self.kernels.append(("row", (*group.axes, *group.row_axes), (), along))
+            along = []
+        if reducing:
+            partial: list[LoopNest] = [self._cut_step(s) for s in along]
+            finish: list[LoopNest] = []
+            for step in reducing:
+                self._reduce(step, partial, finish)
+            self.kernels.append(("part", self.points, self.rows, partial))
+            self.kernels.append(("rest", group.axes, (self.part,), [*finish, *after]))
+        elif after:
+            self.kernels.append(("points", group.axes, (), after))
+
+    def _cut_step(self, step: LoopNest) -> LoopNest:
+        stores = tuple(map(self.substitution.store, step.stores))
+        return dataclasses.replace(step, axes=(*self.points, *self.rows), stores=stores)
+
+    # -- buffers ----------------------------------------------------------------------------------
+
+    def _buffer(self, dtype: DType, sizes: tuple[Expr, ...]) -> str:
+        strides: list[Expr] = []
+        step: Expr = ONE
+        for size in reversed(sizes):
+            strides.append(step)
+            step = step * size
+        name = f"{self.group.name}_{len(self.made)}"
+        kind = BufferKind.TEMPORARY
+        self.made.append(Buffer(name, dtype, sizes, tuple(reversed(strides)), self.group.device, kind))
+        self.buffers[name] = self.made[-1]
+        return name
+
+    def _parts(self, dtype: DType) -> str:
+        """A buffer with one number for each part."""
+        return self._buffer(dtype, tuple(a.extent for a in self.points))
+
+    def _place(self, part: Expr) -> Expr:
+        """Where the number of a part lies."""
+        axes = self.group.axes
+        if self.cut.down:
+            return part * product([a.extent for a in axes]) + flat(axes)
+        return flat(axes) * self.cut.count + part
+
+    # -- reductions -------------------------------------------------------------------------------
+
+    def _reduce(self, step: LoopNest, partial: list[LoopNest], finish: list[LoopNest]) -> None:
+        """The nests of both kernels for one step: each result gets a buffer at the points, which the step's stores then read."""
+        results: list[Node] = []
+        for reduction in step.reductions:
+            value = self.substitution.node(reduction.value)
+            if reduction.kind is ReduceKind.WELFORD:
+                made = self._moments(
+                    step, reduction.dtype, build.cast(value, reduction.dtype), partial, finish
+                )
+            elif reduction.kind is ReduceKind.ONLINE_SOFTMAX:
+                made = self._softmax(step, reduction, value, partial, finish)
+            elif reduction.kind in _ARGS:
+                made = [self._position(step, reduction, value, partial, finish)]
+            else:
+                (name,) = self._fold(step, partial, [self._reduction(reduction, value)])
+                made = self._gather(
+                    step, finish, [Reduction(reduction.kind, reduction.dtype, self._load(name))]
+                )
+            results += made
+        memo: dict[Node, Node] = {}
+
+        def known(node: Node) -> Node:
+            return results[node.attr] if node.op is Op.REDUCED else node
+
+        stores = tuple(
+            Store(s.buffer, s.index, rewrite(s.value, known, memo), s.mode, tuple(rewrite(a, known, memo) for a in s.args))
+            for s in step.stores
+        )  # fmt: skip
+        finish.append(dataclasses.replace(step, reduce_axes=(), reductions=(), stores=stores))
+
+    def _reduction(self, reduction: Reduction, value: Node) -> Reduction:
+        """A reduction over a part; what lies past the row's end does not count."""
+        if not self.cut.exact:
+            value = build.masked(self._inside(), value, _neutral(reduction.kind, value.dtype))
+        return Reduction(reduction.kind, reduction.dtype, value)
+
+    def _inside(self) -> Node:
+        return build.index_condition(Op.LT, self.begin + self.within.symbol, self.cut.axis.extent)
+
+    def _fold(self, step: LoopNest, partial: list[LoopNest], reductions: list[Reduction]) -> list[str]:
+        """A nest over the parts that stores its results, and the buffers that hold them."""
+        dtypes = [DType.I64 if r.kind in _ARGS else r.dtype for r in reductions for _ in range(r.results)]
+        names = [self._parts(dtype) for dtype in dtypes]
+        place = self._place(self.part.symbol)
+        values = [build.reduced(k, dtype) for k, dtype in enumerate(dtypes)]
+        if reductions[-1].kind in _ARGS:
+            values[-1] = build.add(values[-1], build.index(self.begin * self.other))
+        stores = tuple(Store(name, place, value) for name, value in zip(names, values, strict=True))
+        partial.append(
+            dataclasses.replace(step, axes=self.points, reduce_axes=self.rows, reductions=tuple(reductions), stores=stores)
+        )  # fmt: skip
+        return names
+
+    def _load(self, name: str) -> Node:
+        """What a part has left in a buffer."""
+        return build.load(name, self.buffers[name].dtype, self._place(self.part.symbol))
+
+    def _gather(self, step: LoopNest, finish: list[LoopNest], reductions: list[Reduction]) -> list[Node]:
+        """A nest that reduces over the parts; its results at the points."""
+        axes = self.group.axes
+        found: list[Node] = []
+        stores: list[Store] = []
+        for reduction in reductions:
+            for _ in range(reduction.results):
+                name = self._buffer(reduction.dtype, tuple(a.extent for a in axes))
+                stores.append(Store(name, flat(axes), build.reduced(len(stores), reduction.dtype)))
+                found.append(build.load(name, reduction.dtype, flat(axes)))
+        finish.append(
+            dataclasses.replace(
+                step, reduce_axes=(self.part,), reductions=tuple(reductions), stores=tuple(stores)
+            )
+        )
+        return found
+
+    def _moments(
+        self, step: LoopNest, dtype: DType, value: Node, partial: list[LoopNest], finish: list[LoopNest]
+    ) -> list[Node]:
+        """Mean and squared deviations: each part's about its own mean, then these about the whole's."""
+        size: Expr = self.cut.size
+        if not self.cut.exact:
+            size = maximum(minimum(size, self.cut.axis.extent - self.begin), 0)
+        count = build.index(size * self.other, dtype)
+        divisor = build.index(maximum(size * self.other, 1), dtype)
+        (total,) = self._fold(
+            step, partial, [self._reduction(Reduction(ReduceKind.SUM, dtype, value), value)]
+        )
+        mean = build.div(self._load(total), divisor)
+        away = build.sub(value, mean)
+        square = Reduction(ReduceKind.SUM, dtype, build.mul(away, away))
+        (spread,) = self._fold(step, partial, [self._reduction(square, square.value)])
+        (whole,) = self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, self._load(total))])
+        length = product([a.extent for a in self.group.row_axes])
+        middle = build.div(whole, build.index(length, dtype))
+        gap = build.sub(mean, middle)
+        moved = build.add(self._load(spread), build.mul(count, build.mul(gap, gap)))
+        return [middle, *self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, moved)])]
+
+    def _softmax(
+        self,
+        step: LoopNest,
+        reduction: Reduction,
+        value: Node,
+        partial: list[LoopNest],
+        finish: list[LoopNest],
+    ) -> list[Node]:
+        """The maximum, and the sum of powers of what lies below it."""
+        dtype = reduction.dtype
+        tops, sums = self._fold(step, partial, [self._reduction(reduction, value)])
+        (top,) = self._gather(step, finish, [Reduction(ReduceKind.MAX, dtype, self._load(tops))])
+        own, lowest = self._load(tops), build.const(float("-inf"), dtype)
+        scaled = build.mul(self._load(sums), build.unary(Op.EXP, build.sub(own, top)))
+        # a part that is minus infinity throughout has no sum of its own
+        empty = build.both(build.binary(Op.EQ, own, lowest), build.binary(Op.NE, top, lowest))
+        scaled = build.where(empty, build.const(0.0, dtype), scaled)
+        return [top, *self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, scaled)])]
+
+    def _position(
+        self,
+        step: LoopNest,
+        reduction: Reduction,
+        value: Node,
+        partial: list[LoopNest],
+        finish: list[LoopNest],
+    ) -> Node:
+        """The place of the extreme: that of the first part which has it."""
+        best = ReduceKind.MAX if reduction.kind is ReduceKind.ARGMAX else ReduceKind.MIN
+        extreme = Reduction(best, value.dtype, value)
+        over = [self._reduction(extreme, value), self._reduction(reduction, value)]
+        values, places = self._fold(step, partial, over)
+        axes = self.group.axes
+        name = self._buffer(DType.I64, tuple(a.extent for a in axes))
+        chosen = build.load(places, DType.I64, self._place(indirect(0)), (build.reduced(0, DType.I64),))
+        finish.append(
+            dataclasses.replace(
+                step, reduce_axes=(self.part,), stores=(Store(name, flat(axes), chosen),),
+                reductions=(Reduction(reduction.kind, reduction.dtype, self._load(values)),),
+            )
+        )  # fmt: skip
+        return build.load(name, DType.I64, flat(axes))
+
+
+def _neutral(kind: ReduceKind, dtype: DType) -> Node:
+    """A value that leaves a reduction as it is."""
+    if kind in (ReduceKind.MAX, ReduceKind.ARGMAX, ReduceKind.ONLINE_SOFTMAX):
+        return build.const(least(dtype), dtype)
+    if kind in (ReduceKind.MIN, ReduceKind.ARGMIN):
+        return build.const(greatest(dtype), dtype)
+    return build.const(1 if kind in (ReduceKind.PROD, ReduceKind.ALL) else 0, dtype)
+
+
+def _inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:
+    """The steps with the values that are kept inside, along the row, in place of loads of them."""
+    known: dict[tuple[str, Expr], Node] = {}
+    out: list[LoopNest] = []
+    for step in group.steps:
+        memo: dict[Node, Node] = {}
+
+        def replace(node: Node) -> Node:
+            return known.get(node.attr, node) if node.op is Op.LOAD and not node.args else node
+
+        def new(node: Node, memo: dict[Node, Node] = memo) -> Node:
+            return rewrite(node, replace, memo)
+
+        reductions = tuple(Reduction(r.kind, r.dtype, new(r.value)) for r in step.reductions)
+        stores = tuple(
+            Store(s.buffer, s.index, new(s.value), s.mode, tuple(map(new, s.args))) for s in step.stores
+        )
+        if not step.reductions and over_row(step, group.row_axes):
+            for s in stores:
+                if not s.args:
+                    known[s.buffer, s.index] = build.cast(s.value, buffers[s.buffer].dtype)
+            stores = tuple(s for s in stores if s.buffer not in group.internal)
+        if stores:
+            out.append(dataclasses.replace(step, reductions=reductions, stores=stores))
+    return out
+
+
+def split_groups(
+    groups: Iterable[Group], buffers: Mapping[str, Buffer], choices: Choices, cores: int
+) -> tuple[list[Group], list[Buffer]]:
+    """Groups of GPUs with those of few points and long rows split; and the buffers that this takes."""
+    out: list[Group] = []
+    made: list[Buffer] = []
+    for group in groups:
+        found = None
+        if group.device != "cpu" and group.kind in (GroupKind.PERSISTENT, GroupKind.LOOPED):
+            found = split_group(group, buffers, choices, cores)
+        if found is None:
+            out.append(group)
+        else:
+            out += found[0]
+            made += found[1]
+    return out, made

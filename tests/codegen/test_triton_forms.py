@@ -1,0 +1,199 @@
+"""Every form of Triton kernel in Triton's interpreter: the form that was planned, and eager's numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from braze.loops.interpret import interpret
+from braze.schedule import kernels, split
+from braze.schedule.choices import Choices
+from tests.codegen.triton_bench import forms, interpreted, planned
+
+NAN, INF = torch.nan, torch.inf
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Tiles and parts so small that a few hundred numbers are many of them: the interpreter is slow."""
+    monkeypatch.setattr(kernels, "WALK", 64)
+    monkeypatch.setattr(split, "LEAST_ROW", 40)
+    monkeypatch.setattr(split, "LEAST_COLUMN", 10)
+    monkeypatch.setattr(Choices, "persistent_bytes", 256)
+
+
+def numbers(*shape, dtype=torch.float32, seed=0):
+    """Random numbers of a type, small where they are whole."""
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    if dtype is torch.bool:
+        return made > 0
+    return made.to(dtype) if dtype.is_floating_point else (made * 5).to(dtype)
+
+
+def exact(fn, *inputs):
+    """Eager's results in double precision."""
+    found = fn(*(x.double() if x.is_floating_point() else x for x in inputs))
+    return found if isinstance(found, (tuple, list)) else [found]
+
+
+def agree(results, wanted, digits=1e-5):
+    """Values of floats near, of others equal."""
+    assert len(results) == len(wanted)
+    for ours, theirs in zip(results, wanted):
+        assert ours.shape == theirs.shape
+        if ours.is_floating_point():
+            torch.testing.assert_close(ours.double(), theirs, rtol=digits, atol=digits, equal_nan=True)
+        else:
+            assert torch.equal(ours, theirs)
+
+
+def check(fn, folder, *inputs, cores=132, digits=1e-5):
+    """Run, compare, and give the forms of the kernels. The loops alone, interpreted, must agree as well."""
+    plan, results = interpreted(fn, folder, *inputs, cores=cores)
+    wanted = exact(fn, *inputs)
+    agree(results, wanted, digits)
+    if not any(x.dtype is torch.bfloat16 for x in inputs):
+        agree(interpret(plan.program, [x.clone() for x in inputs]), wanted, digits)
+    return forms(plan)
+
+
+# -- points -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(65, 70), (64, 128), (33, 1000)])
+def test_a_transpose_is_read_and_written_in_squares(shape, dtype, tmp_path):
+    x, y = numbers(*shape, dtype=dtype), numbers(*shape[::-1], dtype=dtype, seed=1)
+    join = torch.logical_xor if dtype is torch.bool else torch.add
+    assert check(lambda x, y: join(x, y.t()), tmp_path, x, y, digits=1e-2) == ["tiled"]
+
+
+def test_a_transpose_in_a_batch(tmp_path):
+    x, y = numbers(3, 40, 30), numbers(3, 30, 40, seed=1)
+    assert check(lambda x, y: x.transpose(1, 2) * y, tmp_path, x, y) == ["tiled"]
+
+
+def test_channels_last_and_first_in_one_kernel(tmp_path):
+    x = numbers(2, 10, 12, 11).to(memory_format=torch.channels_last)
+    y = numbers(2, 10, 12, 11, seed=1)
+    assert check(lambda x, y: (x + y).relu(), tmp_path, x, y) == ["tiled"]
+
+
+@pytest.mark.parametrize("shape", [(1, 70), (70, 1), (0, 5), (3, 300)])
+def test_thin_ones_need_no_squares(shape, tmp_path):
+    x, y = numbers(*shape), numbers(*shape[::-1], seed=1)
+    assert check(lambda x, y: x.t() + y, tmp_path, x, y) == ["flat"]
+
+
+def test_an_expanded_and_an_offset_input(tmp_path):
+    x, y = numbers(40, 1), numbers(51, 41, seed=1)[1:, 1:]
+    z = numbers(40, 50, seed=2)
+    assert check(lambda x, y, z: x.expand(40, 50) + y.t() + z, tmp_path, x, y, z) == ["tiled"]
+
+
+# -- columns ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (7, 1), (70, 65), (300, 3)])
+def test_sums_of_columns_run_along_them(rows, columns, tmp_path):
+    found = check(lambda x: x.sum(0), tmp_path, numbers(rows, columns), digits=1e-4)
+    assert found == (["columns"] if rows > 1 and columns > 1 else found)
+
+
+def test_columns_of_a_batch(tmp_path):
+    assert check(lambda x: (x.sum(1), x * 2), tmp_path, numbers(3, 20, 70))[0] == "columns"
+
+
+@pytest.mark.parametrize("rows", [640, 521])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_long_columns_are_cut(rows, dtype, tmp_path):
+    """The bias gradient: two kernels, parts of the rows and their sum; half types accumulate in single."""
+    digits = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 0.3)
+    found = check(lambda x: x.sum(0), tmp_path, numbers(rows, 20, dtype=dtype), cores=2, digits=digits)
+    assert found == ["columns", "columns"]
+
+
+@pytest.mark.usefixtures("small")
+def test_every_reduction_of_long_columns(tmp_path):
+    x = numbers(101, 4)
+    x[7, 2], x[90, 2], x[9, 3], x[60:, 1] = NAN, NAN, INF, -0.0
+    fn = lambda x: (x.amax(0), x.amin(0), x.argmax(0), x.argmin(0), x.var(0), x.mean(0), (x * 0.9).prod(0))
+    found = check(fn, tmp_path, x, cores=2, digits=1e-4)
+    assert found[0] == "columns" and len(found) > 1
+
+
+@pytest.mark.usefixtures("small")
+def test_whole_numbers_and_tests_of_long_columns(tmp_path):
+    x = numbers(101, 4, dtype=torch.int64)
+    fn = lambda x: (x.sum(0), (x > 20).any(0), (x > -30).all(0), x.amax(0), x.argmin(0))
+    assert len(check(fn, tmp_path, x, cores=2)) > 1
+
+
+# -- long rows --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [32768, 32769])
+def test_a_full_sum_is_cut(length, tmp_path):
+    found = check(lambda x: x.sum(), tmp_path, numbers(length), cores=2, digits=1e-3)
+    assert found == ["rows", "rows"]
+
+
+@pytest.mark.usefixtures("small")
+def test_positions_in_long_rows(tmp_path):
+    """The first of equals in whatever part it lies, and a nan wins."""
+    x = torch.zeros(3, 390)
+    x[0, 100], x[0, 300] = 3, 3
+    x[1, 200], x[1, 10], x[1, 389] = NAN, 8, NAN
+    fn = lambda x: (x.argmax(1), x.argmin(1), x.amax(1))
+    assert check(fn, tmp_path, x, cores=2) == ["rows", "rows"]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("length", [512, 700])
+def test_a_softmax_of_one_long_row(length, tmp_path):
+    x = numbers(length)
+    x[:300] = -INF
+    found = check(lambda x: (torch.softmax(x, 0), torch.logsumexp(x, 0)), tmp_path, x, cores=2)
+    assert found.count("rows") >= 4
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("length", [200, 203])
+def test_a_variance_with_a_large_mean(length, tmp_path):
+    x = numbers(2, 4, length) + 3000
+    fn = lambda x: torch.var_mean(x, (0, 2), correction=0)
+    plan, results = interpreted(fn, tmp_path, x, cores=8)
+    agree([r / s for r, s in zip(results, exact(fn, x))], [torch.ones(4, dtype=torch.double)] * 2, 2e-4)
+    assert len(plan.groups) > 1
+
+
+def test_what_keeps_a_gpu_busy_is_not_cut(tmp_path):
+    for shape in ((4096, 128256), (512, 131072)):
+        plan = planned(lambda x: torch.softmax(x, -1), torch.empty(shape, device="meta"))
+        assert len(plan.groups) == 1
+    plan = planned(lambda x: x.sum(0), torch.empty(65536, 1024, device="meta"))
+    assert len(plan.groups) == 2
+
+
+def test_empty_rows_and_no_points(tmp_path):
+    check(lambda x: x.sum(0), tmp_path, numbers(0, 5))
+    check(lambda x: x.sum(1), tmp_path, numbers(0, 5))
+    check(lambda x: (x.sum(), x.any()), tmp_path, numbers(0))
+
+
+# -- rows ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 3, 64, 100])
+def test_short_rows_share_a_program(width, tmp_path):
+    x = numbers(37, width)
+    assert check(lambda x: torch.softmax(x, 1), tmp_path, x) == ["rows"]
+
+
+def test_a_row_over_axes_that_lie_apart(tmp_path):
+    """Sums over batch and picture, threads along the picture; also where the memory is turned."""
+    x = numbers(3, 5, 40)
+    assert check(lambda x: x.sum((0, 2)), tmp_path, x, digits=1e-4) == ["rows"]
+    assert check(lambda x: x.sum(), tmp_path, x.transpose(0, 2), digits=1e-4) == ["rows"]

@@ -1,0 +1,83 @@
+"""Functions of tensors through every stage for a GPU, their Triton kernels run in Triton's interpreter on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from braze import pipeline
+from braze.context import CompileContext
+from braze.graph import fakes, torch_compat
+from braze.loops.ir import BufferKind, BufferView
+from braze.options import Options
+from braze.runtime.triton_load import load
+from braze.schedule.records import Schedule
+from braze.target import cuda_target
+
+DTYPES = {name: getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64")}
+DTYPES |= {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+DTYPES |= {"u8": torch.uint8, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64}
+
+
+def context(cores: int = 132, **options: object) -> CompileContext:
+    """A compile for a Hopper GPU of so many multiprocessors."""
+    return CompileContext(Options(verify=2, **options), cuda_target((9, 0), cores), "g")  # type: ignore[arg-type]
+
+
+def planned(fn, *inputs: torch.Tensor, cores: int = 132) -> Schedule:
+    """The schedule of a function for a GPU, from tensors on the CPU."""
+    captured = fx.symbolic_trace(fn)
+    mode = fakes.new_mode()
+    examples = []
+    places = [node for node in captured.graph.nodes if node.op == "placeholder"]
+    with torch.no_grad():
+        for node, x in zip(places, inputs, strict=True):
+            meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+            fake = torch_compat.assemble_fake(mode.dispatch, meta, torch.device("cuda:0"), False)
+            node.meta.update(val=fake, role="user")
+            examples.append(fake)
+        ctx = context(cores)
+        partition = pipeline.partition_graph(captured, examples, ctx)
+        return pipeline.schedule_program(pipeline.lower_graph(partition, ctx), ctx)
+
+
+def interpreted(
+    fn, folder: Path, *inputs: torch.Tensor, cores: int = 132
+) -> tuple[Schedule, list[torch.Tensor]]:
+    """The schedule, and what its kernels make of the inputs. Fails where the function needs a call of ATen."""
+    plan = planned(fn, *inputs, cores=cores)
+    return plan, run(plan, folder, *inputs, cores=cores)
+
+
+def run(plan: Schedule, folder: Path, *inputs: torch.Tensor, cores: int = 132) -> list[torch.Tensor]:
+    """The results of a schedule whose groups are all kernels."""
+    assert all(g.call is None for g in plan.groups), [g.name for g in plan.groups]
+    program = plan.program
+    memory = dict(zip(program.inputs, inputs, strict=True))
+    for b in program.buffers:
+        if b.kind not in (BufferKind.INPUT, BufferKind.CONSTANT):
+            sizes, strides = [e.value for e in b.sizes], [e.value for e in b.strides]
+            made = torch.empty_strided(sizes, strides, dtype=DTYPES[b.dtype.label])
+            memory[b.name] = made.fill_(77)  # what is read before it is written is seen
+    for text in pipeline.triton_code.generate(plan, context(cores)):
+        path = folder / f"{text.name}_{hash(text.source)}.py"  # a module is loaded once a path
+        path.write_text(text.source)
+        launch = load(path, text.name, text.sizes, text.launch.grid, text.launch.constants, 1, 1)
+        launch(*(memory[b] for b in text.args))
+    return [_viewed(memory, o) for o in program.outputs]
+
+
+def _viewed(memory: dict[str, torch.Tensor], o: BufferView) -> torch.Tensor:
+    sizes, strides = [e.value for e in o.sizes], [e.value for e in o.strides]
+    of = memory[o.buffer]
+    return torch.as_strided(of, sizes, strides, of.storage_offset() + (o.offset.value or 0))
+
+
+def forms(plan: Schedule) -> list[str]:
+    """The form of each kernel, in order, with the kinds of split ones."""
+    from braze.schedule.kernels import plan_kernel
+
+    buffers = {b.name: b for b in plan.program.buffers}
+    return [plan_kernel(g, buffers).form.value for g in plan.groups]
