@@ -320,8 +320,9 @@ def mark_rough(making: Making, bound: list[str], rough: bool) -> None:
                 making.rough.add(mine.untyped_storage()._cdata)
 
 
+@torch.no_grad()
 def exactly(mine: Tensor, exact: Tensor) -> bool:
-    """Whether a tensor holds the very numbers of float64."""
+    """Whether a tensor holds the very numbers of float64; its history, which autograd may refuse to tell, is not asked for."""
     if not mine.is_floating_point():
         return mine.shape == exact.shape and mine.dtype == exact.dtype and torch.equal(mine, exact)
     return mine.shape == exact.shape and torch.equal(

@@ -108,8 +108,9 @@ def facts_of(seen: Seen, named: dict[str, Any]) -> None:
     seen.facts["grad_fn"] = {name: asked(lambda: t.grad_fn is not None) for name, t in tensors.items()}
     seen.facts["leaf"] = {name: asked(lambda: t.is_leaf) for name, t in tensors.items()}
     seen.facts["aliasing"] = relations(tensors)
-    for name, t in tensors.items():
-        seen.values[name] = t.detach().clone().cpu()
+    with torch.no_grad():
+        for name, t in tensors.items():
+            seen.values[name] = t.clone().cpu()
 
 
 def asked(question: Callable[[], bool]) -> bool | str:
@@ -140,7 +141,11 @@ def relations(tensors: dict[str, Tensor]) -> dict[str, str]:
 
 def differentiate(seen: Seen, results: Sequence[Any], leaves: dict[str, Tensor]) -> None:
     """Gradients of a weighted sum of the results."""
-    ends = [t for t in dict.fromkeys(results) if isinstance(t, Tensor) and t.requires_grad]
+    ends = [
+        t
+        for t in dict.fromkeys(results)
+        if isinstance(t, Tensor) and asked(lambda t=t: t.requires_grad) is True
+    ]
     if not ends:
         return
     try:
