@@ -168,9 +168,13 @@ class _Plan:
         ctx.save_for_backward(*(values[i] for i in self.tensors))
         ctx.numbers = [values[i] for i in self.numbers]
         ctx.set_materialize_grads(False)
-        plain = [results[i] for i in self.plain if isinstance(results[i], torch.Tensor)]
-        ctx.mark_non_differentiable(*plain)
-        return tuple([results[i] for i in self.items])
+        items = {i: results[i] for i in self.items}
+        plain = [i for i in self.plain if isinstance(items[i], torch.Tensor)]
+        # one value may be new contents without a history and a result with one: two tensors
+        taken = {id(items[i]) for i in self.items if i not in self.plain} if plain else ()
+        items |= {i: items[i].detach() for i in plain if id(items[i]) in taken}
+        ctx.mark_non_differentiable(*[items[i] for i in plain])
+        return tuple(items.values())
 
     def unpacked(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
         """What was saved, in order."""

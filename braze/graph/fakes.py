@@ -302,11 +302,13 @@ class FakeMode:
             with kernels.refusing():
                 return self._call(func, args, kwargs)
         key = _functions.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
-        if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
+        wanting = key is not None and _any_requires_grad(args, kwargs)
+        if key is None or (wanting and torch.is_grad_enabled()):
             return self._call(func, args, kwargs)
         found = _functions.recall(self.dispatch, key, args, kwargs)
         if found is not MISS:
-            return found
+            # whether a view of what requires grad does so too is autograd's to say
+            return found if not (wanting and _views(found, args, kwargs)) else self._call(func, args, kwargs)
         before = self.dispatch.writes
         result = (
             self._call(func, args, kwargs) if type(key) is OfTrace else self._direct(key, func, args, kwargs)
@@ -322,7 +324,9 @@ class FakeMode:
         _, (_, inference, _, autocast), *_ = key
         if not inference and not autocast:
             found = direct.result_of(self.dispatch, func, args, kwargs)
-            if found is not metadata.MISS:
+            if found is not metadata.MISS and not (
+                _any_requires_grad(args, kwargs) and _views(found, args, kwargs)
+            ):
                 return found
         return self._call(func, args, kwargs)
 
@@ -561,6 +565,16 @@ def _require_plain(tensor: torch.Tensor) -> None:
         raise Unsupported(
             "BZ2003", "a lazily conjugated or negated tensor", hints=["call .resolve_conj().resolve_neg()"]
         )
+
+
+def _views(result: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a result has a new tensor over the memory of an argument."""
+    given = [*_tensors(args), *_tensors(kwargs.values())]
+    known = {torch_compat.storage_key(t) for t in given}
+    return any(
+        torch_compat.storage_key(t) in known and all(t is not each for each in given)
+        for t in _tensors((result,))
+    )
 
 
 def _any_requires_grad(args: Any, kwargs: dict[str, Any]) -> bool:

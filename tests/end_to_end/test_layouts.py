@@ -298,3 +298,53 @@ def test_a_part_is_replaced_in_a_copy_whose_elements_share_memory(dynamic):
     """The copy keeps the strides: what is written shows in all rows that see it."""
     makes = [lambda: (torch.arange(10.0).view(5, 2)[1:-1],), lambda: (torch.arange(14.0).view(7, 2)[2:],)]
     check(part_replaced, makes, dynamic, backend="braze")
+
+
+USES = {
+    "computed": lambda v, x: v * 2,
+    "computed beside": lambda v, x: (v * 2, x * 3),
+    "viewed": lambda v, x: (v[...], v[...] * 2),
+    "copied": lambda v, x: (v * 2).add_(v),
+    "written": lambda v, x: v.add_(1),
+    "detached": lambda v, x: v.detach() * x.sum(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+@pytest.mark.parametrize("view", ["slice", "mT", "unbind"])
+def test_a_view_made_under_no_grad_is_used_on_as_the_leaf_that_it_is(view, use):
+    """Autograd takes it for a tensor of its own: what is computed of it has a history, which does not lead to its base."""
+    views = {"slice": lambda x: x[1:], "mT": lambda x: x.mT, "unbind": lambda x: x.unbind()[0]}
+
+    def program(x):
+        with torch.no_grad():
+            v = views[view](x)
+        return use(v, x)
+
+    def told(call):
+        leaf = torch.arange(6.0).view(3, 2).requires_grad_()
+        try:
+            made = call(leaf * 1)
+        except RuntimeError as error:
+            return str(error)
+        made = made if isinstance(made, tuple) else (made,)
+        sum(part.sum() for part in made).backward()
+        return [(part.requires_grad, part.is_leaf) for part in made], str(leaf.grad)
+
+    assert told(braze.compile(program, backend="aot_eager")) == told(program)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_new_contents_without_a_history_are_a_result_that_has_one(dynamic):
+    def program(x):
+        with torch.no_grad():
+            x.exp_()
+        return torch.empty_like(x).copy_(x), x.clone()
+
+    for call in (program, braze.compile(program, dynamic=dynamic, backend="aot_eager")):
+        leaf = torch.zeros(3, requires_grad=True)
+        x = leaf * 1
+        copied, cloned = call(x)
+        assert copied.requires_grad and cloned.requires_grad and type(x.grad_fn).__name__ == "MulBackward0"
+        (copied * 2 + cloned).sum().backward()
+        assert leaf.grad.tolist() == [3, 3, 3] and x.tolist() == [1, 1, 1]
