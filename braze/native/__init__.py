@@ -55,6 +55,7 @@ run_hooked = core.run_hooked
 unhooked = core.unhooked
 emptied = core.emptied
 handling = core.handling
+throw = core.throw
 call_traced = core.call_traced
 mode = core.mode
 uninstall = core.uninstall
@@ -94,6 +95,7 @@ __all__ = [
     "skip_code",
     "tabulate",
     "tensor_meta",
+    "throw",
     "unhooked",
     "uninstall",
     "untraced_code",

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 from braze.native import encode, torch_state, walk
 from braze.support.errors import Unsupported
@@ -319,6 +319,11 @@ def unhooked(callable: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 def handling(error: BaseException | None, /) -> BaseException | None:
     """Let an exception be the one that is handled, as ``sys.exc_info`` tells it; the one before. Nothing without the extension."""
     return None
+
+
+def throw(error: BaseException, /) -> NoReturn:
+    """Raise an exception; with the context that it has only by the extension."""
+    raise error
 
 
 def emptied(state: tuple[Any, ...], /) -> None:

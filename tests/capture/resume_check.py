@@ -166,6 +166,7 @@ def go_on(frame: FrameType, function: Any, carry: bool, error: BaseException | N
         starts = bytecode.instruction_starts(code)
         after = starts[starts.index(offset) + 1] if offset != starts[-1] else len(code.co_code)
         made = resume_code(code, after, bound, set_, raises=True, carry_free=carry)
+        error.__context__ = sys.exc_info()[1]  # as raised while the frame handles that
         state.append(error)
     closure = function.__closure__
     if carry and closure:  # any cells do: those in the state replace them

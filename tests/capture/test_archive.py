@@ -537,3 +537,9 @@ def test_a_later_process_loads_what_an_earlier_one_traced(tmp_path: Path) -> Non
     module.write_text(MODULE.replace("x * FACTOR", "x * FACTOR - 3"))
     same_result, again, loaded = process()  # frames of PyTorch's own may still be loaded
     assert same_result == "True" and int(again) > 0 and int(again) + int(loaded) == int(traced)
+
+
+def test_all_that_makes_captures_is_in_the_fingerprint() -> None:
+    names = {"/".join(path.parts[-3:]) for path in fingerprint.our_files()}
+    assert {"capture/trace/tracer.py", "capture/python/calls.py", "braze/graph/fakes.py"} <= names
+    assert not any(name.startswith("braze/aot") for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 import types
 from typing import Any, NamedTuple
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 import torch.fx
 
+from braze.capture.dispatch import session as session_module
 from braze.capture.dispatch.session import Session
+from braze.capture.facts import replay
 from braze.capture.facts.records import (
     BreakKind,
     Build,
@@ -326,3 +329,8 @@ def test_an_unhandled_exception_shows_the_users_line() -> None:
 def test_a_raise_break_raises_in_the_frame() -> None:
     capture = broken_capture(Constant(AttributeError("raised")), BreakKind.RAISE)
     assert run(capture, broken, 5, []) == ("handled", "raised", 6)
+
+
+def test_the_machinery_that_tracebacks_leave_out_is_where_it_is_said_to_be() -> None:
+    assert all(map(os.path.exists, replay.MACHINERY))
+    assert {module.__file__ for module in (replay, session_module)} <= replay.MACHINERY

@@ -123,3 +123,23 @@ def attributes_by_name(c):
     yield f(Y, o, "b"), o
     yield f(Y, o, "c"), o
     yield attempt(c(lambda: delattr(o, "zz"))), o
+
+
+@scenario
+def missing_attributes_are_deleted(c):
+    """What Python says of each."""
+
+    @c
+    def f(x, o):
+        said_of_it = []
+        for _ in range(2):
+            try:
+                del o.extra
+            except AttributeError as e:
+                said_of_it.append(str(e))
+        return x + 1, said_of_it
+
+    yield f(X, Base(2.0))
+    o = SimpleNamespace(extra=1)
+    yield f(X, o), o
+    yield f(X, Slotted(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 import traceback
 
 import torch
@@ -344,3 +345,104 @@ def locks_around_a_graph(c):
         return y, held, lock.locked()
 
     yield f(X), f(X), lock.locked()
+
+
+# -- contexts
+
+
+def chain(error):
+    """The exception, and the contexts behind it."""
+    found = []
+    while error is not None:
+        found.append((type(error).__name__, str(error)))
+        error = error.__context__
+    return found
+
+
+def raises_while_handling():
+    time.time()  # no part of a graph
+    try:
+        raise KeyError("inner")
+    except KeyError:
+        raise TypeError("second")
+
+
+@case((X,))
+def error_of_an_uncaptured_call_keeps_its_own_context(x):
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raises_while_handling()
+    except TypeError as e:
+        return x + 1, chain(e)
+
+
+@case((X,))
+def error_of_an_uncaptured_call_leaves_with_its_own_context(x):
+    y = x + 1
+    try:
+        raise ValueError("first")
+    except ValueError:
+        raises_while_handling()
+    return y
+
+
+def yields_twice(x, log):
+    try:
+        yield x
+        yield x + 1
+    except KeyError:
+        log.append("key")
+        yield x + 2
+    finally:
+        log.append("finally")
+
+
+def yields_through_another(x, log):
+    yield from yields_twice(x, log)
+
+
+@whole((X,))
+def error_thrown_into_a_generator_has_no_context_of_its_caller(x):
+    log = []
+    try:
+        raise ValueError("first")
+    except ValueError:
+        waiting = yields_twice(x, log)
+        y = next(waiting)
+        try:
+            waiting.throw(TypeError("thrown"))
+        except TypeError as e:
+            log.append(chain(e))
+    return y, log
+
+
+@whole((X,))
+def error_thrown_into_a_generator_that_handles_another_has_it_for_context(x):
+    log = []
+    waiting = yields_twice(x, log)
+    y = next(waiting) + waiting.throw(KeyError("handled"))
+    try:
+        raise ValueError("first")
+    except ValueError:
+        try:
+            waiting.throw(TypeError("thrown"))
+        except TypeError as e:
+            log.append(chain(e))
+    return y, log
+
+
+@case((X,))
+def error_thrown_through_a_generator_while_another_is_handled(x):
+    log = []
+    try:
+        raise ValueError("first")
+    except ValueError:
+        waiting = yields_through_another(x, log)
+        y = next(waiting)
+        try:
+            waiting.throw(TypeError("thrown"))
+        except TypeError as e:
+            log.append(chain(e))
+    return y, log

@@ -37,12 +37,16 @@ def surroundings() -> dict[str, str]:
 def of_ourselves() -> str:
     """Of the code that makes captures: what they mean is between its lines."""
     whole = hashlib.sha256()
-    capture = Path(__file__).parent
-    for folder in (capture, capture.parent / "graph"):
-        for path in sorted(folder.rglob("*.py")):
-            whole.update(path.name.encode())
-            whole.update(path.read_bytes())
+    for path in our_files():
+        whole.update(path.name.encode())
+        whole.update(path.read_bytes())
     return whole.hexdigest()
+
+
+def our_files() -> list[Path]:
+    """The code that makes captures."""
+    capture = Path(__file__).parents[1]
+    return [path for folder in (capture, capture.parent / "graph") for path in sorted(folder.rglob("*.py"))]
 
 
 def of_file(path: str) -> str | None:

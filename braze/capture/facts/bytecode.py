@@ -60,6 +60,16 @@ def assemble(instructions: Iterable[tuple[str, int]]) -> bytes:
     return bytes(out)
 
 
+#: calls what :func:`calls` has pushed, with one argument
+CALL_WITH_ONE = [("PRECALL", 1), ("CALL", 1)] if VERSION < (3, 12) else [("CALL", 1)]
+
+
+def calls(constant: int) -> list[tuple[str, int]]:
+    """Instructions that push a constant, by its index, to be called."""
+    pushed = [("PUSH_NULL", 0), ("LOAD_CONST", constant)]
+    return pushed if VERSION < (3, 13) else pushed[::-1]
+
+
 def instruction_starts(code: CodeType) -> list[int]:
     """Offsets of instructions in order; one with extended arguments starts at the first of them."""
     raw, starts, offset = code.co_code, [], 0

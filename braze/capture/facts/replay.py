@@ -25,9 +25,11 @@ END = object()
 
 #: the files whose frames stand between residual code and the user's
 MACHINERY = frozenset(
-    os.path.join(os.path.dirname(__file__), f"{name}.py")
-    for name in ("announce", "attempt", "points", "replay", "session", "site")
-)
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), *name.split("/")) + ".py"
+    for name in (
+        "dispatch/announce", "dispatch/attempt", "dispatch/session", "dispatch/variants", "facts/replay", "residual/points",
+    )
+)  # fmt: skip
 
 
 class Jump:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType
 
+from braze import native
 from braze.capture.facts import bytecode
 from braze.capture.facts.bytecode import Handler, Slots
 
@@ -30,6 +31,8 @@ _GENERATORS = (
 _ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
+#: raises the exception on top of the stack, with the context that it has: the call does not come back
+THROW: Instructions = [*(bytecode.CALL_WITH_ONE if native.native_available else ()), ("RAISE_VARARGS", 1)]
 #: per code of a resume function, what each item of its state is in the user's terms
 STATE_NAMES: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -94,11 +97,15 @@ def resume_code(
     if carry_free:
         unpack.read_cells()
     # what is pushed is read before slot 0, where the state lives, gets its own value
-    for _ in range(1 if raises else pushes):
-        unpack.body += unpack.item()
     if raises:
+        if native.native_available:
+            unpack.constants.append(native.throw)
+            unpack.body += bytecode.calls(len(unpack.constants) - 1)
+        unpack.body += unpack.item()
         handler = bytecode.handler_at(rows, raising)
-        return _join(code, unpack, [("RAISE_VARARGS", 1)], rows, handler, raising)
+        return _join(code, unpack, THROW, rows, handler, raising)
+    for _ in range(pushes):
+        unpack.body += unpack.item()
     target = bytecode.safe_start(code, offset)
     return _join(code, unpack, [("JUMP_FORWARD", target // 2)], rows, None, offset)
 
@@ -221,7 +228,7 @@ def _join(
     prologue = head + end
     place, first = bytecode.place_at(code, raising), code.co_firstlineno
     lines = bytecode.locations(len(head) // 2, None, first)
-    if tail[0][0] == "RAISE_VARARGS" and place is not None:
+    if tail is THROW and place is not None:
         lines += bytecode.locations(len(end) // 2, place, first)
         # the user's table counts from the first line: one more instruction, never run, leads back there
         prologue += bytecode.assemble([("NOP", 0)])
@@ -242,7 +249,7 @@ def _join(
         co_nlocals=code.co_nlocals + unpack.shift,
         co_varnames=(".state",) * unpack.shift + code.co_varnames,
         co_flags=code.co_flags & ~_ARGUMENTS,
-        co_stacksize=max(code.co_stacksize, unpack.depth + 1) + 4,
+        co_stacksize=max(code.co_stacksize, unpack.depth + 3) + 4,
         co_linetable=lines + code.co_linetable,
         co_exceptiontable=bytecode.encode_exceptions(moved),
     )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from braze import native
 from braze.capture.facts import markers
 from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.facts.libraries import is_library_class, is_library_function
@@ -24,7 +25,7 @@ from braze.capture.graph import constant_evaluation, overloads, python_random, u
 from braze.capture.graph.replays import replay
 from braze.capture.outside import identities
 from braze.capture.outside.filling import fill
-from braze.capture.python import calls, operations
+from braze.capture.python import calls, operations, raised
 from braze.capture.python.attributes import generic_attr, load_attr, tell
 from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate, length
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
@@ -451,6 +452,16 @@ def exc_info(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if error is None and t.outside.settings.is_handling():
         graph_break("BZ1012", "the exception that a caller handles is asked for")
     return (type(error), error, error.__traceback__) if error is not None else (None, None, None)
+
+
+@rule(native.throw)
+def throw(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """What an operation outside the graph has raised goes on in the frame."""
+    (error,) = args
+    raised.about_to_raise(t, error)
+    if not isinstance(error, Exception):
+        graph_break("BZ1012", f"{type(error).__name__} is raised")
+    native.throw(error)
 
 
 # -- messages: given after the graph has run

@@ -8,6 +8,7 @@ import sys
 from types import FunctionType
 from typing import Any
 
+from braze import native
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK, Retry
 from braze.capture.facts.bytecode import SAVED, stack_kinds, wanted_from
 from braze.capture.facts.frame import Frame
@@ -190,6 +191,7 @@ OF_THE_FRAME = (
     sys._getframe,
     getattr(sys, "_getframemodulename", sys._getframe),
     inspect.currentframe,
+    native.throw,  # stands in front of the frame's code
 )
 
 

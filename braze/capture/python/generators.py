@@ -10,6 +10,7 @@ from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
+from braze.capture.python import raised
 from braze.capture.python.c_border import entered_from_c
 from braze.capture.python.unwinding import catch
 from braze.capture.state.trace import Trace
@@ -106,6 +107,8 @@ def hand_on(t: Trace, receiver: Any, error: BaseException) -> None:
 
 def resume_with(t: Trace, f: Frame, error: BaseException) -> Any:
     """Raise inside the frame at its yield."""
+    if isinstance(error, Exception):
+        raised.thrown_in(t, error, f.generator.handled)
     f.stack.append(None)
     t.frames.stack.append(f)
     try:

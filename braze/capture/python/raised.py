@@ -28,6 +28,13 @@ def about_to_raise(t: Trace, error: BaseException) -> None:
     found.traceback = error.__traceback__
 
 
+def thrown_in(t: Trace, error: BaseException, handled: BaseException | None) -> None:
+    """An exception is thrown into a generator: its context is what the generator handles, not what its caller does."""
+    if known(t, error) is None:
+        t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
+    set_context(error, handled)
+
+
 def known(t: Trace, error: BaseException) -> Raised | None:
     """What is known of an exception, if the trace has raised it."""
     found = t.done.raised.get(id(error))

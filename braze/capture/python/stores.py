@@ -141,5 +141,16 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
     found, _ = lookup_in_mro(type(obj), name)
     if hasattr(type(found), "__delete__"):
         graph_break("BZ1010", f"the field {name!r} of an object from outside is deleted")
-    if shadow is None or not shadow.drop(t, name):
-        raise AttributeError(name)
+    if shadow is None:
+        object.__delattr__(node.real, name)  # raises: there is nothing to be deleted
+    elif not shadow.drop(t, name):
+        raise missing(node.real, name)
+
+
+def missing(obj: Any, name: str) -> AttributeError:
+    """Python's error about an attribute that an object has not. It is asked about one that no object has: this one may yet be there."""
+    try:
+        object.__getattribute__(obj, "?")
+    except AttributeError as error:
+        return AttributeError(str(error).replace("'?'", f"'{name}'"))
+    return AttributeError(name)  # somebody has it after all: what CPython 3.11 says at times

@@ -460,6 +460,18 @@ handling(PyObject *module, PyObject *error)
     return before != NULL ? before : Py_NewRef(Py_None);
 }
 
+/* What has been raised already goes on as it is: `raise` would put what is handled here in place of its context. */
+static PyObject *
+throw(PyObject *module, PyObject *error)
+{
+    if (!PyExceptionInstance_Check(error)) {
+        PyErr_Format(PyExc_TypeError, "expected an exception, not %.100s", Py_TYPE(error)->tp_name);
+        return NULL;
+    }
+    PyErr_Restore(Py_NewRef(Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
+    return NULL;
+}
+
 /* Callers hold the state of a frame for as long as the frame runs; what the frame has dropped must be freed before. */
 static PyObject *
 emptied(PyObject *module, PyObject *state)
@@ -559,6 +571,8 @@ PyMethodDef hook_methods[] = {
      "unhooked(callable, *args, **kwargs)\n--\n\nCall with the mode OFF."},
     {"handling", handling, METH_O,
      "handling(error)\n--\n\nLet an exception, or none, be the one that is handled here; gives the one before."},
+    {"throw", throw, METH_O,
+     "throw(error)\n--\n\nRaise an exception with the context that it has."},
     {"emptied", emptied, METH_O,
      "emptied(state)\n--\n\nPut None in place of all items of a tuple that nobody else reads any more."},
     {"call_traced", (PyCFunction)(void (*)(void))call_traced, METH_FASTCALL,
