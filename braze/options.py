@@ -28,7 +28,7 @@ def option(
     """A field of Options: its help line, whether a change of it makes other kernels, the words it takes.
 
     ``in_capture``: a change of it makes other captures, so that those kept on disk are found by it.
-    ``environment``: a variable that sets it (to 1 or 0) where a call of ``braze.compile`` does not.
+    ``environment``: a variable that sets it (to a whole number; a switch to 1 or 0) where a call of ``braze.compile`` does not.
     """
     metadata = {
         "help": help,
@@ -63,7 +63,10 @@ class Options:
         choices=("generic", "error", "eager"),
     )
     verify: int = option(
-        0, "run the verifiers between stages: 0 off, 1 records, 2 after every pass", in_key=False
+        0,
+        "run the verifiers between stages: 0 off, 1 records, 2 after every pass",
+        in_key=False,
+        environment="BRAZE_VERIFY",
     )
     fusion: bool = option(True, "fuse loops", in_key=True)
     max_fusion_steps: int = option(64, "loop nests in one kernel at most", in_key=True)
@@ -212,10 +215,13 @@ def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for f in dataclasses.fields(Options):
         text = os.environ.get(f.metadata["environment"], "") if f.metadata["environment"] else ""
-        if text not in ("", "0", "1"):
-            raise UserError("BZ0003", f"{f.metadata['environment']} takes 0 or 1, not {text!r}")
-        if text:
-            found[f.name] = text == "1"
+        if not text:
+            continue
+        switch = type(f.default) is bool
+        if not (text in ("0", "1") if switch else text.isdecimal()):
+            wanted = "0 or 1" if switch else "a whole number"
+            raise UserError("BZ0003", f"{f.metadata['environment']} takes {wanted}, not {text!r}")
+        found[f.name] = type(f.default)(int(text))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Every module and every test draws the same random numbers, and braze's own faults fail the test they happen in."""
+"""Every test draws the same random numbers, with the verifiers on, and braze's own faults fail the test they happen in."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ _heard: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("BRAZE_VERIFY", "2")  # also of the processes that tests start
     if not all("gpu" in Path(place).parts for place in config.args):
         os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, by whichever test comes first
     listening = log.listen(_heard.append)
@@ -79,6 +80,13 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 @pytest.fixture(autouse=True)
 def same_numbers() -> None:
     seed()
+
+
+@pytest.fixture(autouse=True)
+def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that measures what compiled code costs, or is about the verifiers, runs without them, and says so."""
+    if request.node.get_closest_marker("unverified"):
+        monkeypatch.delenv("BRAZE_VERIFY", raising=False)
 
 
 def seed() -> None:

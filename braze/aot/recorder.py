@@ -32,8 +32,17 @@ aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _SIZES = aten.size.default
 
-#: composite operators that stay one node: what lowers them has better than their parts
-KEPT = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
+#: composite operators that stay one node: what lowers them has better than their parts, or PyTorch traces them by a formula of
+#: its own (a + (b - a) * t, which is nan beside an infinity) that is not its kernels'
+KEPT = frozenset(
+    {
+        aten.linear.default,
+        aten.scaled_dot_product_attention.default,
+        aten.upsample_linear1d.vec,
+        aten.upsample_bilinear2d.vec,
+        aten.upsample_trilinear3d.vec,
+    }
+)
 
 #: operators that give their argument back, as a new tensor object over the same memory
 ALIASES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})

@@ -38,13 +38,11 @@ def dot(a: Tensor, b: Tensor) -> Any:
 
 @decompose(aten.addr.default)
 def addr(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta · y + alpha · (a bᵀ)."""
+    """beta · y + (alpha · a) bᵀ, multiplied in eager's order."""
     if not _scalable(y):
         return NotImplemented
-    outer = aten.mul.Tensor(aten.unsqueeze.default(a, 1), b)
-    if beta == 0:
-        return _times(outer, alpha)
-    return aten.add.Tensor(_times(y, beta), _times(outer, alpha))
+    outer = aten.mul.Tensor(aten.unsqueeze.default(_times(a, alpha), 1), b)
+    return outer if beta == 0 else aten.add.Tensor(_times(y, beta), outer)
 
 
 @decompose(aten.addbmm.default)

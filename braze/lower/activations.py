@@ -189,13 +189,12 @@ def clamp_max(g: ProgramBuilder, x: Lazy, high: Any) -> Any:
 
 @lowering(aten.lerp)
 def lerp(g: ProgramBuilder, start: Lazy, end: Lazy, weight: Any) -> Any:
-    """start + weight * (end - start), from whichever end is nearer."""
+    """start + weight * (end - start), from whichever end is nearer, rounded once as in eager's kernel."""
 
     def scalar(a: Node, b: Node, w: Node) -> Node:
-        span = build.sub(b, a)
         near = build.lt(build.unary(Op.ABS, w), k(0.5, w))
-        other = build.sub(b, build.mul(span, build.sub(k(1.0, w), w)))
-        return build.where(near, build.add(a, build.mul(w, span)), other)
+        share = build.where(near, w, build.sub(w, k(1.0, w)))
+        return build.fma(share, build.sub(b, a), build.where(near, a, b))
 
     if not start.dtype.is_float:
         return NotImplemented

@@ -25,7 +25,7 @@ INTENDED = frozenset(
         "native_dropout", "bernoulli", "rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
         "randperm", "multinomial", "normal", "uniform", "exponential", "sort", "topk", "empty", "empty_like", "empty_strided",
         "_assert_async", "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d", "upsample_bicubic2d",
-        "upsample_nearest2d", "cumsum", "cumprod", "linear_cross_entropy", "subgraphs", "random_subgraphs", "subgraph_gradients",
+        "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest2d", "cumsum", "cumprod", "linear_cross_entropy", "subgraphs", "random_subgraphs", "subgraph_gradients",
         # gradients
         "convolution_backward", "embedding_dense_backward", "_embedding_bag_backward", "_ctc_loss_backward",
         "_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward",
@@ -61,8 +61,10 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
     plain_kwargs = tuple((name, argument(g, a)) for name, a in kwargs.items())
     mutates: list[str] = []
     aliases: list[str] = []
+    read = [*plain_args, *(a for _, a in plain_kwargs)]
+    if _holds_arguments(g.val):
+        aliases = [v.buffer for v in views_in(tuple(read))]
     if any(a.alias_info is not None for a in (*schema.arguments, *schema.returns)):
-        read = [*plain_args, *(a for _, a in plain_kwargs)]
         names = {a.name: v for a, v in zip(schema.arguments, plain_args, strict=False)} | dict(plain_kwargs)
         for a in schema.arguments:
             if a.alias_info is not None and a.alias_info.is_write:
@@ -90,6 +92,12 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
         )
     )
     return result
+
+
+def _holds_arguments(result: Any) -> bool:
+    """Whether a result is made of other tensors: a sparse one keeps its indices and values, and no schema says so."""
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
 
 
 def call_on_copies(g: ProgramBuilder, functional: Functional, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -110,22 +110,34 @@ def attempt(fn: Callable[..., Any], calls: Sequence[Call]) -> Any:
             return error
 
 
-def differences(fn: Callable[..., Any], calls: list[Call], *, values: bool = True) -> Iterator[str]:
+#: (ours, eager's, the exact result or None) -> in what the first differs
+Judge = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], str]
+
+
+def differences(
+    fn: Callable[..., Any],
+    calls: list[Call],
+    *,
+    values: bool = True,
+    judge: Judge | None = None,
+    **words: Any,
+) -> Iterator[str]:
     """All that tells compiled from eager, over two calls of the compiled program."""
     run = program(fn)
     given = copy.deepcopy(calls)
     eager = attempt(run, given)
     exact = attempt(run, as_double(calls)) if values else None
-    compiled = braze.compile(run, options={"verify": 2, "fallback_random": True})
+    judge = judge or real_difference
+    compiled = braze.compile(run, options={"verify": 2, "fallback_random": True}, **words)
     for time in ("first", "second"):
         mine = copy.deepcopy(calls)
         ours = attempt(compiled, mine)
         if isinstance(eager, Exception) or isinstance(ours, Exception):
-            if type(eager) is not type(ours):
+            if in_words(eager) != in_words(ours):
                 yield f"{time} call: {said(ours)} where eager {said(eager)}"
             return
-        found = list(compare(ours, eager, exact if not isinstance(exact, Exception) else None, values))
-        found += [f"arguments: {d}" for d in compare(mine, given, None, values)]
+        found = list(compare(ours, eager, exact if not isinstance(exact, Exception) else None, values, judge))
+        found += [f"arguments: {d}" for d in compare(mine, given, None, values, judge)]
         found += aliasing(ours, mine, eager, given)
         if found:
             yield f"{time} call: {found[0]}" + (f" (and {len(found) - 1} more)" if found[1:] else "")
@@ -137,6 +149,11 @@ def said(outcome: Any) -> str:
     if isinstance(outcome, Exception):
         return f"raises {type(outcome).__name__}({str(outcome).strip().splitlines()[:1]})"
     return "returns"
+
+
+def in_words(outcome: Any) -> Any:
+    """An exception as the user reads it."""
+    return (type(outcome), str(outcome)) if isinstance(outcome, Exception) else None
 
 
 def as_double(value: Any) -> Any:
@@ -154,12 +171,14 @@ def as_double(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def compare(ours: Any, theirs: Any, exact: Any, values: bool, where: str = "") -> Iterator[str]:
+def compare(
+    ours: Any, theirs: Any, exact: Any, values: bool, judge: Judge | None = None, where: str = ""
+) -> Iterator[str]:
     """In what two nested results differ."""
     if isinstance(theirs, torch.Tensor):
         if type(ours) is not type(theirs):
             yield f"{where} is a {type(ours).__name__}, not a {type(theirs).__name__}"
-        elif what := tensor_difference(ours, theirs, exact, values):
+        elif what := tensor_difference(ours, theirs, exact, values, judge or real_difference):
             yield f"{where} {what}"
     elif type(ours) is not type(theirs):
         yield f"{where} is a {type(ours).__name__}, not a {type(theirs).__name__}"
@@ -171,14 +190,16 @@ def compare(ours: Any, theirs: Any, exact: Any, values: bool, where: str = "") -
         alike = type(exact) is type(theirs) and len(exact) == len(theirs)
         for key in keys:
             yield from compare(
-                ours[key], theirs[key], exact[key] if alike else None, values, f"{where}[{key}]"
+                ours[key], theirs[key], exact[key] if alike else None, values, judge, f"{where}[{key}]"
             )
     elif isinstance(theirs, (int, float, complex, bool, str)) and values:
         if ours != theirs and not (ours != ours and theirs != theirs):
             yield f"{where} is {ours}, not {theirs}"
 
 
-def tensor_difference(ours: torch.Tensor, theirs: torch.Tensor, exact: Any, values: bool) -> str:
+def tensor_difference(
+    ours: torch.Tensor, theirs: torch.Tensor, exact: Any, values: bool, judge: Judge
+) -> str:
     """In what two tensors differ; nothing where they do not."""
     for fact in ("dtype", "shape", "layout", "is_conj", "is_neg"):
         a, b = getattr(ours, fact), getattr(theirs, fact)
@@ -196,7 +217,7 @@ def tensor_difference(ours: torch.Tensor, theirs: torch.Tensor, exact: Any, valu
         return "" if torch.equal(ours, theirs) else f"is {short(ours)}, not {short(theirs)}"
     if theirs.dtype.itemsize == 1:
         return "" if torch.equal(ours.float(), theirs.float()) else "differs"
-    return real_difference(ours, theirs, exact if isinstance(exact, torch.Tensor) else None)
+    return judge(ours, theirs, exact if isinstance(exact, torch.Tensor) else None)
 
 
 def real_difference(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None) -> str:
@@ -264,24 +285,28 @@ def memory(t: torch.Tensor) -> int:
 
 
 def check(name: str, variant: str, dtype: torch.dtype, most: int) -> list[str]:
-    """What differs for one operator; where several samples do not pass together, which of them fail alone."""
+    """What differs for one operator."""
     op = OPS[name]
-    fn = variants(op)[variant]
-    chosen = calls(op, dtype, most, variant)
-    chosen = [
-        call for call in chosen if not isinstance(attempt(program(fn), copy.deepcopy([call])), Exception)
-    ]
+    made = calls(op, dtype, most, variant)
+    return check_calls(variants(op)[variant], made, values=name not in UNDEFINED)
+
+
+def check_calls(fn: Callable[..., Any], made: Sequence[Call], **words: Any) -> list[str]:
+    """What differs in one program of these calls, as far as eager can make them.
+
+    Where several do not pass together: which of them fail alone.
+    """
+    chosen = [call for call in made if not isinstance(attempt(program(fn), copy.deepcopy([call])), Exception)]
     if not chosen:
         return []
-    values = name not in UNDEFINED
     braze.reset()
-    together = list(differences(fn, chosen, values=values))
+    together = list(differences(fn, chosen, **words))
     if not together or len(chosen) == 1:
         return together
     alone = []
     for k, call in enumerate(chosen):
         braze.reset()
-        alone += [f"sample {k}: {what}" for what in differences(fn, [call], values=values)]
+        alone += [f"sample {k}: {what}" for what in differences(fn, [call], **words)]
     return alone or [f"together only: {what}" for what in together]
 
 
@@ -303,6 +328,6 @@ def check_errors(name: str, most: int) -> list[str]:
         ours = attempt(
             braze.compile(run, options={"verify": 2, "fallback_random": True}), copy.deepcopy(chosen)
         )
-        if type(eager) is not type(ours):
+        if in_words(eager) != in_words(ours):
             found.append(f"bad sample {k}: {said(ours)} where eager {said(eager)}")
     return found

@@ -315,3 +315,20 @@ def test_parts_of_a_result_from_outside(window, dynamic):
     torch.testing.assert_close(ours[0], theirs[0])
     torch.testing.assert_close(ours[2], theirs[2])
     assert ours[1] == theirs[1]
+
+
+def test_a_sparse_gradient_keeps_its_numbers() -> None:
+    """It is made of two tensors, whose memory nothing else may take."""
+    tables = [torch.randn(3, 4), torch.randn(2, 5), torch.randn(4, 4)]
+
+    def gradients(wrap):
+        leaves = [t.clone().requires_grad_() for t in tables]
+
+        def step():
+            rows = [F.embedding(torch.tensor([1, 0, 1]), t, sparse=True) for t in leaves]
+            sum(r.square().sum() for r in rows).backward()
+
+        wrap(step)()
+        return [t.grad.to_dense() for t in leaves]
+
+    torch.testing.assert_close(gradients(braze.compile), gradients(lambda step: step), rtol=0, atol=0)

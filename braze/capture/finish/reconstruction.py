@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import struct
 import types
 import weakref
 from collections.abc import Iterable
@@ -39,6 +40,7 @@ from braze.capture.python import raised
 from braze.capture.state.recipes import Recipes
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+WORD = struct.calcsize("P")
 REDUCIBLE = frozenset(
     {
         type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter({}.values())),
@@ -263,12 +265,19 @@ class RecipeTable(Recipes):
 
 @functools.cache
 def can_be_made(cls: type) -> bool:
-    """Whether an empty instance can be made without Python code of the class: not of extension types."""
-    try:
-        native_new(cls)(cls)
-    except TypeError:
-        return False
-    return True
+    """Whether an empty instance can be made without Python code of the class, and is attributes and nothing else.
+
+    Classes of extensions (pybind11's) look like classes of Python's, and a new instance of theirs holds memory as it was found.
+    """
+    return native_new(cls) is object.__new__ and holds_only_attributes(cls)
+
+
+def holds_only_attributes(cls: type) -> bool:
+    """Whether an instance has room for its slots, its dict and its weak references, and for no more."""
+    slots = sum(
+        type(field) is types.MemberDescriptorType for base in cls.__mro__ for field in vars(base).values()
+    )
+    return cls.__basicsize__ <= object.__basicsize__ + WORD * (slots + 2)
 
 
 def written_on(function: types.FunctionType) -> dict[str, Any]:
