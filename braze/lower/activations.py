@@ -26,11 +26,11 @@ def k(value: float, like: Node) -> Node:
 
 
 def clamp_nodes(x: Node, low: float | None, high: float | None) -> Node:
-    """min(max(x, low), high); nan stays."""
+    """min(max(low, x), high); nan stays, and x where it equals a bound: -0.0 is no less than 0."""
     if low is not None:
-        x = build.binary(Op.MAXIMUM, x, k(low, x))
+        x = build.binary(Op.MAXIMUM, k(low, x), x)
     if high is not None:
-        x = build.binary(Op.MINIMUM, x, k(high, x))
+        x = build.binary(Op.MINIMUM, k(high, x), x)
     return x
 
 
@@ -131,10 +131,10 @@ for _target, _function, _cost in (
 
 @lowering(aten.relu)
 def relu(g: ProgramBuilder, x: Lazy) -> Any:
-    """max(x, 0); nan stays."""
+    """max(0, x); nan stays, and the sign of a zero."""
     if x.dtype is DType.BOOL:
         return NotImplemented
-    return elementwise(g, lambda v: build.binary(Op.MAXIMUM, v, k(0, v)), (x,))
+    return elementwise(g, lambda v: build.binary(Op.MAXIMUM, k(0, v), v), (x,))
 
 
 @lowering(aten.relu6)
@@ -169,8 +169,8 @@ def clamp(
     def scalar(v: Node, *bounds: Node) -> Node:
         rest = list(bounds)
         if low is not None:
-            v = build.binary(Op.MAXIMUM, v, rest.pop(0))
-        return v if high is None else build.binary(Op.MINIMUM, v, rest.pop(0))
+            v = build.binary(Op.MAXIMUM, rest.pop(0), v)
+        return v if high is None else build.binary(Op.MINIMUM, rest.pop(0), v)
 
     return elementwise(g, scalar, (x, *given), cost=2)
 

@@ -135,6 +135,7 @@ def test_a_callable_backend_gets_its_own_options_and_none_of_brazes():
     assert got == [None, {"level": 2}]
 
 
+@pytest.mark.unverified
 @pytest.mark.provokes("BZ9025")
 def test_a_stage_that_raises_leaves_the_program_running(monkeypatch, caplog):
     monkeypatch.setattr("braze.pipeline.partition_graph", [].pop)

@@ -28,8 +28,8 @@ def special_values(name: str, dtype: torch.dtype, most: int) -> list[str]:
     )
 
 
-#: operators that choose among their operands: which of two zeros they choose differs within eager, by an element's place
-EITHER_ZERO = {"maximum", "minimum", "fmax", "fmin", "clamp", "clamp_max", "clamp_min", "nn.functional.relu6"}
+#: operators of which eager's vectors and its scalars make zeros of different signs, by an element's place
+EITHER_ZERO = {"maximum", "minimum", "max.binary", "min.binary", "fmax", "fmin", "nn.functional.softshrink"}
 
 
 def by_class(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None) -> str:

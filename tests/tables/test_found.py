@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,14 @@ def test_an_infinity_is_interpolated_as_in_eager(mode: str, shape: tuple[int, ..
         return F.interpolate(x, scale_factor=2, mode=mode, align_corners=False)
 
     torch.testing.assert_close(braze.compile(program)(x), program(x), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "program", [F.relu, F.relu6, F.hardtanh, lambda x: x.clamp(0), lambda x: x.clamp(max=-0.0)]
+)
+def test_what_equals_a_bound_keeps_its_sign(program: Callable[..., torch.Tensor]) -> None:
+    x = torch.tensor([-0.0, 0.0, 1.0, -1.0] * 5)
+    assert torch.equal(braze.compile(program)(x).signbit(), program(x).signbit())
 
 
 def test_lerp_rounds_once() -> None:

@@ -56,7 +56,7 @@ def takes(name: str, dtype: str) -> bool:
         named(ops.names(), ("float32", "bfloat16", "int64", "uint8"), takes),
         SPECIAL_VALUES,
         0,
-        60,
+        120,
     ),
 )
 def test_special_values(case: str) -> None:
@@ -64,7 +64,7 @@ def test_special_values(case: str) -> None:
     assert not checks.special_values(name, getattr(torch, dtype), most=4)
 
 
-@pytest.mark.parametrize("case", cases(named(ops.names(), inputs.LAYOUTS), LAYOUTS, 1, 60))
+@pytest.mark.parametrize("case", cases(named(ops.names(), inputs.LAYOUTS), LAYOUTS, 1, 120))
 def test_layouts(case: str) -> None:
     name, layout = case.split()
     dtype = ops.dtypes(ops.OPS[name], [torch.float32])[0]
@@ -78,7 +78,7 @@ def others(name: str, dtype: str) -> bool:
 OTHERS = ("int8", "int16", "int32", "uint16", "uint32", "uint64", "complex32", "complex128", "float8_e4m3fn", "float8_e5m2")  # fmt: skip
 
 
-@pytest.mark.parametrize("case", cases(named(ops.names(), OTHERS, others), TYPES, 2, 60))
+@pytest.mark.parametrize("case", cases(named(ops.names(), OTHERS, others), TYPES, 2, 120))
 def test_other_types(case: str) -> None:
     name, dtype = case.split()
     assert not ops.check(name, "function", getattr(torch, dtype), most=2)
@@ -87,7 +87,7 @@ def test_other_types(case: str) -> None:
 DIRECTIONS = named([n for n in ops.names() if checks.has_forward_mode(n)], ("inside", "outside"))
 
 
-@pytest.mark.parametrize("case", cases(DIRECTIONS, FORWARD_MODE, 3, 25))
+@pytest.mark.parametrize("case", cases(DIRECTIONS, FORWARD_MODE, 3, 50))
 def test_derivatives_along_a_direction(case: str) -> None:
     """``torch.func.jvp`` inside the compiled program, and forward-mode differentiation of it from outside."""
     name, where = case.split()
