@@ -221,7 +221,7 @@ def _from_environment() -> dict[str, Any]:
         if not (text in ("0", "1") if switch else text.isdecimal()):
             wanted = "0 or 1" if switch else "a whole number"
             raise UserError("BZ0003", f"{f.metadata['environment']} takes {wanted}, not {text!r}")
-        found[f.name] = type(f.default)(int(text))
+        found[f.name] = text == "1" if switch else int(text)
     return found
 
 
