@@ -17,8 +17,7 @@ from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, graph_break
 from braze.capture.facts.records import Check, Guard, Source, Step
 from braze.capture.facts.values import MISSING
 from braze.capture.outside import reads
-from braze.capture.python.attributes import FIELDS
-from braze.capture.python.iteration import LENGTHS
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
@@ -183,5 +182,5 @@ def refuse_method(name: str) -> NoReturn:
     )
 
 
-FIELDS[np.ndarray] = field
-LENGTHS[np.ndarray] = length
+HANDLERS.fields[np.ndarray] = field
+HANDLERS.lengths[np.ndarray] = length

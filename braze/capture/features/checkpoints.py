@@ -10,10 +10,10 @@ import torch.utils.checkpoint
 from torch._ops import OpOverload
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import flatten, note, region, traced, union
 from braze.capture.python.higher_order import MODULES, whole
 from braze.capture.python.iteration import elements
+from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
 from braze.graph import checkpoints
 

@@ -18,12 +18,12 @@ from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, Retry, Stopped, g
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import NULL, NUMBER_OF, Lookups
 from braze.capture.features.library import is_plain_data
-from braze.capture.features.rules import rule
 from braze.capture.finish import reconstruction
 from braze.capture.graph import overloads
 from braze.capture.outside import opaque, reads
 from braze.capture.python import attributes, calls
 from braze.capture.python.entering import enter
+from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
 
 #: what is remembered of classes, to be forgotten with those of a trace

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import Traced, region, traced, versions, written_since
 from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
+from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
 from braze.graph.applied import applied
 from braze.graph.torch_compat import disable_functions, function_apply, storage_key

@@ -14,11 +14,11 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 from braze.capture.facts.breaks import BreakSignal, Retry, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.values import Identity
-from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.finish import hooks
 from braze.capture.graph.recorder import refuse_unfaked
 from braze.capture.python import calls
+from braze.capture.state.handlers import rule
 from braze.capture.state.ledger import Hooked
 from braze.capture.state.trace import Trace
 from braze.graph.hooked import hooked

@@ -18,12 +18,12 @@ from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, UnknownText, is_constant
-from braze.capture.features.rules import rule
 from braze.capture.graph import unbacked
 from braze.capture.graph.replays import replay
 from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.python import calls
 from braze.capture.python.opcodes.stack import contents
+from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
 
 
@@ -155,7 +155,7 @@ def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 DISPATCH = functools.singledispatch(lambda value: None).dispatch.__code__  # type: ignore[attr-defined]
 
 
-def dispatch(t: Trace, fn: types.FunctionType, args: Any) -> Any:
+def dispatch(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     """Which implementation ``functools.singledispatch`` takes for a class; what is registered is guarded."""
     index = fn.__code__.co_freevars.index("registry")
     assert fn.__closure__ is not None
@@ -164,7 +164,7 @@ def dispatch(t: Trace, fn: types.FunctionType, args: Any) -> Any:
     return native.unhooked(fn, NUMBER_OF.get(args[0], args[0]))
 
 
-calls.BY_CODE[DISPATCH] = dispatch
+HANDLERS.codes[DISPATCH] = dispatch
 
 
 # -- weak references

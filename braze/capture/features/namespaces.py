@@ -10,10 +10,9 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant
-from braze.capture.features.rules import rule
 from braze.capture.outside.globals import globals_of, owner_of_globals
 from braze.capture.outside.shadows import DictShadow
-from braze.capture.python import calls
+from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
 
 
@@ -61,7 +60,7 @@ def globals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     """``globals().get(name, default)``."""
-    node = t.outside.tree.node_of(owner) if type(owner) is dict else None
+    node = t.outside.tree.node_of(owner)
     if node is None or type(node.container) is not GlobalsShadow or kwargs or len(args) not in (1, 2):
         return MISSING
     value = node.container.get(t, args[0])
@@ -69,13 +68,13 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     return default if value is MISSING else value
 
 
-calls.METHOD_RULES["get"] = get
+HANDLERS.methods[dict, "get"] = get
 
 
 @rule(vars)
 def vars_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if not args:
-        return calls.RULES[locals](t, (), {}, tail)
+        return HANDLERS.calls[locals](t, (), {}, tail)
     return t.attribute(args[0], "__dict__")
 
 
@@ -83,7 +82,7 @@ def vars_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 def dir_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The names in a frame, or in a module."""
     if not args:
-        return sorted(calls.RULES[locals](t, (), {}, tail))
+        return sorted(HANDLERS.calls[locals](t, (), {}, tail))
     module = args[0]
     if type(module) is not types.ModuleType:
         graph_break("BZ1006", "dir() looks at all that an object has")

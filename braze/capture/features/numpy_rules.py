@@ -17,9 +17,9 @@ from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.values import MISSING, is_constant, words
 from braze.capture.features import arrays
-from braze.capture.features.rules import rule
 from braze.capture.outside.filling import fill_arguments
-from braze.capture.python import calls, operations
+from braze.capture.python import operations
+from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
 
 #: elements of an array that is written into the graph, at most
@@ -101,7 +101,7 @@ def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return MISSING
 
 
-calls.LIBRARIES.append(called)
+HANDLERS.libraries.append(called)
 
 
 # -- arrays and numbers become tensors

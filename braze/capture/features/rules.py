@@ -1,4 +1,4 @@
-"""Callables with a meaning of their own while tracing: one row each in ``calls.RULES``."""
+"""Callables with a meaning of their own while tracing: one row each in the table of handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from braze import native
 from braze.capture.facts import markers
 from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
-from braze.capture.facts.libraries import is_library_class, is_library_function
+from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import MISSING, NULL, Identity, lookup_in_mro
 from braze.capture.graph import constant_evaluation, overloads, python_random, unbacked
 from braze.capture.graph.replays import replay
@@ -29,29 +29,15 @@ from braze.capture.python import calls, operations, raised
 from braze.capture.python.attributes import generic_attr, load_attr, tell
 from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate, length
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
+from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
-
-RULES = calls.RULES
-
-
-def rule(*targets: Any) -> Any:
-    """Enter a function as the meaning of some callables."""
-
-    def enter(function: Any) -> Any:
-        for target in targets:
-            if target is None or (isinstance(target, types.FunctionType) and not is_library_function(target)):
-                continue  # the program has put a function of its own there
-            if target in RULES:
-                raise KeyError(f"two rules for {target}: {RULES[target]} and {function}")
-            RULES[target] = function
-        return function
-
-    return enter
 
 
 def always(value: Any, *targets: Any) -> None:
     """Callables that give one answer while tracing."""
-    rule(*{id(f): f for f in targets if f not in RULES}.values())(lambda t, args, kwargs, tail: value)
+    rule(*{id(f): f for f in targets if f not in HANDLERS.calls}.values())(
+        lambda t, args, kwargs, tail: value
+    )
 
 
 def named(home: Any, *names: str) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.features.rules import rule
+from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
 from braze.graph.torch_compat import pytree, torch_associative_scan
 

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
 from braze.capture.outside.filling import fill_arguments
-from braze.capture.python.calls import BY_TYPE
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 
 #: where PyTorch notes the Python function that a scripted one was made from
@@ -66,4 +66,4 @@ def is_python_too(fn: Any) -> bool:
     return vars(fn).get("__name__") is not None
 
 
-BY_TYPE[torch.jit.ScriptFunction] = call_scripted
+HANDLERS.objects[torch.jit.ScriptFunction] = call_scripted

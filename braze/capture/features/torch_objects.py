@@ -10,9 +10,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.features.rules import rule
 from braze.capture.python import calls, higher_order
 from braze.capture.python.iteration import elements
+from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
 
 #: legacy classes of CPU tensors, and what they hold

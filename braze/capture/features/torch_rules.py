@@ -11,10 +11,11 @@ import torch
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.purity import is_random
 from braze.capture.facts.records import Draw
-from braze.capture.features.rules import named, refuse, rule
+from braze.capture.features.rules import named, refuse
 from braze.capture.finish import seeds
 from braze.capture.graph import tensor_facts, unbacked
 from braze.capture.python.unwinding import resumable_step
+from braze.capture.state.handlers import rule
 from braze.capture.state.ledger import LaterSeed
 from braze.capture.state.trace import Trace
 from braze.graph.torch_settings import CUDNN

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,10 +18,10 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.features.control_flow import like
-from braze.capture.features.rules import rule
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.outside.filling import fill_arguments
-from braze.capture.python.higher_order import BY_CODE, MODULES, whole
+from braze.capture.python.higher_order import MODULES, whole
+from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat, transforms
 from braze.graph.torch_compat import pytree
@@ -195,14 +196,14 @@ def jacobian(t: Trace, wrapper: Any, args: Any, kwargs: Any, forward: bool) -> A
     return made, pytree.tree_unflatten(list(results[len(leaves) * width :]), pytree.tree_structure(aux))
 
 
-def wrappers_of(make: Any) -> list[int]:
+def wrappers_of(make: Any) -> list[types.CodeType]:
     """The codes of the functions that a maker of torch.func gives."""
-    return [id(c) for c in make.__code__.co_consts if getattr(c, "co_name", "") == "wrapper_fn"]
+    return [c for c in make.__code__.co_consts if getattr(c, "co_name", "") == "wrapper_fn"]
 
 
 for _make, _forward in ((torch.func.jacrev, False), (torch.func.jacfwd, True)):
     for _code in wrappers_of(_make):
-        BY_CODE[_code] = functools.partial(jacobian, forward=_forward)
+        HANDLERS.codes[_code] = functools.partial(jacobian, forward=_forward)
 
 
 # -- parts

@@ -9,16 +9,11 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Build, Constant
-from braze.capture.features import transforms
-from braze.capture.features.checkpoints import checkpoint
-from braze.capture.features.rules import rule
-from braze.capture.finish.reconstruction import BUILDERS, RecipeTable
+from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.python.higher_order import whole
+from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
-
-#: rows of calls.RULES that importing that module has entered
-CAPTURED = (checkpoint, transforms.vmap, transforms.grad, transforms.jvp, transforms.vjp)
 
 
 def transform(what: str, *functions: Any) -> None:
@@ -83,7 +78,7 @@ def begun_mark(table: RecipeTable, mark: OpenMark) -> Build:
     return Build("call", (begin, table.id_of(mark.name), table.id_of(mark.args)))
 
 
-BUILDERS[OpenMark] = begun_mark
+HANDLERS.recipes[OpenMark] = begun_mark
 
 
 Mark = torch.autograd.profiler.record_function

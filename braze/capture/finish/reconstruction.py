@@ -37,6 +37,7 @@ from braze.capture.graph import python_random, sizes, unbacked
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.globals import owner_of_globals
 from braze.capture.python import raised
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.recipes import Recipes
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -158,7 +159,7 @@ class RecipeTable(Recipes):
         """A container or object made in the trace."""
         if kind is RemovableHandle and (made := hooks.recipe(self, value)) is not None:
             return made
-        maker = BUILDERS.get(kind)
+        maker = HANDLERS.recipes.get(kind)
         if maker is not None:
             return maker(self, value)
         if isinstance(value, dict):
@@ -372,7 +373,7 @@ def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
         return Build("cell", ())
 
 
-BUILDERS: dict[type, Any] = {
+HANDLERS.recipes |= {
     list: lambda table, v: Build("list", table.items(v)),
     tuple: lambda table, v: Build("tuple", table.items(v)),
     torch.Size: lambda table, v: Build(

@@ -33,6 +33,7 @@ from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.globals import globals_at
 from braze.capture.outside.shadows import instance_dict, write_instance
 from braze.capture.python.tensors import tensor_attr
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
@@ -284,7 +285,7 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
         if value is MISSING:
             raise AttributeError(name)
         return value
-    fields = FIELDS.get(cls)
+    fields = HANDLERS.fields.get(cls)
     if fields is not None and (known := fields(t, obj, name)) is not MISSING:
         return known
     real = getattr(node.real, name, MISSING) if type(found) is types.MemberDescriptorType else None
@@ -293,10 +294,6 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
             "BZ1014", f"the field {name!r} of a {cls.__name__} from outside is read, which is not set"
         )
     return t.read(node, Step.ATTR, name, found.__get__(node.real, cls))
-
-
-#: classes of C -> (t, object from outside, name) -> what is known of the field without reading it there, or MISSING
-FIELDS: dict[type, Any] = {}
 
 
 def bind_class_value(

@@ -49,14 +49,9 @@ from braze.capture.python.entering import defaults_of, enter
 from braze.capture.python.from_c import called_from_c
 from braze.capture.python.tensors import tensor_method
 from braze.capture.python.unwinding import resumable_step
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 
-#: callable -> rule(t, args, kwargs, tail); rows are added by rules.py
-RULES: dict[Any, Any] = {}
-#: code of inner functions of functools -> rule(t, fn, args)
-BY_CODE: dict[types.CodeType, Any] = {}
-#: class of callable objects -> rule(t, object, args, kwargs, tail)
-BY_TYPE: dict[type, Any] = {}
 #: modules whose Python functions on tensors are one node of the graph
 LEAF_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
 DESCRIPTOR_KINDS = frozenset(
@@ -100,7 +95,7 @@ def call_function(
     t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, Any] | None, tail: bool
 ) -> Any:
     """A function written in Python."""
-    rule = RULES.get(fn)
+    rule = HANDLERS.calls.get(fn)
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     special = is_special(fn.__module__) and is_written_in(fn, "torch", "functools", "random")
@@ -110,14 +105,16 @@ def call_function(
             return found
     if fn.__module__ == higher_order.EINOPS:
         higher_order.fill_table_of_einops(fn)
+    if fn.__dict__ or special:  # what a library's function has made, or may have
+        rule = HANDLERS.codes.get(fn.__code__)
+        if rule is not None:
+            return rule(t, fn, args, kwargs)
     if fn.__dict__:
         result = higher_order.marked(t, fn, args, kwargs, tail)
         if result is not NotImplemented:
             return result
     if fn in policy.NATIVE_FUNCTIONS:
         return call_native(t, fn, args, kwargs)
-    if special and fn.__module__ == "functools" and fn.__code__ in BY_CODE:
-        return BY_CODE[fn.__code__](t, fn, args)
     return interpret(t, fn, args, kwargs, tail)
 
 
@@ -204,7 +201,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
 
 def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """A built-in function or bound built-in method."""
-    rule = RULES.get(fn) if type(fn) is not types.MethodWrapperType else None
+    rule = HANDLERS.calls.get(fn) if type(fn) is not types.MethodWrapperType else None
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     owner = fn.__self__
@@ -233,9 +230,9 @@ def rule_of_class_method(fn: Any, owner: type) -> Any:
     """The rule of a class method in C, which is another object at each reading, and for each class; or None."""
     for base in owner.__mro__:
         method = base.__dict__.get(fn.__name__)
-        if type(method) is types.ClassMethodDescriptorType and method in RULES:
+        if type(method) is types.ClassMethodDescriptorType and method in HANDLERS.calls:
             if method.__get__(None, owner) == fn:
-                return RULES[method]
+                return HANDLERS.calls[method]
     return None
 
 
@@ -248,7 +245,7 @@ def call_bound(
         descriptor, _ = lookup_in_mro(cls, name)
         if descriptor is not MISSING:
             return call(t, descriptor, (owner, *args), kwargs, tail)
-    rule = METHOD_RULES.get(name)
+    rule = HANDLERS.methods.get((cls, name))
     if rule is not None:
         found = rule(t, owner, args, kwargs or {}, tail)
         if found is not MISSING:
@@ -267,8 +264,6 @@ def call_bound(
 
 
 CONTAINER_BASES = (list, dict, tuple, set, frozenset, str, int, float, BaseException)
-#: method name -> rule(t, owner, args, kwargs, tail), MISSING to fall through
-METHOD_RULES: dict[str, Any] = {}
 
 
 def call_class_method(
@@ -294,14 +289,14 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     """An unbound method in C, called with its object first."""
     if not args:
         raise TypeError(f"unbound method {fn.__qualname__}() needs an argument")
-    rule = RULES.get(fn)
+    rule = HANDLERS.calls.get(fn)
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     owner = args[0]
     if isinstance(owner, torch.Tensor):
         fill_arguments(t, args)
         return tensor_method(t, fn, tuple(args), kwargs or {})
-    rule = METHOD_RULES.get(fn.__name__)
+    rule = HANDLERS.methods.get((type(owner), fn.__name__))
     if rule is not None:
         found = rule(t, owner, args[1:], kwargs or {}, tail)
         if found is not MISSING:
@@ -321,13 +316,9 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     return last_resort(t, fn, args, kwargs)
 
 
-#: (t, callable, args, kwargs) -> result, or MISSING where it knows nothing of the callable
-LIBRARIES: list[Any] = []
-
-
 def last_resort(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """A callable in C that the policy does not name: a library's rule, or a break."""
-    for library in LIBRARIES:
+    for library in HANDLERS.libraries:
         found = library(t, fn, args, kwargs)
         if found is not MISSING:
             return found
@@ -353,7 +344,7 @@ def refuse(fn: Any) -> Any:
 
 def instantiate(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
     """Call a class."""
-    rule = RULES.get(cls)
+    rule = HANDLERS.calls.get(cls)
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     if cls in policy.CLASSES:
@@ -445,7 +436,7 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
     cls = type(fn)
     if cls is weakref.ref:
         return follow(t, fn)
-    rule = BY_TYPE.get(cls)
+    rule = HANDLERS.objects.get(cls)
     if rule is not None:
         return rule(t, fn, args, kwargs, tail)
     found, owner, _ = class_lookup(cls, "__call__")
@@ -580,7 +571,7 @@ def call_partial(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
 
 def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """An ``lru_cache``: what it wraps, with a cache that lives as long as the trace."""
-    rule = RULES.get(fn)
+    rule = HANDLERS.calls.get(fn)
     if rule is not None:
         return rule(t, args, kwargs or {}, False)
     if answers_once(fn) and not kwargs and is_constant(tuple(args)):

@@ -21,6 +21,7 @@ from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.markers import ALLOWED, DISABLED, OWN, WITH_CALLEES
 from braze.capture.facts.values import is_constant
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
 
@@ -46,7 +47,7 @@ BOOKS, BOOKKEEPING = "torch._dynamo.mutation_guard", "GenerationTracker.tag"
 
 #: codes of the functions that the makers of torch.func give back
 TRANSFORMED = {
-    id(code)
+    code
     for make in (
         torch.func.vmap,
         torch.func.grad,
@@ -60,7 +61,7 @@ TRANSFORMED = {
 }
 #: codes of the wrapper that runs an optimizer's step between its hooks
 STEPS = {
-    id(code)
+    code
     for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
     if isinstance(code, types.CodeType)
 }
@@ -73,8 +74,6 @@ TUNING: tuple[types.FunctionType, ...] = tuple(
     if name in ("step", "unscale_", "update") and isinstance(function, types.FunctionType)
 )
 TUNING_CODES = frozenset(function.__code__ for function in TUNING)
-#: code -> rule(t, function, args, kwargs) of such functions; rows are added by transforms.py
-BY_CODE: dict[int, Any] = {}
 #: marks that PyTorch's compiler leaves on functions
 DISABLED_THERE, BENEATH, COMPILED_THERE = (
     "_torchdynamo_disable",
@@ -102,8 +101,8 @@ def run_whole(target: Any) -> bool:
     code = getattr(target, "__code__", None)
     if (
         code in WITH_CALLEES
-        or id(code) in TRANSFORMED
-        or id(code) in STEPS
+        or code in TRANSFORMED
+        or code in STEPS
         or code in TUNING_CODES
         or code in ENTIRE
         or target is torch.cond
@@ -137,14 +136,6 @@ def whole(what: str) -> NoReturn:
 def marked(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool) -> Any:
     """Call a function whose marks tell a compiler something; NotImplemented where they tell us nothing."""
     own = fn.__dict__
-    if id(fn.__code__) in STEPS:
-        own_kernel = args and hasattr(type(args[0]), "__compiled__")
-        hint = "give the optimizer a compiled step of its own: braze.compile_optimizer(optimizer)"
-        reason = "an optimizer takes its step, over whatever parameters have gradients by then"
-        graph_break("BZ1022", reason, *(() if own_kernel else (hint,)))
-    known = BY_CODE.get(id(fn.__code__))
-    if known is not None:
-        return known(t, fn, args, kwargs)
     if DISABLED in own:
         why = "is braze's own" if own[DISABLED] == OWN else "is marked with braze.disable"
         graph_break("BZ1005", f"{fn.__qualname__} {why}")
@@ -159,6 +150,17 @@ def marked(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bool)
     if "_dynamo_marked_constant" in own:
         return constant_result(t, fn, args, kwargs)
     return NotImplemented
+
+
+def refuse_step(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> NoReturn:
+    """An optimizer's step is run whole."""
+    own_kernel = args and hasattr(type(args[0]), "__compiled__")
+    hint = "give the optimizer a compiled step of its own: braze.compile_optimizer(optimizer)"
+    reason = "an optimizer takes its step, over whatever parameters have gradients by then"
+    graph_break("BZ1022", reason, *(() if own_kernel else (hint,)))
+
+
+HANDLERS.codes |= dict.fromkeys(STEPS, refuse_step)
 
 
 def constant_result(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:

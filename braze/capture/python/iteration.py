@@ -15,6 +15,7 @@ from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.python import data_errors
 from braze.capture.python.calls import call_c
 from braze.capture.python.operations import python_method
+from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 
 #: iterators that run nothing but their own C code over containers
@@ -127,14 +128,10 @@ def length(t: Trace, value: Any) -> int:
     method = python_method(t, value, "__len__")
     if method is not MISSING:
         return t.call(method, (value,), None)
-    known = LENGTHS.get(type(value))
+    known = HANDLERS.lengths.get(type(value))
     if known is not None and (found := known(t, value)) is not MISSING:
         return found
     fill(t, value)
     if type(value) not in SEQUENCES:
         refuse_opaque(t, (value,))
     return len(value)
-
-
-#: classes of C -> (t, object) -> its length where that is known without a look inside, or MISSING
-LENGTHS: dict[type, Any] = {}

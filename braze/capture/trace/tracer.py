@@ -12,6 +12,8 @@ from braze.capture.facts.marks import Named
 from braze.capture.facts.records import Capture, Step
 from braze.capture.facts.values import NULL, Lookups
 from braze.capture.features import (
+    arrays,
+    checkpoints,
     class_bodies,
     control_flow,
     functions,
@@ -24,6 +26,7 @@ from braze.capture.features import (
     scripted,
     torch_objects,
     torch_rules,
+    transforms,
     whole_transforms,
 )
 from braze.capture.finish import hooks, outcome
@@ -43,22 +46,27 @@ from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import Unsupported
 
-#: rows of calls.RULES that importing this module has entered
-RULES = (
-    rules.RULES,
-    torch_rules.SETTERS,
-    functions.apply,
-    control_flow.cond,
-    whole_transforms.checkpoint,
-    library.dispatch,
-    numpy_rules.called,
-    torch_objects.apply,
-    class_bodies.build_class,
-    hook_rules.remove,
-    namespaces.globals_,
-    scans.scan_rule,
-    scripted.call_scripted,
-)
+
+def features() -> tuple[types.ModuleType, ...]:
+    """The modules that enter rows into the table of handlers as they are loaded."""
+    return (
+        arrays,
+        checkpoints,
+        class_bodies,
+        control_flow,
+        functions,
+        hook_rules,
+        library,
+        namespaces,
+        numpy_rules,
+        rules,
+        scans,
+        scripted,
+        torch_objects,
+        torch_rules,
+        transforms,
+        whole_transforms,
+    )
 
 
 class Tracer(Trace):
