@@ -58,6 +58,24 @@ def is_impure(node: Node) -> bool:
     return schema.is_mutable or not schema.returns or may_draw(node.target)
 
 
+DIVISIONS = frozenset(
+    overload
+    for packet in (aten.floor_divide, aten.remainder, aten.fmod, aten.div)
+    for overload in (getattr(packet, name) for name in packet.overloads())
+    if packet is not aten.div or "mode" in overload._overloadname
+)
+
+
+def may_fail(node: Node) -> bool:
+    """Whether a node may raise for what its tensors hold, which eager does whoever reads it: integers divided by zero."""
+    if node.op != "call_function" or node.target not in DIVISIONS:
+        return False
+    made, divisor = node.meta.get("val"), node.args[1] if len(node.args) > 1 else None
+    if not isinstance(made, torch.Tensor) or made.dtype.is_floating_point or made.dtype.is_complex:
+        return False
+    return not isinstance(divisor, (int, float)) or not divisor
+
+
 def remove_dead_nodes(module: torch.fx.GraphModule) -> bool:
     """Drop nodes that nobody reads."""
     return drop_unread(module.graph)
@@ -67,7 +85,7 @@ def drop_unread(graph: torch.fx.Graph) -> bool:
     """As :func:`remove_dead_nodes`, on a graph."""
     changed = False
     for node in reversed(graph.nodes):
-        if not node.users and not is_impure(node):
+        if not node.users and not is_impure(node) and not may_fail(node):
             graph.erase_node(node)
             changed = True
     return changed

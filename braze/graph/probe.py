@@ -6,6 +6,7 @@ catches such an error is to see the one that eager raises.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,13 @@ PRODUCTS = frozenset(
         "bilinear",
     ]
 )
+#: divisions that raise where integers are divided by zero
+DIVISIONS = frozenset(
+    [
+        "floordiv", "ifloordiv", "mod", "imod", "__floordiv__", "__mod__", "__rfloordiv__", "__rmod__",
+        *("floor_divide", "floor_divide_", "remainder", "remainder_", "fmod", "fmod_", "div", "div_", "divide", "divide_"),
+    ]
+)  # fmt: skip
 #: kernels of reductions refuse more dimensions
 MOST_DIMS = 64
 #: nothing larger is made only to hear an error
@@ -47,6 +55,8 @@ LIMIT = 1 << 26
 
 def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether meta functions may let a call pass that eager refuses."""
+    if _has_number_beyond(args, kwargs, name in DIVISIONS):
+        return True
     first = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if first is not None and first.dim() > MOST_DIMS:
         return True
@@ -55,6 +65,28 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     if name not in PRODUCTS or torch.is_autocast_enabled("cpu"):
         return False
     return len({v.dtype for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)}) > 1
+
+
+def _has_number_beyond(args: tuple[Any, ...], kwargs: dict[str, Any], divides: bool) -> bool:
+    """Whether a number has no place in the type of a tensor, or in the type asked for: some kernels refuse it, others wrap it.
+
+    Wrapped, it may be the zero that integers are divided by; of a division, zeros count too.
+    """
+    given = (*args, *kwargs.values())
+    numbers = [v for v in given if type(v) is int or type(v) is float]
+    if not numbers:
+        return False
+    limits = [_limits(v.dtype) for v in given if isinstance(v, torch.Tensor)]
+    limits += [_limits(v) for v in given if type(v) is torch.dtype]
+    numbers = [n for n in numbers if math.isfinite(n)]
+    return any(not low <= n <= high for low, high in limits for n in numbers) or (divides and 0 in numbers)
+
+
+def _limits(dtype: torch.dtype) -> tuple[float, float]:
+    if dtype is torch.bool or dtype.is_complex:
+        return -math.inf, math.inf
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return info.min, info.max
 
 
 def may_refuse_out(

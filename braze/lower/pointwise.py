@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braze.loops import build
+from braze.loops.dtypes import wrap_integer
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Lazy
 from braze.lower.pointwise_core import (
@@ -222,7 +223,11 @@ def _integer_division(g: ProgramBuilder, op: Op, x: Any, y: Any) -> Any:
     if common.is_float:
         precise = op in (Op.FLOORDIV, Op.TRUNCDIV)
         return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op), precise=precise)
-    if not isinstance(y, int) or isinstance(y, bool) or y == 0 or y == -1:
+    if (
+        not isinstance(y, int)
+        or isinstance(y, bool)
+        or wrap_integer(y, common) in (0, wrap_integer(-1, common))
+    ):
         return NotImplemented
     return elementwise(g, lambda a, b: build.binary(op, a, b), (x, y), cost=cost_of(op))
 

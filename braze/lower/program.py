@@ -12,6 +12,7 @@ import torch.fx
 
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
+from braze.graph.passes import may_fail
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
 from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSource
@@ -190,6 +191,7 @@ class GraphLowering:
             result = fall_back(g, target, args, kwargs)
         else:
             unbacked.require_words(g, target, args, kwargs)
+            unbacked.require_place(g, target, args, kwargs)
         depth = 1 + max((v.depth for v in _lazies((args, kwargs))), default=0)
         readers = self.readers[node]
         if isinstance(result, Lazy) and _as_well_read_anew(result, _lazies((args, kwargs))):
@@ -311,7 +313,7 @@ def live_readers(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
         if (
             node in readers
             or node.op == "output"
-            or (node.op == "call_function" and _has_effect(node.target))
+            or (node.op == "call_function" and (_has_effect(node.target) or may_fail(node)))
         ):
             readers.setdefault(node, 0)
             for read in node.all_input_nodes:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from braze.loops import build
+from braze.loops.dtypes import integer_range
 from braze.loops.ir import Condition, DType, ExternCall, LoopNest, MadeSize, SizeCheck
 from braze.lower import scalars
 from braze.lower.lazy import Lazy
@@ -109,10 +110,52 @@ def require_words(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: M
     for parameter, value in given:
         if not isinstance(value, Expr) or isinstance(value, Symbol) or "int" in str(parameter.type).lower():
             continue
-        low, high = value.bounds()
-        if low is None or high is None or low < _LEAST or high > _GREATEST:
-            fits = (Condition("ge", (value, as_expr(_LEAST))), Condition("le", (value, as_expr(_GREATEST))))
-            check(g, Condition("and", fits), f"{g.op_name}(): {value} is too big to convert")
+        _require_between(g, value, _LEAST, _GREATEST, f"{g.op_name}(): {value} is too big to convert")
+
+
+#: operators that refuse a number which the type of their result does not hold, where others wrap it
+_CONVERTING = frozenset(
+    [
+        "fill",
+        "full",
+        "full_like",
+        "new_full",
+        "scalar_tensor",
+        "masked_fill",
+        "where",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "index_fill",
+        "constant_pad_nd",
+    ]
+)
+#: integer type -> what eager's errors call it
+_IN_WORDS = {DType.U8: "uint8_t", DType.I8: "int8_t", DType.I16: "int16_t", DType.I32: "int"}
+
+
+def require_place(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check that a number which varies fits the integers of a result, where eager refuses what does not."""
+    if target.__name__.partition(".")[0] not in _CONVERTING or not isinstance(g.val, torch.Tensor):
+        return
+    dtype = g.dtype_of(g.val.dtype)
+    if dtype not in _IN_WORDS:
+        return
+    low, high = integer_range(dtype)
+    low = min(low, -high)  # eager lets what has no sign be negated
+    message = f"value cannot be converted to type {_IN_WORDS[dtype]} without overflow"
+    declared = target._schema.arguments
+    given = [*zip(declared, args, strict=False), *((p, kwargs[p.name]) for p in declared if p.name in kwargs)]
+    for parameter, value in given:
+        if isinstance(value, Expr) and "number" in str(parameter.type).lower():
+            _require_between(g, value, low, high, message)
+
+
+def _require_between(g: ProgramBuilder, value: Expr, least: int, greatest: int, message: str) -> None:
+    low, high = value.bounds()
+    if low is None or high is None or low < least or high > greatest:
+        fits = (Condition("ge", (value, as_expr(least))), Condition("le", (value, as_expr(greatest))))
+        check(g, Condition("and", fits), message)
 
 
 def require_known(g: ProgramBuilder, inputs: Collection[Symbol]) -> None:

@@ -234,15 +234,29 @@ def group_accesses(
 
 
 def needed_steps(steps: tuple[Step, ...], kept: set[str]) -> list[Step]:
-    """The steps that compute something anybody reads; calls that write into buffers always stay."""
+    """The steps that compute something anybody reads; calls that write into buffers, or may raise, always stay."""
     wanted = set(kept)
     out: list[Step] = []
     for step in reversed(steps):
         found = accesses(step)
         effect = isinstance(step, ExternCall) and (
-            bool(step.mutates) or not any(step.outputs) or ORDER in found.writes or bool(step.makes)
+            bool(step.mutates)
+            or not any(step.outputs)
+            or ORDER in found.writes
+            or bool(step.makes)
+            or _divides_integers(step)
         )
         if effect or wanted & set(found.writes):
             wanted |= set(found.reads)
             out.append(step)
     return out[::-1]
+
+
+def _divides_integers(step: ExternCall) -> bool:
+    """Whether a call may meet a zero that it is to divide by, which eager tells whoever reads the result."""
+    name = step.target.split(".")[1]
+    if name not in ("floor_divide", "remainder", "fmod") and not (
+        name == "div" and "rounding_mode" in dict(step.kwargs)
+    ):
+        return False
+    return not any(view.dtype.is_float for view in views_in(step.args))
