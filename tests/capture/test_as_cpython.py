@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import contextlib
 import copy
@@ -432,6 +433,51 @@ def what_is_dropped_is_gone() -> Any:
     del node
     gc.collect()
     return before, alive() is None
+
+
+@case
+def arrays_are_written_once() -> Any:
+    numbers = array.array("b", range(5))
+    same = numbers
+    del numbers[0]
+    numbers += array.array("b", [7])
+    numbers *= 2
+    numbers[1:2] = array.array("b", [8, 9])
+    braze.graph_break()
+    del numbers[:2]
+    return numbers, numbers is same
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_array_from_outside_is_written_once(times: int) -> None:
+    kept, added = array.array("b", [1, 2, 3]), array.array("b", [4])
+
+    def write(target: Any) -> Any:
+        target += added
+        del target[0]
+        target *= 2
+        return target
+
+    compiled = braze.compile(write, backend="eager")
+    for _ in range(times):
+        assert compiled(kept) is kept
+    plain = array.array("b", [1, 2, 3])
+    for _ in range(times):
+        write(plain)
+    assert kept == plain
+
+
+@case
+def a_weak_proxy_says_that_its_object_is_gone() -> Any:
+    def proxy_of_nothing() -> Any:
+        return weakref.proxy(UpTo(1))
+
+    proxy = proxy_of_nothing()
+    braze.graph_break()
+    try:
+        return proxy.end
+    except ReferenceError:
+        return "gone"
 
 
 @case

@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import BY_VALUE, CONSTANTS, is_bound_builtin, is_identity_type
 from braze.capture.outside import shadows
@@ -111,6 +113,11 @@ def foreign(t: Trace, node: Node, real: Any) -> Any:
     return t.outside.tree.bind(node, real, real)
 
 
+def proxy(t: Trace, node: Node, real: Any) -> Any:
+    """What it says of itself, even of its class, its object says, which may be gone."""
+    graph_break("BZ1014", "a weak proxy from outside is used", "pass the object, or a weakref.ref")
+
+
 def _wrapper_of(cls: type) -> Wrap:
     """How values of a type are wrapped."""
     if cls in CONSTANTS or cls in BY_VALUE:
@@ -131,6 +138,8 @@ def _wrapper_of(cls: type) -> Wrap:
         return shadows.shadow_set
     if issubclass(cls, int | float | str | bytes) and cls.__module__ != "builtins":
         return instance
+    if cls in weakref.ProxyTypes:
+        return proxy
     if cls in (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
         return foreign
     return instance

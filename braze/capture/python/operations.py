@@ -65,6 +65,8 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
 
 def by_classes(t: Trace, function: Any, a: Any, b: Any, own: Sequence[str], reflected: str) -> Any:
     """An operator by the methods of its operands' classes. C asks them, in its order and each once; they are guarded here."""
+    if len(own) == 2 and type(special_method(t, type(a), own[0])) is types.WrapperDescriptorType:
+        refuse_written(t, a, f"a {type(a).__name__} from outside is computed with in place")
     for name in own:
         special_method(t, type(a), name)
     special_method(t, type(b), reflected)
@@ -269,13 +271,15 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         if shadow is not None:
             shadow.put(t, key, value)
             return
-    elif (
-        not isinstance(obj, list)
-        and t.outside.tree.node_of(obj) is not None
-        and t.outside.tree.known[id(obj)].container is None
-    ):
-        graph_break("BZ1010", f"an item of a {type(obj).__name__} from outside is assigned")
+    refuse_written(t, obj, f"an item of a {type(obj).__name__} from outside is assigned")
     call_c(t, operator.setitem, (obj, key, value), None)
+
+
+def refuse_written(t: Trace, obj: Any, what: str) -> None:
+    """Break before C writes to an object from outside that has no shadow: it would be written now, by no call."""
+    node = t.outside.tree.node_of(obj)
+    if node is not None and node.container is None:
+        graph_break("BZ1010", what)
 
 
 def delete_item(t: Trace, obj: Any, key: Any) -> None:
@@ -293,6 +297,7 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
             return
     elif isinstance(obj, torch.Tensor):
         raise TypeError("'Tensor' object does not support item deletion")
+    refuse_written(t, obj, f"an item of a {type(obj).__name__} from outside is deleted")
     call_c(t, operator.delitem, (obj, key), None)
 
 
