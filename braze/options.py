@@ -1,4 +1,4 @@
-"""Settings: what each means, its default, and whether it is part of the cache key.
+"""Settings: what each means, its default, and whether captures kept on disk depend on it.
 
 An ``Options`` is immutable and handed to the stages inside a ``CompileContext``; no stage reads
 settings ambiently. ``braze.compile(options={"name": value})`` and ``mode=`` make one.
@@ -20,19 +20,17 @@ def option(
     default: Any,
     help: str,
     *,
-    in_key: bool,
     in_capture: bool = False,
     choices: tuple[str, ...] = (),
     environment: str = "",
 ) -> Any:
-    """A field of Options: its help line, whether a change of it makes other kernels, the words it takes.
+    """A field of Options: its help line, what a change of it changes, the words it takes.
 
     ``in_capture``: a change of it makes other captures, so that those kept on disk are found by it.
     ``environment``: a variable that sets it (to a whole number; a switch to 1 or 0) where a call of ``braze.compile`` does not.
     """
     metadata = {
         "help": help,
-        "in_key": in_key,
         "in_capture": in_capture,
         "choices": choices,
         "environment": environment,
@@ -44,60 +42,50 @@ def option(
 class Options:
     """Everything a user may set for one compile."""
 
-    fullgraph: bool = option(False, "a graph break is an error", in_key=False)
+    fullgraph: bool = option(False, "a graph break is an error")
     dynamic: bool | None = option(
         None,
         "sizes symbolic: never (False), at once (True), on change (None)",
-        in_key=False,
         in_capture=True,
     )
-    shapes: tuple[Any, ...] = option(
-        (), "sizes named up front (the word shapes=)", in_key=False, in_capture=True
-    )
-    recompile_limit: int = option(8, "variants per function before one generic variant serves", in_key=False)
+    shapes: tuple[Any, ...] = option((), "sizes named up front (the word shapes=)", in_capture=True)
+    recompile_limit: int = option(8, "variants per function before one generic variant serves")
     on_overflow: str = option(
         "generic",
         "past recompile_limit, where no variant fits: compile a generic variant that replaces the least used "
         "(generic), raise RecompileError (error), or run uncompiled (eager)",
-        in_key=False,
         choices=("generic", "error", "eager"),
     )
     verify: int = option(
         0,
         "run the verifiers between stages: 0 off, 1 records, 2 after every pass",
-        in_key=False,
         environment="BRAZE_VERIFY",
     )
-    fusion: bool = option(True, "fuse loops", in_key=True)
-    max_fusion_steps: int = option(64, "loop nests in one kernel at most", in_key=True)
-    gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU", in_key=True)
+    fusion: bool = option(True, "fuse loops")
+    max_fusion_steps: int = option(64, "loop nests in one kernel at most")
+    gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU")
     channels_last: bool | None = option(
         None,
         "training on the CPU: convolutions get their operands in channels-last, all (True), none (False), or those "
         "whose sums round no worse for it (None)",
-        in_key=True,
     )
-    hoist: bool = option(True, "compute what depends on parameters only once, until they change", in_key=True)
-    arena: bool = option(True, "keep one arena per graph between calls", in_key=True)
-    threads: int = option(
-        0, "threads of a CPU kernel; 0: as many as torch uses when it is built", in_key=True
-    )
+    hoist: bool = option(True, "compute what depends on parameters only once, until they change")
+    arena: bool = option(True, "keep one arena per graph between calls")
+    threads: int = option(0, "threads of a CPU kernel; 0: as many as torch uses when it is built")
     fallback_random: bool = option(
-        False, "dropout and other draws give eager's very numbers for a seed, by calls of ATen", in_key=True
+        False, "dropout and other draws give eager's very numbers for a seed, by calls of ATen"
     )
-    max_autotune: bool = option(False, "try more configurations of each kernel", in_key=True)
-    cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs", in_key=False)
+    max_autotune: bool = option(False, "try more configurations of each kernel")
+    cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs")
     capture_scalar_outputs: bool = option(
         False,
         "a number read out of a tensor (.item(), int(t)) is a symbol, not a graph break",
-        in_key=False,
         in_capture=True,
         environment="BRAZE_CAPTURE_SCALAR_OUTPUTS",
     )
     capture_dynamic_output_shape_ops: bool = option(
         False,
         "sizes that only the data tell (nonzero, x[mask]) are symbols, not graph breaks",
-        in_key=False,
         in_capture=True,
         environment="BRAZE_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",
     )
@@ -105,34 +93,25 @@ class Options:
         1.0,
         "training: the peak memory to stay within, as a share of what costs no time (up to 1) or in bytes; "
         "less is bought with computing again",
-        in_key=True,
     )
     partition: str = option(
         "min_cut",
         "training: what the forward saves: the fewest bytes that cost no time (min_cut), or what the backward reads, "
         "as eager does (default)",
-        in_key=True,
         choices=("min_cut", "default"),
     )
     chunk_losses: bool | None = option(
         None,
         "a linear layer and the cross entropy of its result some rows at a time, so that the logits never exist whole: "
         "everywhere (True), nowhere (False), where they would take 64 MB or more (None)",
-        in_key=True,
     )
     decompositions: tuple[tuple[Any, Any], ...] = option(
-        (), "operator -> function of simpler operators, for this compile, before all others", in_key=True
+        (), "operator -> function of simpler operators, for this compile, before all others"
     )
     keep_captures: bool = option(
         False,
         "keep captures on disk: a later process of the same code compiles without tracing",
-        in_key=False,
     )
-    trace_freely: bool = option(False, "allow impure calls inside the graph", in_key=False, in_capture=True)
-
-    def key(self) -> tuple[tuple[str, Any], ...]:
-        """The settings that change generated code."""
-        return self._marked("in_key")
 
     def capture_key(self) -> tuple[tuple[str, Any], ...]:
         """The settings that change captures."""

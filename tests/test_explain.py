@@ -102,10 +102,20 @@ def test_recompiles_say_which_guard_failed():
     assert "flag" in found.recompiles[0] or "L[1]" in found.recompiles[0]
 
 
+def test_every_operator_that_aten_runs_is_counted():
+    """Also those that are meant to run so, of which no warning speaks."""
+    with torch.no_grad():
+        found = braze.explain(lambda x: torch.cumsum(x.sort().values, 0).sort().values)(torch.randn(5))
+    assert found.fallbacks == ()
+    assert dict(found.aten)["aten.sort.default"] == 2
+    assert "aten.sort.default ×2" in str(found)
+
+
 def test_kernels_and_fallbacks_of_the_default_backend():
     with torch.no_grad():
         found = braze.explain(lambda x: torch.linalg.svd(x.relu() + 1)[1])(torch.randn(3, 3))
     assert len(found.kernels) >= 1
     assert any("svd" in name for name, _ in found.fallbacks)
+    assert set(found.fallbacks) <= set(found.aten)
     stages = [name for name, _ in found.seconds]
     assert stages.index("capture") < stages.index("lower") < stages.index("codegen")

@@ -82,7 +82,8 @@ class Explanation:
     breaks: tuple[BreakReport, ...]
     recompiles: tuple[str, ...]
     kernels: tuple[str, ...]
-    fallbacks: tuple[tuple[str, int], ...]
+    fallbacks: tuple[tuple[str, int], ...]  # called for want of a lowering
+    aten: tuple[tuple[str, int], ...]  # every operator that is called and makes no kernel, those among them
     seconds: tuple[tuple[str, float], ...]
     counters: tuple[tuple[str, int], ...]
     walks: tuple[GuardsReport, ...] = ()
@@ -161,6 +162,7 @@ def gather(
     recompiles: list[str] = []
     kernels: list[str] = []
     fallbacks: Counter[str] = Counter()
+    aten: Counter[str] = Counter()
     for kind, payload in events:
         if kind == "capture" and isinstance(payload, Capture):
             if payload.graph is not None:
@@ -181,6 +183,8 @@ def gather(
             kernels += _kernels(payload)
         elif kind == "fallback":
             fallbacks[str(payload)] += 1
+        elif kind == "aten":
+            aten[str(payload)] += 1
     order = {stage: i for i, stage in enumerate(STAGES)}
     by_stage: dict[str, float] = defaultdict(float)
     for stage, spent in seconds.items():
@@ -192,6 +196,7 @@ def gather(
         recompiles=tuple(recompiles),
         kernels=tuple(kernels),
         fallbacks=tuple(fallbacks.most_common()),
+        aten=tuple(aten.most_common()),
         seconds=tuple(sorted(by_stage.items(), key=lambda item: order.get(item[0], len(order)))),
         counters=tuple(sorted(counters.items())),
         walks=tuple(_walk(frame) for frame in frames),
@@ -290,6 +295,10 @@ def _page(e: Explanation, whole: bool = False) -> Group:
     for title, lines in (
         ("Recompiles", list(e.recompiles)),
         ("Run by ATen for want of a lowering", [f"{name} ×{n}" for name, n in e.fallbacks]),
+        (
+            "Run by ATen in any case",
+            [f"{name} ×{n}" for name, n in (Counter(dict(e.aten)) - Counter(dict(e.fallbacks))).items()],
+        ),
         ("Losses of large vocabularies", list(e.losses)),
         ("Kernels", _joined(e.kernels)),
     ):

@@ -15,7 +15,7 @@ from braze.support.errors import Unsupported
 from braze.support.log import warn_once
 from braze.symbolic.expr import Expr
 
-#: operators for which ATen's kernel is the intended way: no word about them
+#: operators for which ATen's kernel is the intended way: `braze.explain` counts their calls, no warning names them
 INTENDED = frozenset(
     {
         "mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_convolution", "matmul", "dot", "mv", "einsum",
@@ -75,6 +75,7 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
     made: list[MadeSize] = []
     result = _results(g, g.val, outputs, made)
     name = target_name(target)
+    trace.emit("aten", name)
     g.add(
         ExternCall(
             g.name_step((g.op_name,)),
