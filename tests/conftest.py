@@ -22,6 +22,8 @@ settings.load_profile("same")
 #: a compiled graph that failed where Python does not, or a broken invariant: the program runs on, more slowly, with the
 #: right result, so that a test which only compares results would not notice
 FAULT = re.compile(r"\bBZ(?:6013|9\d{3})\b")
+#: where tests are about tracing, also a graph that could not be traced: it runs as captured, so that slips in a rule stay unseen
+UNTRACED, TRACING = re.compile(r"\bBZ(?:6013|9\d{3}|2007)\b"), ("aot", "decomp", "test_random_numbers.py")
 #: a message on a process's stderr, up to the next
 SHOWN = re.compile(r"^\[braze\.\w+\] .*(?:\n(?!\[braze\.).*)*", re.MULTILINE)
 
@@ -63,7 +65,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """After the test: the faults that it (or what it is set up with) provoked are the ones it says it provokes."""
     result = yield
     expected = {code for mark in item.iter_markers("provokes") for code in mark.args}
-    told = [(FAULT.findall(message), message) for message in _heard]
+    pattern = UNTRACED if {item.path.name, item.path.parent.name}.intersection(TRACING) else FAULT
+    told = [(pattern.findall(message), message) for message in _heard]
     for codes, message in told:
         assert expected.issuperset(codes), f"braze reported a fault of its own: {message}"
     missing = expected.difference(*(codes for codes, _ in told))

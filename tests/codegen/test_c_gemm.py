@@ -104,6 +104,12 @@ def test_remainders(native_bench, m, n):
     check(native_bench, m, n, 37)
 
 
+@pytest.mark.parametrize("k", [127, 128, 129, 257, 300, 385])
+def test_long_sums_in_parts(native_bench, k):
+    """The parts of a sum end where it does, though they are of one length: what lies behind the last is not added."""
+    check(native_bench, 9, 20, k, row=k + 5)
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 33, 20), (50, 96, 64), (13, 5, 300)])
 def test_every_target(bench, shape):
     """Each instruction set's tile."""

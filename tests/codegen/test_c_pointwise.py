@@ -217,6 +217,24 @@ def test_bitcast(bench):
     )
 
 
+BITS = [(DType.F32, DType.I32), (DType.I32, DType.F32), (DType.F64, DType.I64), (DType.I64, DType.F64),
+        (DType.F16, DType.I16), (DType.I16, DType.BF16), (DType.U8, DType.I8), (DType.I8, DType.U8)]  # fmt: skip
+
+
+def test_bitcast_of_one_number_for_all(native_bench):
+    """Outside vectors, of each width."""
+    i = axis("i0", 19)
+    x = {f"x{k}": values(a, 3)[1:2] for k, (a, _) in enumerate(BITS)}
+    y = {f"y{k}": torch.empty(19, dtype=TORCH[b]) for k, (_, b) in enumerate(BITS)}
+    stores = [
+        Store(f"y{k}", i.symbol, op(Op.BITCAST, load(f"x{k}", a, 0), dtype=b))
+        for k, (a, b) in enumerate(BITS)
+    ]
+    native_bench.run([nest([i], stores)], tensors := {**x, **y})
+    for k, (_, b) in enumerate(BITS):
+        assert (tensors[f"y{k}"].view(torch.uint8).view(19, -1) == x[f"x{k}"].view(torch.uint8)).all(), b
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(1, 37), min_size=1, max_size=4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -58,6 +59,18 @@ def test_other_types(bench, dtype):
         x = x.nan_to_num(0, 0, 0).clamp(-10, 10)
     out = {n: torch.empty(5, dtype=TORCH[d]) for n, d in types.items()}
     bench.check([step], {"x": x}, out, rtol=1e-13, atol=1e-13, axes=[i], row_axes=[r])
+
+
+@pytest.mark.parametrize("columns", [1, 3, 16], ids=["row", "few", "vector"])
+def test_places_of_truths(bench, columns):
+    """The first true, the first false; the first of all where there is none."""
+    i, r = axis("i0", columns), axis("r0", 77)
+    step, types = reduce_steps(ARG, DType.BOOL, [i], [r], r.symbol * columns + i.symbol, i.symbol)
+    x = torch.rand(77, columns) > 0.9
+    x[:, 0] = columns > 1
+    out = {n: torch.empty(columns, dtype=TORCH[d]) for n, d in types.items()}
+    for bits in (x, ~x):
+        bench.check([step], {"x": bits.flatten()}, out, axes=[i], row_axes=[r])
 
 
 def test_nan_and_ties(bench):
@@ -330,6 +343,19 @@ def test_columns_side_by_side(bench, points, length, kinds):
     out = {n: torch.empty(points, dtype=TORCH[d]) for n, d in types.items()}
     rtol = 1e-5 if ReduceKind.PROD not in kinds else 2e-4
     bench.check([step], {"x": x}, out, rtol=rtol, axes=[i], row_axes=[r])
+
+
+@pytest.mark.parametrize("points", [64, 500, 1000])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_parts_of_columns_fit_on_the_stack(tmp_path, points, number):
+    """What no stack should hold is not split."""
+    bench = Bench(dataclasses.replace(cpu_target(), cores=64), tmp_path)
+    i, r = axis("i0", points), axis("r0", 4096)
+    kinds = [ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN][:number]
+    step, types = reduce_steps(kinds, F, [i], [r], r.symbol * points + i.symbol, i.symbol)
+    tensors = {"x": torch.empty(1), **{n: torch.empty(1, dtype=TORCH[d]) for n, d in types.items()}}
+    taken = re.findall(r"char parts\[(\d+)\]", bench.kernel([step], tensors, axes=[i], row_axes=[r]).source)
+    assert [int(n) <= 128 << 10 for n in taken] == [True] * (number * points <= 1024)
 
 
 @pytest.mark.parametrize(("points", "length"), COLUMNS)

@@ -13,6 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
+from braze.codegen.triton.emit import index_text
 from braze.context import CompileContext
 from braze.loops.ir import (
     Axis,
@@ -29,7 +30,7 @@ from braze.loops.ir import (
 from braze.options import Options
 from braze.runtime.triton_load import load
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
-from braze.symbolic.expr import ZERO, as_expr, axis_symbol, indirect
+from braze.symbolic.expr import ZERO, Symbol, as_expr, axis_symbol, indirect
 from braze.target import cuda_target
 from tests.codegen.triton_groups import F32, buffer, const, read, softmax_group
 
@@ -311,3 +312,11 @@ def test_random_numbers_follow_the_seed(tmp_path):
     for numbers in found:
         assert 0 <= numbers.min() and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.05
         assert numbers.unique().numel() > n - 5
+
+
+def test_divisions_in_an_index_are_the_machines_only_from_zero_on():
+    names = {"i": "i", "s": "s"}
+    i, s = Symbol("i", 0), Symbol("s", -3)
+    assert (index_text(i // 4, names), index_text(i % 4, names)) == ("((i) // (4))", "((i) % (4))")
+    assert index_text(s // 4, names) == "bz_int_floordiv(s, 4)"
+    assert index_text(s % 4, names) == "bz_int_remainder(s, 4)"

@@ -220,6 +220,7 @@ def test_another_result_than_the_operators_is_told_and_not_used():
     assert any("BZ9022" in m for m in messages)
 
 
+@pytest.mark.provokes("BZ2007")
 def test_an_exception_of_a_decomposition_reaches_the_user_as_a_refusal():
     def fails(x, approximate="none"):
         raise ValueError("mine")

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braze.loops.interpret import interpret
-from braze.loops.ir import BufferKind, LoopProgram, Node, Op, ReduceKind
+from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopProgram, Node, Op, ReduceKind
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses
 from braze.schedule.fusion import kept_buffers
 from braze.schedule.hoist import hoist
-from braze.symbolic.expr import Symbol
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr
 from tests.schedule.programs import Builder, axes, call, context, load, scheduled
 from tests.schedule.test_random_programs import programs
 
@@ -199,3 +199,25 @@ def test_reduction_of_a_weight_is_fixed() -> None:
     fixed, rest = hoisted(with_constants(b.program("out"), "w"))
     assert fixed is not None
     assert len(rest.steps) == 1
+
+
+def summed_part(size: Expr) -> LoopProgram:
+    """out = x + the sum of the first elements of a constant, by ATen."""
+    b = Builder()
+    b.input("x", 8)
+    b.input("weight", 16)
+    b.buffer("total", (8,))
+    part = BufferView("weight", (size,), (ONE,), ZERO, torch.float32)
+    b.steps.append(ExternCall("sum", "aten.sum.dim_IntList", (part, (as_expr(0),)), (), ("total",)))
+    over = axes("i", 8)
+    i = over[0].symbol
+    b.point("out", over, call(Op.ADD, load("x", i), load("total", i)))
+    return with_constants(b.program("out"), "weight")
+
+
+def test_a_call_is_taken_out_where_all_that_it_is_given_is_known() -> None:
+    fixed, rest = hoisted(summed_part(as_expr(4)))
+    assert fixed is not None and [s.name for s in fixed.steps] == ["sum"]
+    assert [s.name for s in rest.steps] == ["s_out"]
+    fixed, rest = hoisted(summed_part(Symbol("s", 2)))
+    assert fixed is None and len(rest.steps) == 2

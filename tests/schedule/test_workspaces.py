@@ -38,3 +38,23 @@ def test_gradients_of_pools(greatest, size, gradient, picture):
     counted = workspace(call, lambda v: args[int(v.buffer[1:])].nbytes)
     found = []
     assert peak_bytes(lambda: found.append(op(*args))) == counted + x.nbytes
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "window", "copies"),
+    [
+        ((2, 64, 8, 8), ROWS, (64, 64, 3, 3), "xw"),
+        ((2, 64, 8, 8), LAST, (64, 64, 3, 3), "ww"),
+        ((2, 64, 8, 8), LAST, (64, 64, 1, 1), "w"),
+        ((2, 64, 8, 8), LAST, (64, 64, 1, 3), "ww"),
+        ((2, 64, 8, 8), LAST, (64, 1, 3, 3), "w"),
+        ((2, 64, 1, 8), LAST, (64, 64, 3, 3), "ww"),
+        ((2, 64, 1, 1), LAST, (64, 64, 3, 3), "xw"),
+    ],
+)
+def test_convolutions_copy_what_lies_otherwise(shape, layout, window, copies):
+    """The picture (x) or the weight (w): a row of pixels is a picture, one pixel lies in any layout."""
+    x, w = torch.empty(shape).to(memory_format=layout), torch.empty(window)
+    sizes = {"x": x.nbytes, "w": w.nbytes}
+    call = ExternCall("call", "aten.convolution.default", (view("x", x), view("w", w)), (), ())
+    assert workspace(call, lambda v: sizes[v.buffer]) == sum(sizes[c] for c in copies)
