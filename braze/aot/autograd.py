@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from braze import native
-from braze.aot.missing import apart, separate_gradients, without_tangents
+from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.wrap import Boxed, symbol_reader

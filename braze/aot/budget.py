@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from braze.aot.cut import Choice, Halves, is_random, min_cut_choice
+from braze.aot.min_cut import Choice, Halves, is_random, min_cut_choice
 from braze.aot.symbols import is_size
 from braze.aot.timeline import Timeline, size_of
 from braze.aot.views import elements, hint, is_view

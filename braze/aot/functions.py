@@ -19,7 +19,7 @@ from torch import nn
 from braze.aot.autograd import differentiable
 from braze.aot.compilers import Compiler, compiled_by
 from braze.aot.partition import partition
-from braze.aot.partitioners import NAMED, PartitionFn, default_partition
+from braze.aot.partition_functions import NAMED, PartitionFn, default_partition
 from braze.aot.program import Program, signature
 from braze.aot.wrap import Boxed, wrap
 from braze.context import CompileContext

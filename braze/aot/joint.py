@@ -19,7 +19,7 @@ from braze.aot.records import OutputRole
 from braze.aot.views import is_dense
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
-from braze.graph.applied import applied
+from braze.graph.autograd_calls import applied
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.hooked import Hooked
 from braze.support.errors import Unsupported

@@ -14,8 +14,8 @@ import operator
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.cut import is_elementwise, is_random
 from braze.aot.functionalize import evaluate
+from braze.aot.min_cut import is_elementwise, is_random
 from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode
 from braze.graph.passes import BY_PLACE

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.cut import Choice, ancestors
 from braze.aot.functionalize import functionalize
 from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
+from braze.aot.min_cut import Choice, ancestors
 from braze.aot.outputs import Outputs, separate
-from braze.aot.partitioners import PartitionFn, Weigh, divide
+from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
 from braze.aot.proof import LIMIT, QUICK, check, observe
 from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
@@ -28,7 +28,7 @@ from braze.aot.timeline import bytes_of
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
 from braze.graph import torch_compat
-from braze.graph.applied import holds_functions
+from braze.graph.autograd_calls import holds_functions
 from braze.graph.fakes import on_fakes, spec_of, was_given_history
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph

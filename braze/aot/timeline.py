@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import torch
 
-from braze.aot.cut import CHEAP, Halves, backward_order, fuses, is_elementwise
+from braze.aot.min_cut import CHEAP, Halves, backward_order, fuses, is_elementwise
 from braze.aot.views import elements, is_view
 
 Node = torch.fx.Node

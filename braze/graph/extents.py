@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.ground import Ground
+from braze.graph.known_sizes import Ground
 from braze.symbolic.expr import Expr, as_expr
 from braze.symbolic.flat import close_bounds, exact_quotient
 

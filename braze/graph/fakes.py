@@ -16,16 +16,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from braze.graph import (
-    direct,
     dynamic_ops,
+    fast_nodes,
     kernels,
     metadata,
-    quick,
+    past_dispatcher,
     torch_compat,
     torch_import,
     torch_symbols,
 )
-from braze.graph.ground import Ground, WantsPlainSizes
+from braze.graph.known_sizes import Ground, WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.recurrent import with_end_states
 from braze.graph.specs import SymbolSpec, TensorSpec
@@ -57,7 +57,7 @@ class _Dispatch(FakeTensorMode):
     in_cpp = False
 
     def __init__(self, /, *args: Any, **kwargs: Any) -> None:
-        quick.mode_constructor()(self, *args, **kwargs)
+        fast_nodes.mode_constructor()(self, *args, **kwargs)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -323,7 +323,7 @@ class FakeMode:
         """A call with static sizes, past the dispatcher where that is known to be the same."""
         _, (_, inference, _, autocast), *_ = key
         if not inference and not autocast:
-            found = direct.result_of(self.dispatch, func, args, kwargs)
+            found = past_dispatcher.result_of(self.dispatch, func, args, kwargs)
             if found is not metadata.MISS and not (
                 _any_requires_grad(args, kwargs) and _views(found, args, kwargs)
             ):

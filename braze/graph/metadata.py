@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.graph import torch_compat
 from braze.graph.elementwise import elementwise, entry_of
 from braze.graph.extents import Extent, Geometry, Undecided, extent
-from braze.graph.ground import Ground
+from braze.graph.known_sizes import Ground
 from braze.graph.rules import CPU_ONLY, FACTORIES, RULES
 from braze.graph.view_rules import VIEWS
 

@@ -10,7 +10,7 @@ import torch
 import braze
 from braze.aot import autograd, partition
 from braze.aot.autograd import _layout, differentiable
-from braze.aot.missing import without_tangents
+from braze.aot.missing_tangents import without_tangents
 from braze.aot.wrap import eager_forward
 from braze.graph.specs import TensorSpec
 from tests.aot.recording import CONTEXT, compile_aot, record

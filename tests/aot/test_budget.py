@@ -11,7 +11,7 @@ from torch import nn
 import braze
 from braze.aot import partition
 from braze.aot.budget import CLOSE, _within, budget_choice, peak
-from braze.aot.cut import Halves, default_choice, min_cut_choice
+from braze.aot.min_cut import Halves, default_choice, min_cut_choice
 from braze.aot.timeline import backward_nodes
 from braze.inspect.memory import peak_bytes
 from braze.support import trace

@@ -16,7 +16,7 @@ import torch.fx
 
 from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.values import words
-from braze.graph.applied import Applied
+from braze.graph.autograd_calls import Applied
 from braze.runtime.purity import may_draw
 
 #: parts of the names of PyTorch's own functions, of no one operator, that may draw random numbers, some depending on their arguments

@@ -19,7 +19,7 @@ from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
 from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
-from braze.graph.applied import applied
+from braze.graph.autograd_calls import applied
 from braze.graph.torch_compat import disable_functions, function_apply, storage_key
 
 Function = torch.autograd.Function

@@ -17,7 +17,7 @@ STAGES: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "guards": (
         35,
         (
-            "braze/capture/**/guards.py", "braze/capture/**/reads.py", "braze/capture/**/sources.py",
+            "braze/capture/guards/tables.py", "braze/capture/**/reads.py", "braze/capture/**/sources.py",
             "braze/capture/**/shadows.py", "braze/capture/**/dynamic.py", "braze/graph/shape_guards.py",
             "braze/native/encode.py", "braze/native/relation.py", "braze/native/walk.py", "braze/native/torch_state.py",
         ),
@@ -35,7 +35,7 @@ LEFT_OUT: Mapping[str, str] = {
     "*/replay.py": "what tests compare with",
     "*/choices.py": "chooses by cost",
     "*/budget.py": "chooses by cost",
-    "*/cut.py": "chooses by cost",
+    "*/min_cut.py": "chooses by cost",
     "*/timeline.py": "counts costs",
     "*/footprint.py": "counts costs",
     "*/blockgraph.py": "chooses by cost",

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from braze.graph import direct, fakes, metadata
+from braze.graph import fakes, metadata, past_dispatcher
 from tests.graph import test_metadata
 from tests.graph.test_metadata import i, r
 
@@ -186,7 +186,7 @@ def test_the_answer_is_eagers(numbers):
             args = mapped(mode.fake, real)
             versions = [t._version for t in tensors(args)]
             with mode:
-                found = direct.result_of(
+                found = past_dispatcher.result_of(
                     mode.dispatch, function, args, {k: mapped(mode.fake, v) for k, v in named.items()}
                 )
             if found is metadata.MISS:
@@ -214,12 +214,12 @@ def test_most_calls_are_answered():
         named = {k: mapped(mode.fake, v) for k, v in kwargs.items()}
         with torch.no_grad(), mode:
             args = mapped(mode.fake, make())
-            answered += direct.result_of(mode.dispatch, function, args, named) is not metadata.MISS
+            answered += past_dispatcher.result_of(mode.dispatch, function, args, named) is not metadata.MISS
     assert answered > len(CALLS) // 2
 
 
 def test_gradients_and_autocast_go_the_usual_way(monkeypatch):
-    monkeypatch.setattr(direct, "result_of", None)  # calling it is an error
+    monkeypatch.setattr(past_dispatcher, "result_of", None)  # calling it is an error
     mode = fakes.new_mode()
     x, w = mode.fake(r(2, 3)), mode.fake(torch.nn.Parameter(r(4, 3)))
     with mode:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch.fx
 
-from braze.aot.cut import is_random
 from braze.aot.functionalize import evaluate
+from braze.aot.min_cut import is_random
 from braze.aot.outputs import copied, root_of
 from braze.aot.records import Backward, JointGraph
 from braze.aot.roles import output_of, placeholders
-from braze.aot.split import keep_read_inputs, sources_of, spec_of_input, tangents_of
+from braze.aot.split_joint import keep_read_inputs, sources_of, spec_of_input, tangents_of
 from braze.aot.views import is_view
 from braze.graph.fakes import on_fakes
 from braze.graph.passes import drop_unread

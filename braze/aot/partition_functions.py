@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import torch.fx
 
 from braze.aot.budget import Measure, budget_choice
-from braze.aot.cut import Choice, default_choice
-from braze.aot.division import divided
+from braze.aot.checked_partition import divided
+from braze.aot.min_cut import Choice, default_choice
 from braze.aot.records import Backward, InputRole, JointGraph, SavedFrom
 from braze.aot.roles import output_of, placeholders
-from braze.aot.split import split
+from braze.aot.split_joint import split
 from braze.aot.symbols import SymbolNodes
 from braze.graph.captured import Late
 from braze.graph.fakes import mode_of, new_mode, on_fakes

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from braze.aot.cut import Choice, Halves, backward_order, reached
+from braze.aot.min_cut import Choice, Halves, backward_order, reached
 from braze.aot.outputs import copied
 from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes, is_size
