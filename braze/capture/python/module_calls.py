@@ -1,0 +1,89 @@
+"""Calls of modules: ``forward`` where there are no hooks, else what PyTorch's own ``__call__`` does."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.records import Check, Step
+from braze.capture.facts.values import MISSING, lookup_in_mro
+from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.filling import fill
+from braze.capture.outside.shadows import instance_dict
+from braze.capture.python import higher_order
+from braze.capture.python.attributes import instance_value, load_attr, note_absent
+from braze.capture.state.trace import Trace
+
+MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def call_module(t: Trace, module: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
+    """``module(...)``: its forward where there are no hooks, else what torch's ``__call__`` does."""
+    if instance_value(t, module, "forward") is MISSING and not hooked(t, module):
+        forward, owner = lookup_in_mro(type(module), "forward")
+        if type(forward) is types.FunctionType:
+            if owner is not type(module):
+                note_absent(t, type(module), "forward", owner)
+            trust_class_value(t, owner, "forward", forward)
+            return t.call(forward, (module, *args), kwargs, tail)
+    if higher_order.is_unfinished(module):
+        higher_order.whole(f"a {type(module).__name__} makes its parameters at its first call")
+    if isinstance(module, torch.jit.ScriptModule):
+        graph_break("BZ1002", f"the TorchScript module {type(module).__name__} is called", HINT_MOVE)
+    if instance_value(t, module, "_compiled_call_impl") not in (None, MISSING):
+        return t.call(load_attr(t, module, "_compiled_call_impl"), args, kwargs, tail)
+    return t.call(torch.nn.Module._call_impl, (module, *args), kwargs, tail)
+
+
+def hooked(t: Trace, module: Any) -> bool:
+    """Whether a module has hooks, or is compiled by itself; guarded where it has not."""
+    compiled, _ = lookup_in_mro(type(module), "_compiled_call_impl")
+    own = instance_value(t, module, "_compiled_call_impl")
+    if (own is not MISSING and own is not None) or (
+        own is MISSING and compiled is not None and compiled is not MISSING
+    ):
+        return True
+    node = t.outside.tree.node_of(module)
+    shadow = instance_dict(t, node) if node is not None else None
+    for name in MODULE_HOOKS:
+        if node is None or shadow is None or name in shadow.view:
+            hooks = instance_value(t, module, name)
+            fill(t, hooks)
+            if hooks is MISSING or len(hooks):
+                return True
+            continue
+        real = shadow.real.get(name)
+        if real is None or len(real):
+            return True
+        # the dict itself is not read: only that it is empty matters
+        place = node.child(Step.DICT, name)
+        if not place.guards:
+            place.guard(Check.LENGTH, 0)
+            place.origin = t.frames.here()
+            t.outside.tree.order.append(place)
+    return global_hooks(t)
+
+
+def global_hooks(t: Trace) -> bool:
+    """Whether hooks for all modules are registered; guarded where none are."""
+    found = t.outside.global_hooks
+    if found is None:
+        own = vars(torch.nn.modules.module)
+        found = t.outside.global_hooks = any(own[name] for name in GLOBAL_HOOKS)
+        module = t.outside.tree.constant(torch.nn.modules.module)
+        for name in GLOBAL_HOOKS:
+            node = module.child(Step.DICT, name)
+            if node.real is MISSING:
+                node.real = node.value = own[name]
+                t.outside.tree.order.append(node)
+            node.guard(Check.LENGTH, len(own[name]))
+    return found
