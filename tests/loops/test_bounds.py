@@ -25,7 +25,7 @@ from braze.loops.ir import (
 )
 from braze.loops.verify import verify
 from braze.support.errors import InternalError
-from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol, indirect
 
 N, M = Symbol("s0", 0), Symbol("s1", -4)
 
@@ -150,3 +150,19 @@ def test_windows_that_calls_are_given_are_inside_too() -> None:
     assert not guarded(given_a_window(ZERO, N)).checks
     (check,) = guarded(given_a_window(N - M, M)).checks
     assert holds(check.condition, {N: 5, M: 3}) and not holds(check.condition, {N: 5, M: 7})
+
+
+def test_a_place_that_the_data_tell_may_be_any_of_its_range() -> None:
+    """Bounds of it that leave the buffer say nothing of a run; with one bound alone nothing is known."""
+    (i,) = (axis("i0", 5),)
+
+    def asked(place: Symbol) -> list[object]:
+        return [q for a, q in open_questions(program(place, (i,), 4)) if a.buffer == "x"]
+
+    assert asked(indirect(0, limit=as_expr(4))) == asked(indirect(0, 0, 3)) == []
+    assert (
+        asked(indirect(0, limit=as_expr(8))) == asked(indirect(0, 0, 7)) == asked(indirect(0, 4, 5)) == [None]
+    )
+    for place in (indirect(0), indirect(0, 0), indirect(0, None, 3)):
+        (question,) = asked(place)
+        assert "has no bounds" in str(question)

@@ -55,6 +55,20 @@ def test_choices_that_are_decided() -> None:
     assert build.either(B, yes) is yes
 
 
+def test_twice_the_other_way_is_as_it_was() -> None:
+    assert build.invert(build.invert(B)) is B
+    assert build.invert(build.invert(N)) is N
+    assert build.invert(build.const(5, DType.I32)) is build.const(-6, DType.I32)
+
+
+def test_numbers_are_divided_where_that_is_exact_enough() -> None:
+    """Not by zero, whose sign decides, and no integers, whose division rounds otherwise."""
+    assert build.binary(Op.DIV, f(1.0), f(4.0)) is f(0.25)
+    assert build.binary(Op.DIV, f(1.0), f(0.0)).op is Op.DIV
+    half = [build.const(v, DType.BF16) for v in (1.0, 3.0)]
+    assert build.binary(Op.DIV, *half).op is Op.DIV
+
+
 def test_casts() -> None:
     """Exact conversions are passed through; those that round stay."""
     assert build.cast(build.cast(X, DType.F64), DType.F32) is X

@@ -72,10 +72,11 @@ def test_other_products_are_atens(why: str) -> None:
     elif why == "type":
         check(torch.mm, x.bfloat16(), w.bfloat16(), constants=[1], allow=["aten.mm.default"])
     else:
-        check(
-            lambda c, a, d: torch.addmm(c, a, d, beta=0.5, alpha=2), b, x, w, constants=[0, 2],
-            allow=["aten.addmm.default"],
-        )  # fmt: skip
+        for scales in ({"beta": 0.5, "alpha": 2}, {"beta": 0.5}, {"alpha": 2}):
+            check(
+                lambda c, a, d, scales=scales: torch.addmm(c, a, d, **scales), b, x, w, constants=[0, 2],
+                allow=["aten.addmm.default"],
+            )  # fmt: skip
 
 
 def test_batched_products_and_convolution() -> None:

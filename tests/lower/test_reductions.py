@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import braze
-from braze.loops.ir import LoopNest
+from braze.loops.ir import DType, LoopNest
 from tests.lower.conftest import check
 
 DTYPES = [
@@ -109,6 +109,24 @@ def test_tensor_without_dimensions() -> None:
     check(lambda v: v.amax(), x)
     check(lambda v: v.var(correction=0), x)
     check(lambda v: tuple(v.max(0)), x)
+
+
+def test_variances_are_of_doubles_but_in_norms() -> None:
+    """As eager's are on the CPU; norms say so by a float correction."""
+
+    def kinds(correction: float) -> set[DType]:
+        program = check(
+            lambda v: torch.ops.aten.var.correction(v, [1], correction=correction), torch.randn(3, 9)
+        )
+        return {r.dtype for s in program.steps if isinstance(s, LoopNest) for r in s.reductions}
+
+    assert kinds(1) == kinds(0) == {DType.F64}
+    assert kinds(0.0) == {DType.F32}
+
+
+def test_extremes_of_truths_with_their_places_are_atens() -> None:
+    for name in ("max", "min"):
+        check(lambda v, name=name: getattr(v, name)(1), sample(torch.bool, 3, 5), allow=[f"aten.{name}.dim"])
 
 
 def test_single_element_variance_is_nan() -> None:

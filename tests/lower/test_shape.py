@@ -117,3 +117,14 @@ def test_outputs_that_are_inputs_numbers_and_duplicates() -> None:
     x = torch.randn(3)
     program = check(lambda v: (v, v + 1, v), x)
     assert program.outputs[0] == program.outputs[2]
+
+
+def test_a_copy_asked_for_in_the_same_type_is_one() -> None:
+    """In memory of its own, with the strides that it asks for."""
+    x = torch.randn(3, 4)
+    copy = torch.ops.aten._to_copy.default
+    for v in (x, x.t()):
+        program = check(lambda t: copy(t, dtype=torch.float32), v, exact=True)
+        assert len(program.steps) == 1
+    check(lambda t: copy(t + 1, dtype=torch.float64), x)
+    check(lambda t: copy(t, memory_format=torch.contiguous_format), x.t(), exact=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braze.loops.ir import BufferView
+from braze.lower.views import clamp_start, group_dimensions
+from braze.symbolic.expr import Symbol, as_expr
 from tests.lower.conftest import check, lowered
 
 VIEWS = {
@@ -140,6 +144,31 @@ def test_reshapes(shapes: tuple[list[int], list[int]], data: st.DataObject) -> N
     x = x.permute([list(order).index(d) for d in range(len(old))])
     check(lambda v: v.reshape(new).permute(back), x, exact=True)
     check(lambda v: (v + 1).reshape(new).permute(back) * 2, x, exact=True)
+
+
+def test_dimensions_are_paired_by_their_numbers_of_elements() -> None:
+    """Sizes 1 belong to nobody; what is left behind a size of 0 belongs to the last."""
+
+    def paired(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+        return group_dimensions([as_expr(s) for s in old], [as_expr(s) for s in new])
+
+    assert paired((2, 3, 4), (6, 4)) == [([0, 1], [0]), ([2], [1])]
+    assert paired((1, 6, 1), (2, 1, 3)) == [([1], [0, 2])]
+    assert paired((1,), (1, 1)) == []
+    assert paired((3, 0), (3, 0, 5)) == [([0], [0]), ([1], [1, 2])]
+    assert paired((3, 0, 5), (3, 0)) == [([0], [0]), ([1, 2], [1])]
+    assert paired((), (0,)) == [([], [0])]
+
+
+def test_where_a_slice_of_symbolic_length_starts() -> None:
+    """Where its length is just the end less the start, neither was clamped."""
+    n, s = Symbol("n", 0), Symbol("s", 0)
+    g = SimpleNamespace(symbols=SimpleNamespace(expr=as_expr))
+    for end, taken in ((8, 8 - s), (None, n - s), (1 << 62, n - s)):
+        assert clamp_start(g, s, end, n, taken) is s
+        assert clamp_start(g, s, end, n, taken - 1) is None
+    assert clamp_start(g, s, 8, n, n - s) is None
+    assert clamp_start(g, Symbol("t"), None, n, n) is None
 
 
 def test_empty_tensors_reshape() -> None:
