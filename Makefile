@@ -19,7 +19,7 @@ demo-train: $(STAMPS)/demo
 	$(BIN)/python -m braze demo-train
 
 # a process per core; a file's tests stay together, and the largest files begin
-JOBS ?= $(shell nproc)
+JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
 test: $(STAMPS)/test
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
