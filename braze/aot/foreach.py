@@ -45,6 +45,9 @@ def _rule(op: OpOverload, name: str) -> Callable[..., Any]:
             elif late is not None and "scalars" in named:
                 return NotImplemented
             results.append(each(*own, **named))
+            # below autograd nobody counts the write, by which views of what is written know of their history
+            if writes and not own[0].is_inference():
+                torch.autograd.graph.increment_version(own[0])
         return None if writes else results
 
     return loop

@@ -51,6 +51,7 @@ class Differentiation:
         self.outputs = Outputs(recorder.graph, pairs, recorder.ways)
         try:
             fakes = self._seeds(recorder)
+            starts = [fake.grad_fn for fake in fakes]
             self._refuse_other_histories(recorder)
         except (
             RuntimeError
@@ -60,12 +61,12 @@ class Differentiation:
             ) from error
         if self.functions:
             _refuse_choices_of_functions(fakes, set(recorder.histories), recorder.mode.env is not None)
-        self.apart = _apart([fake.grad_fn for fake in fakes], set(recorder.histories))
+        self.apart = _apart(starts, set(recorder.histories))
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
         leaves = [recorder.leaves[i] for i in self.wanted]
-        reaching = _reaching([fake.grad_fn for fake in fakes], leaves)
+        reaching = _reaching(starts, leaves)
         self.reaching = dict(zip(self.wanted, reaching, strict=True))
         try:
             with recorder, torch_compat.disable_autocast():

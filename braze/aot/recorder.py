@@ -403,6 +403,10 @@ class Recorder(TorchDispatchMode):
             raise Unsupported("BZ2009", f"{func}, which changes what memory a tensor has", origin=self.origin)
         if target.__dict__["_node"].op == "placeholder":
             raise Unsupported("BZ2009", f"{func} on an input of the graph", origin=self.origin)
+        if target.requires_grad and self.ways.views_of(
+            target
+        ):  # autograd would count them of what it becomes
+            raise Unsupported("BZ2009", f"{func} on a tensor of which there are views", origin=self.origin)
         before = self._alias(target)
         old = self.know(before, target.__dict__["_node"])
         old.meta["val"] = before

@@ -63,7 +63,13 @@ class Ways:
         """``view``, for which ``before`` now stands as it was, has become what ``after`` is."""
         if (found := self._made.get(id(view))) is not None:
             self._made[id(before)] = found._replace(view=before)
+        for made in self.views_of(view):
+            self._made[id(made.view)] = made._replace(of=before)  # they are of what it was
         self._made[id(view)] = self._made[id(after)]._replace(view=view)
+
+    def views_of(self, value: Any) -> list[_Made]:
+        """The views that one step makes of a value."""
+        return [made for made in self._made.values() if made.of is value]
 
     def root(self, value: Any) -> Any:
         """The tensor that a value's steps begin with."""

@@ -133,6 +133,8 @@ class FakeMode:
         self._derived: dict[str, frozenset[str]] = {}
         #: those read out of tensors, or computed from such
         self.read_floats: set[str] = set()
+        #: whether views are to be views for autograd too, where nothing requires grad yet
+        self.exact_views = False
         self._storages: dict[int, tuple[FakeTensor, torch.Tensor]] = {}
 
     def release(self) -> None:
@@ -305,6 +307,7 @@ class FakeMode:
         wanting = key is not None and _any_requires_grad(args, kwargs)
         if key is None or (wanting and torch.is_grad_enabled()):
             return self._call(func, args, kwargs)
+        wanting |= self.exact_views
         found = _functions.recall(self.dispatch, key, args, kwargs)
         if found is not MISS:
             # whether a view of what requires grad does so too is autograd's to say
@@ -325,7 +328,7 @@ class FakeMode:
         if not inference and not autocast:
             found = past_dispatcher.result_of(self.dispatch, func, args, kwargs)
             if found is not metadata.MISS and not (
-                _any_requires_grad(args, kwargs) and _views(found, args, kwargs)
+                (self.exact_views or _any_requires_grad(args, kwargs)) and _views(found, args, kwargs)
             ):
                 return found
         return self._call(func, args, kwargs)

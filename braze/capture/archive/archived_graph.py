@@ -160,6 +160,9 @@ class _Walk:
         self.module = module
         self.mode = mode
         self.grad: list[bool] = []
+        # a write may give a history to memory of which there are views
+        given = [node.meta.get("val") for node in _placeholders(module)]
+        mode.exact_views = any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
 
     def run(self) -> None:
         for node in self.module.graph.nodes:

@@ -26,7 +26,7 @@ from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.libraries import is_pytorchs
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
-from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked
+from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked, view_histories
 from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.state.trace import Recording, Trace
@@ -218,6 +218,7 @@ class Recorder(Recording):
             extents = self.extents(kwargs["out"])
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
+        plain = view_histories.without_history(self.mode.exact_views, args, kwargs)
         try:
             result = self.mode.call(func, args, kwargs)
         except BreakSignal:
@@ -237,6 +238,8 @@ class Recorder(Recording):
             graph_break("BZ1010", f"{name} changes the shape of a tensor that comes from outside")
         if self.mode.env is not None:
             unbacked.note_checks(self)
+        if plain:
+            view_histories.require_known(self.graph, plain)
         if wants and isinstance(result, torch.Tensor) and result.requires_grad:
             self.t.done.make_leaf(result)
         if not holds_tensor(result):

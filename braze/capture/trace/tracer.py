@@ -31,6 +31,7 @@ from braze.capture.features import (
 )
 from braze.capture.finish import hooks, outcome
 from braze.capture.graph.recorder import Recorder
+from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import reads
 from braze.capture.outside.marked_sizes import Marked
 from braze.capture.outside.torch_state import TorchState
@@ -132,14 +133,19 @@ def trace_frame(
         stop = -1 if stop_at is None else stop_at
         reason: BreakSignal | None = None
         inside: frozenset[int] = frozenset()
+        exact = False
         while True:
             t = new_trace(function, options, stop, symbolic, trusting, inside)
+            t.graph.mode.exact_views = exact
             t.outside.marked = Marked(t, named or {}, localsplus)
             t.frames.break_at = reason
             try:
                 return _trace(t, localsplus)
             except hooks.Inside as found:  # from the start: the hook's instructions count, too
                 inside |= {found.step}
+                stop, reason = -1 if stop_at is None else stop_at, None
+            except ViewsMatter:  # from the start: other branches may be taken
+                exact = True
                 stop, reason = -1 if stop_at is None else stop_at, None
             except Retry as retry:
                 if stop == 1:  # not even the arguments can be handed on

@@ -289,7 +289,9 @@ def apart(making: Making, filled: Filling) -> None:
 
 
 def taken(making: Making, line: Line) -> bool:
-    """Run a statement in all worlds; false if eager refuses it or what it makes is too large."""
+    """Run a statement in all worlds; false if eager refuses it, may die of it, or what it makes is too large."""
+    if ".register_hook(" in line.text and not all(map(takes_hooks, named_in(making, line))):
+        return False
     code = compile(line.text, "<statement>", "exec")
     for world in making.worlds:
         for scope, default in ((world.eager, torch.float32), (world.double, torch.float64)):
@@ -309,6 +311,17 @@ def taken(making: Making, line: Line) -> bool:
         for world in making.worlds
     }
     return len(ranks) == 1
+
+
+def named_in(making: Making, line: Line) -> list[Tensor]:
+    """The tensors that a statement names, in all worlds."""
+    scopes = [scope for world in making.worlds for scope in (world.eager, world.double)]
+    return [scope[name] for scope in scopes for name in line.uses() if isinstance(scope[name], Tensor)]
+
+
+def takes_hooks(t: Tensor) -> bool:
+    """Whether a hook can be put on a tensor: of some views, as of one whose base was squeezed in place, PyTorch dies (4000090)."""
+    return t._base is None
 
 
 def mark_rough(making: Making, bound: list[str], rough: bool) -> None:

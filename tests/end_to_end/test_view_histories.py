@@ -1,0 +1,90 @@
+"""Views and what is done in place to what they are views of: their history and their shape are eager's."""
+
+import pytest
+import torch
+
+import braze
+
+
+def scaled(x, w):
+    whole = x * 2
+    row = whole[1]
+    whole.mul_(w)
+    return row * 3
+
+
+def set_in_part(x, w):
+    whole = torch.zeros(3, 4)
+    turned = whole.t()
+    whole[1] = w
+    return turned.exp()
+
+
+def written_through_another(x, w):
+    whole = torch.zeros(3, 4)
+    row, flat = whole.select(0, 1), whole.view(-1)
+    flat.add_(w.repeat(3))
+    return row * 2
+
+
+def through_a_list(x, w):
+    whole = x * 1
+    part = whole[..., 1:]
+    torch._foreach_mul_([whole], [w])
+    return part.sum()
+
+
+def turned_after_a_view(x, w):
+    whole = w * x
+    part = whole[..., ::2]
+    whole.transpose_(0, -1)
+    return part * 1, whole * 1
+
+
+def turned_and_returned(x, w):
+    whole = w * x
+    part = whole[..., ::2]
+    whole.transpose_(0, -1)
+    return part, whole
+
+
+def squeezed_after_a_view(x, w):
+    whole = (w * x)[None]
+    part = whole.diagonal(0, -2, -1)
+    whole.squeeze_(0)
+    return part * 2
+
+
+PROGRAMS = [
+    scaled,
+    set_in_part,
+    written_through_another,
+    through_a_list,
+    turned_after_a_view,
+    turned_and_returned,
+    squeezed_after_a_view,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_view_follows_what_becomes_of_its_base(program, dynamic):
+    found = []
+    for call in (program, braze.compile(program, dynamic=dynamic, backend="aot_eager")):
+        x, w = torch.arange(12.0).view(3, 4), torch.arange(4.0).requires_grad_()
+        made = call(x, w)
+        made = made if isinstance(made, tuple) else (made,)
+        sum((part * part).sum() for part in made).backward()
+        found.append(([(part.shape, part.stride(), part.tolist()) for part in made], w.grad.tolist()))
+    assert found[1] == found[0]
+
+
+def test_a_view_requires_grad_from_when_its_base_does():
+    def program(x):
+        whole = x * 2
+        row = whole[1]
+        whole.requires_grad_()
+        return row * 1, row
+
+    for call in (program, braze.compile(program, backend="eager")):
+        assert [part.requires_grad for part in call(torch.ones(2, 3))] == [True, True]
