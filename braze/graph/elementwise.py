@@ -133,6 +133,8 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         dtype = torch.get_default_dtype()
     if rule is BOOL:
         dtype = torch.bool
+    if name == "rsub":  # eager subtracts the first from the second, which decides the order of dims
+        tensors.reverse()
     return allocated(tensors, dtype)
 
 

@@ -29,7 +29,7 @@ def special_values(name: str, dtype: torch.dtype, most: int) -> list[str]:
 
 
 #: operators of which eager's vectors and its scalars make zeros of different signs, by an element's place
-EITHER_ZERO = {"maximum", "minimum", "max.binary", "min.binary", "fmax", "fmin", "nn.functional.softshrink"}
+EITHER_ZERO = {"maximum", "minimum", "max.binary", "min.binary", "fmax", "fmin", "clamp", "clamp_max", "clamp_min", "nn.functional.softshrink"}  # fmt: skip
 
 
 def by_class(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor | None) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-_SUMS = "sums beyond float32's range, which eager's kernel makes in double precision"
-_STRIDES = "other strides than eager's where operands lie in different orders"
+_SUMS = "sums beyond the type's range, which eager's kernel makes in double precision"
+_ORDERS = "other strides than eager's where operands lie in different orders"
 _FAKES = "PyTorch's fakes promise other strides than its kernel makes"
+_DRAWS = "eager draws other numbers into memory with gaps"
 
 #: "operator type" -> reason
 SPECIAL_VALUES: dict[str, str] = {
@@ -12,6 +13,7 @@ SPECIAL_VALUES: dict[str, str] = {
     for name in (
         "_batch_norm_with_update",
         "_native_batch_norm_legit",
+        "native_batch_norm",
         "native_group_norm",
         "native_layer_norm",
         "nn.functional.batch_norm",
@@ -22,7 +24,7 @@ SPECIAL_VALUES: dict[str, str] = {
 
 #: "operator layout" -> reason
 LAYOUTS: dict[str, str] = {
-    **{f"{name} turned": _STRIDES for name in ("ldexp", "rsub", "special.xlog1py")},
+    "ldexp turned": _ORDERS,
     **{
         f"{name} turned": _FAKES
         for name in (
@@ -30,9 +32,14 @@ LAYOUTS: dict[str, str] = {
             "_native_batch_norm_legit",
             "native_dropout_backward",
             "normal",
+            "special.xlog1py",
         )
     },
-    "nn.functional.max_unpool2d repeated": _FAKES,
+    **{
+        f"nn.functional.{name} repeated": _FAKES
+        for name in ("conv2d", "max_unpool1d", "max_unpool1d.grad", "max_unpool2d", "max_unpool2d.grad")
+    },
+    "normal.in_place apart": _DRAWS,
     **{
         f"nn.functional.{name} turned": "a picture of turned memory comes out in its order, eager's contiguous"
         for name in ("interpolate.nearest", "interpolate.nearest-exact", "upsample_nearest")

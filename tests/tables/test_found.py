@@ -35,6 +35,11 @@ def test_what_equals_a_bound_keeps_its_sign(program: Callable[..., torch.Tensor]
     assert torch.equal(braze.compile(program)(x).signbit(), program(x).signbit())
 
 
+def test_the_second_operand_of_rsub_decides_its_layout() -> None:
+    x, y = torch.randn(5, 10, 5).permute(2, 1, 0), torch.randn(10, 5)
+    assert braze.compile(torch.rsub)(x, y).stride() == torch.rsub(x, y).stride()
+
+
 def test_lerp_rounds_once() -> None:
     """As in eager's kernel: what would overflow on the way, where the result does not, stays finite."""
     largest = torch.finfo(torch.float32).max
