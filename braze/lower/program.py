@@ -187,7 +187,7 @@ class GraphLowering:
         carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
         function = LOWERINGS.get(target) if carried else None
         result = NotImplemented if function is None else function(g, *args, **kwargs)
-        if result is NotImplemented:
+        if result is NotImplemented or _beyond_loops(result):
             result = fall_back(g, target, args, kwargs)
         else:
             unbacked.require_words(g, target, args, kwargs)
@@ -327,6 +327,11 @@ def _picks_few(node: torch.fx.Node, read: torch.fx.Node) -> bool:
         return False
     taken, whole = node.meta["val"].numel(), read.meta["val"].numel()
     return type(taken) is int and type(whole) is int and 16 * taken <= whole
+
+
+def _beyond_loops(result: Any) -> bool:
+    """Whether a rule, of moves say, gives elements to compute in a loop that loops do not hold: complex numbers."""
+    return any(v.view is None and not v.dtype.is_computable for v in _lazies((result,)))
 
 
 def _as_well_read_anew(x: Lazy, operands: Sequence[Lazy]) -> bool:

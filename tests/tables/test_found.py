@@ -40,6 +40,22 @@ def test_the_second_operand_of_rsub_decides_its_layout() -> None:
     assert braze.compile(torch.rsub)(x, y).stride() == torch.rsub(x, y).stride()
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.roll(1, 0),
+        lambda x: x.flip(0),
+        lambda x: torch.view_copy(x, (4, 3)),
+        lambda x: torch.expand_copy(x[:1], (3, 4)),
+        lambda x: torch.narrow_copy(x, 0, 1, 2),
+    ],
+)
+def test_complex_numbers_move(program: Callable[..., torch.Tensor]) -> None:
+    """No loop holds them: what only moves elements calls ATen for them."""
+    x = torch.view_as_complex(torch.randn(3, 4, 2))
+    assert torch.equal(braze.compile(program)(x), program(x))
+
+
 def test_lerp_rounds_once() -> None:
     """As in eager's kernel: what would overflow on the way, where the result does not, stays finite."""
     largest = torch.finfo(torch.float32).max
