@@ -1,8 +1,14 @@
 """Single kernels on a GPU that memory bounds: ``python -m benchmarks kernels --device cuda``.
 
 Each case beside eager and torch.compile, as a share of what a copy of a large tensor reaches: the bytes are those that the case
-must read and write at least. Implementations are interleaved, times are medians of CUDA events, results are compared with
-eager's. Case by case in one process; a case that fails is a row that says so.
+must read and write at least. Implementations are interleaved, results are compared with eager's. Case by case in one process;
+a case that fails is a row that says so.
+
+The time is the device's alone, for every implementation alike: the device is put to sleep first, and all calls of a round
+are queued behind the sleep before the first of them begins, which is checked (the first event must still be pending when the
+last call has been queued; else the sleep is doubled and the round taken again). Each call has two events of its own around it
+and a read of 256 MB before it, which leaves nothing of its inputs in the cache. What the host takes to queue a call is a
+column of its own; a call for which the device never waits is marked: its time holds the host's.
 """
 
 from __future__ import annotations
@@ -19,8 +25,14 @@ from torch.nn import functional as F
 import braze
 from braze.support import trace
 
-#: runs of each implementation in turn, and milliseconds that a run should take
-ROUNDS, RUN_MS = 5, 8.0
+#: runs of each implementation in turn, calls of a run (a queue holds some 1,000 launches), milliseconds that a run should take
+ROUNDS, CALLS, RUN_MS = 5, 16, 8.0
+#: bytes that are read between two calls: more than the cache holds
+FLUSHED = 1 << 28
+#: cycles of the device in a second, at most: a sleep is told in these
+CYCLES = 2_000_000_000
+#: seconds that a sleep may take
+LONGEST = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,23 +144,56 @@ CASES: dict[str, Case] = {
 }
 
 
-def milliseconds(call: Callable[[], Any], calls: int) -> float:
-    """One call's share of a run of calls."""
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(calls):
-        call()
-    stop.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(stop) / calls
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taken:
+    """Medians of a run: milliseconds on the device, microseconds on the host; ``queued``: no call waited for the host."""
+
+    ms: float
+    host_us: float
+    queued: bool
 
 
-def bandwidth() -> float:
+class Clock:
+    """Times calls on a device that is never idle between their kernels."""
+
+    def __init__(self) -> None:
+        self.cold = torch.zeros(FLUSHED // 4, device="cuda", dtype=torch.int32)
+
+    def time(self, call: Callable[[], Any], calls: int) -> Taken:
+        """The medians of a number of calls, queued behind a sleep that is longer than the queueing."""
+        sleep = 0.002
+        while True:
+            taken = self._run(call, calls, sleep)
+            if taken.queued or sleep >= LONGEST:
+                return taken
+            sleep = min(2 * sleep, LONGEST)
+
+    def _run(self, call: Callable[[], Any], calls: int, sleep: float) -> Taken:
+        events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(calls)
+        ]
+        host: list[float] = []
+        torch.cuda.synchronize()
+        torch.cuda._sleep(int(sleep * CYCLES))
+        for start, stop in events:
+            self.cold.max()
+            start.record()
+            began = time.perf_counter()
+            call()
+            host.append(time.perf_counter() - began)
+            stop.record()
+        queued = not events[0][0].query()
+        torch.cuda.synchronize()
+        device = statistics.median(start.elapsed_time(stop) for start, stop in events)
+        return Taken(device, statistics.median(host) * 1e6, queued)
+
+
+def bandwidth(clock: Clock) -> float:
     """Bytes a second of a copy, read and written."""
     x = torch.empty(1 << 29, device="cuda", dtype=torch.bfloat16)
     y = torch.empty_like(x)
-    milliseconds(lambda: y.copy_(x), 3)
-    return 2 * x.nbytes / (statistics.median(milliseconds(lambda: y.copy_(x), 5) for _ in range(5)) * 1e-3)
+    clock.time(lambda: y.copy_(x), 3)
+    return 2 * x.nbytes / (clock.time(lambda: y.copy_(x), 15).ms * 1e-3)
 
 
 def prepared(case: Case, impl: str) -> tuple[Callable[[], Any], int]:
@@ -186,7 +231,7 @@ def difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
     return worst
 
 
-def measure(name: str, impls: tuple[str, ...], copy: float) -> list[dict[str, Any]]:
+def measure(name: str, impls: tuple[str, ...], copy: float, clock: Clock) -> list[dict[str, Any]]:
     """Milliseconds and share of the copy bandwidth of one case: a row for each implementation."""
     case = CASES[name]
     rows: dict[str, dict[str, Any]] = {impl: {"case": name, "impl": impl, "copy": copy} for impl in impls}
@@ -210,14 +255,21 @@ def measure(name: str, impls: tuple[str, ...], copy: float) -> list[dict[str, An
             results = found
         elif results and "dropout" not in name:
             rows[impl]["difference"] = difference(found, results)
-    times: dict[str, list[float]] = {impl: [] for impl in calls}
-    repeats = {i: max(1, min(200, int(RUN_MS / milliseconds(c, 2)))) for i, c in calls.items()}
+    first = {i: clock.time(call, 3) for i, call in calls.items()}
+    repeats = {i: max(2, min(CALLS, int(RUN_MS / taken.ms))) for i, taken in first.items()}
+    runs: dict[str, list[Taken]] = {impl: [] for impl in calls}
     for _ in range(ROUNDS):
         for impl, call in calls.items():
-            times[impl].append(milliseconds(call, repeats[impl]))
-    for impl, found_ms in times.items():
-        ms = statistics.median(found_ms)
-        rows[impl].update(ms=ms, share=rows[impl]["bytes"] / (ms * 1e-3) / copy)
+            runs[impl].append(clock.time(call, repeats[impl]))
+    for impl, found_runs in runs.items():
+        ms = statistics.median(run.ms for run in found_runs)
+        host_us = statistics.median(run.host_us for run in found_runs)
+        rows[impl].update(
+            ms=ms,
+            host_us=host_us,
+            queued=all(run.queued for run in found_runs),
+            share=rows[impl]["bytes"] / (ms * 1e-3) / copy,
+        )
     return list(rows.values())
 
 
@@ -225,13 +277,14 @@ def run_kernels(
     impls: tuple[str, ...], wanted: tuple[str, ...], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """The rows of each case whose name holds one of the wanted words (none: of all)."""
-    copy = bandwidth()
+    clock = Clock()
+    copy = bandwidth(clock)
     say(f"copy: {copy / 1e9:.0f} GB/s")
     rows = []
     for name in CASES:
         if wanted and not any(word in name for word in wanted):
             continue
-        here = measure(name, impls, copy)
+        here = measure(name, impls, copy, clock)
         torch.cuda.empty_cache()
         say(
             f"{name}: "

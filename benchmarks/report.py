@@ -156,23 +156,31 @@ def overhead_table(rows: list[Row], impls: Sequence[str], what: dict[str, str], 
 
 
 def kernels_table(rows: list[Row], impls: Sequence[str]) -> Table:
-    """Percent of the copy bandwidth and milliseconds of each kernel, the geometric means below."""
-    table = Table(title="Percent of the bandwidth of a copy (milliseconds)", title_justify="left")
+    """Percent of the copy bandwidth and milliseconds of each kernel, the host's microseconds a call; the geometric means below."""
+    table = Table(
+        title="Percent of the bandwidth of a copy (milliseconds on the device; !: the host's in them)",
+        title_justify="left",
+    )
     table.add_column("kernel")
     for impl in impls:
         table.add_column(impl, justify="right")
+    for impl in impls:
+        table.add_column(f"{impl}, host us", justify="right")
     table.add_column("difference", justify="right")
     shares: dict[str, list[float]] = {impl: [] for impl in impls}
     for case, here in grouped(rows, "case"):
         cells = []
         for impl in impls:
             share = here.get(impl, {}).get("share")
-            cells.append(f"{100 * share:.0f} ({here[impl]['ms']:.3f})" if share else "failed")
+            late = "" if here.get(impl, {}).get("queued", True) else "!"
+            cells.append(f"{100 * share:.0f} ({here[impl]['ms']:.3f}{late})" if share else "failed")
             shares[impl] += [share] if share else []
+        host = (here.get(impl, {}).get("host_us") for impl in impls)
+        cells += [f"{us:.0f}" if us is not None else "" for us in host]
         apart = here.get("braze", {}).get("difference")
         table.add_row(case, *cells, "" if apart is None else f"{apart:.1e}")
     means = (f"{100 * statistics.geometric_mean(shares[i]):.0f}" if shares[i] else "" for i in impls)
-    table.add_row("geometric mean", *means, "")
+    table.add_row("geometric mean", *means, *("" for _ in impls), "")
     return table
 
 
