@@ -10,7 +10,7 @@ import enum
 from collections.abc import Sequence
 
 from braze.loops.ir import Axis, Buffer, LoopNest, ReduceKind
-from braze.schedule.passes import Access, accesses_of, arguments, passes_of, size_symbols
+from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, passes_of, size_symbols
 from braze.schedule.records import Group, GroupKind
 from braze.support.record import record
 from braze.symbolic.expr import ONE, Expr, Integer, Symbol, floor_div, product
@@ -26,9 +26,17 @@ MAX_PERSISTENT = 16384
 #: elements of a pointwise tile, and of a square one
 FLAT, SQUARE = 1024, 64
 #: elements of a tile that walks a row, and one that holds short rows whole
-WALK, HELD = 2048, 1024
+WALK, HELD = 2048, 4096
+#: elements of a row that one thread has at once: two loads of 16 bytes are under way while others are reduced
+EACH_ROW = 16
 #: columns that programs take side by side: a few sectors of each row
 COLUMNS = 64
+#: rows that are few beside the time that a program takes to begin, and programs that are too few for a GPU
+SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
+#: reductions of which a thread keeps one number an element; of others it keeps two or three
+_PLAIN = frozenset(
+    {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
+)
 #: an axis shorter than this is not worth tiles of its own
 LEAST = 8
 
@@ -65,7 +73,8 @@ class KernelPlan:
     ``points``: dimensions of the tile over the parallel points, outermost first, of which the last lies along the threads
     (the row does in the form ROWS). ``outer``: axes of which a program has one point each. ``row``: the dimension over the
     reduced row; ``whole``: one tile holds it. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
-    place may need 64 bits.
+    place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
+    and quotients along the row, good to 17 bits and more, are exact enough.
     """
 
     form: Form
@@ -79,6 +88,7 @@ class KernelPlan:
     warps: int
     stages: int
     wide: bool
+    coarse: bool
 
     @property
     def programs(self) -> Expr:
@@ -105,7 +115,8 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     names = arguments(group)
     wide = any(_is_wide(buffers[n]) for n in names)
     sizes = size_symbols(group)
-    return KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide)
+    coarse = is_coarse(group, buffers)
+    return KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse)
 
 
 # -- which axis lies along the threads ------------------------------------------------------------------------
@@ -197,14 +208,19 @@ def _row_tiles(
     held = row is not None and group.kind is GroupKind.PERSISTENT
     if form is Form.COLUMNS and inner is not None:
         outer = tuple(a for a in group.axes if a is not inner)
-        x = min(COLUMNS, power(likely(inner.extent)))
+        x = power(likely(inner.extent))
+        x = x if x <= 2 * COLUMNS else COLUMNS
+        length = power(likely(product([a.extent for a in group.row_axes])))
+        # what a first kernel left of few columns is read by many programs, each by few steps
+        while length <= SHORT_COLUMN and x > 16 and likely(_count(outer, inner, x)) < FEW_PROGRAMS:
+            x //= 2
         again = len(passes_of(group.steps, group.row_axes)) > 1
         whole = held and power(row or 1) * min(x, 16) <= (4 if again else 1) * WALK
         while whole and x > 16 and power(row or 1) * x > (4 if again else 1) * WALK:
             x //= 2
-        length = power(likely(product([a.extent for a in group.row_axes])))
-        r = length if whole else min(WALK // x, length)
-        return outer, (Tile("x", (inner,), x),), Tile("r", group.row_axes, r), whole, warps_of(x * r, EACH), 1
+        r = length if whole else min(_walk(group) // x, length)
+        warps = warps_of(x * r, EACH if whole else EACH_ROW)
+        return outer, (Tile("x", (inner,), x),), Tile("r", group.row_axes, r), whole, warps, 1
     order = group.row_axes
     if inner is not None and inner is not order[-1]:
         order = (*(a for a in order if a is not inner), inner)
@@ -213,9 +229,34 @@ def _row_tiles(
         x = max(1, min(64, HELD // width))
         if points is not None:
             x = max(1, min(x, power(max(points, 1))))
-        return (), (Tile("x", group.axes, x),), Tile("r", order, width), True, warps_of(x * width, EACH), 1
-    width = WALK if row is None else min(WALK, power(max(row, 1)))
-    return (), (Tile("x", group.axes, 1),), Tile("r", order, width), False, warps_of(width, EACH), 2
+        return (
+            (),
+            (Tile("x", group.axes, x),),
+            Tile("r", order, width),
+            True,
+            warps_of(x * width, EACH_ROW),
+            1,
+        )
+    width = _walk(group) if row is None else min(_walk(group), power(max(row, 1)))
+    return (
+        (),
+        (Tile("x", group.axes, 1),),
+        Tile("r", order, width),
+        False,
+        warps_of(width, EACH * max(1, width // WALK)),
+        2,
+    )
+
+
+def _count(outer: Sequence[Axis], inner: Axis, x: int) -> Expr:
+    """Programs that take so many points of the inner axis and one of the outer ones."""
+    return product([*(a.extent for a in outer), blocks(inner.extent, x)])
+
+
+def _walk(group: Group) -> int:
+    """Elements of a tile that walks rows: more where little is kept of each."""
+    plain = all(r.kind in _PLAIN for step in group.steps for r in step.reductions)
+    return 2 * WALK if plain else WALK
 
 
 def warps_of(elements: int, each: int) -> int:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op
+from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op
 from braze.loops.rewrite import index_exprs, roots, walk
 from braze.schedule.records import Group
 from braze.support.record import record
-from braze.symbolic.expr import Expr, Symbol
+from braze.symbolic.expr import ZERO, Expr, Symbol
+
+#: operations of which a GPU has cheap forms that are good to 17 bits and more
+_CHEAP = frozenset({Op.DIV, Op.EXP, Op.SIGMOID, Op.SQRT, Op.TANH})
+#: operations that make a large difference of the least one
+_STEPS = frozenset(
+    {
+        Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.SIGN, Op.FLOORDIV,
+        Op.TRUNCDIV, Op.REMAINDER, Op.FMOD, Op.SIGNBIT, Op.ISNAN, Op.ISINF, Op.BITCAST,
+    }
+)  # fmt: skip
 
 
 @record
@@ -67,6 +77,14 @@ def _touched(step: LoopNest) -> Iterator[tuple[str, Expr, bool, bool]]:
         yield s.buffer, s.index, True, bool(s.args)
 
 
+def flat(axes: Sequence[Axis]) -> Expr:
+    """The number of a point of some axes."""
+    out: Expr = ZERO
+    for axis in axes:
+        out = out * axis.extent + axis.symbol
+    return out
+
+
 def over_row(step: LoopNest, row_axes: Iterable[Axis]) -> bool:
     """Whether a step without reductions runs along the row."""
     row = {a.symbol for a in row_axes}
@@ -92,3 +110,32 @@ def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[tu
 def loads(*found: Node) -> set[str]:
     """The buffers that some expressions read."""
     return {n.attr[0] for n in walk(*found) if n.op is Op.LOAD}
+
+
+def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:
+    """Whether all that leaves a kernel is rounded to half or bfloat16, and no step function sees what cheap operations make."""
+    halves = (DType.F16, DType.BF16)
+    stores = [s for step in group.steps for s in step.stores]
+    if not all(s.buffer in group.internal or buffers[s.buffer].dtype in halves for s in stores):
+        return False
+    found = list(walk(*(r for step in group.steps for r in roots(step))))
+    if not any(n.op in _CHEAP for n in found):
+        return False
+    touched: set[str] = set()
+    for step in group.steps:
+        if any(n.op in _CHEAP or (n.op is Op.LOAD and n.attr[0] in touched) for n in walk(*roots(step))):
+            touched |= {s.buffer for s in step.stores}
+    return not any(_is_step(n) and _sees(n, touched) for n in found)
+
+
+def _is_step(node: Node) -> bool:
+    """Whether a node is a step function of a float."""
+    of_float = any(a.dtype.is_float for a in node.args)
+    return of_float and (node.op in _STEPS or (node.op is Op.CAST and not node.dtype.is_float))
+
+
+def _sees(node: Node, touched: set[str]) -> bool:
+    return any(
+        n.op in _CHEAP or n.op is Op.REDUCED or (n.op is Op.LOAD and n.attr[0] in touched)
+        for n in walk(*node.args)
+    )

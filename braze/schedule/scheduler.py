@@ -13,6 +13,7 @@ from braze.schedule.dependences import edges, families, group_accesses, needed_s
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.hoist import hoist
 from braze.schedule.memory import plan_memory
+from braze.schedule.online import read_once
 from braze.schedule.order import Weights, low_peak_order
 from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
@@ -64,9 +65,10 @@ def _scheduled(
 def _split(
     program: LoopProgram, groups: list[Group], choices: Choices, cores: int
 ) -> tuple[LoopProgram, list[Group]]:
-    """Long rows of few points on a GPU as several kernels; then these are what the program is, for all that follows."""
-    parts, made = split_groups(groups, {b.name: b for b in program.buffers}, choices, cores)
-    if not made:
+    """What a GPU wants otherwise: rows read once, long ones of few points as several kernels; this is then the program."""
+    joined = [read_once(g) if g.device != "cpu" else g for g in groups]
+    parts, made = split_groups(joined, {b.name: b for b in program.buffers}, choices, cores)
+    if not made and all(a is b for a, b in zip(parts, groups, strict=True)):
         return program, groups
     if choices.options.verify:
         prove_sequence(program, groups)

@@ -28,12 +28,11 @@ from braze.loops.ir import (
 from braze.loops.rewrite import Substitution, rewrite
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
-from braze.schedule.kernels import Form, KernelPlan, likely, plan_kernel, power
-from braze.schedule.passes import loads, over_row, passes_of
+from braze.schedule.kernels import Form, KernelPlan, likely, plan_kernel
+from braze.schedule.passes import flat, loads, over_row, passes_of
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
     ONE,
-    ZERO,
     Expr,
     Integer,
     axis_symbol,
@@ -97,17 +96,21 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
         return None
     down = plan.form is Form.COLUMNS
     arg = any(r.kind in _ARGS for step in group.steps for r in step.reductions)
-    axis = group.row_axes[0] if arg else max(group.row_axes, key=lambda a: likely(a.extent))
     length = likely(product([a.extent for a in group.row_axes]))
-    extent = likely(axis.extent)
     least = LEAST_COLUMN if down else LEAST_ROW
-    want = min(power(_up(MANY * cores, programs) // programs), MOST, length // least, extent)
+    # all parts run at once: what does not fit would run alone at the end
+    want = min(max(MANY * cores // programs, 2), MOST, length // least)
+    enough = [a for a in group.row_axes if likely(a.extent) >= want]
+    longest = max(group.row_axes, key=lambda a: likely(a.extent))
+    axis = group.row_axes[0] if arg else enough[0] if enough else longest
+    extent = likely(axis.extent)
+    want = min(want, extent)
     if want < 2 or length < WORTH * least:
         return None
     unit = 1 if down or axis is not group.row_axes[-1] else LEAST_ROW // 8
     if axis.extent.value is None:
         return Cut(axis, want, floor_div(axis.extent + (want - 1), Integer(want)), False, down)
-    for count in sorted(range(want // 2 + 1, min(2 * want, MOST, extent) + 1), key=lambda n: abs(n - want)):
+    for count in range(want, want // 2, -1):
         if extent % count == 0 and extent // count % unit == 0:
             return Cut(axis, count, Integer(extent // count), True, down)
     size = _up(_up(extent, want) // want, unit)
@@ -118,14 +121,6 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
 def _up(n: int, unit: int) -> int:
     """The least multiple of a number that is not below n."""
     return -(-n // unit) * unit
-
-
-def flat(axes: Sequence[Axis]) -> Expr:
-    """The number of a point of some axes."""
-    out: Expr = ZERO
-    for axis in axes:
-        out = out * axis.extent + axis.symbol
-    return out
 
 
 class _Splitter:
@@ -296,20 +291,29 @@ class _Splitter:
     def _moments(
         self, step: LoopNest, dtype: DType, value: Node, partial: list[LoopNest], finish: list[LoopNest]
     ) -> list[Node]:
-        """Mean and squared deviations: each part's about its own mean, then these about the whole's."""
+        """Mean and squared deviations: each part's about its own mean, then these about the whole's.
+
+        Where every part is full, both come from one walk; else a sum comes first, since what lies past the end must not count.
+        """
         size: Expr = self.cut.size
         if not self.cut.exact:
             size = maximum(minimum(size, self.cut.axis.extent - self.begin), 0)
         count = build.index(size * self.other, dtype)
         divisor = build.index(maximum(size * self.other, 1), dtype)
-        (total,) = self._fold(
-            step, partial, [self._reduction(Reduction(ReduceKind.SUM, dtype, value), value)]
-        )
-        mean = build.div(self._load(total), divisor)
-        away = build.sub(value, mean)
-        square = Reduction(ReduceKind.SUM, dtype, build.mul(away, away))
-        (spread,) = self._fold(step, partial, [self._reduction(square, square.value)])
-        (whole,) = self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, self._load(total))])
+        if self.cut.exact:
+            means, spread = self._fold(step, partial, [Reduction(ReduceKind.WELFORD, dtype, value)])
+            mean = self._load(means)
+            total = build.mul(mean, count)
+        else:
+            (sums,) = self._fold(
+                step, partial, [self._reduction(Reduction(ReduceKind.SUM, dtype, value), value)]
+            )
+            total = self._load(sums)
+            mean = build.div(total, divisor)
+            away = build.sub(value, mean)
+            square = Reduction(ReduceKind.SUM, dtype, build.mul(away, away))
+            (spread,) = self._fold(step, partial, [self._reduction(square, square.value)])
+        (whole,) = self._gather(step, finish, [Reduction(ReduceKind.SUM, dtype, total)])
         length = product([a.extent for a in self.group.row_axes])
         middle = build.div(whole, build.index(length, dtype))
         gap = build.sub(mean, middle)

@@ -11,6 +11,9 @@ from braze.loops.ir import DType, ReduceKind, Reduction
 X = frozenset("x")
 XR = frozenset("xr")
 
+#: the least finite numbers
+LOWEST = {DType.F32: "-3.4028234663852886e+38", DType.F64: "-1.7976931348623157e+308"}
+
 
 @dataclass(slots=True)
 class Accumulator:
@@ -27,12 +30,15 @@ class Accumulator:
             for part in ("n", "mean", "m2"):
                 lines.append(f"    {self.name}_{part} = tl.full({shape}, 0, {TYPES[dtype]})")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
-            lines.append(f'    {self.name}_top = tl.full({shape}, float("-inf"), {TYPES[dtype]})')
+            # finite, so that minus infinity lies infinitely far below it
+            lines.append(f"    {self.name}_top = tl.full({shape}, {LOWEST[dtype]}, {TYPES[dtype]})")
             lines.append(f"    {self.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})")
         elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
             of = self.reduction.value.dtype
             lines.append(f"    {self.name}_v = tl.full({shape}, {worst(kind, of)}, {TYPES[of]})")
-            lines.append(f"    {self.name}_i = tl.full({shape}, 2147483647, tl.int32)")
+            # each lane's first place stands until something is better: its later ones are greater
+            lines.append(f"    {self.name}_i = tl.broadcast_to(rbase, {shape}).to(tl.int32)")
+            lines.append(f"    {self.name}_i = tl.where({self.name}_i < rnumel, {self.name}_i, 2147483647)")
         else:
             kept = DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
             lines.append(f"    {self.name} = tl.full({shape}, {identity(kind, dtype)}, {TYPES[kept]})")
@@ -51,23 +57,31 @@ class Accumulator:
         if kind is ReduceKind.WELFORD:
             lines.append(f"        {n}_d = {value} - {n}_mean")
             put(f"{n}_n", f"{n}_n + 1")
-            put(f"{n}_mean", f"{n}_mean + bz_div({n}_d, {n}_n)")
+            # every lane that counts has seen as many as there were tiles
+            lines.append(
+                f"        {n}_step = bz_reciprocal(roffset // RBLOCK + 1, {TYPES[self.reduction.dtype]})"
+            )
+            put(f"{n}_mean", f"{n}_mean + {n}_d * {n}_step")
             put(f"{n}_m2", f"{n}_m2 + {n}_d * ({value} - {n}_mean)")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
-            exp = "tl.exp" if self.reduction.dtype is DType.F64 else "bz_exp"
-            # one exponential an element: of the lesser over the greater; what is infinite is seen to at the end
+            # one exponential an element, of the lesser over the greater: its error is small beside the greater one's 1
+            if masked:
+                lines.append(f'        {n}_new = tl.where(rmask, {value}, float("-inf"))')
+                value = f"{n}_new"
             lines.append(f"        {n}_away = {value} - {n}_top")
-            lines.append(f"        {n}_part = {exp}(-tl.abs({n}_away))")
+            lines.append(f"        {n}_part = tl.exp(-tl.abs({n}_away))")
             lines.append(
-                f"        {n}_more = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)"
+                f"        {n}_sum = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)"
             )
-            put(f"{n}_sum", f'tl.where({value} == float("-inf"), {n}_sum, {n}_more)')
-            put(f"{n}_top", f"bz_max({n}_top, {value})")
+            lines.append(f"        {n}_top = bz_max({n}_top, {value})")
         elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
             places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK]).to(tl.int32)"
-            lines.append(f"        {n}_p, {n}_q = bz_{kind.value}({n}_v, {n}_i, {value}, {places})")
-            put(f"{n}_v", f"{n}_p")
-            put(f"{n}_i", f"{n}_q")
+            better = "<=" if kind is ReduceKind.ARGMAX else ">="
+            lines.append(f"        {n}_new = ~({value} {better} {n}_v) & ({n}_v == {n}_v)")
+            if masked:
+                lines.append(f"        {n}_new = {n}_new & rmask")
+            lines.append(f"        {n}_v = tl.where({n}_new, {value}, {n}_v)")
+            lines.append(f"        {n}_i = tl.where({n}_new, {places}, {n}_i)")
         else:
             put(n, combine(kind, n, value))
 
@@ -82,8 +96,10 @@ class Accumulator:
             m2 = emit.assign(f"tl.sum({n}_m2 + {n}_n * {gap} * {gap}, 1)[:, None]", X, scope)
             return [mean, m2]
         if kind is ReduceKind.ONLINE_SOFTMAX:
-            top = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
-            whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {top.name}), 1)[:, None]", X, scope)
+            best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
+            whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
+            # nothing above minus infinity: no sum; and what is infinite has none
+            top = emit.assign(f'tl.where({whole.name} == 0.0, float("-inf"), {best.name})', X, scope)
             infinite = f'tl.abs({top.name}) == float("inf")'
             total = emit.assign(f'tl.where({infinite}, float("nan"), {whole.name})', X, scope)
             return [top, total]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from braze.codegen.triton.ops import TYPES, row
 from braze.loops.ir import DType, Node, Op
 from braze.support.errors import InternalError, Unsupported
-from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol, indirect
+from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol, indirect
 
 Deps = frozenset[str]
 NOTHING: Deps = frozenset()
@@ -25,6 +25,15 @@ class Value:
 
     name: str
     deps: Deps
+
+
+@dataclass(slots=True)
+class Fours:
+    """The tile's last dimension: the number of its points, how many one program takes, and the text of their fours' numbers."""
+
+    number: Expr
+    block: int
+    quads: str
 
 
 @dataclass(slots=True)
@@ -69,6 +78,8 @@ class Emitter:
         self.recomputed: dict[tuple[str, Expr], Node] = {}
         self.reduced: dict[int, Value] = {}
         self.count = 0
+        self.coarse = False
+        self.last: Fours | None = None
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -103,16 +114,44 @@ class Emitter:
             case Op.BITCAST:
                 inner = self.value(node.args[0], scope, guard)
                 return self.assign(f"{inner.name}.to({TYPES[node.dtype]}, bitcast=True)", inner.deps, scope)
+        if node.op is Op.RANDOM and node.attr == "uniform":
+            quads = self._quads(node, scope)
+            if quads is not None:
+                return quads
         args = [self.value(a, scope, guard) for a in node.args]
         operand = node.args[-1].dtype
         if node.op is Op.RANDOM:
-            draw = "tl.rand" if node.attr == "uniform" else "tl.randn"
-            return self.assign(f"{draw}({args[0].name}, {args[1].name})", args[0].deps | args[1].deps, scope)
-        template = row(node.op, operand)
+            return self._random(node, args[0], args[1], scope)
+        deps = NOTHING.union(*(a.deps for a in args))
+        # what is one number a row costs nothing
+        coarse = self.coarse and ("r" in deps or "r" not in self.dims)
+        if node.op is Op.DIV and args[1].deps == deps:
+            coarse = False
+        template = row(node.op, operand, coarse)
         if template is None:
             raise Unsupported("BZ5010", f"Triton has no {node.op.value} on {operand.label}")
         text = template.format(*(a.name for a in args), type=TYPES[node.dtype], bits=8 * node.dtype.itemsize)
-        return self.assign(text, NOTHING.union(*(a.deps for a in args)), scope)
+        return self.assign(text, deps, scope)
+
+    def _quads(self, node: Node, scope: Scope) -> Value | None:
+        """Uniform numbers four from one call, where the tile's last dimension runs over whole fours of places."""
+        place, last = node.args[1], self.last
+        if place.op is not Op.INDEX or last is None or last.block % 4:
+            return None
+        rest = place.attr - last.number
+        if not _fours(rest) or rest.symbols() & last.number.symbols():
+            return None
+        seed = self.value(node.args[0], scope)
+        text, deps = self.index(rest, {}, scope)
+        deps = deps | {self.dims[-1]}
+        quads = f"((({text}) >> 2) + {last.quads})" if rest is not ZERO else last.quads
+        return self.assign(
+            f"bz_uniform_quads({seed.name}, {quads}, {self.shape(deps)})", deps | seed.deps, scope
+        )
+
+    def _random(self, node: Node, seed: Value, place: Value, scope: Scope) -> Value:
+        draw = "bz_uniform" if node.attr == "uniform" else "tl.randn"
+        return self.assign(f"{draw}({seed.name}, {place.name})", seed.deps | place.deps, scope)
 
     def _scalar(self, text: str, node: Node) -> str:
         ones = ", ".join("1" for _ in self.dims)
@@ -204,6 +243,16 @@ class Emitter:
             names[symbol.name] = place.name
             deps |= place.deps
         return index_text(index, names), frozenset(deps)
+
+
+def _fours(e: Expr) -> bool:
+    """Whether an expression is a multiple of four, whatever its symbols are."""
+    match e:
+        case Integer(number):
+            return number % 4 == 0
+        case Sum(parts, constant):
+            return constant % 4 == 0 and all(k % 4 == 0 for _, k in parts)
+    return False
 
 
 def index_text(e: Expr, names: dict[str, str]) -> str:

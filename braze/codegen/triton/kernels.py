@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.accumulate import XR, Accumulator, X, identity, worst
-from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Scope, Value, index_text
+from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
 from braze.context import CompileContext
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.schedule.kernels import KernelPlan, Tile, blocks, plan_kernel
-from braze.schedule.passes import over_row
+from braze.schedule.passes import flat, over_row
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.errors import Unsupported
 from braze.symbolic.expr import ONE, Expr, indirect
@@ -85,6 +85,7 @@ class Writer:
         tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
         self.points = frozenset(tile.letter for tile in plan.points)
         self.emitter = Emitter(symbols, pointers, tuple(tile.letter for tile in tiles))
+        self.emitter.coarse = plan.coarse
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
         self.base = Scope([], "    ", False)
         self.width = ""
@@ -139,6 +140,9 @@ class Writer:
         lines.append(f"    {x}offset = {x}block * {x.upper()}BLOCK")
         places = f"tl.arange(0, {x.upper()}BLOCK){spread if len(self.emitter.dims) > 1 else ''}"
         lines.append(f"    {x}index = {x}offset + {places}")
+        if x == self.emitter.dims[-1]:
+            quads = f"tl.arange(0, {x.upper()}BLOCK // 4){spread if len(self.emitter.dims) > 1 else ''}"
+            self.emitter.last = Fours(flat(tile.axes), tile.block, f"({x}offset // 4 + {quads})")
         if self.emitter.masks[x]:
             names = {s.name: v.name for s, v in self.emitter.symbols.items()}
             lines.append(f"    {x}mask = {x}index < {index_text(tile.extent, names)}")
@@ -170,6 +174,9 @@ class Writer:
         if self.emitter.masks["r"]:
             scope.lines.append(f"{scope.indent}rmask = rindex < rnumel")
         assert self.plan.row is not None
+        begin = index.removesuffix("rbase")  # nothing, or where a tile of the walk begins
+        quads = f"({begin.replace('roffset', 'roffset // 4')}tl.arange(0, RBLOCK // 4)[None, :])"
+        self.emitter.last = Fours(flat(self.plan.row.axes), self.plan.row.block, quads)
         self._split("rindex", "r", self.plan.row.axes, scope, R)
         return scope
 

@@ -135,8 +135,20 @@ DOUBLE: dict[Op, str] = {
 }
 
 
-def row(op: Op, operand: DType) -> str | None:
+#: single precision in a kernel whose results are half or bfloat16 (KernelPlan.coarse)
+COARSE: dict[Op, str] = {
+    Op.DIV: "bz_coarse_div({0}, {1})",  # by one number for many
+    Op.TANH: "bz_coarse_tanh({0})",
+    Op.EXP: FLOATS[Op.EXP],
+    Op.SIGMOID: FLOATS[Op.SIGMOID],
+    Op.SQRT: FLOATS[Op.SQRT],
+}
+
+
+def row(op: Op, operand: DType, coarse: bool = False) -> str | None:
     """The format string of ``op`` on operands of a type; None where Triton has none."""
+    if coarse and operand is DType.F32 and op in COARSE:
+        return COARSE[op]
     if operand is DType.F32 and op in SINGLE:
         return SINGLE[op]
     if operand is DType.F64 and op in DOUBLE:

@@ -23,6 +23,26 @@ def bz_div(a, b):
 def bz_mean(total, count):
     return bz_div(total, tl.zeros_like(total) + count)
 """,
+    "bz_reciprocal": """
+@triton.jit
+def bz_reciprocal(count, type: tl.constexpr):
+    ones = tl.full([1, 1], 1.0, type)
+    return bz_div(ones, ones * count)
+""",
+    "bz_uniform": """
+@triton.jit
+def bz_uniform(seed, place):
+    # one call gives the numbers of four places
+    a, b, c, d = tl.rand4x(seed, place >> 2)
+    word = place & 3
+    return tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d))
+""",
+    "bz_uniform_quads": """
+@triton.jit
+def bz_uniform_quads(seed, quads, shape: tl.constexpr):
+    a, b, c, d = tl.rand4x(seed, quads)
+    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), shape)
+""",
     "bz_neg": """
 @triton.jit
 def bz_neg(x):
@@ -103,6 +123,20 @@ def bz_tanh(x):
     large = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
     return tl.where(x == 0.0, x, tl.where(a < 0.625, small, tl.where(x < 0, -large, large)))
 """,
+    "bz_coarse_div": """
+@triton.jit
+def bz_coarse_div(a, b):
+    # the plain operator gives 0 for divisors above 2^126
+    scale = tl.where(tl.abs(b) > 1e30, 5.421010862427522e-20, 1.0)
+    return (a * scale) / (b * scale)
+""",
+    "bz_coarse_tanh": """
+@triton.jit
+def bz_coarse_tanh(x):
+    z = x * x
+    small = x * ((z * 0.13333334 - 0.33333334) * z + 1.0)
+    return tl.where(tl.abs(x) < 0.1, small, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+""",
     "bz_exp": """
 @triton.jit
 def bz_exp(x):
@@ -131,12 +165,22 @@ def bz_log1p(x):
     "bz_max": """
 @triton.jit
 def bz_max(a, b):
-    return tl.where((a > b) | (a != a), a, b)
+    # a GPU has one instruction for floats, in which nan wins
+    if a.dtype.is_floating():
+        best = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        best = tl.where(a > b, a, b)
+    return best
 """,
     "bz_min": """
 @triton.jit
 def bz_min(a, b):
-    return tl.where((a < b) | (a != a), a, b)
+    # a GPU has one instruction for floats, in which nan wins
+    if a.dtype.is_floating():
+        best = tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        best = tl.where(a < b, a, b)
+    return best
 """,
     "bz_rescale": """
 @triton.jit
