@@ -125,6 +125,7 @@ INFIX = {
     "Or": "or",
     "BitwiseFn_bitwise_and": "&",
     "BitwiseFn_bitwise_or": "|",
+    "BitwiseFn_bitwise_xor": "^",
 }
 
 WRITERS: dict[str, Callable[..., str]] = {

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import braze
+from tests.helpers import explained
 
 CASES = {
     "from the end": lambda x, n: x[-n:] * 2,
@@ -63,3 +64,62 @@ def test_a_size_that_becomes_zero():
     for n in (2, 3, 0, 1):
         x = torch.rand(n, 3)
         torch.testing.assert_close(compiled(x), x.repeat(2, 2) + 1)
+
+
+def column(x, i):
+    y = x.clone()
+    y[:, i] = 5.0
+    return y
+
+
+def last(x, i):
+    y = x.clone()
+    y[..., i] = x[..., 0] * 2
+    return y
+
+
+def row(x, i):
+    x = x + 1
+    x[i] *= 3
+    return x
+
+
+@pytest.mark.parametrize("function", [column, last, row])
+def test_one_capture_writes_to_all_places(function):
+    """But for the first call, for which the place is a number, and those whose place is 0 or 1."""
+    seen = []
+
+    def backend(graph, examples):
+        seen.append(graph)
+        return graph.forward
+
+    compiled, x = braze.compile(function, backend=backend), torch.arange(30.0).reshape(5, 6)
+    for i in (2, 3, 4, 2, 3):
+        assert torch.equal(compiled(x, i), function(x, i))
+    assert len(seen) == 2
+    for i in (0, 1, -1, 5, -5):
+        try:
+            wanted = function(x, i)
+        except IndexError:
+            with pytest.raises(IndexError):
+                compiled(x, i)
+            continue
+        assert torch.equal(compiled(x, i), wanted)
+
+
+def test_bits_of_a_number_that_changes(caplog):
+    compiled, x = braze.compile(lambda x, n: x * (n ^ 1), backend="eager"), torch.arange(3.0)
+    for n in (5, 6, 7):
+        assert torch.equal(compiled(x, n), x * (n ^ 1))
+    assert "BZ2010" not in caplog.text
+
+
+def test_the_list_of_a_tensor_breaks_the_graph_once():
+    """Fakes have a ``tolist`` of their own, in Python: nothing of it is the program's."""
+
+    def lists(x):
+        return (x * 2).tolist(), x + 1
+
+    found = explained(lists, torch.ones(3, 3))
+    assert len(found.breaks) == 1
+    assert len(found.graphs) == 2

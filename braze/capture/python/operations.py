@@ -190,15 +190,9 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     if kind in (list, tuple) and type(key) in (int, slice):
         return obj[key]
     if isinstance(obj, torch.Tensor):
-        fill_arguments(t, (key,))
-        given = key = unbacked.as_index(t, key)
-        if unbacked.selects(key):
-            return unbacked.selected(t, obj, key)
-        if torch.SymInt in map(type, key if type(key) is tuple else (key,)):
-            key = in_bounds(obj, key)
-            if key is not None:
-                return unbacked.selected(t, obj, key)
-            key = given
+        key, part = place_of(t, obj, key)
+        if part is not MISSING:
+            return part
         return t.graph.recorder.call(operator.getitem, (obj, key), {})
     generic = hasattr(kind, "__mro_entries__")
     if generic and is_library_class(kind):  # typing's, whose makers look at the call stack
@@ -231,11 +225,27 @@ def of_class(t: Trace, obj: Any, key: Any) -> Any:
     return obj[key]
 
 
+def place_of(t: Trace, tensor: torch.Tensor, key: Any) -> tuple[Any, Any]:
+    """The key of ``tensor[key]``, and the part of the tensor where numbers that are symbols name one, else MISSING."""
+    fill_arguments(t, (key,))
+    key = unbacked.as_index(t, key)
+    if unbacked.selects(key):
+        return key, unbacked.selected(t, tensor, key)
+    if torch.SymInt in map(type, key if type(key) is tuple else (key,)):
+        counted = in_bounds(tensor, key)
+        if counted is not None:
+            return counted, unbacked.selected(t, tensor, counted)
+    return key, MISSING
+
+
 def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
     """A key of numbers that may be symbols and of whole dimensions, each number counted from the front: that it lies within is
     guarded, not what it is. None for any other key, and where a number lies outside.
     """
     parts = key if type(key) is tuple else (key,)
+    at = next((i for i, part in enumerate(parts) if part is ...), None)
+    if at is not None:
+        parts = parts[:at] + (slice(None),) * (tensor.dim() - len(parts) + 1) + parts[at + 1 :]
     if len(parts) > tensor.dim() or not all(
         type(p) in (int, torch.SymInt) or p == slice(None) for p in parts
     ):
@@ -253,12 +263,9 @@ def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
 def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
     """``obj[key] = value``."""
     if isinstance(obj, torch.Tensor):
-        fill_arguments(t, (key,))
-        key = unbacked.as_index(t, key)
-        if unbacked.selects(key):
-            write = torch.Tensor.copy_ if isinstance(value, torch.Tensor) else torch.Tensor.fill_
-            t.graph.recorder.call(write, (unbacked.selected(t, obj, key), value), {})
-            return
+        key, part = place_of(t, obj, key)
+        if part is not MISSING:
+            obj, key = part, ...
         t.graph.recorder.call(operator.setitem, (obj, key, value), {})
         return
     method = python_method(t, obj, "__setitem__")

@@ -6,7 +6,6 @@ import types
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
@@ -46,7 +45,7 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
         return getattr(obj, name)
     if name in tensor_facts.FIELDS:
         return tensor_facts.field(t, obj, name)
-    found, _ = lookup_in_mro(FakeTensor, name)
+    found, _ = lookup_in_mro(torch.Tensor, name)
     if name in PARAMETERS_OWN and isinstance(obj, torch.nn.Parameter):
         found = vars(torch.nn.Parameter)[name]
     kind = type(found)
@@ -123,7 +122,7 @@ def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
     if name == "requires_grad" and node is None:
         t.graph.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
         return
-    found, _ = lookup_in_mro(FakeTensor, name)
+    found, _ = lookup_in_mro(torch.Tensor, name)
     if found is not MISSING:
         graph_break("BZ1010", f"Tensor.{name} is assigned")
     if node is None:
