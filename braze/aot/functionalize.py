@@ -195,7 +195,7 @@ class _Functionalizer:
     def _enter(self, node: Node) -> None:
         """Note which storage a new node sees."""
         val = node.meta.get("val")
-        if self.mode.env is not None and node.op == "call_function":
+        if node.op == "call_function":
             self.symbols.note(node, val)
         if not isinstance(val, torch.Tensor):
             return

@@ -10,6 +10,7 @@ import torch
 import braze
 from braze.aot import autograd, partition
 from braze.aot.autograd import _layout, differentiable
+from braze.aot.joint import _behind
 from braze.aot.missing_tangents import without_tangents
 from braze.aot.wrap import eager_forward
 from braze.graph.specs import TensorSpec
@@ -171,3 +172,13 @@ def test_a_large_gradient_that_nobody_else_holds_is_written_over(held):
         torch.testing.assert_close(x.grad, 2 * x.detach().cos())
         assert (x.grad.data_ptr() == places[0]) is not held
         assert all(torch.equal(g, torch.full_like(g, 2)) for g in kept)
+
+
+def test_autograds_nodes_are_met_once_for_each_result():
+    x = torch.ones(3, requires_grad=True)
+    a, b = (x * 2).split([1, 2])
+    total = (a * a).sum() + (b * b * a).sum()
+    known = {a.grad_fn.next_functions[0][0]}
+    found = list(_behind([(total.grad_fn, 0)], known))
+    assert len(found) == len(set(found)) and {(a.grad_fn, 0), (a.grad_fn, 1)} <= set(found)
+    assert not any(node is None or node in known for node, _ in found)

@@ -165,6 +165,8 @@ def test_ways_from_the_layer_to_the_loss(loss):
         (lambda h, w, t: F.cross_entropy(torch.tanh(F.linear(h, w) / 3.0) * 2.0, t), "scaled, not capped"),
         (lambda h, w, t: F.cross_entropy(F.linear(h, w), t, reduce=False).sum(), "size_average or reduce"),
         (lambda h, w, t: F.nll_loss(F.log_softmax(F.linear(h, w), 0), t), "not over the last"),
+        (lambda h, w, t: F.nll_loss(F.linear(h, w).softmax(1), t), "no log_softmax"),
+        (lambda h, w, t: F.nll_loss(F.softmax(F.linear(h, w), 1), t), "no log_softmax"),
         (
             lambda h, w, t: F.nll_loss(F.log_softmax(F.linear(h, w), -1, dtype=torch.float64), t),
             "not over the last",
@@ -189,7 +191,7 @@ def test_ways_from_the_layer_to_the_loss(loss):
     ],
     ids=[
         "read", "none", "probabilities", "scaled", "relu", "classes", "reshape", "no layer", "both", "double",
-        "number over them", "two caps", "reduce", "other dimension", "softmax in double",
+        "number over them", "two caps", "reduce", "other dimension", "softmax alone", "softmax by name", "softmax in double",
         "turned", "batch of matrices", "one row", "rows of all",
     ],
 )  # fmt: skip

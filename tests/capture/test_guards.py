@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import braze
 from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.capture.guards.guard_text import guard_text, guards_text, source_text
 from braze.capture.guards.misses import explain_miss
@@ -197,3 +198,26 @@ def test_sources_read_without_running_python() -> None:
     ordered = collections.OrderedDict(a=1, b=2)
     assert read_source(Source(Step.KEY, 1, local(0)), function, (ordered,)) == "b"
     assert read_source(Source(Step.ATTR, "v", local(0)), function, (SimpleNamespace(v=3),)) == 3
+
+
+@pytest.mark.parametrize("make", [set, frozenset])
+def test_a_set_from_outside_is_known_by_its_elements(make: Any) -> None:
+    def f(x: torch.Tensor, found: Any) -> torch.Tensor:
+        return x * 2 if 1 in found else x - 1
+
+    x, compiled = torch.ones(2), braze.compile(f, backend="eager")
+    for found in ({1, 2}, {3, 2}, {1, 2}, {1, 2, 3}, {2}):
+        assert torch.equal(compiled(x, make(found)), f(x, make(found)))
+
+
+def test_a_tuple_from_outside_is_known_by_its_type() -> None:
+    def f(x: torch.Tensor, pair: Any) -> Any:
+        return type(pair)([pair[0] * 2, pair[1]]) if type(pair) in (tuple, list) else pair.first + x
+
+    class Pair(tuple):
+        first = 3
+
+    x, compiled = torch.ones(2), braze.compile(f, backend="eager")
+    for kind in (tuple, list, Pair):
+        ours, theirs = compiled(x, kind((x, 1))), f(x, kind((x, 1)))
+        assert type(ours) is type(theirs) and torch.equal(ours[0], theirs[0])

@@ -463,3 +463,12 @@ def test_tensor_methods_and_indexing():
         )
 
     check(f, X)
+
+
+def test_a_key_that_an_ordered_dict_from_outside_loses():
+    def f(x, table):
+        del table["b"]
+        table["d"] = x
+        return list(table), x * table.pop("c")
+
+    check(f, X, collections.OrderedDict(a=1, b=2, c=3))

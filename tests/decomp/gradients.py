@@ -93,6 +93,8 @@ GRADIENTS: dict[Any, list[Call]] = {
     aten._fused_rms_norm.default: [
         ((plain(3, 8), [8], plain(8), 1e-6), {}),
         ((plain(3, 2, 8), [2, 8], None, None), {}),
+        ((plain(1, 1), [1], plain(1), 1e-6), {}),
+        ((plain(0, 8), [8], plain(8), 1e-6), {}),
     ],
     aten._softmax_backward_data.default: [
         ((numbers(4, 6), _WEIGHTS, 1, torch.float64), {}),

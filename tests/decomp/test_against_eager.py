@@ -245,6 +245,7 @@ def test_it_declines_only_what_is_known():
         ("aten.native_layer_norm.default", 3),
         ("aten.linspace.default", 2),
         ("aten.native_layer_norm_backward.default", 6),
+        ("aten._fused_rms_norm.default", 3),
     ]
 
 

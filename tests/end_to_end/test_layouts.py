@@ -9,6 +9,7 @@ import torch
 
 import braze
 from tests.end_to_end.layouts import difference
+from tests.helpers import logged
 
 OPTIONS = {"verify": 2}
 
@@ -348,3 +349,26 @@ def test_new_contents_without_a_history_are_a_result_that_has_one(dynamic):
         assert copied.requires_grad and cloned.requires_grad and type(x.grad_fn).__name__ == "MulBackward0"
         (copied * 2 + cloned).sum().backward()
         assert leaf.grad.tolist() == [3, 3, 3] and x.tolist() == [1, 1, 1]
+
+
+def bits_returned(x):
+    return x.view(torch.int32), x * 2
+
+
+def bits_written(x):
+    x.view(torch.int32).bitwise_and_(-256)
+    return x.view(torch.int32)[1:]
+
+
+@pytest.mark.parametrize("program", [bits_returned, bits_written])
+def test_views_in_another_type_of_an_input_that_begins_inside_its_memory(program):
+    check(program, windows(3, 0, 4))
+
+
+def test_why_a_call_runs_as_captured_is_told():
+    compiled = braze.compile(place_written, backend="aot_eager")
+    with logged() as messages:
+        for make in windows(0, 3):
+            compiled(*make())
+    (told,) = [m for m in messages if "BZ2017" in m]
+    assert "begins elsewhere in its memory" in told

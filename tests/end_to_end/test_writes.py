@@ -640,3 +640,17 @@ def test_the_gradient_of_a_written_argument_is_its_own_alone() -> None:
             (made * torch.tensor([0.0, 1.0, -0.0])).sum().backward()
             gradients.append(str([leaf.grad for leaf in leaves]))
         assert gradients[0] == gradients[1]
+
+
+def test_one_of_two_outs_has_memory_already() -> None:
+    """An argument's, which is written there."""
+
+    def greatest(x, places):
+        values = torch.empty(0, dtype=torch.float64)
+        torch.max(x, 1, out=(values, places))
+        return values * 1
+
+    x = numbers(4, 3)
+    ours, theirs = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    assert torch.equal(braze.compile(greatest)(x, ours), greatest(x, theirs))
+    assert torch.equal(ours, theirs) and theirs.any()

@@ -93,3 +93,15 @@ def test_what_cannot_be_written_is_refused() -> None:
 def test_a_static_mode_assumes_nothing() -> None:
     assert fakes.new_mode().shape_relations() == []
     assert relations(type("Env", (), {"var_to_range": {}, "guards": [], "replacements": {}})()) == []
+
+
+def test_ends_of_a_range_that_every_size_keeps_are_not_asked_for() -> None:
+    import sympy
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    size = sympy.Symbol("s0", integer=True)
+    for end, asked in ((100, True), (2**62 - 1, True), (2**62, False), (2**63 - 1, False)):
+        env = type(
+            "Env", (), {"var_to_range": {size: ValueRanges(2, end)}, "guards": [], "replacements": {}}
+        )()
+        assert [text for text, _ in relations(env)] == ["s0 >= 2", *[f"s0 <= {end}"] * asked]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braze import native
-from braze.native.relation import Relation, postfix
+from braze.native.relation import DEPTH, Relation, postfix
 
 NAMES = {"a": 0, "b": 1, "c": 2}
 
@@ -80,6 +80,17 @@ def test_what_overflows_is_left_to_python() -> None:
 def test_what_integers_cannot_say_runs_in_python(text: str) -> None:
     checked = relation(text)
     assert checked.code is None and holds(checked, 3, 2, 1) == bool(checked((3, 2, 1)))
+
+
+def test_what_needs_a_deeper_stack_than_there_is_runs_in_python() -> None:
+    """Operands on the right wait for those before them; from the left there is one at a time."""
+    from_left = " + ".join(["a"] * 40)
+    deep, edge = ("(a + " * n + "b" + ")" * n for n in (DEPTH, DEPTH - 1))
+    for text, native_code in ((from_left, True), (edge, True), (deep, False)):
+        checked = relation(f"{text} > 40")
+        assert (checked.code is not None) == native_code
+        assert holds(checked, 2, 1, 1) and not holds(checked, 1, -1, 1)
+        assert (relation(f"0 + ({text}) * 1 > 40").code is not None) == (text is from_left)
 
 
 def test_a_malformed_program_is_not_run() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from braze import native
-from braze.native import GuardProgram, calibrate, data_ptr, pure, tensor_meta, torch_state
+from braze.native import GuardProgram, calibrate, data_ptr, encode, pure, tensor_meta, torch_state
 
 PROGRAMS = (GuardProgram, pure.GuardProgram) if native.native_available else (pure.GuardProgram,)
 
@@ -111,6 +111,15 @@ def test_changes_in_place_are_seen():
     assert program.match(function, (parameter,)) is not None
     parameter.data = torch.zeros(3)
     assert program.match(function, (parameter,)) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "index"),
+    [("cpu", -1), ("cpu:0", -1), ("meta:0", -1), ("cuda", -1), ("cuda:0", 0), ("cuda:1", 1)],
+)
+def test_only_devices_that_are_several_have_a_number(device, index):
+    spec = encode.tensor_spec(plain(torch.empty(3), device=torch.device(device)))
+    assert spec is not None and spec[3] == index
 
 
 def test_symbols_in_sizes_and_strides():

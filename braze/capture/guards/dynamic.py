@@ -63,7 +63,7 @@ def changed_extents(capture: Capture, function: Any, locals: Sequence[Any]) -> f
         elif is_about_extents(guard):
             value = read_source(guard.source, function, locals)
             wanted = int if isinstance(guard.expected, SymbolSpec) else type(guard.expected)
-            if type(value) is wanted and (isinstance(guard.expected, SymbolSpec) or value != guard.expected):
+            if type(value) is wanted and value != guard.expected:
                 found.add((guard.source, -1))
     return frozenset(found)
 
