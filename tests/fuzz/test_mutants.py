@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.fuzz.failures import ROOT
 from tests.fuzz.mutants import choose, places, reach, tree
+from tests.fuzz.mutants.__main__ import unnoticed
 from tests.fuzz.mutants.judge import Judge
 from tests.fuzz.mutants.operators import Mutant, mutants_of, parses
 from tests.fuzz.mutants.processes import Place
@@ -130,3 +132,13 @@ def test_the_same_seed_chooses_the_same_bugs_and_they_are_python():
     some = choose.of_stage(mutants_of("scheduling", "braze/schedule/legality.py"), 1, 4, ROOT)
     assert len(some) == 4 and all(parses(m) for m in some)
     assert some == choose.of_stage(mutants_of("scheduling", "braze/schedule/legality.py")[::-1], 1, 4, ROOT)
+
+
+def test_bugs_that_nobody_noticed_are_found_again_whichever_would_be_chosen_now(tmp_path):
+    some = mutants_of("scheduling", "braze/schedule/legality.py")[:3]
+    lines = [{"id": m.id, "noticed": k == 0} for k, m in enumerate(some)] + [{"id": "gone", "noticed": False}]
+    (tmp_path / "results-0-of-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "results-again-0-of-1.jsonl").write_text(
+        json.dumps({"id": some[1].id, "noticed": True}) + "\n"
+    )
+    assert [m.id for m in unnoticed(tmp_path)] == [some[2].id]

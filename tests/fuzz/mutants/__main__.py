@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.failures import ROOT
+from tests.fuzz.mutants import places
 from tests.fuzz.mutants import reach as reaching
 from tests.fuzz.mutants import tree as trees
 from tests.fuzz.mutants.choose import chosen
 from tests.fuzz.mutants.equivalent import EQUIVALENT
 from tests.fuzz.mutants.judge import Judge
-from tests.fuzz.mutants.operators import Mutant
+from tests.fuzz.mutants.operators import Mutant, mutants_of
 from tests.fuzz.mutants.processes import Place
 
 
@@ -34,7 +35,7 @@ def main() -> int:
     arguments.state.mkdir(parents=True, exist_ok=True)
     if arguments.verb == "report":
         return reported(arguments.state)
-    mutants = chosen(arguments.seed, arguments.count)
+    mutants = unnoticed(arguments.state) if arguments.again else chosen(arguments.seed, arguments.count)
     if arguments.only:
         mutants = [m for m in mutants if m.id in arguments.only.split(",")]
     if arguments.verb == "list":
@@ -65,7 +66,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tests", help="test files to look at, with commas (default: all)")
     parser.add_argument("--state", type=Path, default=ROOT / ".mutants", help="folder of results")
     parser.add_argument("--survivors", action="store_true", help="judge those again that nobody noticed")
-    return parser.parse_args()
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="judge the bugs that nobody noticed by tests that came since (--tests)",
+    )
+    arguments = parser.parse_args()
+    arguments.survivors |= arguments.again
+    arguments.mark = "again-" if arguments.again else ""
+    return arguments
 
 
 def mine(arguments: argparse.Namespace, mutants: list[Mutant]) -> list[Mutant]:
@@ -75,9 +84,15 @@ def mine(arguments: argparse.Namespace, mutants: list[Mutant]) -> list[Mutant]:
     return [m for m in mutants[k::n] if m.id not in done]
 
 
+def unnoticed(state: Path) -> list[Mutant]:
+    """The bugs that have a result and were not noticed, as far as their code is still there, whichever would be chosen now."""
+    ids = {r["id"] for r in results(state) if not r["noticed"]}
+    return [m for stage, file in places.files() for m in mutants_of(stage, file) if m.id in ids]
+
+
 def reach_of(arguments: argparse.Namespace, mutants: list[Mutant], work: Path, end: float) -> reaching.Reach:
     """As it was kept, or found now."""
-    file = arguments.state / "reach.json.gz"
+    file = arguments.state / f"{arguments.mark}reach.json.gz"
     if file.exists() and arguments.verb != "reach":
         kept = reaching.Reach.load(file)
         if {m.id for m in mutants} <= set(kept.mutants):
@@ -105,7 +120,8 @@ def judge_all(
     for mutant in mutants:
         waiting.put(mutant)
     pristine, lock = trees.copied(work / "pristine"), threading.Lock()
-    out = (arguments.state / f"results-{arguments.shard.replace('/', '-of-')}.jsonl").open("a", buffering=1)
+    name = f"results-{arguments.mark}{arguments.shard.replace('/', '-of-')}.jsonl"
+    out = (arguments.state / name).open("a", buffering=1)
 
     def job(number: int) -> None:
         place = Place(trees.copied(work / f"tree-{number}"), work / f"job-{number}", work / "pool")

@@ -8,4 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 #: id of a mutant -> why nobody can notice it
-EQUIVALENT: Mapping[str, str] = {}
+EQUIVALENT: Mapping[str, str] = {
+    "d8e84e4bc66b": "_bordered: a border of no width is a mask that is true everywhere around the same loads",
+    "94aaa7b3ec06": "reduce: several outputs are of the type of x, of which it was asked just before, or int64",
+    "9804c4afbac5": "_is_depthwise: the size is known, so that the other number is taken for 0 alone; 0 and 1 are no large window",
+    "05124f7e0742": "_fixed_steps: _movable has let pass only steps that write buffers of known size",
+    "7c639999d7b9": "_covers_domain: _same_elements has just seen that all stores of the buffer have one index",
+    "77dda4ea27ca": "_squares: `a < w ? a : w` and `a <= w ? a : w` are the same number",
+    "a635008a8439": "_rows_of_a_task: tasks of fewer rows; each row is computed as before",
+    "51646ddb7885": "_storen: lanes are stored by the loop instead of one instruction",
+    "1e7e48dc7ff6": "_copies: how many accumulators stand side by side, by cost; each number of them is right",
+    "1c6d6f65c4aa": "_copies: as before; passes without folds do two vectors in turn, which have nothing to do with each other",
+    "1f1375db7fb8": "_chain: a sum is made of blocks from half the length on, which is no less exact",
+    "0ad4bc29187e": "_SplitRows: which axis of the row is dealt out in parts, by cost; the parts of any cover the row once",
+    "9429bda66428": "read: code that names a cell belongs to functions that have a closure; else both end in a miss",
+}
