@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 import operator
+import sys
 import types
 
 import pytest
@@ -204,6 +205,17 @@ def exitstack(x):
         s.enter_context(torch.no_grad())
         y = x + 1
     return y
+
+
+@case
+def handled_exceptions_are_asked_for(x):
+    before = sys.exception()
+    try:
+        raise ValueError("a")
+    except ValueError as e:
+        same, info = sys.exception() is e, sys.exc_info()
+        y = x + 1 if same and info[1] is e and info[0] is ValueError else x
+    return y + 2 if before is None and sys.exception() is None else y
 
 
 @case

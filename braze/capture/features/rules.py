@@ -434,10 +434,15 @@ def type_call(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(sys.exc_info)
 def exc_info(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    error = t.frames.handled
-    if error is None and t.outside.settings.is_handling():
-        graph_break("BZ1012", "the exception that a caller handles is asked for")
+    error = exception(t, args, kwargs, tail)
     return (type(error), error, error.__traceback__) if error is not None else (None, None, None)
+
+
+@rule(sys.exception)
+def exception(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    if t.frames.handled is None and t.outside.settings.is_handling():
+        graph_break("BZ1012", "the exception that a caller handles is asked for")
+    return t.frames.handled
 
 
 @rule(native.throw)
