@@ -286,11 +286,9 @@ def _static(axes: tuple[Axis, ...]) -> int | None:
 
 
 def _is_wide(buffer: Buffer) -> bool:
-    """Whether an element of a buffer may lie 2^31 or more from its first."""
+    """Whether an element of a buffer may lie 2^31 or more from its first: of sizes without a bound it may."""
     span: Expr = ONE
     for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
         span = span + (size - 1) * stride
-    high = span.bounds()[1]
-    if span.value is None and high is None:
-        return False
-    return (span.value or high or 0) >= 2**31
+    last = span.bounds()[1] if span.value is None else span.value
+    return last is None or last >= 2**31

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
+from braze.loops import build
 from braze.loops.interpret import interpret
-from braze.loops.ir import ReduceKind
+from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, ReduceKind, Store
 from braze.schedule import kernels, split
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
+from braze.schedule.records import Group, GroupKind
+from braze.symbolic.expr import Integer, Symbol, axis_symbol
 from tests.codegen.triton_bench import forms, interpreted, planned
 
 NAN, INF = torch.nan, torch.inf
@@ -296,3 +301,35 @@ def test_random_numbers_are_the_same_in_every_form(rows, width, tmp_path):
     assert 0.2 < (first - x).mean() < 0.8
     for other, wanted in zip(others, [first.t(), first, (first - x)[:, 1:]]):
         torch.testing.assert_close(other, wanted, rtol=0, atol=1e-6)
+
+
+# -- width of places ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wide"),
+    [
+        ((Symbol("s0", 2, None), Integer(1024)), True),
+        ((Symbol("s0", 2, 4096), Integer(1024)), False),
+        ((Integer(65536), Integer(32767)), False),
+        ((Integer(65536), Integer(32768)), True),
+    ],
+)
+def test_places_of_sizes_without_a_bound_have_64_bits(sizes, wide):
+    """A batch of a size that nobody knows may have 2^31 elements, and one program serves every size."""
+    x = Buffer("x", DType.F32, sizes, (sizes[1], Integer(1)), "cuda:0", BufferKind.INPUT)
+    assert (
+        plan_kernel(
+            copying(x, replace(x, name="y", kind=BufferKind.OUTPUT)), {"x": x, "y": replace(x, name="y")}
+        ).wide
+        is wide
+    )
+
+
+def copying(x, y):
+    """A kernel that copies one buffer to another."""
+    axes = tuple(Axis(axis_symbol(f"i{k}", size), size) for k, size in enumerate(x.sizes))
+    index = axes[0].symbol * x.strides[0] + axes[1].symbol
+    store = Store(y.name, index, build.load(x.name, x.dtype, index))
+    nest = LoopNest("copy", axes, (), (), (store,), "cuda:0", ("copy",))
+    return Group("triton_poi_copy", GroupKind.POINTWISE, (nest,), axes, device="cuda:0")
