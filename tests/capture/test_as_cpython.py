@@ -468,6 +468,13 @@ def test_an_array_from_outside_is_written_once(times: int) -> None:
 
 
 @case
+def a_huge_number_comes_through_a_break() -> Any:
+    number = 10 ** int("5000")
+    braze.graph_break()
+    return number % 1000003, -number % 1000003, number.bit_length()
+
+
+@case
 def a_weak_proxy_says_that_its_object_is_gone() -> Any:
     def proxy_of_nothing() -> Any:
         return weakref.proxy(UpTo(1))

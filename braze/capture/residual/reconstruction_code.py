@@ -413,7 +413,8 @@ def literal(value: Any) -> str | None:
     if value is None or value is Ellipsis or kind in (bool, str, bytes):
         return repr(value)
     if kind is int:
-        return f"({value})" if value < 0 else str(value)
+        text = str(value) if abs(value) < 1 << 64 else hex(value)  # Python writes no number of 4,300 digits
+        return f"({text})" if value < 0 else text
     if kind is float:
         return repr(value) if math.isfinite(value) and (value > 0 or value.hex() == "0x0.0p+0") else None
     if kind is tuple:
