@@ -204,6 +204,7 @@ def test_a_compiler_that_was_killed_had_no_memory(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.provokes("BZ9002")
+@pytest.mark.unverified
 def test_a_broken_invariant_of_a_stage_is_told_and_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from braze.support.errors import InternalError
 
