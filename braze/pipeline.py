@@ -151,16 +151,50 @@ class _Later:
 def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     """The forward graph of a partition as ``call(inputs) -> outputs``."""
     start = time.perf_counter()
-    program = lower_graph(partition, ctx)
-    plan = schedule_program(program, ctx)
+    program, plan = scheduled(partition, ctx)
     if trace.collecting() and (ctx.consumes or partition.backward is not None):
         trace.emit("peak", peak_of_half(partition, plan, ctx))
     host = generate_code(plan, ctx)
-    call = with_attributes(load_code(host, ctx), partition.forward, program.attributes, ctx.consumes)
+    call = with_inputs_again(load_code(host, ctx), program)
+    call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
     call = with_subgraphs(call, partition, ctx)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
+
+
+def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, Schedule]:
+    """A partition's forward graph as loops, and these as kernels: with writes to inputs in place, if they stand proof."""
+    program = lower_graph(partition, ctx)
+    try:
+        return program, schedule_program(program, ctx)
+    except InternalError as error:
+        if error.code != "BZ9006" or ctx.options.verify:
+            raise
+    trace.count("writes_in_place_disproved")
+    program = lower_graph(partition, ctx, in_place=False)
+    return program, schedule_program(program, ctx)
+
+
+def with_inputs_again(call: GraphCall, program: LoopProgram) -> GraphCall:
+    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the write."""
+    if not program.again:
+        return call
+    number = {name: k for k, name in enumerate(program.inputs) if name}
+    places = tuple(number[root] for _, root in program.again)
+    roots = tuple(dict.fromkeys(places))
+
+    def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
+        written = [inputs[k] for k in roots]
+        if not torch.is_inference_mode_enabled() or not all(x.is_inference() for x in written):
+            for x in written:
+                if x.is_inference() and not torch.is_inference_mode_enabled():
+                    x.copy_(x)  # raises eager's error
+            torch.autograd.graph.increment_version([x for x in written if not x.is_inference()])
+        return call([*inputs, *(inputs[k] for k in places)])
+
+    with_written.boxed = True  # type: ignore[attr-defined]
+    return with_written
 
 
 def with_attributes(
@@ -282,9 +316,9 @@ def peak_of_half(half: Partition, plan: Schedule, ctx: CompileContext) -> int:
     return footprint(plan, ctx, aot.likely_sizes(half), half.beside)
 
 
-def lower_graph(partition: Partition, ctx: CompileContext) -> LoopProgram:
+def lower_graph(partition: Partition, ctx: CompileContext, *, in_place: bool = True) -> LoopProgram:
     """ATen to loops."""
-    program = lower(partition, ctx)
+    program = lower(partition, ctx, in_place=in_place)
     if trace.dumping():
         trace.dump(f"{ctx.name}_loops", "py", print_program(program))
     if ctx.options.verify:

@@ -101,7 +101,8 @@ class _Wrapped:
         if self.overwritten:
             with torch.no_grad():
                 for i, place in self.overwritten:
-                    inputs[i].copy_(results[place])
+                    if results[place] is not None:  # else the graph has written to the input itself
+                        inputs[i].copy_(results[place])
         if self.derived:
             with torch.enable_grad():
                 for i, place in self.derived:

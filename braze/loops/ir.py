@@ -371,7 +371,8 @@ class LoopProgram:
     input buffer is returned as an alias. ``mutated``: input buffers written by the steps. ``attributes``: tensors
     that the graph holds itself, by name; they follow the graph's inputs as the last of ``inputs``. ``checks``: what must
     hold of sizes that only the data tell. ``owned``: input buffers that nobody else holds, which a call that consumes its
-    inputs frees.
+    inputs frees. ``again``: (name, input): a further name of an input's memory as of one write to it, in the order of the
+    writes; these stand behind ``attributes`` in ``inputs``.
     """
 
     name: str
@@ -384,6 +385,7 @@ class LoopProgram:
     attributes: tuple[str, ...] = ()
     checks: tuple[SizeCheck, ...] = ()
     owned: tuple[str, ...] = ()
+    again: tuple[tuple[str, str], ...] = ()
 
     @property
     def made(self) -> tuple[Symbol, ...]:

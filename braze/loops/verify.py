@@ -87,7 +87,7 @@ def buffers_are_written_once(program: LoopProgram) -> Problems:
         for name in filter(None, names):
             if name in seen:
                 yield f"{step.name} stores {name}, which is stored already"
-            if kinds.get(name) in (BufferKind.INPUT, BufferKind.CONSTANT):
+            if kinds.get(name) in (BufferKind.INPUT, BufferKind.CONSTANT) and name not in program.mutated:
                 yield f"{step.name} stores the input {name}"
             seen.add(name)
 

@@ -15,10 +15,12 @@ from braze.context import CompileContext
 from braze.graph.passes import may_fail
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
+from braze.loops.inputs_written import broken_writes, touches
 from braze.loops.ir import BufferKind, BufferView, DType, LoopProgram, SizeSource
 from braze.loops.simplify import simplify_steps
 from braze.lower import scalars, unbacked
 from braze.lower.fallback import fall_back
+from braze.lower.in_place import InPlace, NotInPlace, Written, inputs_to_write
 from braze.lower.lazy import Lazy, dense_order, known_apart, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder, differs_along
 from braze.lower.registry import LOWERINGS
@@ -28,14 +30,19 @@ from braze.support.errors import InternalError, Unsupported
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol
 
 
-def lower(partition: Partition, ctx: CompileContext) -> LoopProgram:
-    """The loop program of a partition's forward graph."""
+def lower(partition: Partition, ctx: CompileContext, *, in_place: bool = True) -> LoopProgram:
+    """The loop program of a partition's forward graph; ``in_place``: it may write to its inputs, where that is sound.
+
+    Of an input that it writes (``mutated``), the new contents among its outputs are None.
+    """
     with trace.stage("lower"):
         kinds = [
             BufferKind.CONSTANT if role is InputRole.PARAMETER else BufferKind.INPUT
             for role in partition.input_roles
         ]
-        program = lower_graph(partition.forward, kinds, ctx)
+        program = (
+            _with_writes(partition, kinds, ctx) if in_place else lower_graph(partition.forward, kinds, ctx)
+        )
         own = [
             name
             for name, role in zip(program.inputs, partition.input_roles)
@@ -44,15 +51,44 @@ def lower(partition: Partition, ctx: CompileContext) -> LoopProgram:
         return dataclasses.replace(program, owned=tuple(own)) if own else program
 
 
-def lower_graph(gm: torch.fx.GraphModule, kinds: Sequence[BufferKind], ctx: CompileContext) -> LoopProgram:
+def _with_writes(partition: Partition, kinds: list[BufferKind], ctx: CompileContext) -> LoopProgram:
+    """The program that writes in place all inputs for which each reader sees what it is to see."""
+    written = inputs_to_write(partition)
+    while True:
+        inputs = {each.input for each in written}
+        here = [BufferKind.INPUT if k in inputs else kind for k, kind in enumerate(kinds)]
+        try:
+            program = lower_graph(partition.forward, here, ctx, written)
+            for root, _ in broken_writes(program, touches(program)):
+                raise NotInPlace(root)
+        except NotInPlace as found:
+            trace.count("inputs_not_written_in_place")
+            written = tuple(each for each in written if buffer_name(each.base) != found.base)
+            continue
+        trace.count("inputs_written_in_place", len(written))
+        return program
+
+
+def lower_graph(
+    gm: torch.fx.GraphModule,
+    kinds: Sequence[BufferKind],
+    ctx: CompileContext,
+    written: Sequence[Written] = (),
+) -> LoopProgram:
     """The loop program of an ATen graph whose k-th placeholder is a buffer of kind ``kinds[k]``."""
-    return guarded(GraphLowering(gm, kinds, ctx).run())
+    return guarded(GraphLowering(gm, kinds, ctx, written).run())
 
 
 class GraphLowering:
     """One walk over one graph."""
 
-    def __init__(self, gm: torch.fx.GraphModule, kinds: Sequence[BufferKind], ctx: CompileContext) -> None:
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        kinds: Sequence[BufferKind],
+        ctx: CompileContext,
+        written: Sequence[Written] = (),
+    ) -> None:
         self.gm = gm
         self.ctx = ctx
         self.kinds = list(kinds)
@@ -68,17 +104,19 @@ class GraphLowering:
         #: where Python floats are put
         self.device = device_of_inputs(gm.graph)
         self.outputs: list[Hashable] = []
+        self.in_place = InPlace(self.builder, written, self.env)
 
     def run(self) -> LoopProgram:
         self.readers = live_readers(self.gm.graph)
         for node in self.gm.graph.nodes:
             if node.op == "call_function":
-                if node in self.readers:
+                if node in self.readers and node not in self.in_place.skipped:
                     self.call(node)
             elif node.op == "placeholder":
                 self.placeholder(node)
             elif node.op == "output":
-                self.outputs = [self.output(a) for a in _flat(node.args[0])]
+                items = enumerate(_flat(node.args[0]))
+                self.outputs = [None if k in self.in_place.results else self.output(a) for k, a in items]
             elif node.op == "get_attr":
                 if node in self.readers:
                     self.attribute(node)
@@ -133,7 +171,7 @@ class GraphLowering:
     def input_buffer(self, node: torch.fx.Node, val: torch.Tensor, kind: BufferKind) -> str:
         g = self.builder
         g.origin = node.meta.get("origin")
-        name = node.name if not node.name.startswith("buf") else f"in_{node.name}"
+        name = buffer_name(node)
         g.new_buffer(
             from_torch(val.dtype),
             g.symbols.exprs(val.shape),
@@ -182,6 +220,8 @@ class GraphLowering:
         g.val = val
         g.op_name = target.__name__.partition(".")[0]
         g.origin = node.meta.get("origin")
+        if node in self.in_place.links:
+            return self.in_place.write(node, self.resolve)
         args = [self.resolve(a) for a in node.args]
         kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
         carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
@@ -279,19 +319,26 @@ class GraphLowering:
             else b
             for b in g.buffers.values()
         )
-        inputs = set(self.inputs)
+        inputs, again = set(self.inputs), tuple(self.in_place.again)
         written = [name for step in g.steps for name in getattr(step, "mutates", ()) if name in inputs]
+        written += [name for name, _ in again]
         return LoopProgram(
             self.ctx.name,
             buffers,
             simplify_steps(tuple(g.steps)),
-            (*self.inputs, *self.attributes.values()),
+            (*self.inputs, *self.attributes.values(), *(name for name, _ in again)),
             tuple(self.outputs),
             tuple(dict.fromkeys(written)),
             tuple(self.sources.values()),
             tuple(self.attributes),
             tuple(g.checks),
+            again=again,
         )
+
+
+def buffer_name(node: torch.fx.Node) -> str:
+    """The name of the buffer of an input."""
+    return node.name if not node.name.startswith("buf") else f"in_{node.name}"
 
 
 def device_of_inputs(graph: torch.fx.Graph) -> str:

@@ -10,6 +10,20 @@ from braze.lower.lazy import Lazy, dense_order
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 
+#: scatter -> the operator that does the same in place
+IN_PLACE: dict[Any, Any] = {
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter_reduce.two: aten.scatter_reduce_.two,
+    aten.put.default: aten.put_.default,
+    aten.masked_scatter.default: aten.masked_scatter_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+}
+
 
 def _row(functional: Any, in_place: Any) -> None:
     """A row: ``functional`` by ``in_place`` on a copy of its first argument."""
@@ -35,16 +49,5 @@ def _places_overlap(g: ProgramBuilder, x: Lazy) -> bool:
     return dense_order(x.sizes, g.symbols.exprs(g.val.stride())) is None
 
 
-for _functional, _in_place in (
-    (aten.index_put.default, aten.index_put_.default),
-    (aten.index_add.default, aten.index_add_.default),
-    (aten.index_copy.default, aten.index_copy_.default),
-    (aten.scatter.src, aten.scatter_.src),
-    (aten.scatter.value, aten.scatter_.value),
-    (aten.scatter_add.default, aten.scatter_add_.default),
-    (aten.scatter_reduce.two, aten.scatter_reduce_.two),
-    (aten.put.default, aten.put_.default),
-    (aten.masked_scatter.default, aten.masked_scatter_.default),
-    (aten.index_fill.int_Scalar, aten.index_fill_.int_Scalar),
-):
+for _functional, _in_place in IN_PLACE.items():
     _row(_functional, _in_place)

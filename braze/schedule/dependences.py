@@ -182,6 +182,8 @@ def families(program: LoopProgram) -> dict[str, str]:
             name = parent[name]
         return name
 
+    for name, root in program.again:
+        parent[find(name)] = find(root)
     for step in program.steps:
         if isinstance(step, ExternCall) and step.aliases:
             for name in (*filter(None, step.outputs), *step.aliases[1:]):

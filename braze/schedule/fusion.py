@@ -40,7 +40,10 @@ class Fusion:
         self.graph = BlockGraph(blocks, family)
         self.kept = kept_buffers(program)
         self.facts = Facts(
-            choices, {n: sizes[r] == 1 for n, r in family.items()}, {b.name: b.dtype for b in program.buffers}
+            choices,
+            {n: sizes[r] == 1 for n, r in family.items()},
+            {b.name: b.dtype for b in program.buffers},
+            family,
         )
         self.bytes = {
             ORDER: 0,

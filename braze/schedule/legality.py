@@ -5,7 +5,8 @@
 1. they run on one device and their domains can be laid over each other;
 2. every element that one writes and the other touches is touched at the same point: all indices into
    such a buffer become one expression, and the writer writes each element at one point only;
-3. no scatter store, unknown index or storage shared under another name is involved.
+3. no scatter store, unknown index or storage shared under another name is involved;
+4. neither writes an input while the other may find that it must fail.
 
 That no third block stands between them is for the caller to know (`blockgraph.py`).
 """
@@ -15,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from braze.loops.ir import Axis, ReduceKind
-from braze.loops.rewrite import Substitution, index_exprs
+from braze.loops.ir import Axis, Op, ReduceKind
+from braze.loops.rewrite import Substitution, index_exprs, roots, walk
 from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesses
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import Accesses
@@ -34,6 +35,8 @@ class Facts:
     choices: Choices
     private: Mapping[str, bool]  # buffer -> its storage is reached by this name only
     dtypes: Mapping[str, object]
+    #: buffer -> what stands for the storage that it shares with others
+    family: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ def join(a: Block, b: Block, facts: Facts, reason: str) -> Block | None:
     conflicts = _conflicts(a.accesses, b.accesses)
     if not all(facts.private[name] for name in conflicts):
         return None
+    if _writes_too_early(a, b, facts) or _writes_too_early(b, a, facts):
+        return None
     for fit in _fits(a, b, facts):
         first = moved_accesses(a.accesses, fit.first)
         second = moved_accesses(b.accesses, fit.second)
@@ -73,6 +78,20 @@ def _conflicts(a: Accesses, b: Accesses) -> set[str]:
     return {name for name in a.writes if name in b.reads or name in b.writes} | {
         name for name in a.reads if name in b.writes
     }
+
+
+def _writes_too_early(a: Block, b: Block, facts: Facts) -> bool:
+    """Whether ``a`` writes storage that ``b`` touches by another name, or that is to stay as it is if ``b`` fails."""
+    written = {facts.family[name] for name in a.accesses.writes if not facts.private.get(name, True)}
+    if not written:
+        return False
+    touched = b.accesses.touched()
+    return any(facts.family.get(name, name) in written for name in touched) or _may_fail(b)
+
+
+def _may_fail(block: Block) -> bool:
+    """Whether a block looks something up at a place that may not exist."""
+    return any(n.op is Op.CHECK_INDEX for part in block.parts for n in walk(*roots(part.nest)))
 
 
 def _fits(a: Block, b: Block, facts: Facts) -> Iterator[Fit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from braze.context import CompileContext
+from braze.loops.inputs_written import broken_writes
 from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.schedule.blocks import Block, block_of
 from braze.schedule.canonical import group_of
@@ -57,6 +58,7 @@ def _scheduled(
     groups = _ordered(program, groups, kept, choices)
     if cores:
         program, groups = _split(program, groups, choices, cores)
+    _prove_writes(program, groups)
     memory = plan_memory(program, groups, kept, lean=lean, consumes=consumes)
     memory = _proved(program, groups, memory, strict=choices.options.verify > 0)
     return Schedule(program, tuple(groups), memory, _aliases(program))
@@ -89,6 +91,14 @@ def _proved(program: LoopProgram, groups: list[Group], memory: MemoryPlan, *, st
         )
         return MemoryPlan((), ZERO)
     return memory
+
+
+def _prove_writes(program: LoopProgram, groups: list[Group]) -> None:
+    """Raise InternalError BZ9006 where the kernels' order, or a kernel, lets somebody see an input as it is not at that time."""
+    order = [(g.name, g.reads, g.writes) for g in groups]
+    found = next(broken_writes(program, order), None) if program.again else None
+    if found is not None:
+        raise InternalError("BZ9006", f"{program.name} writes an input in place too early", why=found[1])
 
 
 def _blocks(program: LoopProgram, choices: Choices) -> list[Block]:

@@ -54,6 +54,8 @@ def segment_text(segment: Segment, homes: Homes, sizes: tuple[Symbol, ...]) -> s
         values = ", ".join(map(identifier, launch.sizes))
         lines.append(f"    const int64_t z[] = {{{values or '0'}}};")
         lines.append(f"    {launch.function}(a, z);")
+        if "status" in launch.args:
+            lines.append("    if (status) return status;  /* what follows may write to an input */")
         lines.append("  }")
     head = [f"int64_t {segment.name}(void **b, const int64_t *s) {{", "  int64_t status = 0;"]
     if segment.uses_arena:

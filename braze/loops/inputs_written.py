@@ -1,0 +1,51 @@
+"""Inputs that a program writes: the rule that makes it sound, looked at for steps and again for kernels in their order.
+
+Each write to an input has a name of its own for the input's memory (``LoopProgram.again``): reads of that name see the memory
+as of that write, reads of an earlier name as it was before. All names are one piece of memory, so
+a name must not be read or written once a later one has been written, and what writes one must read none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from braze.loops.ir import BufferView, LoopProgram
+from braze.loops.verify import reads_of, writes_of
+
+#: what touches memory: its name, what it reads, what it writes
+Touch = tuple[str, Iterable[str], Iterable[str]]
+
+
+def names_of_inputs(program: LoopProgram) -> dict[str, list[str]]:
+    """Of each input that is written: its name, and its further names in the order of the writes."""
+    found: dict[str, list[str]] = {}
+    for name, root in program.again:
+        found.setdefault(root, [root]).append(name)
+    return found
+
+
+def touches(program: LoopProgram) -> list[Touch]:
+    """The steps, as what they read and write."""
+    return [(step.name, reads_of(step), writes_of(step)) for step in program.steps]
+
+
+def broken_writes(program: LoopProgram, order: Sequence[Touch]) -> Iterator[tuple[str, str]]:
+    """(input, what is wrong with the writes to it): none, if every reader sees what it is to see."""
+    for root, names in names_of_inputs(program).items():
+        place = {name: k for k, name in enumerate(names)}
+        now = 0
+        for what, reads, writes in order:
+            written = [place[name] for name in writes if name in place]
+            if len(set(written)) > 1 or any(k != now + 1 for k in written):
+                yield root, f"{what} writes {root} out of turn"
+            # a call that writes is given what it writes as an argument
+            read = {place[name] for name in reads if name in place} - set(written)
+            if any(k != now for k in read):
+                yield root, f"{what} reads {root} as it is not at that time"
+            elif read and written:
+                yield root, f"{what} reads {root}, which it writes"
+            now = max([now, *written])
+        if now != len(names) - 1:
+            yield root, f"a write to {root} is missing"
+        if any(isinstance(o, BufferView) and o.buffer in place for o in program.outputs):
+            yield root, f"a result is a window on {root}"

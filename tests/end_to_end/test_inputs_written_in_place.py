@@ -1,0 +1,206 @@
+"""Parts of inputs are written where they lie, and whoever reads the old or the new contents gets them as in eager."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from braze.support import trace
+
+Tensor = torch.Tensor
+
+
+def written(f: Any, *args: Any) -> int:
+    """How many inputs are written in place by what one call compiles."""
+    before = trace.snapshot()[0]["inputs_written_in_place"]
+    f(*args)
+    return trace.snapshot()[0]["inputs_written_in_place"] - before
+
+
+class Cache(torch.nn.Module):
+    """Keys and values as a decoder keeps them."""
+
+    def __init__(self, rows: int = 16) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(2, rows, 4))
+        self.register_buffer("v", torch.zeros(2, rows, 4))
+
+    def forward(self, x: Tensor, p: int) -> Tensor:
+        b, n = x.shape[:2]
+        self.k[:b, p : p + n] = x * 2
+        self.v[:b, p : p + n] = x + 1
+        keys, values = self.k[:b, : p + n], self.v[:b, : p + n]
+        return torch.softmax(x @ keys.transpose(1, 2), -1) @ values
+
+
+@torch.no_grad()
+def test_a_decoder_reads_what_it_has_just_put_into_its_cache() -> None:
+    eager, module = Cache(), Cache()
+    compiled = braze.compile(module, options={"verify": 2})
+    for p in range(8):
+        x = torch.randn(2, 1, 4)
+        torch.testing.assert_close(compiled(x, p), eager(x, p))
+        torch.testing.assert_close(module.k, eager.k)
+        torch.testing.assert_close(module.v, eager.v)
+
+
+@torch.no_grad()
+def test_only_the_elements_that_are_written_are_touched() -> None:
+    """The rest of the memory is not even stored again: a second view of it, made by hand, keeps what it gets meanwhile."""
+
+    def f(cache: Tensor, x: Tensor, i: Tensor) -> None:
+        cache[2:3] = x
+        cache.index_copy_(0, i, x)
+
+    g = braze.compile(f)
+    cache = torch.zeros(8, 4)
+    assert written(g, cache, torch.ones(1, 4), torch.tensor([5])) == 1
+    assert cache[:, 0].tolist() == [0, 0, 1, 0, 0, 1, 0, 0]
+
+
+def old_and_new(x: Tensor, y: Tensor) -> Any:
+    before = x[1].clone()
+    total = x.sum(0)
+    x[1] = y[0]
+    between = x * 2
+    x[0:2, 1:3] = y[:2, :2]
+    return before, total, between, x.sum(0), x[1]
+
+
+def onto_itself(x: Tensor, y: Tensor) -> Any:
+    x[1:] = x[:-1] + 0
+    x[:2] += x[2:4]
+    return x[3] * 1
+
+
+def two_at_once(x: Tensor, y: Tensor) -> Any:
+    x[0], y[0] = y[1] + 0, x[1] + 0
+    return x @ y.t()
+
+
+def empty_and_backwards(x: Tensor, y: Tensor) -> Any:
+    x[3:3] = 1
+    x[-1] = y[-2]
+    x[-2:, -1:] = 7
+    x[2:100] = y[2:100]
+    return x[3:3], x
+
+
+@pytest.mark.parametrize("f", [old_and_new, onto_itself, two_at_once, empty_and_backwards])
+@pytest.mark.parametrize("layout", ["plain", "within", "transposed", "steps"])
+@torch.no_grad()
+def test_reads_before_between_and_after_writes_see_what_eager_shows(f: Any, layout: str) -> None:
+    g = braze.compile(f, options={"verify": 2})
+
+    def made() -> Tensor:
+        whole = torch.arange(64.0).reshape(8, 8) / 7
+        return {
+            "plain": whole[:4, :4].clone(),
+            "within": whole[2:6, 3:7],
+            "transposed": whole[:4, :4].t(),
+            "steps": whole[1::2, ::2],
+        }[layout]
+
+    x, y, a, b = made(), made().clone() + 1, made(), made().clone() + 1
+    got, want = g(a, b), f(x, y)
+    torch.testing.assert_close((got, a, b), (want, x, y))
+    assert a._version > 0
+
+
+@torch.no_grad()
+def test_an_index_that_does_not_exist_writes_nothing() -> None:
+    def f(x: Tensor, table: Tensor, i: Tensor) -> None:
+        x[1:2] = torch.nn.functional.embedding(i, table)
+
+    g = braze.compile(f)
+    x, table = torch.zeros(4, 4), torch.ones(3, 4)
+    g(x, table, torch.tensor([1]))
+    x.zero_()
+    with pytest.raises(IndexError):
+        g(x, table, torch.tensor([9]))
+    assert not x.any()
+
+
+def test_what_a_backward_wants_is_not_written_over() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        y = ((x + 0) * w).sum()
+        x[0] = 5
+        return y
+
+    x, w = torch.ones(3, 3), torch.ones(3, 3, requires_grad=True)
+    g = braze.compile(f)
+    assert written(lambda: g(x, w).backward()) == 0
+    assert x[0, 0] == 5 and torch.equal(w.grad, torch.ones(3, 3))
+
+
+def test_autograd_and_inference_mode_notice_the_write() -> None:
+    def f(x: Tensor) -> None:
+        x[0] = 1
+
+    g = braze.compile(f)
+    x, w = torch.zeros(3), torch.ones(3, requires_grad=True)
+    g(x.clone())
+    loss = (w * x).sum()
+    g(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        z = torch.zeros(3)
+        g(z)
+        assert z[0] == 1
+        z.zero_()
+    with pytest.raises(RuntimeError, match=r"[Ii]nference"):
+        g(z)
+    assert z[0] == 0
+
+
+def steps_of(seed: int) -> Any:
+    """A program of five random writes and reads of ``x`` and ``c``."""
+    draw = random.Random(seed)
+    todo = [(draw.randrange(11), draw.randrange(6), draw.randrange(6)) for _ in range(5)]
+
+    def f(x: Tensor, c: Tensor, p: int, i: Tensor, y: Tensor) -> list[Tensor]:
+        out = []
+        for kind, a, b in todo:
+            if kind == 0:
+                x[a : a + b] = y[:1]
+            elif kind == 1:
+                x[a, b // 2 : b] = y.sum() + b
+            elif kind == 2:
+                x[1:] = x[:-1] + a
+            elif kind == 3:
+                x.index_copy_(0, i, y[:2])
+            elif kind == 4:
+                x[i] = x[b] * c[a]
+            elif kind == 5:
+                x[a:][:, b:][:2] = c[0, 0]
+            elif kind == 6:
+                x[p : p + 2] = y[:2] + c[p]
+            elif kind == 7:
+                c[a, p : p + 1] = x[a, 0]
+            elif kind == 8:
+                out.append(x @ c.t())
+            elif kind == 9:
+                out.append(x[a].clone())
+            else:
+                out.append(x[: p + 1])
+        return out
+
+    return f
+
+
+@pytest.mark.parametrize("seed", range(6))
+@torch.no_grad()
+def test_random_writes_and_reads_are_as_in_eager(seed: int) -> None:
+    f = steps_of(seed)
+    g = braze.compile(f, options={"verify": 2}, dynamic=True)
+    for p in (1, 3):
+        torch.manual_seed(10 * seed + p)
+        x, c, y, i = torch.randn(6, 6), torch.randn(6, 6), torch.randn(6, 6), torch.randperm(6)[:2]
+        a, b = x.clone(), c.clone()
+        got, want = g(a, b, p, i, y), f(x, c, p, i, y)
+        torch.testing.assert_close((got, a, b), (want, x, c))
