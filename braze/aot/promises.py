@@ -7,6 +7,7 @@ stages are verified at level 2, with the tensors of each call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,24 +48,39 @@ def results_of(part: Partition) -> tuple[OutputRole, ...]:
 
 
 class Promises:
-    """What each call's results and outputs are to look like, worked out beforehand."""
+    """What each call's results and outputs are to look like, worked out beforehand.
+
+    A size that only the data tell is what the first result says that has it (``told``: symbol -> result and dim); layouts of such
+    sizes that no result says are not held against anything.
+    """
 
     def __init__(self, part: Partition) -> None:
-        self.results = [
-            (i, _layout(role.spec))
+        values = [
+            (i, role.spec)
             for i, role in enumerate(results_of(part))
             if role.kind is OutputKind.VALUE and role.spec is not None
         ]
+        known = set(part.made)
+        for given in part.inputs:
+            known |= _says(given) if isinstance(given, TensorSpec) else {getattr(given, "name", "")}
+        self.told: dict[str, tuple[int, int]] = {}
+        for i, spec in values:
+            for dim, size in enumerate(spec.sizes):
+                if isinstance(size, str) and size.isidentifier() and size not in known:
+                    self.told.setdefault(size, (i, dim))
+        known |= self.told.keys()
+        self.results = [(i, _layout(spec)) for i, spec in values if _says(spec) <= known]
         self.views = [
             (i, role, _layout(role.spec), _start(role, part))
             for i, role in enumerate(part.outputs)
-            if role.kind in _VIEWS and role.spec is not None
+            if role.kind in _VIEWS and role.spec is not None and _says(role.spec) <= known
         ]
 
     def check(
         self, inputs: Sequence[Any], results: Sequence[Any], outputs: Sequence[Any], names: dict[str, int]
     ) -> None:
         """Raise InternalError BZ9026 where a tensor of a call is laid out otherwise than promised."""
+        names = names | {name: results[i].shape[dim] for name, (i, dim) in self.told.items()}
         for i, layout in self.results:
             _compare(f"result {i}", results[i], layout(names))
         for i, role, layout, start in self.views:
@@ -84,8 +100,16 @@ class Promises:
 
 _VIEWS = (OutputKind.ALIAS, OutputKind.ALIAS_OF_OUTPUT)
 
+_SYMBOL = re.compile(r"\b[a-z]+\d+\b")
+
 #: sizes, strides and type of a tensor
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+def _says(spec: TensorSpec) -> set[str]:
+    """The symbols in a layout."""
+    texts = [n for n in (*spec.sizes, *spec.strides, spec.offset) if isinstance(n, str)]
+    return {name for text in texts for name in _SYMBOL.findall(text)}
 
 
 def _layout(spec: TensorSpec) -> Callable[[dict[str, int]], Layout]:
