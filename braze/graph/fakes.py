@@ -170,7 +170,7 @@ class FakeMode:
                 raise Unsupported(
                     "BZ2019", "a fake tensor of another trace", why="it has no data to compute with"
                 )
-            _require_plain(tensor)
+            require_plain(tensor)
             sizes, strides = tuple(tensor.shape), tensor.stride()
             offset: Any = tensor.storage_offset()
             if symbolic_dims and self.env is not None:
@@ -553,7 +553,8 @@ def text_of(size: Any) -> int | str:
     return python_text(size.node.expr)
 
 
-def _require_plain(tensor: torch.Tensor) -> None:
+def require_plain(tensor: torch.Tensor) -> None:
+    """Raise Unsupported (BZ2002, BZ2003) for a tensor that no fake stands for."""
     if type(tensor) not in PLAIN:
         raise Unsupported(
             "BZ2002",

@@ -52,7 +52,7 @@ class Unhashed:
 
 
 @pytest.mark.parametrize(
-    ("argument", "code"), [({Unhashed()}, "BZ1014"), (nested(5000), "BZ1016")], ids=["set", "deep"]
+    ("argument", "code"), [({Unhashed()}, "BZ1014"), (nested(20_000), "BZ1016")], ids=["set", "deep"]
 )
 def test_an_argument_that_cannot_be_read_is_told(argument: Any, code: str) -> None:
     def f(x: torch.Tensor, held: Any) -> Any:

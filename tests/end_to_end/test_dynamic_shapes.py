@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import braze
 from braze.support import trace
 from braze.support.errors import UserError
+from tests.helpers import logged
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -353,3 +354,15 @@ def test_upsampling_to_the_size_of_another_picture(mode, grad):
                 torch.autograd.grad(ours.sin().sum(), x), torch.autograd.grad(theirs.sin().sum(), x)
             )
     assert trace.COUNTERS["captures"] == before + 2
+
+
+@pytest.mark.parametrize("kind", ["conjugated", "sparse"])
+def test_a_marked_tensor_that_no_graph_takes_is_captured_once(kind: str) -> None:
+    """Its sizes are no symbols: no call could tell them, and no variant would fit."""
+    x = torch.randn(4, 3, dtype=torch.complex64).conj() if kind == "conjugated" else torch.eye(4).to_sparse()
+    braze.mark_dynamic(x, 0)
+    compiled = braze.compile(lambda t: t * 2, backend="eager")
+    with logged() as said:
+        for _ in range(2):
+            assert torch.equal(compiled(x).to_dense(), (x * 2).to_dense())
+    assert not [message for message in said if "BZ9013" in message]

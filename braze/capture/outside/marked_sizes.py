@@ -13,7 +13,8 @@ from braze.capture.facts.records import Step
 from braze.capture.guards.guard_text import source_text
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
-from braze.graph import torch_symbols
+from braze.graph import torch_compat, torch_symbols
+from braze.graph.fakes import require_plain
 from braze.support.errors import UserError
 
 
@@ -43,6 +44,10 @@ class Marked:
             marks = {**marks, **found[1]}
         dims = dims - {d for d, mark in marks.items() if mark.kind == "static"}
         given: dict[int, Any] = {}
+        if marks:
+            # a symbol of a tensor that the graph does not take, no call could tell
+            with torch_compat.disable_functions(), torch_compat.outside_modes():
+                require_plain(real)
         for d, mark in marks.items():
             if mark.kind != "static" and d < real.dim():
                 size = self._symbol(node, real, d, mark)
