@@ -112,6 +112,12 @@ class Differentiation:
                     "a result that an autograd function gives, over the memory of an input or of another result",
                     origin=origin,
                 )
+            if key in self.outputs.bases and value.grad_fn is not None:
+                whole = self.outputs.bases[key].meta["val"]
+                if not whole.requires_grad:  # a view of it, made again, would be without history
+                    raise Unsupported(
+                        "BZ2030", "a result with a history, over memory whose own has none", origin=origin
+                    )
             own = value.grad_fn is not None and not any(value._base is base for base in bases)
             if own and value.grad_fn not in known:
                 apart.append((key, origin))

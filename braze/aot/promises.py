@@ -15,7 +15,7 @@ import torch
 
 from braze.aot.rebuild import evaluator
 from braze.aot.records import OutputKind, OutputRole, Partition
-from braze.aot.roles import output_of, roles_of_results
+from braze.aot.roles import output_of, results_of
 from braze.graph.fakes import text_of
 from braze.graph.specs import TensorSpec
 from braze.support.errors import InternalError
@@ -36,15 +36,6 @@ def require_promised(part: Partition) -> None:
         if sizes != spec.sizes or val.dtype is not spec.dtype or not placed:
             promised, found = _words(spec.sizes, spec.strides, spec.dtype), _words(sizes, strides, val.dtype)
             raise _broken(f"result {i}, {node.name},", promised, found)
-
-
-def results_of(part: Partition) -> tuple[OutputRole, ...]:
-    """What the items of the forward's tuple are, with their layouts."""
-    results = part.forward.meta.get("output_roles")
-    if results is not None:
-        return tuple(results)
-    count = len(output_of(part.forward).args[0])  # type: ignore[arg-type]
-    return roles_of_results(part.mutations, part.outputs, count)
 
 
 class Promises:
@@ -120,8 +111,8 @@ def _layout(spec: TensorSpec) -> Callable[[dict[str, int]], Layout]:
 def _start(role: OutputRole, part: Partition) -> Callable[[dict[str, int]], tuple[int, ...]] | None:
     """Where a view begins, and what it is of; None where its steps count from the start of the memory."""
     assert role.spec is not None
-    base = part.inputs[role.input] if role.kind is OutputKind.ALIAS else None
-    if role.absolute:
+    base = part.inputs[role.input] if role.kind is OutputKind.ALIAS else results_of(part)[role.output].spec
+    if role.absolute and role.kind is OutputKind.ALIAS:
         return None
     return evaluator((role.spec.offset, base.offset if isinstance(base, TensorSpec) else 0))
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from braze.aot.records import Formula, OutputKind, OutputRole, Partition, ViewStep
+from braze.aot.roles import results_of
 from braze.aot.ways import DATA
 from braze.graph.specs import TensorSpec
 
@@ -32,7 +33,9 @@ def builder(role: OutputRole, partition: Partition) -> Build:
         case OutputKind.ALIAS_OF_OUTPUT:
             if role.spec is None:
                 return lambda inputs, results, names, made: results[role.output]
-            view = _view(role, 0)
+            # a copy that keeps the strides of an input may keep where it begins, too
+            whole = results_of(partition)[role.output].spec
+            view = _view(role, 0 if whole is None else whole.offset)
             return lambda inputs, results, names, made: view(results[role.output], names, made)
     return lambda inputs, results, names, made: None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.fx
 
-from braze.aot.records import Backward, InputRole, OutputKind, OutputRole, SavedFrom
+from braze.aot.records import Backward, InputRole, OutputKind, OutputRole, Partition, SavedFrom
 from braze.graph.specs import TensorSpec
 
 Node = torch.fx.Node
@@ -63,6 +63,15 @@ def roles_of_results(
     bases: Any = [OutputRole(OutputKind.VALUE, spec=spec) for spec in wholes]
     bases = bases or [OutputRole(OutputKind.VALUE)] * (results - len(mutations) - len(values))
     return (*mutations, *bases, *values)
+
+
+def results_of(part: Partition) -> tuple[OutputRole, ...]:
+    """What the items of the forward's tuple are, with their layouts."""
+    results = part.forward.meta.get("output_roles")
+    if results is not None:
+        return tuple(results)
+    count = len(output_of(part.forward).args[0])  # type: ignore[arg-type]
+    return roles_of_results(part.mutations, part.outputs, count)
 
 
 def _role_of_input(node: Node) -> InputRole:

@@ -277,8 +277,8 @@ CODES: dict[str, Code] = {
     "BZ2030": Code(
         "memory with two histories",
         "A result shares its memory with an input or with another result, but is no view of it for autograd: it was detached, and "
-        "then written with what has a gradient.",
-        "The graph runs in eager PyTorch with the right gradients. Write to a copy.",
+        "then written with what has a gradient, or its own shape was changed in place (squeeze_, t_) before a view of it was made.",
+        "The graph runs in eager PyTorch with the right gradients. Write to a copy; use squeeze or t in place of squeeze_ or t_.",
     ),
     "BZ2029": Code(
         "view without a history",

@@ -372,3 +372,18 @@ def test_why_a_call_runs_as_captured_is_told():
             compiled(*make())
     (told,) = [m for m in messages if "BZ2017" in m]
     assert "begins elsewhere in its memory" in told
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_view_of_a_copy_that_begins_where_its_pattern_does(backend: str) -> None:
+    """ATen's copy of an input that keeps its strides keeps its offset, too; a kernel's result begins at 0."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        v = x.diagonal_scatter(x.diagonal() * 2)
+        w = x.select_scatter(x[0] * 2, 0, 0)
+        return v, v.unfold(0, 1, 1), w, w[1:]
+
+    x = torch.randn(9, 3)[1:]
+    compiled = braze.compile(program, backend=backend)
+    for found, wanted in zip(compiled(x), program(x), strict=True):
+        assert torch.equal(found, wanted)

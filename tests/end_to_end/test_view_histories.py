@@ -88,3 +88,17 @@ def test_a_view_requires_grad_from_when_its_base_does():
 
     for call in (program, braze.compile(program, backend="eager")):
         assert [part.requires_grad for part in call(torch.ones(2, 3))] == [True, True]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_what_was_turned_in_place_and_a_view_of_it_are_both_results_with_gradients(size: int) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        v = x * 2
+        v.t_()
+        return v, v.unsqueeze(-1)
+
+    x = torch.randn(size, 3, requires_grad=True)
+    results = braze.compile(program, backend="aot_eager")(x)
+    assert [r.requires_grad for r in results] == [True, True]
+    (found,) = torch.autograd.grad([r.sum() for r in results], x)
+    assert torch.equal(found, torch.full_like(x, 4))
