@@ -186,11 +186,12 @@ def with_inputs_again(call: GraphCall, program: LoopProgram) -> GraphCall:
 
     def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
         written = [inputs[k] for k in roots]
-        if not torch.is_inference_mode_enabled() or not all(x.is_inference() for x in written):
-            for x in written:
-                if x.is_inference() and not torch.is_inference_mode_enabled():
-                    x.copy_(x)  # raises eager's error
-            torch.autograd.graph.increment_version([x for x in written if not x.is_inference()])
+        counted = [x for x in written if not x.is_inference()]
+        if len(counted) < len(written) and not torch.is_inference_mode_enabled():
+            x = next(x for x in written if x.is_inference())
+            x.copy_(x)  # raises eager's error
+        if counted:
+            torch.autograd.graph.increment_version(counted)
         return call([*inputs, *(inputs[k] for k in places)])
 
     with_written.boxed = True  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ looked at (``loops/inputs_written.py``); an input for which it is not is written
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from braze.graph.specs import TensorSpec
 from braze.loops.build import nodes_of
 from braze.loops.dtypes import from_torch
 from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopNest, Op, Store
+from braze.loops.ir import Node as LoopNode
 from braze.lower.fallback import argument, target_name
 from braze.lower.lazy import Lazy, strided_lazy
 from braze.lower.pointwise import convert
@@ -145,6 +147,9 @@ class InPlace:
         self.links = {link: each for each in written for link in each.chain}
         self.results = {each.mutation for each in self.links.values()}
         self.skipped = absorbed(self.links.values())
+        #: how many of the graph's values have been looked at, and those of them that somebody still wanted
+        self.looked = 0
+        self.wanted: list[tuple[Node, Any]] = []
         #: (name, the input whose memory it names too)
         self.again: list[tuple[str, str]] = []
 
@@ -228,9 +233,15 @@ class InPlace:
 
     def _put_aside(self, names: set[str]) -> None:
         """Store what is made of the old contents, and still wanted, before these are gone."""
-        for node, value in list(self.env.items()):
-            if all(user in self.env or user in self.skipped for user in node.users):
-                continue
+        # once all who read a value are lowered, nobody will want it again: each value is dropped once, not asked at each write
+        new = itertools.islice(self.env.items(), self.looked, None)
+        self.wanted = [
+            (node, value)
+            for node, value in (*self.wanted, *new)
+            if not all(user in self.env or user in self.skipped for user in node.users)
+        ]
+        self.looked = len(self.env)
+        for _, value in self.wanted:
             for x in value if isinstance(value, tuple) else (value,):
                 if isinstance(x, Lazy) and x.view is None and x.dtype.is_computable and self._reads(x, names):
                     self.g.realize(x)
@@ -238,13 +249,16 @@ class InPlace:
     def _reads(self, x: Lazy, names: set[str]) -> bool:
         if x.view is not None:
             return x.view.buffer in names
-        value = x.load([axis_symbol(f"c{d}", size) for d, size in enumerate(x.sizes)])
-        return any(n.op is Op.LOAD and n.attr[0] in names for n in nodes_of(value))
+        return any(n.op is Op.LOAD and n.attr[0] in names for n in _nodes_at_a_point(x))
 
 
 def _may_fail(x: Lazy) -> bool:
     """Whether a value looks something up at a place that may not exist: then nothing is to be written."""
     if x.view is not None:
         return False
-    value = x.load([axis_symbol(f"c{d}", size) for d, size in enumerate(x.sizes)])
-    return any(n.op is Op.CHECK_INDEX for n in nodes_of(value))
+    return any(n.op is Op.CHECK_INDEX for n in _nodes_at_a_point(x))
+
+
+def _nodes_at_a_point(x: Lazy) -> list[LoopNode]:
+    """What computes one element of a value."""
+    return nodes_of(x.load([axis_symbol(f"c{d}", size) for d, size in enumerate(x.sizes)]))

@@ -105,12 +105,16 @@ _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 def require_words(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Check that what is computed of sizes and taken as a number fits 64 bits, as loops compute it: eager refuses what does not."""
-    declared = target._schema.arguments
-    given = [*zip(declared, args, strict=False), *((p, kwargs[p.name]) for p in declared if p.name in kwargs)]
-    for parameter, value in given:
+    for parameter, value in _given(target, args, kwargs):
         if not isinstance(value, Expr) or isinstance(value, Symbol) or "int" in str(parameter.type).lower():
             continue
         _require_between(g, value, _LEAST, _GREATEST, f"{g.op_name}(): {value} is too big to convert")
+
+
+def _given(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """The declared parameters of an operator that a call gives, each with its argument."""
+    declared = target._schema.arguments
+    return [*zip(declared, args, strict=False), *((p, kwargs[p.name]) for p in declared if p.name in kwargs)]
 
 
 #: operators that refuse a number which the type of their result does not hold, where others wrap it
@@ -144,9 +148,7 @@ def require_place(g: ProgramBuilder, target: Any, args: Sequence[Any], kwargs: M
     low, high = integer_range(dtype)
     low = min(low, -high)  # eager lets what has no sign be negated
     message = f"value cannot be converted to type {_IN_WORDS[dtype]} without overflow"
-    declared = target._schema.arguments
-    given = [*zip(declared, args, strict=False), *((p, kwargs[p.name]) for p in declared if p.name in kwargs)]
-    for parameter, value in given:
+    for parameter, value in _given(target, args, kwargs):
         if isinstance(value, Expr) and "number" in str(parameter.type).lower():
             _require_between(g, value, low, high, message)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from braze.loops import build
 from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind, Reduction, Store, StoreMode
-from braze.loops.rewrite import rewrite
+from braze.loops.rewrite import rewrite, roots
 from braze.schedule.canonical import borders
 from braze.schedule.passes import loads, over_row
 from braze.schedule.records import Group, GroupKind
@@ -39,8 +39,7 @@ def read_once(group: Group) -> Group:
         stores = tuple(s for s in step.stores if s.buffer in read)
         if stores:
             kept.append(dataclasses.replace(step, stores=stores))
-            read |= loads(*(r.value for r in step.reductions))
-            read |= loads(*(n for s in stores for n in (s.value, *s.args)))
+            read |= loads(*roots(kept[-1]))
     nests = tuple(kept[::-1])
     internal, reads, writes = borders(nests, needed)
     reason = "; ".join(filter(None, (group.reason, "a maximum and the powers below it from one read")))

@@ -97,7 +97,7 @@ def passes_of(steps: Iterable[LoopNest], row_axes: tuple[Axis, ...]) -> tuple[tu
     pending: set[str] = set()  # buffers whose values exist only after the current walk
     for step in steps:
         along = bool(step.reductions) or over_row(step, row_axes)
-        reads = {n.attr[0] for n in walk(*roots(step)) if n.op is Op.LOAD}
+        reads = loads(*roots(step))
         if along and reads & pending:
             passes.append([])
             pending = set()

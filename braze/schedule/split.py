@@ -25,7 +25,7 @@ from braze.loops.ir import (
     Store,
     StoreMode,
 )  # fmt: skip
-from braze.loops.rewrite import Substitution, rewrite
+from braze.loops.rewrite import Substitution, rewrite, roots
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import Form, KernelPlan, likely, plan_kernel
@@ -81,9 +81,7 @@ def _writes_what_it_reads(group: Group) -> bool:
     read: set[str] = set()
     for step in group.steps:
         stored = {s.buffer for s in step.stores}
-        read |= loads(
-            *(r.value for r in step.reductions), *(n for s in step.stores for n in (s.value, *s.args))
-        )
+        read |= loads(*roots(step))
         if stored & read or any(s.mode is not StoreMode.PLAIN for s in step.stores):
             return True
         read -= stored

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from braze.codegen.triton.emit import Emitter, Scope, Value
 from braze.codegen.triton.ops import TYPES
+from braze.loops.dtypes import greatest, least
 from braze.loops.ir import DType, ReduceKind, Reduction
 
 X = frozenset("x")
@@ -137,11 +138,7 @@ def identity(kind: ReduceKind, dtype: DType) -> str:
         return "1"
     if dtype.is_float:
         return 'float("-inf")' if kind is ReduceKind.MAX else 'float("inf")'
-    if dtype is DType.BOOL:
-        return "0" if kind is ReduceKind.MAX else "1"
-    bits = 8 * dtype.itemsize - (dtype is not DType.U8)
-    low = 0 if dtype is DType.U8 else -(1 << bits)
-    return str(low if kind is ReduceKind.MAX else (1 << bits) - 1)
+    return str(least(dtype) if kind is ReduceKind.MAX else greatest(dtype))
 
 
 def worst(kind: ReduceKind, dtype: DType) -> str:
