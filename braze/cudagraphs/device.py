@@ -1,0 +1,122 @@
+"""What a device that can record must offer, and how a recording is made on it.
+
+While a recording is made, what runs on the device's stream is written down and not done; memory comes from the recording's
+pool, and stays the pool's when it is given back. Two devices keep to this: ``cuda.py`` and ``simulated.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from braze.support.collector import FROZEN, collector_paused
+
+T = TypeVar("T")
+
+
+class NotRecordable(Exception):
+    """Something happened that a recording cannot hold; the text says what."""
+
+
+class Pool(Protocol):
+    """Memory of recordings, which they share: what one gives back while it is made, later ones may take."""
+
+    def held(self) -> int:
+        """Bytes that the pool has taken from the device."""
+
+
+class Graph(Protocol):
+    """One recording's work, to be done again at the addresses that it was recorded with."""
+
+    def replay(self) -> None:
+        """Do the work, on the current stream."""
+
+
+class DeviceGraphs(Protocol):
+    """One device's recorder. All but ``busy`` and ``stream`` are called under ``lock``."""
+
+    lock: threading.RLock
+
+    def stream(self) -> int:
+        """The current stream: what was recorded for one is replayed on it alone."""
+
+    def busy(self) -> bool:
+        """Whether something is being recorded on the current stream already, by us or by the user."""
+
+    def new_pool(self) -> Pool:
+        """An empty pool."""
+
+    def capacity(self) -> int:
+        """Bytes of the device's memory."""
+
+    def kept_numbers(self) -> contextlib.AbstractContextManager[None]:
+        """A block after which random numbers go on as if it had not been."""
+
+    def begin(self, pool: Pool) -> None:
+        """Record from here on what this thread has the device do."""
+
+    def end(self) -> Graph:
+        """The recording; raises NotRecordable, or what the device says, where it came to nothing."""
+
+    def abandon(self) -> None:
+        """Leave off recording after an error."""
+
+    @property
+    def empty_strided(self) -> Callable[..., torch.Tensor]:
+        """As ``torch.empty_strided``: memory for a result, from the pool while recording."""
+
+    def launched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that has the device run a kernel without PyTorch's knowledge, so that it is recorded too."""
+
+
+def record(device: DeviceGraphs, pool: Pool, run: Callable[[], T]) -> tuple[Graph, T]:
+    """Record what ``run`` has the device do; its result lies in the pool, and has no values before the first replay."""
+    with garbage_kept():
+        device.begin(pool)
+        try:
+            result = run()
+        except BaseException:
+            device.abandon()
+            raise
+        return device.end(), result
+
+
+@contextlib.contextmanager
+def garbage_kept() -> Iterator[None]:
+    """No object of before is collected inside: a finalizer that unloads a kernel would end a recording."""
+    with collector_paused:
+        ours = gc.get_freeze_count() < FROZEN  # else the program has frozen its objects, and keeps them so
+        if ours:
+            gc.freeze()
+        try:
+            yield
+        finally:
+            if ours:
+                gc.unfreeze()
+
+
+_devices: dict[str, DeviceGraphs | None] = {}
+_makers: dict[str, Callable[[str], DeviceGraphs]] = {}
+
+
+def register(kind: str, make: Callable[[str], DeviceGraphs] | None) -> None:
+    """Let devices of a kind ("cuda", "cpu") be recorded by what ``make("cuda:0")`` gives; None: not any more."""
+    for name in [name for name in _devices if name.partition(":")[0] == kind]:
+        del _devices[name]
+    if make is None:
+        _makers.pop(kind, None)
+    else:
+        _makers[kind] = make
+
+
+def device_of(name: str) -> DeviceGraphs | None:
+    """The recorder of "cuda:0"; None where there is none, as on a processor."""
+    if name not in _devices:
+        make = _makers.get(name.partition(":")[0])
+        _devices[name] = make(name) if make is not None else None
+    return _devices[name]

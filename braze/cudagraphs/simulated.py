@@ -1,0 +1,296 @@
+"""A device graph on the CPU, for tests: what was done is written down by address and done again to the same memory.
+
+It keeps to what CUDA does. Nothing that is recorded takes effect: memory of others and the generator are put back at the end, and
+what was made in the pool is overwritten. Memory that is let go of while recording is taken again at once, so that
+recordings of one pool lie over one another as they do on a GPU. What would make the host wait (``.item()``, sizes that
+only data tell) ends the recording.
+
+PyTorch's operators are seen by a dispatch mode. Kernels of braze do not pass the dispatcher: host modules call
+them through :meth:`SimulatedGraphs.launched`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from braze import native
+from braze.cudagraphs.device import NotRecordable
+from braze.cudagraphs.storages import tensor_over, uses
+from braze.graph.torch_compat import pytree
+from braze.support.record import record
+
+aten = torch.ops.aten
+
+#: operators that only take memory
+_EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided})
+#: tags of operators whose result the host must wait for
+_WAITS = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+#: bytes that a block's size is a multiple of
+_GRAIN = 64
+
+
+class SimulatedPool:
+    """Blocks of memory; one that nobody but the pool holds is free."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[torch.UntypedStorage, int]] = []
+
+    def held(self) -> int:
+        """Bytes of all blocks."""
+        return sum(storage.nbytes() for storage, _ in self.blocks)
+
+    def take(self, size: int) -> torch.UntypedStorage:
+        """The smallest free block of at least ``size`` bytes, or a new one."""
+        size = max(_GRAIN, -(-size // _GRAIN) * _GRAIN)
+        free = [s for s, idle in self.blocks if s.nbytes() >= size and uses(s) <= idle]
+        if free:
+            return min(free, key=lambda s: s.nbytes())
+        storage = torch.empty(size, dtype=torch.uint8).untyped_storage()
+        self.blocks.append((storage, uses(storage)))
+        return storage
+
+
+@record
+class Place:
+    """A tensor as an address and a layout; ``conjugated``: to be read as its conjugate."""
+
+    storage: torch.UntypedStorage
+    dtype: torch.dtype
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    conjugated: bool = False
+
+    def tensor(self) -> torch.Tensor:
+        """A tensor that sees that memory."""
+        made = tensor_over(self.storage, self.dtype, self.offset, self.sizes, self.strides)
+        return made.conj() if self.conjugated else made
+
+
+class _Work:
+    """One operation: what is called, its arguments by address, and where each new piece of memory among its results goes."""
+
+    def __init__(self, call: Callable[..., Any], args: Any, made: list[torch.UntypedStorage]) -> None:
+        self.call, self.args, self.made = call, args, made
+
+    def run(self) -> None:
+        args, kwargs = pytree.tree_map(lambda x: x.tensor() if isinstance(x, Place) else x, self.args)
+        results = self.call(*args, **kwargs)
+        for to, of in zip(self.made, _fresh(results, (args, kwargs)).values(), strict=True):
+            _fill(to, of)
+        if isinstance(results, int) and results:  # a kernel's status
+            raise IndexError("index out of range in self")
+
+
+class SimulatedGraph:
+    """A list of operations."""
+
+    def __init__(self, works: list[_Work], pool: SimulatedPool) -> None:
+        self.works, self.pool = works, pool
+
+    def replay(self) -> None:
+        """Do them all again."""
+        with torch.inference_mode(False), torch.no_grad():
+            for work in self.works:
+                work.run()
+
+
+class _Log(TorchDispatchMode):
+    """Writes down what runs below it."""
+
+    def __init__(self, pool: SimulatedPool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.works: list[_Work] = []
+        #: memory of the pool that the recording uses, by its number
+        self.inside: dict[int, torch.UntypedStorage] = {}
+        #: memory of others that is written, with what it held before
+        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self.numbers = torch.get_rng_state()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(tag in func.tags for tag in _WAITS):
+            raise NotRecordable(f"{func} makes the host wait for the device")
+        if func.overloadpacket is aten.set_:
+            return func(*args, **kwargs)
+        for name, value in _written(func, args, kwargs):
+            self._remember(name, value)
+        place = self._places((args, kwargs))
+        results = func(*args, **kwargs)
+        moved, made = self._moved(results, (args, kwargs))
+        if (made and func.overloadpacket not in _EMPTY) or func._schema.is_mutable:
+            self.works.append(_Work(func, place, made))
+        return moved
+
+    def launch(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """A kernel, which may write to any tensor that it is given."""
+        with _disable_current_modes():
+            for value in pytree.tree_flatten(args)[0]:
+                if isinstance(value, torch.Tensor):
+                    self._remember(str(function), value)
+            self.works.append(_Work(function, self._places((args, {})), []))
+            return function(*args)
+
+    def empty_strided(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory of the pool."""
+        with _disable_current_modes():
+            return self._moved(torch.empty_strided(sizes, strides, dtype=dtype), ())[0]
+
+    def finish(self) -> SimulatedGraph:
+        """Undo what was done, and spoil what was made."""
+        for storage, contents in self.before.values():
+            _fill(storage, contents)
+        torch.set_rng_state(self.numbers)
+        for storage in self.inside.values():
+            tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
+        return SimulatedGraph(self.works, self.pool)
+
+    def _remember(self, what: str, tensor: torch.Tensor) -> None:
+        """Keep what memory of others holds before it is written."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.inside and storage._cdata not in self.before:
+            self.before[storage._cdata] = storage, storage.clone()
+
+    def _places(self, tree: Any) -> Any:
+        return pytree.tree_map(lambda x: self._place(x) if isinstance(x, torch.Tensor) else x, tree)
+
+    def _place(self, x: torch.Tensor) -> Place:
+        if x.layout is not torch.strided or x.is_neg():
+            raise NotRecordable(
+                f"a {x.layout} tensor" if x.layout is not torch.strided else "a lazy negative"
+            )
+        storage = self.inside.get(x.untyped_storage()._cdata, x.untyped_storage())
+        return Place(storage, x.dtype, int(x.storage_offset()), tuple(x.shape), x.stride(), x.is_conj())
+
+    def _moved(self, results: Any, arguments: Any) -> tuple[Any, list[torch.UntypedStorage]]:
+        """The results with new memory moved into the pool, and that memory."""
+        homes: dict[int, torch.UntypedStorage] = {}
+        for key, fresh in _fresh(results, arguments).items():
+            homes[key] = self.pool.take(fresh.nbytes())
+            self.inside[homes[key]._cdata] = homes[key]
+            _fill(homes[key], fresh)
+
+        def moved(x: Any) -> Any:
+            home = homes.get(x.untyped_storage()._cdata) if isinstance(x, torch.Tensor) else None
+            if home is None:
+                return x
+            return Place(
+                home, x.dtype, int(x.storage_offset()), tuple(x.shape), x.stride(), x.is_conj()
+            ).tensor()
+
+        return pytree.tree_map(moved, results), list(homes.values())
+
+
+def _fresh(results: Any, arguments: Any) -> dict[int, torch.UntypedStorage]:
+    """The memory of results that none of the arguments see, by its number, in order."""
+    given = {
+        x.untyped_storage()._cdata for x in pytree.tree_flatten(arguments)[0] if isinstance(x, torch.Tensor)
+    }
+    found: dict[int, torch.UntypedStorage] = {}
+    for x in pytree.tree_flatten(results)[0]:
+        if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in given:
+            found.setdefault(x.untyped_storage()._cdata, x.untyped_storage())
+    return found
+
+
+def _fill(to: torch.UntypedStorage, of: torch.UntypedStorage) -> None:
+    """Copy bytes to the start of a block."""
+    size = of.nbytes()
+    if size:
+        tensor_over(to, torch.uint8, 0, (size,), (1,)).copy_(tensor_over(of, torch.uint8, 0, (size,), (1,)))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that an operator writes, by its schema."""
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[i] if i < len(args) else kwargs.get(argument.name)
+        for x in pytree.tree_flatten(value)[0]:
+            if isinstance(x, torch.Tensor):
+                yield argument.name, x
+
+
+class SimulatedGraphs:
+    """The recorder of a device that is simulated on the processor; ``bytes`` is its memory."""
+
+    def __init__(self, name: str, bytes: int = 1 << 30) -> None:
+        self.name = name
+        self.bytes = bytes
+        self.lock = threading.RLock()
+        self._here = threading.local()
+
+    def _log(self) -> _Log | None:
+        return getattr(self._here, "log", None)
+
+    def stream(self) -> int:
+        """There is one."""
+        return 0
+
+    def busy(self) -> bool:
+        """Whether this thread records."""
+        return self._log() is not None
+
+    def new_pool(self) -> SimulatedPool:
+        """An empty pool."""
+        return SimulatedPool()
+
+    def capacity(self) -> int:
+        """As many bytes as the tests say."""
+        return self.bytes
+
+    @contextlib.contextmanager
+    def kept_numbers(self) -> Iterator[None]:
+        """A block after which the processor's generator goes on as if it had not been."""
+        state = torch.get_rng_state()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(state)
+
+    def begin(self, pool: SimulatedPool) -> None:
+        """Write down what this thread does from here on."""
+        log = _Log(pool)
+        self._here.log = log
+        log.__enter__()
+
+    def end(self) -> SimulatedGraph:
+        """What was written down."""
+        return self._leave().finish()
+
+    def abandon(self) -> None:
+        """Undo what was done since ``begin``."""
+        if self.busy():
+            self._leave().finish()
+
+    def _leave(self) -> _Log:
+        log = self._log()
+        assert log is not None
+        self._here.log = None
+        log.__exit__(None, None, None)
+        return log
+
+    def empty_strided(
+        self, sizes: Sequence[int], strides: Sequence[int], *, dtype: torch.dtype, device: Any = None
+    ) -> torch.Tensor:
+        """Memory of the pool while recording; braze's own way to make tensors does not pass the dispatcher."""
+        log = self._log()
+        if log is None:
+            return native.empty_strided(tuple(sizes), tuple(strides), dtype=dtype)
+        return log.empty_strided(sizes, strides, dtype)
+
+    def launched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, which is written down while recording."""
+
+        def call(*args: Any) -> Any:
+            log = self._log()
+            return function(*args) if log is None else log.launch(function, args)
+
+        return call

@@ -1,0 +1,50 @@
+"""Who holds memory, and tensors over memory that a recording keeps: the private names of PyTorch that this room needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def uses(storage: torch.UntypedStorage) -> int:
+    """How many references there are to a piece of memory, of tensors, views, graphs of autograd and Python's own."""
+    return torch._C._storage_Use_Count(storage._cdata)
+
+
+def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+    """Copy tensors into others of the same sizes: one launch for those of a type and a device."""
+    torch._foreach_copy_(to, of)
+
+
+def tensor_over(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+) -> torch.Tensor:
+    """A tensor of its own, a view of none, over memory that is there; an inference tensor in inference mode."""
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, sizes, strides)
+
+
+def refuse_access(storage: torch.UntypedStorage, message: str) -> None:
+    """Give a storage's memory back; whoever reads a tensor over it gets a RuntimeError with ``message``."""
+    torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, message)
+
+
+def extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements of memory a layout spans from its first on."""
+    if 0 in sizes:
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+
+
+def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements of a layout may lie in one place (some layouts that do not overlap are taken for such)."""
+    reach = 1
+    for step, n in sorted((step, n) for n, step in zip(sizes, strides, strict=True) if n > 1):
+        if step < reach:
+            return 0 not in sizes
+        reach = step * (n - 1) + reach
+    return False
