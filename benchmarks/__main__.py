@@ -58,7 +58,10 @@ def main() -> int:
         "--sweep", action="store_true", help="memory: budgets from 1.0 to 0.1, simulated and measured"
     )
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="kernels: cuda alone (default: cpu)"
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="kernels: cuda alone; overhead (default: cpu)",
     )
     parser.add_argument("--kernels", default="", help="kernels: words of names, by commas (default: all)")
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
@@ -90,8 +93,9 @@ def main() -> int:
         rows = kernels.run_kernels(impls, tuple(filter(None, arguments.kernels.split(","))), say)
         table = report.kernels_table(rows, impls)
     elif arguments.suite == "overhead":
-        rows = run.run_overhead(impls, tuple(overhead.CASES), arguments.rounds or 15, say)
-        table = report.overhead_table(rows, impls, overhead.CASES, overhead.BARE)
+        cases = overhead.CUDA_CASES if arguments.device == "cuda" else overhead.CASES
+        rows = run.run_overhead(impls, tuple(cases), arguments.rounds or 15, say)
+        table = report.overhead_table(rows, impls, cases, overhead.BARE)
     elif memory and arguments.sweep:
         rows = run.run_sweep(models, say)
         table = report.sweep_table(rows)

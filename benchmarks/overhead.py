@@ -1,7 +1,8 @@
 """Small functions whose call costs what guards and wrappers cost.
 
 ``add``: ``f(x) = x + 1`` with ``backend="eager"``, as a user would meet it. The others run on a backend that
-answers with results it has kept, so that a call is guards and wrapper and nothing else.
+answers with results it has kept, so that a call is guards and wrapper and nothing else. On a GPU: what one launch costs the
+host, and many.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ class Linears(nn.Module):
 
 def add(x: torch.Tensor) -> torch.Tensor:
     return x + 1
+
+
+def hundred_means(x: torch.Tensor) -> torch.Tensor:
+    """A hundred steps of which each needs all that the one before it made, by columns and by rows in turn."""
+    for _ in range(50):
+        x = x - x.mean(0)
+        x = x - x.mean(1, keepdim=True)
+    return x
 
 
 def sum_of_eight(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> torch.Tensor:
@@ -64,8 +73,8 @@ def kept_results_of_one_sequence(
     return boxed
 
 
-def case(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], str | Callable[..., Any]]:
-    """The function, its arguments, and the backend to compile it with."""
+def case(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], str | Callable[..., Any] | None]:
+    """The function, its arguments, and the backend to compile it with (None: the usual one)."""
     torch.manual_seed(0)
     if name == "add":
         return add, (torch.ones(4),), "eager"
@@ -75,6 +84,12 @@ def case(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], str | Callable
         return Linears(50).eval(), (torch.ones(1, 4),), "eager"
     if name == "eight":
         return sum_of_eight, tuple(torch.ones(4) for _ in range(8)), kept_results
+    if name == "cuda_add_eager":
+        return add, (torch.ones(4, device="cuda"),), "eager"
+    if name == "cuda_add":
+        return add, (torch.ones(4, device="cuda"),), None
+    if name == "cuda_hundred":
+        return hundred_means, (torch.ones(256, 256, device="cuda"),), None
     raise KeyError(name)
 
 
@@ -90,6 +105,12 @@ CASES = {
     "linears1000": "1000 Linears, graph that costs nothing",
     "linears_eager": '50 Linears, backend="eager"',
     "eight": "eight tensors, graph that costs nothing",
+}
+#: the same on a GPU: the host's time, the device's where that is longer
+CUDA_CASES = {
+    "cuda_add_eager": 'f(x) = x + 1 on a GPU, backend="eager"',
+    "cuda_add": "f(x) = x + 1 on a GPU",
+    "cuda_hundred": "100 means and differences of 256 x 256 on a GPU",
 }
 
 
@@ -111,6 +132,8 @@ def prepare(
             start = time.perf_counter()
             for _ in numbers:
                 call(*args)
+            if args[0].is_cuda:
+                torch.cuda.synchronize()
             return (time.perf_counter() - start) / calls
 
     loop(5)

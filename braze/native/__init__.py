@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import calibrate, tables
+from braze.native import calibrate, driver, tables
 from braze.native.pure import OFF, RUN, TRACE
 from braze.support.log import warn_once
 
@@ -42,6 +42,7 @@ Entry = core.Entry
 CallOfClass = core.CallOfClass
 Launcher = core.Launcher
 Segment = core.Segment
+DeviceLauncher = core.DeviceLauncher
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced
@@ -65,6 +66,8 @@ empty_strided = core.empty_strided
 tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
+bind_driver = driver.bind
+parameter_sizes = driver.parameter_sizes
 bind_torch = calibrate.bind_torch if native_available else core.bind_torch
 
 __all__ = [
@@ -73,10 +76,12 @@ __all__ = [
     "RUN",
     "TRACE",
     "CallOfClass",
+    "DeviceLauncher",
     "Entry",
     "GuardProgram",
     "Launcher",
     "Segment",
+    "bind_driver",
     "bind_torch",
     "call_traced",
     "data_ptr",
@@ -89,6 +94,7 @@ __all__ = [
     "hook_available",
     "mode",
     "native_available",
+    "parameter_sizes",
     "run_hooked",
     "set_frame_callback",
     "shown_call",

@@ -72,6 +72,27 @@ class Launcher:
     def __init__(self, address: int, nbuffers: int, nsizes: int = 0, release: bool = True) -> None: ...
     def __call__(self, *args: Any) -> None: ...
 
+class DeviceLauncher:
+    """Launch a kernel of the driver on the current stream: called as ``(*buffers, *sizes)``.
+
+    ``find(device, *sizes)`` says what to launch: (function, programs, threads of one, bytes of shared memory, bytes of each
+    size as the kernel takes it, pointers to scratch memory that it takes and does not use), or None where that is not known
+    yet. Then, and where an address is not a multiple of 16, a buffer is on another device than the current one, a name of
+    ``names`` stands in ``settings`` or a list of ``hooks`` has items, ``general`` is called with the same arguments.
+    """
+
+    def __init__(
+        self,
+        nbuffers: int,
+        nsizes: int,
+        find: Callable[..., tuple[int, int, int, int, bytes, int] | None],
+        general: Callable[..., Any],
+        settings: dict[str, Any],
+        names: tuple[str, ...],
+        hooks: tuple[list[Any], ...],
+    ) -> None: ...
+    def __call__(self, *args: Any) -> Any: ...
+
 class Segment:
     """Call ``int64_t f(void **buffers, const int64_t *sizes)`` with the GIL released."""
 

@@ -1,9 +1,11 @@
-"""Let the C core make tensors on the CPU, once it has been seen that it makes those of ``torch.empty_strided``."""
+"""Let the C core make tensors, once it has been seen that it makes those of ``torch.empty_strided``."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from braze.native import torch_state
@@ -53,14 +55,22 @@ def configure(core: Any) -> None:
     core._configure_allocation(tuple(row for row in rows if _agrees(core, row[0])))
 
 
-def _agrees(core: Any, dtype: Any) -> bool:
+def agrees_on(device: str) -> bool:
+    """Whether that holds on a device ("cuda:0"), too, for every dtype that is switched on. Asked once, by the C core."""
+    torch, core = torch_state.torch(), sys.modules["braze.native._native"]
+    dtypes = [getattr(torch, name) for name in DTYPES if hasattr(torch, name)]
+    with torch_state.no_modes():
+        return all(_agrees(core, dtype, {"device": device}) for dtype in dtypes)
+
+
+def _agrees(core: Any, dtype: Any, where: Mapping[str, str] = MappingProxyType({})) -> bool:
     """Whether tensors of a dtype are those of PyTorch in all that can be seen, in inference mode and outside."""
     torch = torch_state.torch()
     for inference in (False, True):
         with torch.inference_mode(inference):
             for sizes, strides in _SHAPES:
                 ours, theirs = (
-                    _seen(make(sizes, strides, dtype=dtype))
+                    _seen(make(sizes, strides, dtype=dtype, **where))
                     for make in (core.empty_strided, torch.empty_strided)
                 )
                 if ours != theirs:

@@ -250,6 +250,25 @@ class Launcher:
         self._call(buffers, sizes)
 
 
+class DeviceLauncher:
+    """A launch on a GPU by Triton's own means: only C calls the driver."""
+
+    def __init__(
+        self,
+        nbuffers: int,
+        nsizes: int,
+        find: Callable[..., Any],
+        general: Callable[..., Any],
+        settings: dict[str, Any],
+        names: tuple[str, ...],
+        hooks: tuple[list[Any], ...],
+    ) -> None:
+        self._general = general
+
+    def __call__(self, *args: Any) -> Any:
+        return self._general(*args)
+
+
 class Segment:
     """Call ``int64_t f(void **buffers, const int64_t *sizes)`` with the GIL released."""
 

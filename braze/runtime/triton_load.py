@@ -1,15 +1,16 @@
-"""Load Triton kernels from their text, launch them, and compile them without a GPU."""
+"""Load Triton kernels from their text, and compile them without a GPU."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from braze.runtime.triton_launch import Launch
 
 
 def load_module(path: Path) -> ModuleType:
@@ -40,87 +41,6 @@ def load(
     blocks = dict(constants)
     programs = eval(f"lambda {', '.join(sizes)}: {grid}", {"max": max, "min": min})
     return Launch(function, programs, len(sizes), blocks, num_warps, num_stages).launcher()
-
-
-class Launch:
-    """One kernel's launches. Triton's own path costs some 20 microseconds, so it is taken once a kind of arguments.
-
-    Triton compiles a kernel apart for pointers that 16 does not divide and for each kind of int, so what its first
-    launch gave is launched again only for aligned pointers and the very same sizes.
-    """
-
-    def __init__(
-        self,
-        function: Any,
-        programs: Callable[..., int],
-        sizes: int,
-        blocks: dict[str, int],
-        num_warps: int,
-        num_stages: int,
-    ) -> None:
-        self.function = function
-        self.programs = programs
-        self.sizes = sizes
-        self.blocks = blocks
-        self.options = {"num_warps": num_warps, "num_stages": num_stages}
-        self.known: dict[Any, tuple[Any, ...]] = {}
-
-    def launcher(self) -> Callable[..., None]:
-        """The function that host modules call."""
-        return self.general if _interpreting() or not _known_convention() else self.fast()
-
-    def general(self, *args: Any) -> Any:
-        """A launch by Triton's own means; gives its compiled kernel back."""
-        programs = self.programs(*args[len(args) - self.sizes :])
-        if programs <= 0:
-            return None
-        return self.function[(programs,)](*args, **self.blocks, **self.options)
-
-    def fast(self) -> Callable[..., None]:
-        """A launch that calls the driver with what an earlier launch has found out."""
-        import triton
-        from triton.runtime import driver
-
-        device_of, stream_of = driver.active.get_current_device, driver.active.get_current_stream
-        runtime, known, general = triton.knobs.runtime, self.known, self.general
-        sizes, blocks = self.sizes, tuple(self.blocks.values())
-
-        def launch(*args: Any) -> None:
-            device = device_of()
-            tensors = args[: len(args) - sizes] if sizes else args
-            numbers = args[len(args) - sizes :] if sizes else ()
-            found = known.get((device, numbers))
-            for tensor in tensors:
-                if tensor.data_ptr() & 15:
-                    found = None
-                    break
-            else:
-                if found is None:
-                    kernel = general(*args)
-                    if kernel is not None:
-                        programs = self.programs(*numbers)
-                        known[device, numbers] = kernel.run, programs, kernel.function, kernel.packed_metadata
-                    return
-            hook = runtime.launch_enter_hook  # a chain, which may be empty
-            if found is None or (hook is not None and getattr(hook, "calls", True)):
-                general(*args)
-                return
-            run, programs, function, metadata = found
-            stream = stream_of(device)
-            run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *blocks)
-
-        return launch
-
-
-def _interpreting() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
-def _known_convention() -> bool:
-    """Whether this Triton's compiled kernels are called as :meth:`Launch.fast` calls them."""
-    import triton
-
-    return triton.__version__.startswith("3.6.")
 
 
 def compile_offline(

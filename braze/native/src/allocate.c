@@ -1,13 +1,14 @@
-/* New tensors on the CPU without the parsing of arguments, the dispatcher and the checks of torch.empty_strided.
+/* New tensors without the parsing of arguments, the dispatcher and the checks of torch.empty_strided.
  *
- * braze/native/allocation.py finds the functions and switches on the dtypes for which the tensors are those of
- * torch.empty_strided; whatever else is asked for goes there.
+ * braze/native/allocation.py finds the functions and switches on the dtypes, and the devices ("cuda:0"), for which the
+ * tensors are those of torch.empty_strided; whatever else is asked for goes there.
  */
 #include "braze.h"
 
 #include <dlfcn.h>
 
-enum { MOST_DIMS = 16, MOST_DTYPES = 32 };
+enum { MOST_DIMS = 16, MOST_DTYPES = 32, MOST_DEVICES = 10 };
+enum { CPU = 0, CUDA = 1 }; /* of c10::DeviceType */
 
 static struct {
     int32_t (*make)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
@@ -21,6 +22,32 @@ static struct {
     int number;
 } known[MOST_DTYPES];
 static int nknown;
+
+/* Whether tensors on "cuda:<index>" are made here. */
+static enum { UNKNOWN, OURS, THEIRS } devices[MOST_DEVICES];
+
+/* The index of the device that a string names, if tensors are made here on it; or -1 (no exception set). */
+static int
+device_index(PyObject *device)
+{
+    Py_ssize_t length;
+    const char *text = PyUnicode_CheckExact(device) ? PyUnicode_AsUTF8AndSize(device, &length) : NULL;
+    if (text == NULL || length != 6 || memcmp(text, "cuda:", 5) != 0 || text[5] < '0' || text[5] > '9') {
+        PyErr_Clear();
+        return -1;
+    }
+    int index = text[5] - '0';
+    if (devices[index] == UNKNOWN) {
+        devices[index] = OURS; /* the comparison itself asks for tensors made here */
+        PyObject *agrees = package_function("braze.native.allocation", "agrees_on");
+        PyObject *answer = agrees != NULL ? PyObject_CallOneArg(agrees, device) : NULL;
+        devices[index] = answer == Py_True ? OURS : THEIRS;
+        Py_XDECREF(agrees);
+        Py_XDECREF(answer);
+        PyErr_Clear(); /* what went wrong there goes wrong again where PyTorch makes the tensor */
+    }
+    return devices[index] == OURS ? index : -1;
+}
 
 static int
 number_of(PyObject *dtype)
@@ -53,12 +80,12 @@ plain_numbers(PyObject *tuple, int64_t *numbers)
 
 /* A new tensor; NULL (no exception set) where it is for PyTorch to make, or to refuse. */
 static PyObject *
-make_tensor(PyObject *sizes, PyObject *strides, int number)
+make_tensor(PyObject *sizes, PyObject *strides, int number, int type, int index)
 {
     int64_t size[MOST_DIMS], stride[MOST_DIMS];
     Py_ssize_t ndim = plain_numbers(sizes, size);
     void *handle = NULL;
-    if (ndim < 0 || plain_numbers(strides, stride) != ndim || torch.make(ndim, size, stride, number, 0, 0, &handle) != 0) {
+    if (ndim < 0 || plain_numbers(strides, stride) != ndim || torch.make(ndim, size, stride, number, type, index, &handle) != 0) {
         return NULL;
     }
     PyObject *tensor = torch.wrap(handle);
@@ -72,13 +99,18 @@ make_tensor(PyObject *sizes, PyObject *strides, int number)
 static PyObject *
 empty_strided(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static PyObject *dtype_name, *plainly;
-    if (nargs == 2 && kwnames != NULL && PyTuple_GET_SIZE(kwnames) == 1 && nknown > 0) {
-        if (dtype_name == NULL && (dtype_name = PyUnicode_InternFromString("dtype")) == NULL) {
-            return NULL;
-        }
+    static PyObject *dtype_name, *device_name, *plainly;
+    Py_ssize_t named = kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0;
+    if (dtype_name == NULL
+        && ((dtype_name = PyUnicode_InternFromString("dtype")) == NULL
+            || (device_name = PyUnicode_InternFromString("device")) == NULL)) {
+        return NULL;
+    }
+    if (nargs == 2 && nknown > 0 && (named == 1 || (named == 2 && PyTuple_GET_ITEM(kwnames, 1) == device_name))) {
         int number = PyTuple_GET_ITEM(kwnames, 0) == dtype_name ? number_of(args[2]) : -1;
-        PyObject *tensor = number >= 0 ? make_tensor(args[0], args[1], number) : NULL;
+        int index = number >= 0 && named == 2 ? device_index(args[3]) : 0;
+        int type = named == 2 ? CUDA : CPU;
+        PyObject *tensor = number >= 0 && index >= 0 ? make_tensor(args[0], args[1], number, type, index) : NULL;
         if (tensor != NULL) {
             return tensor;
         }
@@ -137,6 +169,7 @@ configure_allocation(PyObject *module, PyObject *rows)
         known[nknown].dtype = Py_NewRef(dtype);
         known[nknown++].number = number;
     }
+    memset(devices, 0, sizeof(devices));
     Py_RETURN_NONE;
 }
 

@@ -92,6 +92,9 @@ typedef struct {
 } TensorLayout;
 bool tensor_layout(PyObject *value, TensorLayout *layout);
 
+/* The index of a tensor's device; false if the value is no tensor that can be read here. */
+bool tensor_place(PyObject *value, int *index);
+
 /* Whether this is a tensor, and tensors can be read here. */
 bool is_tensor(PyObject *value);
 
@@ -144,6 +147,10 @@ int hook_init(void);
 /* -- launch.c ----------------------------------------------------------------------------------- */
 extern PyTypeObject Launcher_Type;
 extern PyTypeObject Segment_Type;
+
+/* -- device_launch.c ---------------------------------------------------------------------------- */
+extern PyTypeObject DeviceLauncher_Type;
+extern PyMethodDef device_launch_functions[];
 
 /* -- module.c ----------------------------------------------------------------------------------- */
 /* A function of a Python module of this package; new reference. */

@@ -43,6 +43,7 @@ fill_module(PyObject *module)
         {"CallOfClass", &CallOfClass_Type},
         {"Launcher", &Launcher_Type},
         {"Segment", &Segment_Type},
+        {"DeviceLauncher", &DeviceLauncher_Type},
     };
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         if (PyType_Ready(types[i].type) < 0
@@ -62,6 +63,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, tracers_functions) < 0
                    || PyModule_AddFunctions(module, table_functions) < 0
                    || PyModule_AddFunctions(module, allocation_functions) < 0
+                   || PyModule_AddFunctions(module, device_launch_functions) < 0
                ? -1
                : 0;
 }

@@ -410,6 +410,17 @@ tensor_facts(PyObject *value, TensorFacts *facts)
 }
 
 bool
+tensor_place(PyObject *value, int *index)
+{
+    int32_t found;
+    if (!is_tensor(value) || torch.get_device_index(handle_of(value), &found) != 0) {
+        return false;
+    }
+    *index = found;
+    return true;
+}
+
+bool
 tensor_layout(PyObject *value, TensorLayout *layout)
 {
     void *handle = handle_of(value), *sizes, *strides;

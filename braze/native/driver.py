@@ -1,0 +1,82 @@
+"""Where the functions of the GPU's driver are that the C core calls to launch a kernel, and what a kernel takes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+from braze.native import torch_state
+
+#: cuFuncGetParamInfo's answer past the last parameter
+_INVALID_VALUE = 1
+#: far more than any kernel takes
+_MOST_PARAMETERS = 1024
+
+
+@functools.cache
+def bind() -> bool:
+    """Tell the C core the addresses; whether it can launch. Called once CUDA is in use: nothing is initialised here."""
+    core = sys.modules.get("braze.native._native")
+    torch = torch_state.torch()
+    if core is None or torch.version.cuda is None or _parameter_info() is None:
+        return False
+    driver, libtorch = _driver(), _libtorch_cuda(torch)
+    if driver is None or libtorch is None:
+        return False
+    found = (
+        _address(driver, "cuCtxGetDevice"),
+        _address(libtorch, "aoti_torch_get_current_cuda_stream"),
+        _address(driver, "cuLaunchKernel"),
+    )
+    return core._configure_driver(*found)
+
+
+def parameter_sizes(function: int) -> tuple[int, ...] | None:
+    """Bytes of each parameter of a loaded kernel (a CUfunction), as the driver tells them; None where it cannot.
+
+    From CUDA 12.4 on: https://docs.nvidia.com/cuda/cuda-driver-api (cuFuncGetParamInfo).
+    """
+    ask = _parameter_info()
+    if ask is None:
+        return None
+    sizes: list[int] = []
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    while len(sizes) < _MOST_PARAMETERS:
+        status = ask(
+            ctypes.c_void_p(function), ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)
+        )
+        if status == _INVALID_VALUE:
+            return tuple(sizes)
+        if status:
+            return None
+        sizes.append(size.value)
+    return None
+
+
+def _parameter_info() -> Any:
+    return getattr(_driver(), "cuFuncGetParamInfo", None)
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _libtorch_cuda(torch: Any) -> ctypes.CDLL | None:
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
+    try:
+        return ctypes.CDLL(str(path)) if path.exists() else None
+    except OSError:
+        return None
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """The address of a function; 0 if there is none."""
+    function = getattr(library, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,276 @@
+/* Launches on a GPU: what a kernel is given is packed here and handed to the driver, with no Python in between.
+ *
+ * braze/native/driver.py finds the driver's functions. Whatever is not as it was when a kernel was first launched (a
+ * pointer that 16 does not divide, sizes of another kind, a hook of Triton's, another current device) goes to Python.
+ */
+#include "braze.h"
+
+#include <stddef.h>
+
+enum { MOST_BUFFERS = 400, MOST_SIZES = 60, MOST_SCRATCH = 4, ALIGNED = 15 };
+
+static struct {
+    int (*current_device)(int *);
+    int32_t (*current_stream)(int32_t, void **);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+} driver;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Py_ssize_t nbuffers, nsizes;
+    PyObject *find;    /* (device, *sizes) -> what to launch, or None */
+    PyObject *general; /* the launch by Triton's own means */
+    PyObject *settings; /* the dict in which Triton's hooks would be replaced */
+    PyObject *names;    /* of the hooks in it */
+    PyObject *hooks;    /* a tuple of lists, empty while nobody hooks launches */
+    /* what find gave last, and for what */
+    bool known;
+    int device;
+    int64_t sizes[MOST_SIZES];
+    char widths[MOST_SIZES]; /* bytes of each size as the kernel takes it; 0: not at all */
+    void *function;
+    unsigned programs, threads, shared;
+    int scratch;
+} DeviceLauncher;
+
+/* The arguments of one launch, on the stack of the thread that makes it. */
+typedef struct {
+    void *buffers[MOST_BUFFERS];
+    int64_t sizes[MOST_SIZES];
+    void *parameters[MOST_BUFFERS + MOST_SIZES + MOST_SCRATCH];
+    void *nothing;
+} Packed;
+
+/* Whether nobody has hooked Triton's launches. */
+static bool
+unhooked(const DeviceLauncher *self)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->names); i++) {
+        if (PyDict_GetItem(self->settings, PyTuple_GET_ITEM(self->names, i)) != NULL) {
+            return false;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->hooks); i++) {
+        if (PyList_GET_SIZE(PyTuple_GET_ITEM(self->hooks, i)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Read the arguments; false (no exception set) where they are for Python. */
+static bool
+pack(const DeviceLauncher *self, PyObject *const *args, Packed *packed)
+{
+    for (Py_ssize_t i = 0; i < self->nbuffers; i++) {
+        if (buffer_address(args[i], &packed->buffers[i]) < 0) {
+            PyErr_Clear();
+            return false;
+        }
+        if ((uintptr_t)packed->buffers[i] & ALIGNED) {
+            return false;
+        }
+    }
+    for (Py_ssize_t i = 0; i < self->nsizes; i++) {
+        packed->sizes[i] = PyLong_AsLongLong(args[self->nbuffers + i]);
+        if (packed->sizes[i] == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Ask Python what to launch for these sizes: 1, 0 where it does not know yet, -1 with an exception set. */
+static int
+learn(DeviceLauncher *self, int device, PyObject *const *sizes, const Packed *packed)
+{
+    PyObject *row[MOST_SIZES + 1];
+    if ((row[0] = PyLong_FromLong(device)) == NULL) {
+        return -1;
+    }
+    memcpy(row + 1, sizes, self->nsizes * sizeof(*row));
+    PyObject *found = PyObject_Vectorcall(self->find, row, self->nsizes + 1, NULL);
+    Py_DECREF(row[0]);
+    if (found == NULL || found == Py_None) {
+        Py_XDECREF(found);
+        return found == NULL ? -1 : 0;
+    }
+    unsigned long long function;
+    const char *widths;
+    Py_ssize_t nwidths;
+    int known = PyArg_ParseTuple(found, "KIIIy#i", &function, &self->programs, &self->threads, &self->shared, &widths,
+                                 &nwidths, &self->scratch)
+                    ? 1
+                    : -1;
+    if (known == 1 && (nwidths != self->nsizes || self->scratch < 0 || self->scratch > MOST_SCRATCH)) {
+        PyErr_SetString(PyExc_ValueError, "a kernel of another number of arguments");
+        known = -1;
+    }
+    self->known = known == 1;
+    if (known == 1) {
+        self->function = (void *)(uintptr_t)function;
+        memcpy(self->widths, widths, nwidths);
+        memcpy(self->sizes, packed->sizes, self->nsizes * sizeof(int64_t));
+        self->device = device;
+    }
+    Py_DECREF(found);
+    return known;
+}
+
+/* The driver's launch; false where it refused. All that is read of `self` is read before the GIL goes. */
+static bool
+launch(const DeviceLauncher *self, Packed *packed)
+{
+    Py_ssize_t n = 0;
+    for (Py_ssize_t i = 0; i < self->nbuffers; i++) {
+        packed->parameters[n++] = &packed->buffers[i];
+    }
+    for (Py_ssize_t i = 0; i < self->nsizes; i++) {
+        if (self->widths[i]) { /* little-endian: the low bytes of a word are the narrower number */
+            packed->parameters[n++] = &packed->sizes[i];
+        }
+    }
+    packed->nothing = NULL;
+    for (int i = 0; i < self->scratch; i++) {
+        packed->parameters[n++] = &packed->nothing;
+    }
+    void *function = self->function, *stream = NULL;
+    unsigned programs = self->programs, threads = self->threads, shared = self->shared;
+    if (driver.current_stream(self->device, &stream) != 0) {
+        return false;
+    }
+    int failed;
+    Py_BEGIN_ALLOW_THREADS /* a full queue waits for the device */
+    failed = driver.launch(function, programs, 1, 1, threads, 1, 1, shared, stream, packed->parameters, NULL);
+    Py_END_ALLOW_THREADS
+    return !failed;
+}
+
+static PyObject *
+device_launcher_call(DeviceLauncher *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (nargs != self->nbuffers + self->nsizes || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0)) {
+        return PyErr_Format(PyExc_TypeError, "launcher takes %zd buffers and %zd sizes, not %zd arguments",
+                            self->nbuffers, self->nsizes, nargs);
+    }
+    Packed packed;
+    int device, place;
+    bool plain = driver.launch != NULL && driver.current_device(&device) == 0 && tensor_place(args[0], &place)
+                 && place == device && pack(self, args, &packed) && unhooked(self);
+    bool same = self->known && device == self->device
+                && memcmp(self->sizes, packed.sizes, self->nsizes * sizeof(int64_t)) == 0;
+    if (plain && !same) {
+        int known = learn(self, device, args + self->nbuffers, &packed);
+        if (known < 0) {
+            return NULL;
+        }
+        plain = known;
+    }
+    if (plain && (self->programs == 0 || launch(self, &packed))) {
+        Py_RETURN_NONE;
+    }
+    return PyObject_Vectorcall(self->general, args, nargs, NULL);
+}
+
+static int
+device_launcher_traverse(DeviceLauncher *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->find);
+    Py_VISIT(self->general);
+    Py_VISIT(self->settings);
+    Py_VISIT(self->names);
+    Py_VISIT(self->hooks);
+    return 0;
+}
+
+static int
+device_launcher_clear(DeviceLauncher *self)
+{
+    Py_CLEAR(self->find);
+    Py_CLEAR(self->general);
+    Py_CLEAR(self->settings);
+    Py_CLEAR(self->names);
+    Py_CLEAR(self->hooks);
+    return 0;
+}
+
+static void
+device_launcher_dealloc(DeviceLauncher *self)
+{
+    PyObject_GC_UnTrack(self);
+    device_launcher_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *
+device_launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"nbuffers", "nsizes", "find", "general", "settings", "names", "hooks", NULL};
+    Py_ssize_t nbuffers, nsizes;
+    PyObject *find, *general, *settings, *hook_names, *hooks;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nnOOO!O!O!:DeviceLauncher", names, &nbuffers, &nsizes, &find,
+                                     &general, &PyDict_Type, &settings, &PyTuple_Type, &hook_names, &PyTuple_Type,
+                                     &hooks)) {
+        return NULL;
+    }
+    if (nbuffers < 1 || nbuffers > MOST_BUFFERS || nsizes < 0 || nsizes > MOST_SIZES) {
+        return PyErr_Format(PyExc_ValueError, "DeviceLauncher: 1 to %d buffers and at most %d sizes", MOST_BUFFERS,
+                            MOST_SIZES);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(hooks); i++) {
+        if (!PyList_CheckExact(PyTuple_GET_ITEM(hooks, i))) {
+            PyErr_SetString(PyExc_TypeError, "DeviceLauncher: hooks are lists");
+            return NULL;
+        }
+    }
+    DeviceLauncher *self = (DeviceLauncher *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->vectorcall = (vectorcallfunc)device_launcher_call;
+        self->nbuffers = nbuffers;
+        self->nsizes = nsizes;
+        self->find = Py_NewRef(find);
+        self->general = Py_NewRef(general);
+        self->settings = Py_NewRef(settings);
+        self->names = Py_NewRef(hook_names);
+        self->hooks = Py_NewRef(hooks);
+    }
+    return (PyObject *)self;
+}
+
+PyTypeObject DeviceLauncher_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "braze.native._native.DeviceLauncher",
+    .tp_doc = "Launch a kernel of the driver on the current stream.",
+    .tp_basicsize = sizeof(DeviceLauncher),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
+    .tp_vectorcall_offset = offsetof(DeviceLauncher, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = device_launcher_new,
+    .tp_dealloc = (destructor)device_launcher_dealloc,
+    .tp_traverse = (traverseproc)device_launcher_traverse,
+    .tp_clear = (inquiry)device_launcher_clear,
+};
+
+/* The addresses of cuCtxGetDevice, of a function (device, void **stream), and of cuLaunchKernel; zeros: none. */
+static PyObject *
+configure_driver(PyObject *module, PyObject *args)
+{
+    unsigned long long device, stream, launch_;
+    if (!PyArg_ParseTuple(args, "KKK:_configure_driver", &device, &stream, &launch_)) {
+        return NULL;
+    }
+    uintptr_t found[] = {(uintptr_t)device, (uintptr_t)stream, (uintptr_t)launch_};
+    bool whole = found[0] && found[1] && found[2];
+    memcpy(&driver.current_device, &found[0], sizeof(void *));
+    memcpy(&driver.current_stream, &found[1], sizeof(void *));
+    found[2] = whole ? found[2] : 0;
+    memcpy(&driver.launch, &found[2], sizeof(void *));
+    return PyBool_FromLong(whole);
+}
+
+PyMethodDef device_launch_functions[] = {
+    {"_configure_driver", configure_driver, METH_VARARGS, "Where the driver's functions are; whether all are there."},
+    {NULL},
+};

@@ -1,0 +1,109 @@
+"""Launches by the driver: the same kernels as Triton's own launches, on the stream and the device that PyTorch has current."""
+
+import pytest
+import torch
+
+import braze
+from braze import native
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+core = pytest.importorskip("braze.native._native")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often Triton itself launches."""
+    from braze.runtime.triton_launch import Launch
+
+    calls, plain = [], Launch.general
+    monkeypatch.setattr(Launch, "general", lambda self, *args: (calls.append(args), plain(self, *args))[1])
+    return calls
+
+
+def fused(x):
+    return (x * 2 + 1).relu(), x.sum(-1)
+
+
+def test_triton_launches_once_and_the_driver_after_that(counted):
+    assert native.bind_driver()
+    compiled, x = braze.compile(fused), torch.randn(64, 64, device="cuda")
+    for _ in range(5):
+        torch.testing.assert_close(compiled(x), fused(x))
+    assert 1 <= len(counted) <= 3
+    before = len(counted)
+    for _ in range(5):
+        y = torch.randn(64, 64, device="cuda")
+        torch.testing.assert_close(compiled(y), fused(y))
+    assert len(counted) == before
+
+
+def test_sizes_of_a_kind_share_what_was_built(counted):
+    compiled = braze.compile(lambda x: x * 3 + 1, dynamic=True)
+    for n in (33, 35, 37, 39, 41, 1001, 70001):
+        x = torch.randn(n, device="cuda")
+        assert torch.equal(compiled(x), x * 3 + 1)
+    assert len(counted) <= 2
+    for n in (0, 1, 2, 16, 32, 48):
+        x = torch.randn(n, device="cuda")
+        assert torch.equal(compiled(x), x * 3 + 1)
+
+
+def test_addresses_that_16_does_not_divide():
+    compiled, base = braze.compile(lambda x: x * 3 + 1), torch.randn(1025, device="cuda")
+    for start in (0, 1, 0, 3, 2, 0):
+        x = base[start : start + 1000]
+        assert torch.equal(compiled(x), x * 3 + 1)
+
+
+def test_kernels_go_to_the_current_stream():
+    compiled, x = braze.compile(lambda x: x * 3 + 1), torch.randn(1000, device="cuda")
+    compiled(x), compiled(x)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        y = compiled(x)
+    x.fill_(2.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, torch.full_like(x, 7.0))
+
+
+def test_a_hook_of_triton_s_sees_every_launch():
+    import triton
+
+    compiled, x = braze.compile(lambda x: x * 3 + 1), torch.randn(1000, device="cuda")
+    compiled(x), compiled(x)
+    seen = []
+    chain = triton.knobs.runtime.launch_enter_hook
+
+    def hook(metadata):
+        seen.append(metadata)
+
+    chain.add(hook)
+    try:
+        compiled(x), compiled(x)
+    finally:
+        chain.remove(hook)
+    compiled(x)
+    assert len(seen) == 2
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_graph_of_another_device_than_the_current_one():
+    compiled, x = braze.compile(fused), torch.randn(64, 64, device="cuda:1")
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), fused(x))
+    with torch.cuda.device(1):
+        torch.testing.assert_close(compiled(x), fused(x))
+    torch.testing.assert_close(compiled(x.to("cuda:0")), fused(x.to("cuda:0")))
+
+
+def test_tensors_are_made_as_torch_makes_them():
+    from braze.native import allocation
+
+    assert allocation.agrees_on("cuda:0")
+    made = native.empty_strided((2, 3), (3, 1), dtype=torch.float32, device="cuda:0")
+    assert made.device == torch.device("cuda:0") and made.is_contiguous()
+    with pytest.raises(RuntimeError):
+        native.empty_strided((2,), (1,), dtype=torch.float32, device="cuda:9")
