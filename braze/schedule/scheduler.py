@@ -13,6 +13,7 @@ from braze.schedule.choices import Choices
 from braze.schedule.dependences import edges, families, group_accesses, needed_steps
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.hoist import hoist
+from braze.schedule.lookups import computed_lookups
 from braze.schedule.memory import plan_memory
 from braze.schedule.online import read_once
 from braze.schedule.order import Weights, low_peak_order
@@ -32,6 +33,7 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
     choices = choices or Choices(ctx.options)
     kept = kept_buffers(program)
+    program = computed_lookups(program, kept, choices)
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
     constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
     cores = ctx.target.cores if ctx.target.kind == "cuda" else 0

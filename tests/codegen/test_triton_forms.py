@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
 from braze.loops import build
 from braze.loops.interpret import interpret
-from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, ReduceKind, Store
+from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Store
+from braze.loops.rewrite import roots, walk
 from braze.schedule import kernels, split
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
@@ -224,6 +226,52 @@ def test_a_sum_of_powers_below_anything_else_is_read_again(tmp_path):
     agree(results, exact(fn, x), 1e-4)
     assert not any(
         r.kind is ReduceKind.ONLINE_SOFTMAX for g in plan.groups for s in g.steps for r in s.reductions
+    )
+
+
+def reads_of(plan, name):
+    """The kernels that read a whole buffer, each as often as it walks it."""
+    loads = [
+        (g.name, node)
+        for g in plan.groups
+        for step in g.steps
+        for node in walk(*roots(step))
+        if node.op is Op.LOAD and node.attr[0] == name and not node.args
+    ]
+    return len(dict.fromkeys(loads))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize(
+    "options", [{}, {"ignore_index": 3}, {"reduction": "none"}, {"reduction": "sum"}], ids=str
+)
+def test_a_cross_entropy_reads_its_logits_once(dtype, options, tmp_path):
+    """The target's logit is looked up in the logits, so that nothing as large as these is written."""
+    x, y = numbers(9, 700, dtype=dtype) * 5, torch.tensor([0, 699, 3, 350, 7, 3, 64, 65, 699])
+    x[1, 699], x[2, :690], x[3, 350], x[4, 7] = -INF, -INF, INF, NAN
+    fn = lambda x, y: F.cross_entropy(x if dtype is torch.float64 else x.float(), y, **options)
+    plan, results = interpreted(fn, tmp_path, x, y, cores=1)
+    wanted = [w.double() for w in exact(fn, x, y)]
+    agree(results, wanted, 1e-12 if dtype is torch.float64 else 1e-5)
+    assert reads_of(plan, "x") == 1
+    assert all(
+        b.sizes != plan.program.buffer("x").sizes for b in plan.program.buffers if b.name in written(plan)
+    )
+
+
+def written(plan):
+    return {name for g in plan.groups for name in g.writes}
+
+
+@pytest.mark.usefixtures("small")
+def test_a_cross_entropy_over_a_turned_class_axis(tmp_path):
+    x, y = numbers(3, 300, 5) * 5, (numbers(3, 5).abs() * 90).long()
+    fn = lambda x, y: F.cross_entropy(x, y)
+    plan, results = interpreted(fn, tmp_path, x, y, cores=1)
+    agree(results, exact(fn, x, y))
+    assert all(
+        b.sizes != plan.program.buffer("x").sizes for b in plan.program.buffers if b.name in written(plan)
     )
 
 

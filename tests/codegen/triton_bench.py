@@ -26,6 +26,15 @@ def context(cores: int = 132, **options: object) -> CompileContext:
     return CompileContext(Options(verify=2, **options), cuda_target((9, 0), cores), "g")  # type: ignore[arg-type]
 
 
+class Values(fx.Interpreter):
+    """Notes what each node gives, as a capture does."""
+
+    def run_node(self, n: fx.Node) -> object:
+        found = super().run_node(n)
+        n.meta.setdefault("val", found)
+        return found
+
+
 def planned(fn, *inputs: torch.Tensor, cores: int = 132) -> Schedule:
     """The schedule of a function for a GPU, from tensors on the CPU."""
     captured = fx.symbolic_trace(fn)
@@ -38,6 +47,8 @@ def planned(fn, *inputs: torch.Tensor, cores: int = 132) -> Schedule:
             fake = torch_compat.assemble_fake(mode.dispatch, meta, torch.device("cuda:0"), False)
             node.meta.update(val=fake, role="user")
             examples.append(fake)
+        with mode:
+            Values(captured).run(*examples)
         ctx = context(cores)
         partition = pipeline.partition_graph(captured, examples, ctx)
         return pipeline.schedule_program(pipeline.lower_graph(partition, ctx), ctx)

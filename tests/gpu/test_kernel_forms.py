@@ -80,3 +80,39 @@ def test_sizes_that_vary(rows):
         x, w = made([(n, 100), (100,)], torch.float32)
         for a, e in zip(compiled(x, w), fn(x.double(), w.double())):
             torch.testing.assert_close(a.double(), e, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(4096, 50257), (37, 128256), (3, 1000003)])
+def test_losses_from_one_read(shape, dtype):
+    (x,) = made([shape], dtype)
+    y = torch.arange(shape[0], device="cuda") * 7919 % shape[1]
+    y[1] = -100
+    fn = lambda x, y: F.cross_entropy(x.float(), y)
+    torch.testing.assert_close(braze.compile(fn)(x, y).double(), fn(x.double(), y), rtol=1e-5, atol=1e-5)
+
+
+def rms_norm(x, w):
+    return (x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(65536, 1024), (16384, 4096), (8191, 768), (5, 4099, 100), (70001, 33)])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_rows_and_columns_of_a_norms_backward(norm, shape, dtype):
+    """The mixed form: gradients no further from float64 than eager's, the same each time."""
+    fn = rms_norm if norm == "rms" else lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b)
+    inputs = made([shape, shape[-1:], shape[-1:]][: 2 if norm == "rms" else 3], dtype)
+    (g,) = made([shape], dtype)
+
+    def gradients(fn, dtype):
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        return torch.autograd.grad(fn(*leaves), leaves, g.to(dtype))
+
+    compiled = braze.compile(fn)
+    ours, again = gradients(compiled, dtype), gradients(compiled, dtype)
+    for a, b, c, e in zip(ours, again, gradients(fn, dtype), gradients(fn, torch.float64), strict=True):
+        assert torch.equal(a, b), "the same numbers each time"
+        scale = float(e.abs().max().clamp_min(1e-30))
+        allowed = 2 * float((c.double() - e).abs().max()) + 8 * torch.finfo(dtype).eps * scale
+        assert float((a.double() - e).abs().max()) <= allowed
