@@ -34,7 +34,7 @@ COLUMNS = 64
 #: rows that are few beside the time that a program takes to begin, and programs that are too few for a GPU
 SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
 #: reductions of which a thread keeps one number an element; of others it keeps two or three
-_PLAIN = frozenset(
+PLAIN = frozenset(
     {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
 )
 #: an axis shorter than this is not worth tiles of its own
@@ -46,6 +46,7 @@ class Form(enum.Enum):
     TILED = "tiled"  # points in squares: some accesses run along one axis, some along another
     ROWS = "rows"  # threads lie along the row
     COLUMNS = "columns"  # threads lie along the points, each walks down its row
+    MIXED = "mixed"  # threads lie along the row; a program has many rows, and sums down their columns too
 
 
 @record
@@ -71,8 +72,8 @@ class KernelPlan:
     """One kernel of a GPU.
 
     ``points``: dimensions of the tile over the parallel points, outermost first, of which the last lies along the threads
-    (the row does in the form ROWS). ``outer``: axes of which a program has one point each. ``row``: the dimension over the
-    reduced row; ``whole``: one tile holds it. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
+    (the row does in the forms ROWS and MIXED). ``outer``: axes of which a program has one point each. ``row``: the dimension over the
+    reduced row; ``whole``: one tile holds it. ``walked``: a program walks so many points, tile after tile. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
     and quotients along the row, good to 17 bits and more, are exact enough.
     """
@@ -89,10 +90,13 @@ class KernelPlan:
     stages: int
     wide: bool
     coarse: bool
+    walked: Expr | None = None
 
     @property
     def programs(self) -> Expr:
         """How many programs run."""
+        if self.walked is not None:
+            return product([a.extent for a in self.outer])
         counts = [blocks(tile.extent, tile.block) for tile in self.points]
         return product([*(a.extent for a in self.outer), *counts])
 
@@ -104,6 +108,8 @@ def blocks(extent: Expr, block: int) -> Expr:
 
 def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     """The plan of one group of loop nests."""
+    if group.walked is not None:
+        return _mixed(group, buffers)
     found = tuple(accesses_of(group, buffers))
     form, inner = _form(group, found)
     if group.row_axes:
@@ -117,6 +123,18 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     sizes = size_symbols(group)
     coarse = is_coarse(group, buffers)
     return KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse)
+
+
+def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
+    """The plan of a group that reduces along its rows and down its columns."""
+    assert group.walked is not None
+    x, width = tile_of_rows(group)
+    names = arguments(group)
+    return KernelPlan(
+        Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
+        Tile("r", group.row_axes, width), True, (group.steps,), warps_of(x * width, EACH_ROW), 1,
+        any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
+    )  # fmt: skip
 
 
 # -- which axis lies along the threads ------------------------------------------------------------------------
@@ -204,7 +222,7 @@ def _row_tiles(
     group: Group, found: Sequence[Access], form: Form, inner: Axis | None
 ) -> tuple[tuple[Axis, ...], tuple[Tile, ...], Tile, bool, int, int]:
     """(axes with one point a program, points of the tile, row, whether whole, warps, stages)."""
-    row, points = _static(group.row_axes), _static(group.axes)
+    row = _static(group.row_axes)
     held = row is not None and group.kind is GroupKind.PERSISTENT
     if form is Form.COLUMNS and inner is not None:
         outer = tuple(a for a in group.axes if a is not inner)
@@ -225,10 +243,7 @@ def _row_tiles(
     if inner is not None and inner is not order[-1]:
         order = (*(a for a in order if a is not inner), inner)
     if held and row is not None and row <= MAX_PERSISTENT:
-        width = power(max(row, 1))
-        x = max(1, min(64, HELD // width))
-        if points is not None:
-            x = max(1, min(x, power(max(points, 1))))
+        x, width = tile_of_rows(group)
         return (
             (),
             (Tile("x", group.axes, x),),
@@ -248,6 +263,13 @@ def _row_tiles(
     )
 
 
+def tile_of_rows(group: Group) -> tuple[int, int]:
+    """(rows that one program holds whole at once, elements of each with those past its end)."""
+    width, points = power(max(_static(group.row_axes) or 1, 1)), _static(group.axes)
+    x = max(1, min(64, HELD // width))
+    return (x if points is None else max(1, min(x, power(max(points, 1))))), width
+
+
 def _count(outer: Sequence[Axis], inner: Axis, x: int) -> Expr:
     """Programs that take so many points of the inner axis and one of the outer ones."""
     return product([*(a.extent for a in outer), blocks(inner.extent, x)])
@@ -255,7 +277,7 @@ def _count(outer: Sequence[Axis], inner: Axis, x: int) -> Expr:
 
 def _walk(group: Group) -> int:
     """Elements of a tile that walks rows: more where little is kept of each."""
-    plain = all(r.kind in _PLAIN for step in group.steps for r in step.reductions)
+    plain = all(r.kind in PLAIN for step in group.steps for r in step.reductions)
     return 2 * WALK if plain else WALK
 
 

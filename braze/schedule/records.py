@@ -13,8 +13,21 @@ class GroupKind(enum.Enum):
     POINTWISE = "poi"
     PERSISTENT = "per"  # a whole reduced row is held at once
     LOOPED = "red"  # the reduced row is walked in blocks, once per pass
+    MIXED = "mix"  # rows are held at once, and summed down their columns too
     EXTERN = "ext"
     TEMPLATE = "tem"
+
+
+@record
+class Walked:
+    """How a kernel of kind MIXED cuts its points: row ``part.symbol * within.extent + within.symbol`` lies in a part."""
+
+    part: Axis
+    within: Axis
+
+    @property
+    def row(self) -> Expr:
+        return self.part.symbol * self.within.extent + self.within.symbol
 
 
 @record
@@ -25,7 +38,8 @@ class Group:
     ``axes``; steps that also run over the row use ``row_axes`` (as their reduce axes, or, for a pointwise
     step inside a reduction kernel, as the innermost of their own axes). ``internal``: buffers that are
     written and read only inside this group and need no memory outside it. ``reason``: why these steps
-    are together, for the report.
+    are together, for the report. ``walked``: of kind MIXED, how its points are cut; the steps that reduce down the
+    columns run over the part and ``row_axes``, and reduce over what lies within a part.
     """
 
     name: str
@@ -39,6 +53,7 @@ class Group:
     writes: tuple[str, ...] = ()
     device: str = "cpu"
     reason: str = ""
+    walked: Walked | None = None
 
 
 @record

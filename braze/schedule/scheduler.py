@@ -15,6 +15,7 @@ from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.hoist import hoist
 from braze.schedule.lookups import computed_lookups
 from braze.schedule.memory import plan_memory
+from braze.schedule.mixed import mix_groups
 from braze.schedule.online import read_once
 from braze.schedule.order import Weights, low_peak_order
 from braze.schedule.proof import prove_memory
@@ -69,9 +70,12 @@ def _scheduled(
 def _split(
     program: LoopProgram, groups: list[Group], choices: Choices, cores: int
 ) -> tuple[LoopProgram, list[Group]]:
-    """What a GPU wants otherwise: rows read once, long ones of few points as several kernels; this is then the program."""
+    """What a GPU wants otherwise: numbers read once, long rows of few points as several kernels; this is then the program."""
     joined = [read_once(g) if g.device != "cpu" else g for g in groups]
-    parts, made = split_groups(joined, {b.name: b for b in program.buffers}, choices, cores)
+    mixed, between = mix_groups(joined, program, choices, cores)
+    buffers = {b.name: b for b in (*program.buffers, *between)}
+    parts, made = split_groups(mixed, buffers, choices, cores)
+    made = [*between, *made]
     if not made and all(a is b for a, b in zip(parts, groups, strict=True)):
         return program, groups
     if choices.options.verify:

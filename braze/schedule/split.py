@@ -70,13 +70,13 @@ def split_group(
     group: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
 ) -> tuple[list[Group], list[Buffer]] | None:
     """The kernels that do what a group does, and their own buffers; None where it keeps the GPU busy as it is."""
-    if not any(step.reductions for step in group.steps) or _writes_what_it_reads(group):
+    if not any(step.reductions for step in group.steps) or writes_what_it_reads(group):
         return None
     cut = _cut(group, plan_kernel(group, dict(buffers)), cores)
-    return None if cut is None else _Splitter(group, buffers, choices, cut).run()
+    return None if cut is None else Splitter(group, buffers, choices, cut).run()
 
 
-def _writes_what_it_reads(group: Group) -> bool:
+def writes_what_it_reads(group: Group) -> bool:
     """Whether a later kernel could not compute a value again, or a store adds to what is there."""
     read: set[str] = set()
     for step in group.steps:
@@ -121,7 +121,7 @@ def _up(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
-class _Splitter:
+class Splitter:
     """Writes the kernels of one group."""
 
     def __init__(self, group: Group, buffers: Mapping[str, Buffer], choices: Choices, cut: Cut) -> None:
@@ -249,7 +249,7 @@ class _Splitter:
         return Reduction(reduction.kind, reduction.dtype, value)
 
     def _inside(self) -> Node:
-        return build.index_condition(Op.LT, self.begin + self.within.symbol, self.cut.axis.extent)
+        return inside(self.begin + self.within.symbol, self.cut.axis)
 
     def _fold(self, step: LoopNest, partial: list[LoopNest], reductions: list[Reduction]) -> list[str]:
         """A nest over the parts that stores its results, and the buffers that hold them."""
@@ -360,6 +360,11 @@ class _Splitter:
             )
         )  # fmt: skip
         return build.load(name, DType.I64, flat(axes))
+
+
+def inside(row: Expr, axis: Axis) -> Node:
+    """Whether a row of the last part, which may be shorter than others, is one."""
+    return build.index_condition(Op.LT, row, axis.extent)
 
 
 def _neutral(kind: ReduceKind, dtype: DType) -> Node:

@@ -82,7 +82,9 @@ def _group_is_well_formed(group: Group) -> None:
         _fail("a loop group without steps", group)
     for step in group.steps:
         full = (*group.axes, *group.row_axes)
-        if step.reductions:
+        if group.walked is not None and step.reduce_axes == (group.walked.within,):
+            good = bool(step.reductions) and step.axes == (group.walked.part, *group.row_axes)
+        elif step.reductions:
             good = step.axes == group.axes and step.reduce_axes == group.row_axes
         else:
             good = step.axes in (group.axes, full) and not step.reduce_axes

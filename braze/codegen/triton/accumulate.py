@@ -107,15 +107,20 @@ class Accumulator:
         if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
             pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
-        text = {
-            ReduceKind.SUM: f"tl.sum({n}, 1)[:, None]",
-            ReduceKind.PROD: f"tl.reduce({n}, 1, bz_prod)[:, None]",
-            ReduceKind.MAX: f"tl.reduce({n}, 1, bz_max)[:, None]",
-            ReduceKind.MIN: f"tl.reduce({n}, 1, bz_min)[:, None]",
-            ReduceKind.ANY: f"(tl.max({n}, 1) != 0)[:, None]",
-            ReduceKind.ALL: f"(tl.min({n}, 1) != 0)[:, None]",
-        }[kind]
-        return [emit.assign(text, X, scope)]
+        return [emit.assign(collapsed(kind, n, 1, "[:, None]"), X, scope)]
+
+
+def collapsed(kind: ReduceKind, state: str, along: int, spread: str) -> str:
+    """A tile of a simple reduction's lanes as one number for each of the other dimension."""
+    text = {
+        ReduceKind.SUM: f"tl.sum({state}, {along})",
+        ReduceKind.PROD: f"tl.reduce({state}, {along}, bz_prod)",
+        ReduceKind.MAX: f"tl.reduce({state}, {along}, bz_max)",
+        ReduceKind.MIN: f"tl.reduce({state}, {along}, bz_min)",
+        ReduceKind.ANY: f"(tl.max({state}, {along}) != 0)",
+        ReduceKind.ALL: f"(tl.min({state}, {along}) != 0)",
+    }[kind]
+    return text + spread
 
 
 def combine(kind: ReduceKind, state: str, value: str) -> str:

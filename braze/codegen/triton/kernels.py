@@ -8,13 +8,16 @@ back from memory. Which axes lie where, and how large tiles are, the plan says (
 from __future__ import annotations
 
 from braze.codegen.records import KernelText, TritonLaunch
-from braze.codegen.triton.accumulate import XR, Accumulator, X, identity, worst
+from braze.codegen.triton.accumulate import XR, Accumulator, X, collapsed, combine, identity, worst
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
 from braze.context import CompileContext
+from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
+from braze.loops.rewrite import roots
 from braze.schedule.kernels import KernelPlan, Tile, blocks, plan_kernel
+from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.errors import Unsupported
@@ -33,7 +36,7 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
 
     Raises Unsupported (BZ5010) for a group that Triton cannot express.
     """
-    kinds = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED)
+    kinds = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED, GroupKind.MIXED)
     buffers = {b.name: b for b in schedule.program.buffers}
     return tuple(
         kernel(group, plan_kernel(group, buffers), schedule)
@@ -93,6 +96,9 @@ class Writer:
     def write(self) -> list[str]:
         """The lines of the body."""
         self._points()
+        if self.plan.walked is not None:
+            self._walked(self.plan.walked)
+            return self.base.lines
         if self.plan.row is None:
             for step in self.group.steps:
                 self._stores(step, self.base)
@@ -114,7 +120,9 @@ class Writer:
         lines, plan = self.base.lines, self.plan
         program = "tl.program_id(0).to(tl.int64)" if plan.wide else "tl.program_id(0)"
         digits: list[tuple[str, Expr]] = [
-            (f"{tile.letter}block", blocks(tile.extent, tile.block)) for tile in reversed(plan.points)
+            (f"{tile.letter}block", blocks(tile.extent, tile.block))
+            for tile in reversed(plan.points)
+            if plan.walked is None
         ]
         digits += [(f"o{k}", axis.extent) for k, axis in enumerate(reversed(plan.outer))]
         names = {s.name: v.name for s, v in self.emitter.symbols.items()}
@@ -131,22 +139,23 @@ class Writer:
         for k, axis in enumerate(reversed(plan.outer)):
             self.emitter.symbols[axis.symbol] = Value(f"o{k}", NOTHING)
         for tile in reversed(plan.points):
-            self._tile(tile)
+            if plan.walked is None:
+                lines.append(f"    {tile.letter}offset = {tile.letter}block * {tile.letter.upper()}BLOCK")
+                self._tile(tile, self.base)
 
-    def _tile(self, tile: Tile) -> None:
-        """The numbers of the points of one dimension, and their axes."""
-        x, lines = tile.letter, self.base.lines
+    def _tile(self, tile: Tile, scope: Scope) -> None:
+        """The numbers of the points of one dimension from its offset on, and their axes."""
+        x, lines, indent = tile.letter, scope.lines, scope.indent
         spread = f"[{', '.join(':' if d == x else 'None' for d in self.emitter.dims)}]"
-        lines.append(f"    {x}offset = {x}block * {x.upper()}BLOCK")
         places = f"tl.arange(0, {x.upper()}BLOCK){spread if len(self.emitter.dims) > 1 else ''}"
-        lines.append(f"    {x}index = {x}offset + {places}")
+        lines.append(f"{indent}{x}index = {x}offset + {places}")
         if x == self.emitter.dims[-1]:
             quads = f"tl.arange(0, {x.upper()}BLOCK // 4){spread if len(self.emitter.dims) > 1 else ''}"
             self.emitter.last = Fours(flat(tile.axes), tile.block, f"({x}offset // 4 + {quads})")
         if self.emitter.masks[x]:
             names = {s.name: v.name for s, v in self.emitter.symbols.items()}
-            lines.append(f"    {x}mask = {x}index < {index_text(tile.extent, names)}")
-        self._split(f"{x}index", x, tile.axes, self.base, frozenset(x))
+            lines.append(f"{indent}{x}mask = {x}index < {index_text(tile.extent, names)}")
+        self._split(f"{x}index", x, tile.axes, scope, frozenset(x))
 
     def _split(self, whole: str, prefix: str, axes: tuple[Axis, ...], scope: Scope, deps: Deps) -> None:
         """Variables for each axis, from the flat index, innermost last."""
@@ -253,6 +262,77 @@ class Writer:
         where = f"tl.broadcast_to({where}, [XBLOCK, RBLOCK])"
         pair = emit.assign(f"tl.reduce(({values}, {where}), 1, bz_{kind.value})", X, scope)
         return emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)
+
+    # -- mixed ------------------------------------------------------------------------------------
+
+    def _walked(self, size: Expr) -> None:
+        """A tile of rows after the other, each held whole; what is summed down the columns is kept between them."""
+        plan, emit, base = self.plan, self.emitter, self.base
+        assert plan.row is not None and self.group.walked is not None
+        (x,) = plan.points
+        columns = down_columns(self.group)
+        self._row_numbers(plan.row)
+        self._row_scope(base, "rbase")
+        names = {s.name: v.name for s, v in emit.symbols.items()}
+        rows = index_text(size, names)
+        base.lines.append(f"    first = {emit.symbols[self.group.walked.part.symbol].name} * ({rows})")
+        body = Scope([], "        ", True, outer=base)
+        emit.masks["x"] = self._ragged(x, size)
+        self._same_for_all_rows(columns)
+        body.lines.append("        xoffset = first + begin")
+        self._tile(x, body)
+        for step in self.group.steps:
+            if step.reduce_axes != (self.group.walked.within,):
+                self._step(step, body)
+        kept = [(step, [self._down(r, body) for r in step.reductions]) for step in columns]
+        base.lines.append(f"    for begin in range(0, {rows}, XBLOCK):")
+        base.lines.extend(body.lines)
+        for step, names_of in kept:
+            emit.reduced = {
+                k: self._collapsed(r, n) for k, (r, n) in enumerate(zip(step.reductions, names_of))
+            }
+            self._forget_reduced(base)
+            self._columns_stored(step)
+
+    def _same_for_all_rows(self, columns: tuple[LoopNest, ...]) -> None:
+        """Load before the walk what each tile would load again: a norm's weight."""
+        written = {s.buffer for step in self.group.steps for s in step.stores}
+        own = {axis.symbol for axis in self.group.axes}
+        for node in nodes_of(*(r for step in (*self.group.steps, *columns) for r in roots(step))):
+            if node.op is Op.LOAD and not node.args and node.attr[0] not in written:
+                symbols = node.attr[1].symbols()
+                if not symbols & own and symbols <= self.emitter.symbols.keys():
+                    self.emitter.value(node, self.base)
+
+    def _ragged(self, x: Tile, size: Expr) -> bool:
+        """Whether a tile of a walk may reach past the last row, or the end of its part."""
+        assert self.group.walked is not None
+        count = self.group.walked.part.extent.value or 0
+        return (x.extent.value or -1) != count * (size.value or 0) or (size.value or 1) % x.block != 0
+
+    def _down(self, reduction: Reduction, body: Scope) -> str:
+        """Take a tile into what is kept down the columns, lane by lane."""
+        emit, kind = self.emitter, reduction.kind
+        value = self._full(emit.value(reduction.value, body), body)
+        name = f"acc{emit.count}"
+        emit.count += 1
+        Accumulator(reduction, name).open(self.base.lines)
+        text = combine(kind, name, value.name)
+        text = f"tl.where(xmask, {text}, {name})" if emit.masks["x"] else text
+        body.lines.append(f"        {name} = {text}")
+        return name
+
+    def _collapsed(self, reduction: Reduction, name: str) -> Value:
+        return self.emitter.assign(collapsed(reduction.kind, name, 0, "[None, :]"), R, self.base)
+
+    def _columns_stored(self, step: LoopNest) -> None:
+        """What a program leaves of its rows: one number a column."""
+        emit = self.emitter
+        for store in step.stores:
+            value = emit.value(store.value, self.base)
+            text, _ = emit.index(store.index, {}, self.base)
+            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", R)
+            self.base.lines.append(f"    tl.store({pointer}, {emit.spread(value.name, R)}{emit.mask(R)})")
 
     # -- looped -----------------------------------------------------------------------------------
 

@@ -1,0 +1,183 @@
+"""Rows and columns of the same numbers, reduced from one read of them: the backward of a norm.
+
+One kernel takes sums along each row and writes what follows from them; another sums the same tensors down their columns, for the
+weight's gradient. Both read everything. Here one program holds a block of rows, one tile after the other: each tile is
+reduced along its rows as before, and what is summed down its columns is kept from tile to tile. A small second kernel adds what
+the programs leave, in their order, so that results are the same each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from braze.loops.ir import Axis, Buffer, LoopNest, LoopProgram, Node, Op
+from braze.loops.rewrite import Substitution, roots, walk
+from braze.schedule.canonical import borders
+from braze.schedule.choices import Choices
+from braze.schedule.dependences import families
+from braze.schedule.kernels import PLAIN, Form, likely, plan_kernel, tile_of_rows
+from braze.schedule.passes import over_row, passes_of
+from braze.schedule.records import Group, GroupKind, Walked
+from braze.schedule.split import Cut, Splitter, inside, writes_what_it_reads
+from braze.symbolic.expr import Expr, Integer, floor_div
+
+#: programs that each multiprocessor has, and rows of one program at least
+PROGRAMS, ROWS = 2, 8
+
+
+def mix_groups(
+    groups: Sequence[Group], program: LoopProgram, choices: Choices, cores: int
+) -> tuple[list[Group], list[Buffer]]:
+    """Groups of a GPU with pairs that reduce the same numbers both ways as one kernel; and the buffers that this takes."""
+    out, made = list(groups), []
+    if program.made:
+        return out, made
+    buffers, family = {b.name: b for b in program.buffers}, families(program)
+    found = True
+    while found:
+        found = False
+        for rows in out:
+            columns = next((g for g in out if _match(rows, g, buffers, family, choices, cores)), None)
+            place = None if columns is None else _place(out, rows, columns, family)
+            if columns is None or place is None:
+                continue
+            both, new = _mixed(rows, columns, buffers, choices, cores)
+            out = [x for g in out for x in (both if g is place else () if g in (rows, columns) else (g,))]
+            made += new
+            buffers |= {b.name: b for b in new}
+            found = True
+            break
+    return out, made
+
+
+def _match(
+    rows: Group,
+    columns: Group,
+    buffers: Mapping[str, Buffer],
+    family: Mapping[str, str],
+    choices: Choices,
+    cores: int,
+) -> bool:
+    """Whether two groups run over one matrix, the first along its rows, the second down its columns, and read mostly the same."""
+    if rows.device == "cpu" or rows.device != columns.device or rows is columns:
+        return False
+    if rows.kind is not GroupKind.PERSISTENT or len(rows.axes) != 1 or len(columns.row_axes) != 1:
+        return False
+    if _extents(rows.axes) != _extents(columns.row_axes) or _extents(rows.row_axes) != _extents(columns.axes):
+        return False
+    if likely(rows.axes[0].extent) < PROGRAMS * ROWS * cores or not _sums_down(columns):
+        return False
+    if writes_what_it_reads(rows) or writes_what_it_reads(columns) or _meet(rows, columns, family):
+        return False
+    plans = plan_kernel(rows, dict(buffers)), plan_kernel(columns, dict(buffers))
+    if plans[0].form is not Form.ROWS or not plans[0].whole or plans[1].form is not Form.COLUMNS:
+        return False
+    read = {name: choices.bytes_of(buffers[name]) for name in columns.reads}
+    return 2 * sum(read[name] for name in _read_alike(rows, columns)) > sum(read.values())
+
+
+def _extents(axes: Sequence[Axis]) -> list[Expr]:
+    return [a.extent for a in axes]
+
+
+def _sums_down(group: Group) -> bool:
+    """Whether a group is one walk of plain reductions, and what follows of them at the points."""
+    plain = all(r.kind in PLAIN for step in group.steps for r in step.reductions)
+    along = any(not s.reductions and over_row(s, group.row_axes) for s in group.steps)
+    return plain and not along and len(passes_of(group.steps, group.row_axes)) == 1
+
+
+def _meet(a: Group, b: Group, family: Mapping[str, str]) -> bool:
+    """Whether one of two groups writes what the other touches."""
+    sides = [({family[n] for n in g.writes}, {family[n] for n in (*g.reads, *g.writes)}) for g in (a, b)]
+    return bool(sides[0][0] & sides[1][1] or sides[1][0] & sides[0][1])
+
+
+def _read_alike(rows: Group, columns: Group) -> set[str]:
+    """The buffers of which both read the same element at the same point."""
+    turned = _turned(rows, columns)
+    here = set().union(*(_direct(walk(*roots(s))) for s in rows.steps))
+    there = set().union(*(_direct(map(turned.node, walk(*roots(s)))) for s in columns.steps))
+    return {node.attr[0] for node in here & there}
+
+
+def _direct(nodes: object) -> set[Node]:
+    return {n for n in nodes if n.op is Op.LOAD and not n.args}  # type: ignore[attr-defined]
+
+
+def _turned(rows: Group, columns: Group) -> Substitution:
+    """The symbols of the columns' group as those of the rows'."""
+    ours, theirs = (*rows.row_axes, *rows.axes), (*columns.axes, *columns.row_axes)
+    return Substitution({b.symbol: a.symbol for a, b in zip(ours, theirs, strict=True)})
+
+
+def _place(groups: Sequence[Group], rows: Group, columns: Group, family: Mapping[str, str]) -> Group | None:
+    """Which of the two may come to where the other is; None where a group between them stands in the way."""
+    first, second = sorted((rows, columns), key=groups.index)
+    between = groups[groups.index(first) + 1 : groups.index(second)]
+    if not any(_meet(first, g, family) for g in between):
+        return second
+    return first if not any(_meet(second, g, family) for g in between) else None
+
+
+def _mixed(
+    rows: Group, columns: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
+) -> tuple[list[Group], list[Buffer]]:
+    """The kernel of both, and the one that adds what its programs leave; with the buffers between them."""
+    cut = _cut(columns.row_axes[0], tile_of_rows(rows)[0], PROGRAMS * cores)
+    splitter = Splitter(columns, buffers, choices, cut)
+    (part, *rest), made = splitter.run()
+    turned = _turned(rows, columns)
+    steps = tuple(
+        dataclasses.replace(
+            step,
+            axes=(splitter.part, *rows.row_axes),
+            reductions=tuple(map(turned.reduction, step.reductions)),
+            stores=tuple(map(turned.store, step.stores)),
+        )
+        for step in part.steps
+    )
+    needed = {*rows.writes, *part.writes}
+    internal, reads, writes = borders((*rows.steps, *steps), needed)
+    both = dataclasses.replace(
+        rows, name=rows.name.replace("_per_", "_mix_", 1), kind=GroupKind.MIXED,
+        steps=(*rows.steps, *steps), internal=internal, reads=reads, writes=writes,
+        walked=Walked(splitter.part, splitter.within),
+        reason="; ".join(filter(None, (rows.reason, columns.reason, f"columns from the same read, in {cut.count} parts"))),
+    )  # fmt: skip
+    return [both, *rest], made
+
+
+def down_columns(group: Group) -> tuple[LoopNest, ...]:
+    """The steps that reduce down the columns, with values as they are at a row and column of the whole; rows past the end do not count."""
+    walked = group.walked
+    assert walked is not None
+    row = group.axes[0]
+    known = Substitution({walked.within.symbol: row.symbol - walked.part.symbol * walked.within.extent})
+    edge = inside(walked.row, row)
+
+    def value(node: Node) -> Node:
+        return known.node(node.args[1] if node.op is Op.MASKED and node.args[0] is edge else node)
+
+    return tuple(
+        dataclasses.replace(
+            step, reductions=tuple(dataclasses.replace(r, value=value(r.value)) for r in step.reductions)
+        )
+        for step in group.steps
+        if step.reduce_axes == (walked.within,)
+    )
+
+
+def _cut(axis: Axis, tile: int, programs: int) -> Cut:
+    """The rows in as many parts as there are programs, of whole tiles each."""
+    extent = axis.extent.value
+    if extent is None:
+        size = floor_div(axis.extent + (programs * tile - 1), Integer(programs * tile)) * tile
+        return Cut(axis, programs, size, False, True)
+    for count in range(programs, programs * 9 // 10, -1):
+        if extent % (count * tile) == 0:
+            return Cut(axis, count, Integer(extent // count), True, True)
+    size = -(-extent // (programs * tile)) * tile
+    count = -(-extent // size)
+    return Cut(axis, count, Integer(size), count * size == extent, True)

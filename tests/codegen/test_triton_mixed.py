@@ -1,0 +1,143 @@
+"""Rows and columns of one matrix from one read, in Triton's interpreter: the backward of norms, and what must not become that."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from braze.loops.interpret import interpret
+from braze.loops.ir import Op
+from braze.loops.rewrite import roots, walk
+from braze.schedule import kernels
+from braze.schedule.records import GroupKind
+from tests.codegen.test_triton_forms import agree, exact, numbers
+from tests.codegen.triton_bench import interpreted, planned
+
+NAN, INF = torch.nan, torch.inf
+DIGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.2}
+
+
+def layer_norm(g, x, w, mean, rstd):
+    n = x.shape[-1:]
+    return torch.ops.aten.native_layer_norm_backward(g, x, n, mean, rstd, w, w, [True, True, True])
+
+
+def rms_norm(g, x, w, rstd):
+    away = (g * w * x).mean(1, keepdim=True)
+    return (g * w - x * rstd * rstd * away) * rstd, (g * x * rstd).sum(0)
+
+
+def norm_inputs(rows, width, dtype):
+    g, x, w = (
+        numbers(*s, dtype=dtype, seed=k) for k, s in enumerate([(rows, width), (rows, width), (width,)])
+    )
+    wide = x.double()
+    mean, rstd = wide.mean(1, keepdim=True), (wide.var(1, correction=0, keepdim=True) + 1e-5).rsqrt()
+    return g, x, w, mean.to(dtype), rstd.to(dtype)
+
+
+def mixed(plan):
+    return [g for g in plan.groups if g.kind is GroupKind.MIXED]
+
+
+def check(fn, folder, *inputs, cores=1, digits=1e-4):
+    """Run, compare, and give the schedule; the loops alone, interpreted, must agree as well."""
+    plan, results = interpreted(fn, folder, *inputs, cores=cores)
+    agree(results, exact(fn, *inputs), digits)
+    if inputs[0].dtype is not torch.bfloat16:
+        agree(interpret(plan.program, list(inputs)), exact(fn, *inputs), digits)
+    return plan
+
+
+@pytest.mark.parametrize("dtype", DIGITS)
+@pytest.mark.parametrize("shape", [(64, 64), (61, 33), (97, 1), (40, 300)])
+def test_the_backward_of_a_layer_norm_reads_once(shape, dtype, tmp_path):
+    plan = check(layer_norm, tmp_path, *norm_inputs(*shape, dtype), digits=DIGITS[dtype])
+    if shape[1] > 1:
+        assert len(mixed(plan)) == 1 and len(plan.groups) == 2
+        assert {"g", "x"} <= set(mixed(plan)[0].reads) and not {"g", "x"} & set(plan.groups[1].reads)
+
+
+@pytest.mark.parametrize("dtype", DIGITS)
+@pytest.mark.parametrize("cores", [1, 3])
+def test_the_backward_of_an_rms_norm_reads_once(dtype, cores, tmp_path):
+    g, x, w, _, rstd = norm_inputs(67, 48, dtype)
+    plan = check(rms_norm, tmp_path, g, x, w, rstd, cores=cores, digits=DIGITS[dtype])
+    assert len(mixed(plan)) == 1 and len(plan.groups) == 2
+
+
+@pytest.mark.parametrize("rows", [16, 17, 20, 31, 32, 65])
+def test_rows_that_programs_share_unevenly(rows, tmp_path):
+    """Tiles and parts that end before, at and past the last row."""
+    plan = check(layer_norm, tmp_path, *norm_inputs(rows, 40, torch.float32))
+    assert len(mixed(plan)) == 1
+
+
+def test_infinities_and_nans_stay_in_their_rows_and_columns(tmp_path):
+    g, x, w, _, rstd = norm_inputs(45, 40, torch.float32)
+    g[3, 7], g[44, 39], x[20, 0], g[30, 5] = NAN, INF, -INF, -0.0
+    check(rms_norm, tmp_path, g, x, w, rstd)
+
+
+def test_turned_offset_and_expanded_inputs(tmp_path):
+    g, x, w, mean, rstd = norm_inputs(45, 40, torch.float32)
+    wide = numbers(50, 90)
+    check(layer_norm, tmp_path, wide[5:, 50:], x, w, mean, rstd)
+    check(layer_norm, tmp_path, g[:1].expand(45, 40), x, w, mean, rstd)
+    check(layer_norm, tmp_path, g, numbers(40, 45).t(), w, mean, rstd)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 15])
+def test_few_rows_are_not_worth_it(rows, tmp_path):
+    g, x, w, _, rstd = norm_inputs(rows, 40, torch.float32)
+    assert not mixed(check(rms_norm, tmp_path, g, x, w, rstd))
+
+
+def test_every_plain_reduction_down_the_columns(tmp_path):
+    x = numbers(45, 24)
+    x[4, 4], x[44, 23] = NAN, -INF
+    fn = lambda x: (
+        x / (x.abs().sum(1, keepdim=True) + 1),
+        x.sum(0),
+        x.amax(0),
+        x.amin(0),
+        (x * 0.9).prod(0),
+        (x > 2).any(0),
+        (x > -2).all(0),
+    )
+    plan = check(fn, tmp_path, x)
+    assert len(mixed(plan)) == 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (torch.softmax(x, 1), torch.softmax(x, 0)),  # two walks down the columns
+        lambda x: (torch.softmax(x, 1), x.argmax(0)),
+        lambda x: (torch.softmax(x, 1), x.var(0)),
+        lambda x: (y := torch.softmax(x, 1), y.sum(0)),  # what the rows' kernel writes
+        lambda x: (x.sum(0), x / x.sum(0).sum() + x.sum(1, keepdim=True)),  # the rows need the columns' sums
+    ],
+    ids=["two walks", "places", "moments", "result", "needed"],
+)
+def test_what_is_not_mixed(fn, tmp_path):
+    assert not mixed(check(fn, tmp_path, numbers(45, 24)))
+
+
+def test_a_row_that_no_program_holds_is_not_mixed():
+    shapes = [(4096, 32768), (4096, 32768), (32768,), (4096, 1), (4096, 1)]
+    assert not mixed(planned(layer_norm, *(torch.empty(s, device="meta") for s in shapes)))
+
+
+def test_the_benchmarks_norms_are_read_once():
+    for rows, width in ((65536, 1024), (16384, 4096), (8184, 768)):
+        shapes = [(rows, width), (rows, width), (width,), (rows, 1), (rows, 1)]
+        inputs = [torch.empty(s, device="meta", dtype=torch.bfloat16) for s in shapes]
+        plan = planned(layer_norm, *inputs)
+        (group,) = mixed(plan)
+        loads = [n for step in group.steps[:3] for n in walk(*roots(step)) if n.op is Op.LOAD]
+        assert {n.attr[0] for n in loads} >= {"g", "x"}
+        made = kernels.plan_kernel(group, {b.name: b for b in plan.program.buffers})
+        assert 0.9 * 264 <= (made.programs.value or 0) <= 264 and made.form is kernels.Form.MIXED
