@@ -66,8 +66,8 @@ class Options:
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU")
     channels_last: bool | None = option(
         None,
-        "training on the CPU: convolutions get their operands in channels-last, all (True), none (False), or those "
-        "whose sums round no worse for it (None)",
+        "convolutions on a GPU, and in training on the CPU, get their operands in channels-last: all (True), none "
+        "(False), or but those whose sums round worse for it on the CPU (None)",
     )
     hoist: bool = option(True, "compute what depends on parameters only once, until they change")
     arena: bool = option(True, "keep one arena per graph between calls")

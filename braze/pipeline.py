@@ -292,7 +292,7 @@ def partition_graph(
         example_inputs,
         ctx,
         table,
-        free_layouts=ctx.options.channels_last is not False and ctx.target.kind == "cpu",
+        free_layouts=ctx.options.channels_last is not False,
         weigh=lambda partition: peak_of(partition, ctx),
     )
 

@@ -1,7 +1,8 @@
-"""The convolutions of a training step get their operands in channels-last, whatever eager's layout is.
+"""The convolutions of a training step, and on a GPU those of inference too, get their operands in channels-last.
 
 oneDNN computes on channels that lie beside each other, and converts tensors in the usual order on their way in and out in each
-call; gradients of depthwise convolutions take a third of the time in channels-last. Layouts are what the fakes of nodes
+call; gradients of depthwise convolutions take a third of the time in channels-last. So does cuDNN on tensor cores, and ATen's
+own kernel for depthwise convolutions, which others get, takes four times as long as cuDNN's. Layouts are what the fakes of nodes
 say, so this is a rewrite of fakes: a convolution's operands come to it as it wants them (written so by the kernel that makes them, else
 by a copy), and what is computed from its result follows PyTorch's own rules. What leaves the graph, and what
 operators see whose meaning hangs on strides, stays as it is.
@@ -41,18 +42,20 @@ HEAVY = 0.75
 LONG = 256
 
 
-def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode, long_sums: bool = True) -> None:
+def lay_out_convolutions(
+    module: torch.fx.GraphModule, mode: FakeMode, *, training: bool = True, long_sums: bool = True
+) -> None:
     """Lay a functional graph out for its convolutions; those with long sums too, or as in eager."""
     graph = module.graph
-    wanted = {n: _wanted(n, long_sums) for n in graph.nodes if n.target in _OPERANDS}
+    wanted = {n: _wanted(n, training, long_sums) for n in graph.nodes if n.target in _OPERANDS}
     if torch.channels_last not in wanted.values() or any(n.target in BY_PLACE for n in graph.nodes):
         return
     layouts = _Layouts(_kept(graph), mode)
     for node in list(graph.nodes):
         form = wanted.get(node)
         if form is not None:
-            operands = _OPERANDS[node.target][0]
-            for i in operands:
+            operands, weight = _OPERANDS[node.target]
+            for i in (*operands, *([weight] if _turns_weight(node.args[weight], training) else ())):
                 # a copy of an input would live from the start of the backward: oneDNN may make its own
                 if node.args[i].op != "placeholder" or len(operands) == 1:
                     node.update_arg(i, layouts.operand(node.args[i], node, form))
@@ -61,6 +64,8 @@ def lay_out_convolutions(module: torch.fx.GraphModule, mode: FakeMode, long_sums
             if gradient.op != "placeholder":
                 node.update_arg(0, layouts.operand(gradient, node, _form(picture.meta["val"])))
         layouts.follow(node)
+        if form is torch.channels_last:
+            layouts.turn_results(node)
     graph.lint()
 
 
@@ -81,12 +86,10 @@ class _Layouts:
         if _form(val) is form:
             self.settled.add(operand)
             return operand
-        if is_elementwise(operand.target) and operand not in self.kept and operand not in self.settled:
+        if _is_written_here(operand) and operand not in self.kept and operand not in self.settled:
             self.settled.add(operand)
             self.changed.add(operand)
-            operand.meta["val"] = torch.empty_strided(
-                val.shape, _strides_in(val, form), dtype=val.dtype, device=val.device
-            )
+            operand.meta["val"] = self._in(val, form)
             return operand
         known = self.copies.get((operand, form))
         if known is None:
@@ -97,6 +100,21 @@ class _Layouts:
             self.changed.add(known)
             self.copies[operand, form] = evaluate(known, self.mode)
         return known
+
+    def turn_results(self, node: Node) -> None:
+        """Give what a GPU's convolution makes the layout of its operands: fakes tell it only where cuDNN is at hand."""
+        val = node.meta["val"]
+        found = val if isinstance(val, (tuple, list)) else [val]
+        if node in self.kept or not any(isinstance(v, torch.Tensor) and _is_on_gpu(v) for v in found):
+            return
+        form = torch.channels_last
+        made = [self._in(v, form) if isinstance(v, torch.Tensor) and v.dim() == 4 else v for v in found]
+        node.meta["val"] = made[0] if found[0] is val else type(val)(made)
+        self.changed.add(node)
+
+    @staticmethod
+    def _in(val: torch.Tensor, form: torch.memory_format) -> torch.Tensor:
+        return torch.empty_strided(val.shape, _strides_in(val, form), dtype=val.dtype, device=val.device)
 
     def follow(self, node: Node) -> None:
         """Give a node the layout that its operator makes of its arguments'."""
@@ -109,22 +127,56 @@ class _Layouts:
                 self.changed.add(node)
 
 
-def _wanted(node: Node, long_sums: bool) -> torch.memory_format | None:
-    """The layout in which a convolution of pictures of known sizes on the CPU is quickest, and as exact; None for others."""
+def _turns_weight(weight: Node, training: bool) -> bool:
+    """Whether a weight is turned once for many calls, or by the kernel that makes it anyway. Else ATen may turn it."""
+    if not _is_on_gpu(weight.meta["val"]):
+        return False
+    return _is_written_here(weight) or (not training and weight.meta.get("role") == "parameter")
+
+
+def _is_written_here(node: Node) -> bool:
+    """Whether a kernel of ours writes a value, in whatever layout: a cast counts, which PyTorch does not call pointwise."""
+    return is_elementwise(node.target) or node.target is aten._to_copy.default
+
+
+def _wanted(node: Node, training: bool, long_sums: bool) -> torch.memory_format | None:
+    """The layout in which a convolution of pictures of known sizes is quickest, and as exact; None for others."""
     operands, at = _OPERANDS[node.target]
     weight = node.args[at].meta["val"]  # type: ignore[union-attr]
     values = [weight, *(node.args[i].meta["val"] for i in operands)]  # type: ignore[union-attr]
-    if any(v.dim() != 4 or v.device.type != "cpu" or not v.is_floating_point() for v in values):
+    if any(v.dim() != 4 or not v.is_floating_point() for v in values) or not weight.numel():
         return None
     if any(isinstance(n, torch.SymInt) for v in values for n in (*v.shape, *v.stride())):
-        return None
-    if node.args[6 if len(operands) == 1 else 7] or not weight.numel():  # transposed
         return None
     if len(operands) == 1:
         values.append(node.meta["val"])
     if all(tuple(v.shape[2:]) == (1, 1) for v in values):
         # the layouts are one, but oneDNN would copy the weight's gradient into channels-last
         return torch.contiguous_format
+    if _is_on_gpu(weight):
+        return torch.channels_last if _on_tensor_cores(weight.dtype) else None
+    transposed = node.args[6 if len(operands) == 1 else 7]
+    if transposed or weight.device.type != "cpu" or not training:
+        return None
+    return _wanted_by_onednn(node, values, long_sums)
+
+
+def _is_on_gpu(val: torch.Tensor) -> bool:
+    return val.device.type == "cuda"
+
+
+def _on_tensor_cores(dtype: torch.dtype) -> bool:
+    """Whether cuDNN computes convolutions of a type on tensor cores, for which it turns operands into channels-last."""
+    cudnn = torch.backends.cudnn
+    if torch.version.hip is not None or not cudnn.enabled:
+        return False
+    return dtype in (torch.float16, torch.bfloat16) or (dtype is torch.float32 and cudnn.allow_tf32)
+
+
+def _wanted_by_onednn(node: Node, values: list[torch.Tensor], long_sums: bool) -> torch.memory_format:
+    """``values``: the weight, then the operands that lie as pictures do."""
+    operands, at = _OPERANDS[node.target]
+    weight = values[0]
     turned = tuple(weight.shape[2:]) != (1, 1)
     if turned and not long_sums and weight.element_size() > 2 and weight.numel() > LONG * weight.shape[0]:
         theirs = any(suggests_channels_last(node.args[i].meta["val"]) for i in (operands[-1], at))  # type: ignore[union-attr]

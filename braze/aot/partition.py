@@ -85,8 +85,9 @@ def partition(
             separate(module, outputs, mutations, mode, results=len(results))
             if joint is not None:
                 mutations = joint.with_histories(mutations)
-                if free_layouts:
-                    lay_out_convolutions(module, mode, long_sums=ctx.options.channels_last is True)
+            if free_layouts:
+                long_sums = ctx.options.channels_last is True
+                lay_out_convolutions(module, mode, training=joint is not None, long_sums=long_sums)
         known = roles_of_results(mutations, roles, len(results), outputs.specs())
         whole = _joint_graph(traced, joint, mutations, known) if joint is not None else None
         part = Partition(

@@ -12,7 +12,7 @@ from braze.lower.fallback import call_extern
 from braze.lower.lazy import Index, Lazy, contiguous_strides, numel
 from braze.lower.realize import ProgramBuilder
 from braze.lower.reductions import reduce
-from braze.lower.registry import aten, lowering
+from braze.lower.registry import LOWERINGS, aten, lowering
 from braze.lower.views import permute_value, reshape_value
 from braze.symbolic.expr import ONE, ZERO, linear
 
@@ -37,13 +37,21 @@ def convolution(
     extra: Sequence[int],
     groups: int,
 ) -> Any:
-    """Of windows of one pixel: a product of matrices, where that is ours and channels lie beside each other."""
+    """Of windows of one pixel: a product of matrices, where that is ours and channels lie beside each other.
+
+    cuDNN's are called without their bias, which ATen would add in one more pass over the result, as eager does: our kernel
+    that reads the result adds it instead.
+    """
     if _is_product(g, x, weight, stride, padding, transposed, groups):
         out = gemm(g, _pixels(g, x), permute_value(g, _matrix(g, weight), [1, 0]), bias)
         if out is not None:
             return permute_value(g, out, [0, 3, 1, 2])
-    args = (x, weight, bias, stride, padding, dilation, transposed, extra, groups)
-    return call_extern(g, aten.convolution.default, args, {})
+    apart = bias is not None and g.ctx.target.kind == "cuda" and x.device != "cpu" and x.dtype.is_computable
+    args = (x, weight, None if apart else bias, stride, padding, dilation, transposed, extra, groups)
+    out = call_extern(g, aten.convolution.default, args, {})
+    if not apart:
+        return out
+    return LOWERINGS[aten.add.Tensor](g, out, reshape_value(g, bias, (*bias.sizes, *[ONE] * (out.rank - 2))))
 
 
 @lowering(aten.convolution_backward.default)

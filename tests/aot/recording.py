@@ -18,7 +18,9 @@ from braze.target import cpu_target
 CONTEXT = CompileContext(Options(verify=2), cpu_target(), "test")
 
 
-class _Recorder(TorchFunctionMode):
+class Recorder(TorchFunctionMode):
+    """Writes each call of torch into a graph, on fakes."""
+
     def __init__(self, mode: fakes.FakeMode) -> None:
         super().__init__()
         self.mode = mode
@@ -82,7 +84,7 @@ def record(
 ) -> tuple[torch.fx.GraphModule, list[Any], fakes.FakeMode]:
     """(captured graph, fake inputs, their mode) of ``function(*inputs)``."""
     mode = fakes.new_mode(dynamic)
-    recorder = _Recorder(mode)
+    recorder = Recorder(mode)
     made = []
     for i, value in enumerate(inputs):
         dims = set(range(value.dim())) if dynamic and isinstance(value, torch.Tensor) else None
