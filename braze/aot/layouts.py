@@ -11,11 +11,12 @@ operators see whose meaning hangs on strides, stays as it is.
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.functionalize import evaluate
+from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate
 from braze.aot.min_cut import is_elementwise, is_random
 from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode
@@ -50,26 +51,27 @@ def lay_out_convolutions(
     wanted = {n: _wanted(n, training, long_sums) for n in graph.nodes if n.target in _OPERANDS}
     if torch.channels_last not in wanted.values() or any(n.target in BY_PLACE for n in graph.nodes):
         return
-    layouts = _Layouts(_kept(graph), mode)
+    layouts = Layouts(kept_nodes(graph), mode)
     for node in list(graph.nodes):
         form = wanted.get(node)
         if form is not None:
             operands, weight = _OPERANDS[node.target]
             for i in (*operands, *([weight] if _turns_weight(node.args[weight], training) else ())):
+                operand = node.args[i]
                 # a copy of an input would live from the start of the backward: oneDNN may make its own
-                if node.args[i].op != "placeholder" or len(operands) == 1:
-                    node.update_arg(i, layouts.operand(node.args[i], node, form))
+                if operand.op != "placeholder" or len(operands) == 1 or is_on_gpu(operand.meta["val"]):
+                    node.update_arg(i, layouts.operand(operand, node, form))
         elif node.target in _OF_WINDOWS and node.args[1] in layouts.changed:
             gradient, picture = node.args[:2]
             if gradient.op != "placeholder":
                 node.update_arg(0, layouts.operand(gradient, node, _form(picture.meta["val"])))
         layouts.follow(node)
         if form is torch.channels_last:
-            layouts.turn_results(node)
+            layouts.turn_results(node, _OPERANDS[node.target])
     graph.lint()
 
 
-class _Layouts:
+class Layouts:
     """Fakes that change, in the graph's order. ``kept``: nodes whose strides stay."""
 
     def __init__(self, kept: set[Node], mode: FakeMode) -> None:
@@ -86,7 +88,7 @@ class _Layouts:
         if _form(val) is form:
             self.settled.add(operand)
             return operand
-        if _is_written_here(operand) and operand not in self.kept and operand not in self.settled:
+        if is_written_here(operand) and operand not in self.kept and operand not in self.settled:
             self.settled.add(operand)
             self.changed.add(operand)
             operand.meta["val"] = self._in(val, form)
@@ -101,13 +103,15 @@ class _Layouts:
             self.copies[operand, form] = evaluate(known, self.mode)
         return known
 
-    def turn_results(self, node: Node) -> None:
+    def turn_results(self, node: Node, operands: tuple[tuple[int, ...], int]) -> None:
         """Give what a GPU's convolution makes the layout of its operands: fakes tell it only where cuDNN is at hand."""
         val = node.meta["val"]
         found = val if isinstance(val, (tuple, list)) else [val]
-        if node in self.kept or not any(isinstance(v, torch.Tensor) and _is_on_gpu(v) for v in found):
-            return
+        read: Any = node.args
+        picture, weight = (read[i].meta["val"] for i in (operands[0][-1], operands[1]))
         form = torch.channels_last
+        if node in self.kept or not is_on_gpu(weight) or form not in (_form(picture), _form(weight)):
+            return
         made = [self._in(v, form) if isinstance(v, torch.Tensor) and v.dim() == 4 else v for v in found]
         node.meta["val"] = made[0] if found[0] is val else type(val)(made)
         self.changed.add(node)
@@ -118,9 +122,13 @@ class _Layouts:
 
     def follow(self, node: Node) -> None:
         """Give a node the layout that its operator makes of its arguments'."""
-        if node.op != "call_function" or node in self.kept:
+        if node.op != "call_function" or not any(n in self.changed for n in node.all_input_nodes):
             return
-        if any(n in self.changed for n in node.all_input_nodes):
+        if node in self.kept:
+            if node.target in CONTIGUOUS_VIEWS:  # it may need a copy
+                known = node.meta["val"]
+                evaluate(node, self.mode).meta["val"] = known
+        else:
             before = _strides(node)
             evaluate(node, self.mode)
             if _strides(node) != before:
@@ -129,12 +137,12 @@ class _Layouts:
 
 def _turns_weight(weight: Node, training: bool) -> bool:
     """Whether a weight is turned once for many calls, or by the kernel that makes it anyway. Else ATen may turn it."""
-    if not _is_on_gpu(weight.meta["val"]):
+    if not is_on_gpu(weight.meta["val"]):
         return False
-    return _is_written_here(weight) or (not training and weight.meta.get("role") == "parameter")
+    return is_written_here(weight) or (not training and weight.meta.get("role") == "parameter")
 
 
-def _is_written_here(node: Node) -> bool:
+def is_written_here(node: Node) -> bool:
     """Whether a kernel of ours writes a value, in whatever layout: a cast counts, which PyTorch does not call pointwise."""
     return is_elementwise(node.target) or node.target is aten._to_copy.default
 
@@ -153,7 +161,7 @@ def _wanted(node: Node, training: bool, long_sums: bool) -> torch.memory_format 
     if all(tuple(v.shape[2:]) == (1, 1) for v in values):
         # the layouts are one, but oneDNN would copy the weight's gradient into channels-last
         return torch.contiguous_format
-    if _is_on_gpu(weight):
+    if is_on_gpu(weight):
         return torch.channels_last if _on_tensor_cores(weight.dtype) else None
     transposed = node.args[6 if len(operands) == 1 else 7]
     if transposed or weight.device.type != "cpu" or not training:
@@ -161,7 +169,8 @@ def _wanted(node: Node, training: bool, long_sums: bool) -> torch.memory_format 
     return _wanted_by_onednn(node, values, long_sums)
 
 
-def _is_on_gpu(val: torch.Tensor) -> bool:
+def is_on_gpu(val: torch.Tensor) -> bool:
+    """Whether a fake stands for a tensor on a GPU."""
     return val.device.type == "cuda"
 
 
@@ -170,7 +179,9 @@ def _on_tensor_cores(dtype: torch.dtype) -> bool:
     cudnn = torch.backends.cudnn
     if torch.version.hip is not None or not cudnn.enabled:
         return False
-    return dtype in (torch.float16, torch.bfloat16) or (dtype is torch.float32 and cudnn.allow_tf32)
+    return dtype in (torch.float16, torch.bfloat16) or (
+        dtype is torch.float32 and cudnn.conv.fp32_precision == "tf32"  # allow_tf32 may raise
+    )
 
 
 def _wanted_by_onednn(node: Node, values: list[torch.Tensor], long_sums: bool) -> torch.memory_format:
@@ -185,15 +196,20 @@ def _wanted_by_onednn(node: Node, values: list[torch.Tensor], long_sums: bool) -
     return torch.contiguous_format if heavy else torch.channels_last
 
 
-def _kept(graph: torch.fx.Graph) -> set[Node]:
+def kept_nodes(graph: torch.fx.Graph) -> set[Node]:
     """Nodes whose strides somebody may see: the caller, operators that are not ATen's, draws of random numbers."""
     kept: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node.op == "output" or (node.op == "call_function" and not _is_blind(node)):
+        if sees_strides(node):
             kept.update(node.all_input_nodes)
         if node in kept and is_view(node):
             kept.update(node.all_input_nodes)
     return kept
+
+
+def sees_strides(node: Node) -> bool:
+    """Whether what a node does hangs on its arguments' strides."""
+    return node.op == "output" or (node.op == "call_function" and not _is_blind(node))
 
 
 def _is_blind(node: Node) -> bool:

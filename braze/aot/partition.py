@@ -19,6 +19,7 @@ from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.min_cut import Choice, ancestors
 from braze.aot.outputs import Outputs, separate
+from braze.aot.padding import pad_products
 from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
 from braze.aot.proof import LIMIT, QUICK, check, observe
@@ -112,6 +113,10 @@ def partition(
             )
             tell_backward(backward)
             part = dataclasses.replace(part, forward=module, backward=backward)
+        if free_layouts:
+            with on_fakes(mode):
+                for half in [module] if part.backward is None else [module, part.backward.graph]:
+                    pad_products(half, mode, training=part.backward is not None)
         tell_forward(module, known)
         require_promised(part)
         module.recompile()

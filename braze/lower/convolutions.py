@@ -46,12 +46,14 @@ def convolution(
         out = gemm(g, _pixels(g, x), permute_value(g, _matrix(g, weight), [1, 0]), bias)
         if out is not None:
             return permute_value(g, out, [0, 3, 1, 2])
-    apart = bias is not None and g.ctx.target.kind == "cuda" and x.device != "cpu" and x.dtype.is_computable
-    args = (x, weight, None if apart else bias, stride, padding, dilation, transposed, extra, groups)
+    later = bias if _on_gpu(g, x) else None
+    args = (x, weight, bias if later is None else None, stride, padding, dilation, transposed, extra, groups)
     out = call_extern(g, aten.convolution.default, args, {})
-    if not apart:
+    if later is None:
         return out
-    return LOWERINGS[aten.add.Tensor](g, out, reshape_value(g, bias, (*bias.sizes, *[ONE] * (out.rank - 2))))
+    return LOWERINGS[aten.add.Tensor](
+        g, out, reshape_value(g, later, (*later.sizes, *[ONE] * (out.rank - 2)))
+    )
 
 
 @lowering(aten.convolution_backward.default)
@@ -81,7 +83,11 @@ def convolution_backward(
             dx = None if product is None else permute_value(g, product, [0, 3, 1, 2])
         if mask[1]:
             dw = _product_weight_gradient(g, grad, x, weight)
-    if mask[2] and dw is not None:
+    if mask[2] and _on_gpu(g, grad):
+        whole, g.val = g.val, g.val[2]
+        db = LOWERINGS[aten.sum.dim_IntList](g, grad, [0, *range(2, grad.rank)])
+        g.val = whole
+    elif mask[2] and dw is not None:
         db = _sum(g, grad, [0, 2, 3])
     left = [wanted and made is None for wanted, made in zip(mask, (dx, dw, db), strict=True)]
     if any(left):
@@ -91,6 +97,11 @@ def convolution_backward(
         g.val = whole
         dx, dw, db = (r if made is None else made for r, made in zip(rest, (dx, dw, db), strict=True))
     return dx, dw, db
+
+
+def _on_gpu(g: ProgramBuilder, x: Lazy) -> bool:
+    """Whether a loop over a value runs on a GPU."""
+    return g.ctx.target.kind == "cuda" and x.device != "cpu" and x.dtype.is_computable
 
 
 def _lies_by_channels(g: ProgramBuilder, x: Lazy) -> bool:

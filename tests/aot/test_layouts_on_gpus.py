@@ -111,7 +111,7 @@ def loss(x, w, v):
 
 def test_training_lies_in_channels_last_in_both_halves(monkeypatch):
     """On the CPU's fakes: autograd takes no others here."""
-    monkeypatch.setattr(layouts, "_is_on_gpu", lambda val: True)
+    monkeypatch.setattr(layouts, "is_on_gpu", lambda val: True)
     inputs = [
         torch.randn(2, 3, 8, 8, dtype=torch.bfloat16),
         torch.randn(8, 3, 3, 3, dtype=torch.bfloat16, requires_grad=True),
