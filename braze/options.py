@@ -76,7 +76,13 @@ class Options:
         False, "dropout and other draws give eager's very numbers for a seed, by calls of ATen"
     )
     max_autotune: bool = option(False, "try more configurations of each kernel")
-    cudagraphs: bool = option(False, "replay GPU graphs through CUDA graphs")
+    cudagraphs: bool = option(False, "record calls of graphs on a GPU, and replay them as CUDA graphs")
+    cudagraph_sizes: int | tuple[int, ...] = option(
+        16, "for how many choices of sizes a graph is recorded, those called most; or the sizes, as a list"
+    )
+    cudagraph_memory: float = option(
+        0.5, "memory of all recordings of a GPU, as a share of its memory (up to 1) or in bytes"
+    )
     capture_scalar_outputs: bool = option(
         False,
         "a number read out of a tensor (.item(), int(t)) is a symbol, not a graph break",
@@ -133,15 +139,32 @@ MODES: dict[str, dict[str, Any]] = {
 FEWEST_BYTES = 1024
 
 
-def _check_budget(value: Any) -> None:
+#: what the whole is of which a share is meant
+WHOLES = {
+    "memory_budget": "1.0 is the peak of a step that costs no time; there is nothing to gain above it",
+    "cudagraph_memory": "1.0 is all memory of the GPU",
+}
+
+
+def _check_memory(name: str, value: Any) -> None:
     if not (isinstance(value, float) and value > 0):
-        raise UserError("BZ0003", f"option 'memory_budget' takes a share or bytes above 0, not {value!r}")
+        raise UserError("BZ0003", f"option {name!r} takes a share or bytes above 0, not {value!r}")
     if 1 < value < FEWEST_BYTES:
         raise UserError(
             "BZ0003",
-            f"option 'memory_budget' takes a share up to 1, or bytes: {value:g} bytes hold nothing",
-            hints=["1.0 is the peak of a step that costs no time; there is nothing to gain above it"],
+            f"option {name!r} takes a share up to 1, or bytes: {value:g} bytes hold nothing",
+            hints=[WHOLES[name]],
         )
+
+
+def _sizes(value: Any) -> int | tuple[int, ...]:
+    """The value of ``cudagraph_sizes``."""
+    listed = (value,) if type(value) is int else value
+    if not isinstance(listed, (list, tuple)) or any(type(n) is not int or n < 0 for n in listed):
+        raise UserError(
+            "BZ0003", f"option 'cudagraph_sizes' takes a number of sizes, or a list of sizes, not {value!r}"
+        )
+    return value if type(value) is int else tuple(dict.fromkeys(listed))
 
 
 def make_options(
@@ -168,6 +191,9 @@ def make_options(
                 )
             values[name] = tuple(value.items())
             continue
+        if name == "cudagraph_sizes":
+            values[name] = _sizes(value)
+            continue
         wanted = bool if known[name] is None else type(known[name])
         if wanted is float and type(value) is int:
             value = float(value)
@@ -177,8 +203,8 @@ def make_options(
             raise UserError(
                 "BZ0003", f"option {name!r} does not take {value!r}", hints=[near(str(value), choices[name])]
             )
-        if name == "memory_budget":
-            _check_budget(value)
+        if name in WHOLES:
+            _check_memory(name, value)
         values[name] = value
     if values.get("partition") == "default" and values.get("memory_budget", 1.0) != 1.0:
         raise UserError(

@@ -13,16 +13,22 @@ import torch.fx
 import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
-from braze.aot.records import Partition
+from braze.aot.records import InputRole, Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
+from braze.codegen.host.externs import overload, scalar_arguments
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
+from braze.cudagraphs.device import DeviceGraphs
+from braze.cudagraphs.plan import Plan, Refusal
+from braze.cudagraphs.reasons import note
+from braze.cudagraphs.recorded import Limits, Recorded
+from braze.cudagraphs.registry import device_of, records
 from braze.graph import torch_compat
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.holders import is_held_once
-from braze.graph.specs import FloatSpec
+from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import is_out_of_memory
 from braze.loops.ir import ExternCall, LoopProgram
@@ -31,6 +37,7 @@ from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
+from braze.runtime.purity import may_draw
 from braze.schedule import schedule
 from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
@@ -62,6 +69,7 @@ def compile_graph(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], ctx: CompileContext
 ) -> Callable[..., Any]:
     """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
+    ctx = for_recording(ctx)
     with collector_paused:
         partition = partition_graph(gm, example_inputs, ctx)
         try:
@@ -78,6 +86,19 @@ def compile_graph(
                 by_tangents=True,
             )
         return aot.wrap(partition, call, eager=gm, verify=ctx.options.verify)
+
+
+def for_recording(ctx: CompileContext) -> CompileContext:
+    """The context of a graph whose calls are recorded: it keeps nothing of its own from call to call that a replay would not see."""
+    if not ctx.options.cudagraphs:
+        return ctx
+    options = dataclasses.replace(ctx.options, hoist=False, gemm_template=False, arena=False)
+    if not records(ctx.target.kind):
+        note(
+            "BZ6202", ctx.name, f"is not recorded: it runs on a device ({ctx.target.kind}) that has no graphs"
+        )
+        options = dataclasses.replace(ctx.options, cudagraphs=False)
+    return dataclasses.replace(ctx, options=options)
 
 
 def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
@@ -155,7 +176,10 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     if trace.collecting() and (ctx.consumes or partition.backward is not None):
         trace.emit("peak", peak_of_half(partition, plan, ctx))
     host = generate_code(plan, ctx)
-    call = with_inputs_again(load_code(host, ctx), program)
+    call = load_code(host, ctx)
+    if ctx.options.cudagraphs:
+        call = recorded_calls(call, recording_plan(partition, program, plan, ctx), ctx)
+    call = with_inputs_again(call, program)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
     call = with_subgraphs(call, partition, ctx)
@@ -196,6 +220,75 @@ def with_inputs_again(call: GraphCall, program: LoopProgram) -> GraphCall:
 
     with_written.boxed = True  # type: ignore[attr-defined]
     return with_written
+
+
+def recording_plan(partition: Partition, program: LoopProgram, plan: Schedule, ctx: CompileContext) -> Plan:
+    """What a recorder must know of a graph's call."""
+    specs, names = partition.inputs, program.inputs
+    tensors = tuple(i for i, spec in enumerate(specs) if not isinstance(spec, SymbolSpec))
+    held = range(len(specs), len(names))
+    layouts = {i: (s.sizes, s.strides) for i, s in enumerate(specs) if isinstance(s, TensorSpec)}
+    sizes = [(i, d) for i, (n, _) in layouts.items() for d, size in enumerate(n) if isinstance(size, str)]
+    sizes += [(i, -1) for i, spec in enumerate(specs) if isinstance(spec, SymbolSpec)]
+    varying = {i for i, pair in layouts.items() if any(isinstance(n, str) for part in pair for n in part)}
+    roots = {root for _, root in program.again}
+    written = {i for i, name in enumerate(names) if name and name in {*program.mutated, *roots}}
+    again = range(len(names) - len(program.again), len(names))
+    fixed = {*written, *again, *(i for i, _ in partition.anchored)}
+    if partition.beyond or partition.shared:
+        fixed.update(tensors)
+    roles = enumerate(partition.input_roles)
+    return Plan(
+        ctx.name,
+        program.device,
+        (*tensors, *held),
+        tuple(sizes),
+        tuple(sorted(varying)),
+        frozenset({*held, *(i for i, role in roles if role is InputRole.PARAMETER)}),
+        frozenset(fixed),
+        bool(written),
+        any(may_draw(overload(g.call.target)) for g in plan.groups if isinstance(g.call, ExternCall)),
+        ctx.consumes,
+        recording_refusal(partition, program, plan),
+    )
+
+
+def recording_refusal(partition: Partition, program: LoopProgram, plan: Schedule) -> Refusal | None:
+    """What of a graph no recording can hold."""
+    device = program.device
+    for name in filter(None, program.inputs):
+        if program.buffer(name).device != device:
+            return Refusal("BZ6203", f"input {name} is on {program.buffer(name).device}")
+    if entries_of(partition.forward.graph):
+        return Refusal("BZ6204", "what runs depends on data (control flow)")
+    for group in plan.groups:
+        if group.device != device:
+            return Refusal("BZ6204", f"{group.name} runs on {group.device}")
+        call = group.call
+        if not isinstance(call, ExternCall):
+            continue
+        tags = overload(call.target).tags
+        if call.makes or torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
+            return Refusal("BZ6204", f"sizes or numbers that only data tell ({call.target})")
+        if scalar_arguments(call):
+            return Refusal("BZ6204", f"{call.target} takes a number that is computed on the device")
+        if torch.Tag.cudagraph_unsafe in tags:
+            return Refusal("BZ6204", f"{call.target} is tagged cudagraph_unsafe")
+    return None
+
+
+def recorded_calls(call: GraphCall, plan: Plan, ctx: CompileContext) -> GraphCall:
+    """``call``, recorded at its second use and replayed from then on."""
+    if plan.refusal is not None:
+        note(plan.refusal.code, plan.name, f"is not recorded: {plan.refusal.why}")
+        return call
+    limits = Limits(ctx.options.cudagraph_sizes, ctx.options.cudagraph_memory)
+    return Recorded(call, plan, device_of(plan.device), limits)
+
+
+def recorder(device: str) -> DeviceGraphs | None:
+    """The recorder of a device that has one."""
+    return device_of(device) if records(device.partition(":")[0]) else None
 
 
 def with_attributes(
@@ -368,7 +461,8 @@ def load_code(host: HostModule, ctx: CompileContext) -> GraphCall:
     with trace.stage("load"):
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
-        runtime = loader.Runtime(library, pool, triton, is_held_once)
+        launches = recorder(host.device) if ctx.options.cudagraphs else None
+        runtime = loader.Runtime(library, pool, triton, is_held_once, launches)
         call = loader.load_host(host.name, host.source, runtime)
         return with_modes(call) if host.calls_aten else call
 

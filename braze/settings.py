@@ -31,13 +31,12 @@ class Settings:
         find_backend(self.backend)
         options = self.resolve()
         as_table(dict(options.decompositions))
-        for name in ("max_autotune", "cudagraphs"):
-            if getattr(options, name):
-                warn_once(
-                    ("BZ0010", name),
-                    f"BZ0010: {name} (mode={self.mode!r}) is accepted and changes nothing yet",
-                    "kernels",
-                )
+        if options.max_autotune:
+            warn_once(
+                "BZ0010",
+                f"BZ0010: max_autotune (mode={self.mode!r}) is accepted and changes nothing yet",
+                "kernels",
+            )
 
     def resolve(self) -> Options:
         """The options that capture and the stages get.

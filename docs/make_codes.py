@@ -16,6 +16,7 @@ TITLES = {
     "BZ40": "Scheduling",
     "BZ50": "Code generation and builds",
     "BZ60": "Run time and cache",
+    "BZ62": "CUDA graphs",
     "BZ90": "Broken invariants of braze itself",
 }
 

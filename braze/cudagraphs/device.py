@@ -57,7 +57,7 @@ class DeviceGraphs(Protocol):
     def kept_numbers(self) -> contextlib.AbstractContextManager[None]:
         """A block after which random numbers go on as if it had not been."""
 
-    def begin(self, pool: Pool) -> None:
+    def begin(self, pool: Any) -> None:
         """Record from here on what this thread has the device do."""
 
     def end(self) -> Graph:
@@ -98,25 +98,3 @@ def garbage_kept() -> Iterator[None]:
         finally:
             if ours:
                 gc.unfreeze()
-
-
-_devices: dict[str, DeviceGraphs | None] = {}
-_makers: dict[str, Callable[[str], DeviceGraphs]] = {}
-
-
-def register(kind: str, make: Callable[[str], DeviceGraphs] | None) -> None:
-    """Let devices of a kind ("cuda", "cpu") be recorded by what ``make("cuda:0")`` gives; None: not any more."""
-    for name in [name for name in _devices if name.partition(":")[0] == kind]:
-        del _devices[name]
-    if make is None:
-        _makers.pop(kind, None)
-    else:
-        _makers[kind] = make
-
-
-def device_of(name: str) -> DeviceGraphs | None:
-    """The recorder of "cuda:0"; None where there is none, as on a processor."""
-    if name not in _devices:
-        make = _makers.get(name.partition(":")[0])
-        _devices[name] = make(name) if make is not None else None
-    return _devices[name]

@@ -12,6 +12,7 @@ them through :meth:`SimulatedGraphs.launched`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -57,10 +58,25 @@ class SimulatedPool:
 
 
 @record
+class Foreign:
+    """Memory that is not the recording's: its address alone, which keeps nothing alive, as on a GPU."""
+
+    address: int
+    size: int
+
+    def storage(self) -> torch.UntypedStorage:
+        """What lies there now."""
+        if not self.size:
+            return torch.empty(0, dtype=torch.uint8).untyped_storage()
+        memory = (ctypes.c_char * self.size).from_address(self.address)
+        return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+
+@record
 class Place:
     """A tensor as an address and a layout; ``conjugated``: to be read as its conjugate."""
 
-    storage: torch.UntypedStorage
+    memory: torch.UntypedStorage | Foreign
     dtype: torch.dtype
     offset: int
     sizes: tuple[int, ...]
@@ -69,7 +85,8 @@ class Place:
 
     def tensor(self) -> torch.Tensor:
         """A tensor that sees that memory."""
-        made = tensor_over(self.storage, self.dtype, self.offset, self.sizes, self.strides)
+        storage = self.memory.storage() if isinstance(self.memory, Foreign) else self.memory
+        made = tensor_over(storage, self.dtype, self.offset, self.sizes, self.strides)
         return made.conj() if self.conjugated else made
 
 
@@ -166,8 +183,9 @@ class _Log(TorchDispatchMode):
             raise NotRecordable(
                 f"a {x.layout} tensor" if x.layout is not torch.strided else "a lazy negative"
             )
-        storage = self.inside.get(x.untyped_storage()._cdata, x.untyped_storage())
-        return Place(storage, x.dtype, int(x.storage_offset()), tuple(x.shape), x.stride(), x.is_conj())
+        storage = x.untyped_storage()
+        memory = self.inside.get(storage._cdata) or Foreign(storage.data_ptr(), storage.nbytes())
+        return Place(memory, x.dtype, int(x.storage_offset()), tuple(x.shape), x.stride(), x.is_conj())
 
     def _moved(self, results: Any, arguments: Any) -> tuple[Any, list[torch.UntypedStorage]]:
         """The results with new memory moved into the pool, and that memory."""

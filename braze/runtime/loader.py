@@ -25,6 +25,26 @@ class Library(Protocol):
     def symbol(self, name: str) -> int: ...
 
 
+class Launches(Protocol):
+    """How kernels are launched and results get their memory, where a recorder must know of both."""
+
+    @property
+    def empty_strided(self) -> Callable[..., torch.Tensor]: ...
+
+    def launched(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
+class Direct:
+    """Nobody needs to know."""
+
+    empty_strided = staticmethod(native.empty_strided)
+
+    @staticmethod
+    def launched(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function itself."""
+        return function
+
+
 class Runtime:
     """What a host module calls."""
 
@@ -34,9 +54,12 @@ class Runtime:
         pool: ArenaPool | StreamPools = POOL,
         triton: Mapping[str, Callable[..., Any]] | None = None,
         alone: Callable[[torch.Tensor], bool] = lambda tensor: False,
+        launches: Launches | None = None,
     ) -> None:
         self._library = library
         self._triton = dict(triton or {})
+        self._launched = (launches or Direct).launched
+        self.empty_strided = (launches or Direct).empty_strided
         #: whether the caller's variable is all that holds a tensor and its memory
         self.alone = alone
         native.bind_torch()
@@ -44,11 +67,10 @@ class Runtime:
         self.give: Callable[[Arena], None] = pool.give
 
     operator = staticmethod(operator)
-    empty_strided = staticmethod(native.empty_strided)
 
-    def segment(self, name: str) -> native.Segment:
+    def segment(self, name: str) -> Callable[..., int]:
         """A C segment, called as (tensors, arena address, sizes)."""
-        return native.Segment(self._symbol(name))
+        return self._launched(native.Segment(self._symbol(name)))
 
     def packed(self, weights: Sequence[tuple[str, int, int]]) -> PackedWeights:
         """The keeper of packed weights, from (packing function, its bytes, the weight's bytes)."""
@@ -62,7 +84,7 @@ class Runtime:
 
     def triton(self, name: str) -> Callable[..., Any]:
         """The launcher of a Triton kernel."""
-        return self._triton[name]
+        return self._launched(self._triton[name])
 
     layouts = staticmethod(Layouts)
     arena = staticmethod(Arena)

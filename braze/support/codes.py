@@ -59,7 +59,7 @@ CODES: dict[str, Code] = {
     ),
     "BZ0010": Code(
         "no effect yet",
-        "A mode or option asks for autotuning or CUDA graphs, which this version does not have.",
+        "A mode or option asks for autotuning, which this version does not have.",
         "Leave it out, or ignore the warning: results and kernels are those of the default mode.",
     ),
     "BZ0011": Code(
@@ -527,6 +527,59 @@ CODES: dict[str, Code] = {
         "backward that is not compiled",
         "A stage failed on the backward of a compiled graph, or memory ended there.",
         "The backward runs operator by operator, through ATen, with the same gradients. The message says why.",
+    ),
+    # -- BZ62xx: CUDA graphs
+    "BZ6201": Code(
+        "graph recorded again",
+        "A call fits none of the recordings of its graph: inputs that are read in place (parameters, outputs of other "
+        "recordings) lie elsewhere, or what a replay would write is still held.",
+        "Nothing: a few recordings serve a program. If it goes on, copy such inputs into tensors that stay, or let go of outputs.",
+    ),
+    "BZ6202": Code(
+        "no graphs on this device",
+        "CUDA graphs were asked for, and the graph runs on a processor.",
+        "Move the model and its inputs to a GPU, or use the default mode.",
+    ),
+    "BZ6203": Code(
+        "input on another device",
+        "A graph on a GPU reads a tensor that lies elsewhere; what the host does with it would not be replayed.",
+        "Move the tensor to the GPU before the call, or pass a Python number.",
+    ),
+    "BZ6204": Code(
+        "operator that cannot be recorded",
+        "A graph has an operator that runs on the processor, makes the host wait for the device, or has results of sizes that only the data tell.",
+        "Move such operators out of the function, or before or after the rest. The message names the operator.",
+    ),
+    "BZ6205": Code(
+        "written input that moves",
+        "A graph writes to an input that lies elsewhere at each call, so that no recording can write to it.",
+        "Pass the same tensor each time, or return the new value.",
+    ),
+    "BZ6206": Code(
+        "more sizes or paths than are recorded",
+        "A graph is called with more choices of sizes than options={'cudagraph_sizes': ...} says, with one that it does not list, or on more paths than pay.",
+        "Raise cudagraph_sizes, or pad inputs to fewer sizes. Calls of the others run unrecorded.",
+    ),
+    "BZ6207": Code(
+        "out of memory while recording",
+        "The device had no memory for one more recording.",
+        "The graph runs unrecorded. Free memory, or lower cudagraph_sizes or cudagraph_memory.",
+    ),
+    "BZ6208": Code(
+        "recording that failed",
+        "An error came up while a call was recorded that does not come up when it runs.",
+        "The graph runs unrecorded. An operator of your own that allocates on another stream or waits for the device can be tagged "
+        "torch.Tag.cudagraph_unsafe.",
+    ),
+    "BZ6209": Code(
+        "budget for recordings",
+        "All recordings of a device together would take more memory than options={'cudagraph_memory': ...} allows.",
+        "Those used longest ago are let go of. Raise the budget, or record fewer sizes.",
+    ),
+    "BZ6211": Code(
+        "inside another recording",
+        "A compiled function is called while the program itself records a CUDA graph.",
+        "Nothing: its kernels become a part of that graph.",
     ),
     # -- BZ90xx: broken invariants of braze itself
     "BZ9001": Code(

@@ -35,6 +35,7 @@ SUBJECTS = {
     "output_code": "the host module and its kernels",
     "kernels": "kernels built or fetched from the cache",
     "cache": "cache hits and misses, with the part of the key that changed",
+    "cudagraphs": "graphs recorded again, cut, or left unrecorded, and why",
     "perf": "seconds by stage",
 }
 

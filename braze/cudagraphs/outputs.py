@@ -1,0 +1,115 @@
+"""A recording's outputs: handed out over its own memory, and known to be alive as long as anybody holds that memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.cudagraphs.storages import tensor_over, uses
+
+Maker = Callable[[Sequence[Any]], Any]
+
+
+class Held:
+    """A piece of memory that a recording writes and its callers see. It is alive while others than the recording hold it."""
+
+    __slots__ = ("_idle", "_named", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage = storage
+        self._idle = self._named = 0
+
+    def settle(self) -> None:
+        """Take those who hold it now for the recording."""
+        self._idle, self._named = uses(self.storage), sys.getrefcount(self.storage)
+
+    def alive(self) -> bool:
+        """Whether a tensor, a view, or a graph of autograd sees it, or the program has it as a storage."""
+        return uses(self.storage) > self._idle or sys.getrefcount(self.storage) > self._named
+
+
+class Outputs:
+    """Makers of the outputs, from what the call gave (``results``) for ``values`` as its inputs."""
+
+    def __init__(self, results: Sequence[Any], values: Sequence[Any]) -> None:
+        given = [(i, x) for i, x in enumerate(values) if isinstance(x, torch.Tensor)]
+        same = {id(x): i for i, x in given}
+        inputs = {_number(x): i for i, x in given}
+        found: dict[int, Held] = {}
+        self._make: list[Maker] = []
+        for result in results:
+            if not isinstance(result, torch.Tensor):
+                self._make.append(_constant(result))
+            elif result.numel() == 0:
+                self._make.append(_of_nothing(result))
+            elif _number(result) in inputs:
+                i = same.get(id(result), inputs[_number(result)])
+                self._make.append(_of_input(result, i, values[i]))
+            else:
+                held = found.setdefault(_number(result), Held(result.untyped_storage()))
+                self._make.append(_of_memory(result, held.storage))
+        self.held = tuple(found.values())
+
+    def settle(self) -> None:
+        """To be called when nobody but the recording holds its results."""
+        for held in self.held:
+            held.settle()
+
+    def tensors(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs of the call with these inputs."""
+        return tuple([make(inputs) for make in self._make])
+
+    def copies(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The same in memory of their own, but for those that are the caller's; views of one memory stay so."""
+        mine = {held.storage._cdata for held in self.held}
+        copied: dict[int, torch.UntypedStorage] = {}
+        return tuple(
+            [
+                _copied(x, copied) if isinstance(x, torch.Tensor) and _number(x) in mine else x
+                for x in self.tensors(inputs)
+            ]
+        )
+
+
+def _number(x: torch.Tensor) -> int:
+    return x.untyped_storage()._cdata
+
+
+def _constant(value: Any) -> Maker:
+    return lambda inputs: value
+
+
+def _of_nothing(result: torch.Tensor) -> Maker:
+    """An output without elements has no memory that could be held."""
+    sizes, strides, kind = tuple(result.shape), result.stride(), (result.dtype, result.device)
+    return lambda inputs: torch.empty_strided(sizes, strides, dtype=kind[0], device=kind[1])
+
+
+def _of_input(result: torch.Tensor, i: int, value: torch.Tensor) -> Maker:
+    """An output that is an input, or sees its memory."""
+    if result is value:
+        return lambda inputs: inputs[i]
+    sizes, strides = tuple(result.shape), result.stride()
+    further = result.storage_offset() - value.storage_offset()
+    return lambda inputs: inputs[i].as_strided(sizes, strides, inputs[i].storage_offset() + further)
+
+
+def _of_memory(result: torch.Tensor, storage: torch.UntypedStorage) -> Maker:
+    """An output over memory of the recording: a new tensor each time, which is no view."""
+    base = tensor_over(storage, result.dtype, int(result.storage_offset()), result.shape, result.stride())
+    again = result.dtype, int(result.storage_offset()), tuple(result.shape), result.stride()
+
+    def make(inputs: Sequence[Any]) -> torch.Tensor:
+        if torch.is_inference_mode_enabled():
+            return tensor_over(storage, *again)
+        return base.detach()
+
+    return make
+
+
+def _copied(x: torch.Tensor, copied: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    storage = copied.setdefault(_number(x), x.untyped_storage().clone())
+    return tensor_over(storage, x.dtype, int(x.storage_offset()), x.shape, x.stride())

@@ -1,0 +1,38 @@
+"""What is known of a compiled graph's call before it is recorded."""
+
+from __future__ import annotations
+
+from braze.support.record import record
+
+
+@record
+class Refusal:
+    """Why a graph is not recorded: a stable code, and the cause in words."""
+
+    code: str
+    why: str
+
+
+@record
+class Plan:
+    """A call ``call(inputs) -> outputs`` of one device, by places among its inputs.
+
+    ``tensors``: the tensors; the others are whole numbers, which a recording holds as they are. ``sizes``: where the sizes
+    that vary are found, as (input, dimension), or (input, -1) for a number. ``varying``: tensors whose
+    layout varies. ``constants``: parameters, buffers, and what the graph holds itself, which keep their addresses as a rule.
+    ``fixed``: those that the graph writes or sees memory around, so that no copy can stand for them; ``written``: whether
+    it writes any. ``draws``: the graph draws random numbers, or calls the program's operators. ``consumes``:
+    the call empties its list of inputs.
+    """
+
+    name: str
+    device: str
+    tensors: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...] = ()
+    varying: tuple[int, ...] = ()
+    constants: frozenset[int] = frozenset()
+    fixed: frozenset[int] = frozenset()
+    written: bool = False
+    draws: bool = False
+    consumes: bool = False
+    refusal: Refusal | None = None

@@ -1,0 +1,46 @@
+"""What tests of recordings say in the words of the domain."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import braze
+from braze.support import trace
+
+
+def recording(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """``fn`` compiled, its calls recorded."""
+    return braze.compile(fn, options={"cudagraphs": True, **options})
+
+
+@contextlib.contextmanager
+def recordings() -> Iterator[Callable[[], int]]:
+    """A function that tells how many recordings were made inside the block so far."""
+    before = trace.COUNTERS["cudagraph_recordings"]
+    yield lambda: trace.COUNTERS["cudagraph_recordings"] - before
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[Callable[[], list[str]]]:
+    """A function that tells the codes of what was noted inside the block, in order."""
+    with trace.collect() as events:
+        yield lambda: [note.code for kind, note in events if kind == "cudagraph"]
+
+
+def assert_equal(ours: Any, theirs: Any) -> None:
+    """Two results are the same, in type and layout too; kernels may round otherwise."""
+    if isinstance(theirs, torch.Tensor):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
+    elif isinstance(theirs, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for a, b in zip(ours, theirs, strict=True):
+            assert_equal(a, b)
+    else:
+        assert ours == theirs
