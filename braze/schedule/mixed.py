@@ -30,7 +30,7 @@ def mix_groups(
     groups: Sequence[Group], program: LoopProgram, choices: Choices, cores: int
 ) -> tuple[list[Group], list[Buffer]]:
     """Groups of a GPU with pairs that reduce the same numbers both ways as one kernel; and the buffers that this takes."""
-    out, made = list(groups), []
+    out, made = list(groups), list[Buffer]()
     if program.made:
         return out, made
     buffers, family = {b.name: b for b in program.buffers}, families(program)
@@ -173,8 +173,8 @@ def _cut(axis: Axis, tile: int, programs: int) -> Cut:
     """The rows in as many parts as there are programs, of whole tiles each."""
     extent = axis.extent.value
     if extent is None:
-        size = floor_div(axis.extent + (programs * tile - 1), Integer(programs * tile)) * tile
-        return Cut(axis, programs, size, False, True)
+        tiles = floor_div(axis.extent + (programs * tile - 1), Integer(programs * tile))
+        return Cut(axis, programs, tiles * tile, False, True)
     for count in range(programs, programs * 9 // 10, -1):
         if extent % (count * tile) == 0:
             return Cut(axis, count, Integer(extent // count), True, True)
