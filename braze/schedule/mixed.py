@@ -29,7 +29,10 @@ PROGRAMS, ROWS = 2, 8
 def mix_groups(
     groups: Sequence[Group], program: LoopProgram, choices: Choices, cores: int
 ) -> tuple[list[Group], list[Buffer]]:
-    """Groups of a GPU with pairs that reduce the same numbers both ways as one kernel; and the buffers that this takes."""
+    """Groups of a GPU with pairs that reduce the same numbers both ways as one kernel; and the buffers that this takes.
+
+    The kernels that add what programs leave are marked ``whole``: they are not to be cut again.
+    """
     out, made = list(groups), list[Buffer]()
     if program.made:
         return out, made
@@ -146,7 +149,7 @@ def _mixed(
         walked=Walked(splitter.part, splitter.within),
         reason="; ".join(filter(None, (rows.reason, columns.reason, f"columns from the same read, in {cut.count} parts"))),
     )  # fmt: skip
-    return [both, *rest], made
+    return [both, *(dataclasses.replace(g, whole=True) for g in rest)], made
 
 
 def down_columns(group: Group) -> tuple[LoopNest, ...]:

@@ -411,7 +411,11 @@ def split_groups(
     made: list[Buffer] = []
     for group in groups:
         found = None
-        if group.device != "cpu" and group.kind in (GroupKind.PERSISTENT, GroupKind.LOOPED):
+        if (
+            group.device != "cpu"
+            and group.kind in (GroupKind.PERSISTENT, GroupKind.LOOPED)
+            and not group.whole
+        ):
             found = split_group(group, buffers, choices, cores)
         if found is None:
             out.append(group)

@@ -11,6 +11,7 @@ from braze.loops.interpret import interpret
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
 from braze.schedule import kernels
+from braze.schedule import mixed as mixed_form
 from braze.schedule.records import GroupKind
 from tests.codegen.test_triton_forms import agree, exact, numbers
 from tests.codegen.triton_bench import interpreted, planned
@@ -73,6 +74,13 @@ def test_rows_that_programs_share_unevenly(rows, tmp_path):
     """Tiles and parts that end before, at and past the last row."""
     plan = check(layer_norm, tmp_path, *norm_inputs(rows, 40, torch.float32))
     assert len(mixed(plan)) == 1
+
+
+def test_many_parts_are_added_by_one_kernel(monkeypatch):
+    monkeypatch.setattr(mixed_form, "PROGRAMS", 8)
+    shapes = [(65536, 1024), (65536, 1024), (1024,), (65536, 1), (65536, 1)]
+    plan = planned(layer_norm, *(torch.empty(s, device="meta") for s in shapes))
+    assert len(mixed(plan)) == 1 and len(plan.groups) == 2
 
 
 def test_infinities_and_nans_stay_in_their_rows_and_columns(tmp_path):
