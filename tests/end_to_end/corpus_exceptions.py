@@ -446,3 +446,42 @@ def error_thrown_through_a_generator_while_another_is_handled(x):
         except TypeError as e:
             log.append(chain(e))
     return y, log
+
+
+def raises(given):
+    time.time()  # no part of a graph
+    if given is None:
+        try:
+            raise ValueError("inner")
+        except ValueError as error:
+            raise KeyError(given) from error
+    raise KeyError(given)
+
+
+@scenario
+def what_an_error_from_outside_tells_is_asked_at_each_call(c):
+    @c
+    def told(x, given):
+        try:
+            raises(given)
+        except KeyError as error:
+            return (
+                x + 1,
+                error.args[0],
+                type(error.__context__),
+                type(error.__cause__),
+                error.__suppress_context__,
+            )
+
+    async def answer(value):
+        return value
+
+    @c
+    def awaited(coroutine):
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            return (end.value, end.args)
+
+    for given in (1, 2, None, "a", None, 3):
+        yield told(X, given), awaited(answer(given))

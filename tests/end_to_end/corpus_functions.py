@@ -8,7 +8,8 @@ import operator
 
 import torch
 
-from tests.end_to_end.conformance import case, scenario
+import braze
+from tests.end_to_end.conformance import attempt, case, scenario
 
 X = torch.arange(6.0).reshape(2, 3)
 Y = X - 2.5
@@ -295,3 +296,41 @@ def contents_put_into_a_cell(c):
 
     for n in (5, 6, 6):
         yield fn(torch.ones(2), n), step(0)
+
+
+@scenario
+def a_variable_of_a_closure_is_deleted_and_read_after_a_break(c):
+    @c
+    def deleted(x):
+        def held():
+            return x  # noqa: F821
+
+        braze.graph_break()
+        del x
+        braze.graph_break()
+        try:
+            return x
+        except NameError as error:
+            own = type(error), str(error), error.name
+        try:
+            del x  # noqa: F821
+        except UnboundLocalError as error:
+            again = str(error)
+        try:
+            return held()
+        except NameError as error:
+            return own, again, type(error), str(error), error.name
+
+    def around(x):
+        def drop():
+            nonlocal x
+            y = x + 1
+            del x
+            return y
+
+        return drop, lambda: x
+
+    yield deleted(X)
+    for _ in range(3):
+        drop, read = around(X)
+        yield c(drop)(), attempt(read)

@@ -7,6 +7,7 @@ import itertools
 
 import torch
 
+import braze
 from tests.end_to_end.conformance import attempt, case, said, scenario
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -342,3 +343,30 @@ def passing_on(x):
 def error_thrown_through_a_generator(x):
     g = passing_on(x)
     return next(g), g.throw(ValueError(3)), next(g), list(g)
+
+
+@scenario
+def generators_of_frames_that_went_on_after_a_break(c):
+    """They are closed when the frame lets go of them, not when whoever holds its traceback does."""
+
+    @c
+    def left(x, log):
+        for value in closing(log, x, 2):
+            braze.graph_break()
+            if value.sum() > 3:
+                break
+        log.append("after")
+        return value
+
+    @c
+    def failed(x, log):
+        for value in closing(log, x, 2):
+            braze.graph_break()
+            log.add(value)
+
+    log = []
+    yield left(X, log), log
+    try:
+        failed(X, log)
+    except AttributeError as error:
+        yield log, str(error)

@@ -4,7 +4,7 @@ The new code object is a prologue followed by the user's bytecode unchanged. Jum
 CPython 3.11, so only the exception table and the line table move. The function takes one argument, a
 tuple: the stack bottom to top without NULLs, then the bound locals in slot order, then (with
 ``carry_free``) the closure's cells, then the value that the pending operation pushes, or the exception
-that it raised.
+that it raised. Once it is read the tuple is emptied: what the frame lets go of later, its callers hold no more.
 
 A slot of a cell gets the *cell*, stored raw, so that closures made before the break still share it.
 The prologue repeats MAKE_CELL and COPY_FREE_VARS, by which ``locals()`` and ``super()`` know cells for
@@ -162,13 +162,16 @@ class _Unpack:
         self.constants.append(value)
         return "LOAD_CONST", len(self.constants) - 1
 
+    def state(self) -> tuple[str, int]:
+        """The instruction that pushes the state."""
+        in_cell = self.shift == 0 and 0 in self.slots.cells
+        return "LOAD_DEREF" if in_cell else "LOAD_FAST", 0
+
     def item(self, name: str = "") -> Instructions:
         """Push the next item of the state."""
-        in_cell = self.shift == 0 and 0 in self.slots.cells
-        state = ("LOAD_DEREF" if in_cell else "LOAD_FAST", 0)
         self.position += 1
         self.named.append(name or f"<value {self.position - 1} on the stack>")
-        return [state, self.constant(self.position - 1), ("BINARY_SUBSCR", 0)]
+        return [self.state(), self.constant(self.position - 1), ("BINARY_SUBSCR", 0)]
 
     def read_stack(self, kinds: Sequence[str], bound: Sequence[bool]) -> None:
         """Push the stack, bottom first."""
@@ -206,6 +209,15 @@ class _Unpack:
         if self.shift:
             self.last = [("DELETE_FAST", 0)]
 
+    def let_go(self) -> None:
+        """Empty the state, once all of it has been read, and give slot 0 its own value."""
+        self.body += self.last[:-1]
+        if native.native_available and self.position:
+            self.constants.append(native.emptied)
+            self.body += bytecode.calls(len(self.constants) - 1)
+            self.body += [self.state(), *bytecode.CALL_WITH_ONE, ("POP_TOP", 0)]
+        self.body += self.last[-1:]
+
     def read_cells(self) -> None:
         """Put the closure's cells in place of those that the function object brought."""
         start = self.position
@@ -223,7 +235,8 @@ def _join(
     raising: int,
 ) -> Resumed:
     """Put prologue and user code together. ``row``: the handler that sees what the prologue's tail raises."""
-    head = bytecode.assemble([*unpack.entry(), *unpack.body, *unpack.last])
+    unpack.let_go()
+    head = bytecode.assemble([*unpack.entry(), *unpack.body])
     end = bytecode.assemble(tail)
     prologue = head + end
     place, first = bytecode.place_at(code, raising), code.co_firstlineno

@@ -445,6 +445,12 @@ def exception(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return t.frames.handled
 
 
+@rule(native.emptied)
+def emptied(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """In front of a resumed frame's code: its residual function empties the state when it has read it."""
+    return None
+
+
 @rule(native.throw)
 def throw(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """What an operation outside the graph has raised goes on in the frame."""

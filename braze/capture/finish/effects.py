@@ -41,6 +41,8 @@ def collect(t: Trace, table: RecipeTable) -> list[Effect]:
     for cell, value in t.done.cells_written.values():
         if value is not MISSING:
             effects.append(Effect(EffectKind.SET_CELL, (table.id_of(cell), table.id_of(value))))
+        else:
+            effects.append(Effect(EffectKind.DELATTR, (table.id_of(cell),), "cell_contents"))
     for error in t.done.raised.values():
         for name, value in (error.before or {}).items():
             if getattr(error.error, name) is not value:

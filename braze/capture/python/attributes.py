@@ -32,6 +32,7 @@ from braze.capture.outside import cells
 from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.globals import globals_at
 from braze.capture.outside.shadows import instance_dict, write_instance
+from braze.capture.python import raised
 from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
@@ -278,13 +279,15 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
         return shadow.view
     if node is None:
         return found.__get__(obj, cls)
-    if id(obj) in t.done.raised:
-        return found.__get__(obj, cls)
     if node.slots is not None and name in node.slots:
         value = node.slots[name]
         if value is MISSING:
             raise AttributeError(name)
         return value
+    error = raised.known(t, obj)
+    if error is not None:
+        now = found.__get__(obj, cls)
+        return t.read(node, Step.ATTR, name, now) if error.is_still(name, now) else now
     fields = HANDLERS.fields.get(cls)
     if fields is not None and (known := fields(t, obj, name)) is not MISSING:
         return known

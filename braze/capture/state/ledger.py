@@ -26,6 +26,12 @@ class Raised:
         self.traceback: types.TracebackType | None = None
         self.before = state_of(error) if outside else None
 
+    def is_still(self, name: str, now: Any) -> bool:
+        """Whether a field is an outside exception's own, as its raiser left it."""
+        if self.before is None or name == "__traceback__":
+            return False
+        return name not in self.before or self.before[name] is now
+
     def restore(self) -> None:
         """Give an outside exception back as it was."""
         if self.before is not None:

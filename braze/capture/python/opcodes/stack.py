@@ -147,19 +147,27 @@ def load_closure(t: Any, f: Any, arg: int) -> None:
     f.stack.append(f.locals[arg])
 
 
+def filled(t: Any, f: Any, arg: int) -> Any:
+    """What the cell of a variable holds; the error of Python's where it is empty."""
+    value = contents(t, f, arg)
+    if value is not MISSING:
+        return value
+    name, cell = f.decoded.slots[arg], f.locals[arg]
+    if cells.comes_from_outside(t, cell) and id(cell) not in t.done.cells_written:
+        graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
+    if arg < len(f.locals) - len(f.code.co_freevars):
+        raise UnboundLocalError(
+            f"cannot access local variable '{name}' where it is not associated with a value"
+        )
+    raise NameError(
+        f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
+        name=name,
+    )
+
+
 @opcode("LOAD_DEREF")
 def load_deref(t: Any, f: Any, arg: int) -> None:
-    value = contents(t, f, arg)
-    if value is MISSING:
-        name = f.decoded.slots[arg]
-        cell = f.locals[arg]
-        if cells.comes_from_outside(t, cell) and id(cell) not in t.done.cells_written:
-            graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
-        raise NameError(
-            f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope",
-            name=name,
-        )
-    f.stack.append(value)
+    f.stack.append(filled(t, f, arg))
 
 
 @opcode("STORE_DEREF")
@@ -169,4 +177,5 @@ def store_deref(t: Any, f: Any, arg: int) -> None:
 
 @opcode("DELETE_DEREF")
 def delete_deref(t: Any, f: Any, arg: int) -> None:
+    filled(t, f, arg)
     cells.write(t, f.locals[arg], MISSING)
