@@ -32,9 +32,11 @@ class CudaGraphs:
     """The recorder of one GPU. Recordings are made on a stream of its own and replayed on the caller's."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.device = torch.device(name)
         self.lock = threading.RLock()
-        self._side: torch.cuda.Stream | None = None
+        self._side = torch.cuda.Stream(self.device)
+        self._warm: set[int] = set()  # threads whose handles know that stream
         self._open: tuple[torch.cuda.CUDAGraph, CudaPool, contextlib.ExitStack, int] | None = None
 
     def stream(self) -> int:
@@ -62,22 +64,21 @@ class CudaGraphs:
         finally:
             torch.cuda.set_rng_state(state, self.device)
 
-    def _capture_stream(self) -> torch.cuda.Stream:
-        """The stream on which recordings are made, with what libraries make at their first call on it."""
-        if self._side is None:
-            side = torch.cuda.Stream(self.device)
-            with torch.cuda.stream(side), torch.inference_mode(False), torch.no_grad():
+    def _warmed(self) -> torch.cuda.Stream:
+        """The stream on which recordings are made, with what libraries make at a thread's first call on it."""
+        if threading.get_ident() not in self._warm:
+            with torch.cuda.stream(self._side), torch.inference_mode(False), torch.no_grad():
                 for dtype in _PRODUCTS:
                     x = torch.ones(16, 16, dtype=dtype, device=self.device)
                     torch.addmm(x[0], x, x)
                     torch.mm(x, x)
-            side.synchronize()
-            self._side = side
+            self._side.synchronize()
+            self._warm.add(threading.get_ident())
         return self._side
 
     def begin(self, pool: CudaPool) -> None:
         """Capture from here on; other threads may use the GPU meanwhile."""
-        side = self._capture_stream()
+        side = self._warmed()
         side.wait_stream(torch.cuda.current_stream(self.device))
         before = torch.cuda.memory_reserved(self.device)
         graph = torch.cuda.CUDAGraph()
@@ -97,7 +98,7 @@ class CudaGraphs:
                 graph.capture_end()
             except RuntimeError as error:
                 raise NotRecordable(str(error).partition("\n")[0]) from error
-        torch.cuda.current_stream(self.device).wait_stream(self._capture_stream())
+        torch.cuda.current_stream(self.device).wait_stream(self._side)
         pool.bytes += max(0, torch.cuda.memory_reserved(self.device) - before)
         return graph
 
@@ -109,7 +110,7 @@ class CudaGraphs:
         self._open = None
         with entered, contextlib.suppress(RuntimeError):
             graph.capture_end()
-        torch.cuda.current_stream(self.device).wait_stream(self._capture_stream())
+        torch.cuda.current_stream(self.device).wait_stream(self._side)
 
     #: PyTorch's allocator knows by itself what is captured
     empty_strided = staticmethod(native.empty_strided)

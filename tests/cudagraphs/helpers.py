@@ -12,6 +12,32 @@ import braze
 from braze.support import trace
 
 
+class Place:
+    """The device on which tests make their tensors: tests/gpu takes the same tests to a GPU."""
+
+    device = "cpu"
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    """Numbers of the standard normal distribution."""
+    return torch.randn(*shape, device=Place.device)
+
+
+def filled(value: float, *shape: int) -> torch.Tensor:
+    """A tensor of one value."""
+    return torch.full(shape, value, device=Place.device)
+
+
+def tensor(data: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of these values."""
+    return torch.tensor(data, dtype=dtype, device=Place.device)
+
+
+def placed(module: torch.nn.Module) -> Any:
+    """A module on the tests' device."""
+    return module.to(Place.device)
+
+
 def recording(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """``fn`` compiled, its calls recorded."""
     return braze.compile(fn, options={"cudagraphs": True, **options})

@@ -12,7 +12,17 @@ from braze.cudagraphs import recorded
 from braze.cudagraphs.device import record
 from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.recorded import Limits, Recorded
-from tests.cudagraphs.helpers import assert_equal, noted, recording, recordings
+from tests.cudagraphs.helpers import (
+    Place,
+    assert_equal,
+    filled,
+    noted,
+    numbers,
+    placed,
+    recording,
+    recordings,
+    tensor,
+)
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
@@ -21,10 +31,6 @@ pytestmark = pytest.mark.usefixtures("simulated")
 def no_gradients():
     with torch.no_grad():
         yield
-
-
-def numbers(*shape):
-    return torch.randn(*shape)
 
 
 # -- recording and replay
@@ -41,7 +47,7 @@ def test_the_second_call_is_recorded_and_later_ones_are_replayed():
 
 
 def test_parameters_are_read_in_place_and_changes_of_them_are_seen():
-    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)).eval()
+    layer = placed(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)).eval())
     f = recording(layer)
     with recordings() as made:
         for k in range(6):
@@ -54,7 +60,7 @@ def test_parameters_are_read_in_place_and_changes_of_them_are_seen():
 
 
 def test_a_parameter_that_moves_is_recorded_again():
-    layer = torch.nn.Linear(8, 8)
+    layer = placed(torch.nn.Linear(8, 8))
     f = recording(layer)
     with recordings() as made, noted() as codes:
         for k in range(8):
@@ -67,7 +73,7 @@ def test_a_parameter_that_moves_is_recorded_again():
 
 
 def test_a_parameter_that_always_moves_is_copied():
-    layer = torch.nn.Linear(8, 8)
+    layer = placed(torch.nn.Linear(8, 8))
     f, kept = recording(layer), []
     with recordings() as made:
         for _ in range(20):
@@ -99,12 +105,12 @@ def test_an_input_that_seemed_static_and_moves_is_copied_from_then_on():
         lambda: numbers(6, 4)[::2, 1:],
         lambda: numbers(4, 3).t(),
         lambda: numbers(10).unfold(0, 4, 2),
-        lambda: torch.tensor(3.0),
-        lambda: torch.tensor([True, False]),
+        lambda: tensor(3.0),
+        lambda: tensor([True, False]),
         lambda: numbers(3).to(torch.bfloat16),
         lambda: numbers(3).to(torch.complex64),
-        lambda: torch.full((3,), float("nan")),
-        lambda: torch.tensor([-0.0, float("inf"), 5e-324], dtype=torch.float64),
+        lambda: filled(float("nan"), 3),
+        lambda: tensor([-0.0, float("inf"), 5e-324], dtype=torch.float64),
     ],
 )
 def test_inputs_of_odd_layouts_and_types(make):
@@ -162,7 +168,7 @@ def test_numbers_and_none_among_outputs():
 def test_random_numbers_are_those_of_the_default_mode_and_follow_the_seed():
     fn = lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x)
     f, g = recording(fn), braze.compile(fn)
-    x = torch.ones(50)
+    x = filled(1.0, 50)
     for seed in (0, 1, 0):
         torch.manual_seed(seed)
         ours = [f(x) for _ in range(4)]
@@ -184,11 +190,11 @@ def test_inference_mode_and_others_by_turns():
 
 
 def test_autocast():
-    layer = torch.nn.Linear(4, 4)
+    layer = placed(torch.nn.Linear(4, 4))
     f = recording(layer)
     for k in range(6):
         x = numbers(3, 4)
-        with torch.autocast("cpu", torch.bfloat16, enabled=k % 2 == 1):
+        with torch.autocast(Place.device, torch.bfloat16, enabled=k % 2 == 1):
             assert_equal(f(x).dtype, layer(x).dtype)
             torch.testing.assert_close(f(x), layer(x), rtol=0.02, atol=0.02)
 
@@ -217,10 +223,10 @@ def test_inputs_written_whole_and_in_parts():
         return cache.sum(0)
 
     f = recording(fn)
-    ours, theirs = torch.zeros(4, 3), torch.zeros(4, 3)
+    ours, theirs = filled(0.0, 4, 3), filled(0.0, 4, 3)
     for k in range(8):
         x = numbers(3)
-        i = torch.tensor(k % 4)
+        i = tensor(k % 4)
         assert_equal(f(ours, x, i), fn(theirs, x, i))
         assert_equal(ours, theirs)
 
@@ -233,7 +239,7 @@ def test_a_written_input_that_moves_at_each_call_leaves_the_graph_unrecorded():
     f, kept = recording(fn), []
     with noted() as codes:
         for _ in range(12):
-            cache, x = torch.zeros(3, 2), numbers(2)
+            cache, x = filled(0.0, 3, 2), numbers(2)
             kept.append(cache)
             assert_equal(f(cache, x), x + 1)
             assert_equal(cache[1], x)
@@ -279,7 +285,7 @@ def test_outputs_kept_in_a_list():
         lambda y: y[1:],
         lambda y: y.view(-1),
         lambda y: y.detach(),
-        lambda y: y.numpy(),
+        lambda y: y.cpu() if y.is_cuda else y.numpy(),
         lambda y: y.untyped_storage(),
     ],
 )
@@ -343,7 +349,9 @@ def test_one_of_several_outputs_held():
 def test_training_forward_and_backward_are_recorded():
     with torch.enable_grad():
         torch.manual_seed(0)
-        make = lambda: torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+        make = lambda: placed(
+            torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+        )
         ours = make()
         theirs = make()
         theirs.load_state_dict(ours.state_dict())
@@ -368,8 +376,8 @@ def test_training_forward_and_backward_are_recorded():
 @pytest.mark.parametrize("to_none", [True, False])
 def test_gradients_accumulate(to_none):
     with torch.enable_grad():
-        layer = torch.nn.Linear(4, 4)
-        twin = torch.nn.Linear(4, 4)
+        layer = placed(torch.nn.Linear(4, 4))
+        twin = placed(torch.nn.Linear(4, 4))
         twin.load_state_dict(layer.state_dict())
         f = recording(lambda x: layer(x).tanh().sum())
         for _ in range(4):
@@ -419,11 +427,11 @@ def test_threads_of_calls():
     f, wrong = recording(fn), []
 
     def calls(seed):
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(Place.device).manual_seed(seed)
         kept = []
         with torch.no_grad():
             for _ in range(30):
-                x = torch.randn(5, 5, generator=generator)
+                x = torch.randn(5, 5, generator=generator, device=Place.device)
                 kept.append((f(x), fn(x)))
                 kept = kept[-(seed + 1) :]
                 wrong.extend(1 for a, b in kept if not torch.allclose(a, b, atol=1e-5))
@@ -437,7 +445,7 @@ def test_threads_of_calls():
 
 
 def test_inside_a_recording_of_the_users_a_call_becomes_a_part_of_it(simulated):
-    call = Recorded(lambda inputs: (inputs[0] * 2 + 1,), Plan("f", "cpu", (0,)), simulated, Limits())
+    call = Recorded(lambda inputs: (inputs[0] * 2 + 1,), Plan("f", simulated.name, (0,)), simulated, Limits())
     x = numbers(3)
     for _ in range(3):
         call([x])
@@ -446,7 +454,7 @@ def test_inside_a_recording_of_the_users_a_call_becomes_a_part_of_it(simulated):
         assert codes() == ["BZ6211"]
     x.fill_(4)
     graph.replay()
-    assert_equal(y, torch.full((3,), 9.0))
+    assert_equal(y, filled(9.0, 3))
 
 
 def test_mark_step_begin_is_accepted_and_not_needed():
@@ -465,17 +473,17 @@ def test_mark_step_begin_is_accepted_and_not_needed():
 def test_a_call_that_fails_fails_again_and_later_ones_are_recorded():
     table = numbers(4, 2)
     f = recording(lambda i: table[i])
-    f(torch.tensor([1]))
+    f(tensor([1]))
     for _ in range(2):
         with pytest.raises(IndexError):
-            f(torch.tensor([9]))
-        assert_equal(f(torch.tensor([3])), table[[3]])
+            f(tensor([9]))
+        assert_equal(f(tensor([3])), table[[3]])
     with recordings() as made:
-        f(torch.tensor([2]))
+        f(tensor([2]))
         assert made() == 0
     with pytest.raises(IndexError):
-        f(torch.tensor([-9]))
-    assert_equal(f(torch.tensor([0])), table[[0]])
+        f(tensor([-9]))
+    assert_equal(f(tensor([0])), table[[0]])
 
 
 def test_recordings_go_with_the_function():
