@@ -180,7 +180,7 @@ def _on_tensor_cores(dtype: torch.dtype) -> bool:
     if torch.version.hip is not None or not cudnn.enabled:
         return False
     return dtype in (torch.float16, torch.bfloat16) or (
-        dtype is torch.float32 and cudnn.conv.fp32_precision == "tf32"  # allow_tf32 may raise
+        dtype is torch.float32 and cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]  # allow_tf32 may raise
     )
 
 

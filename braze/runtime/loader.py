@@ -11,6 +11,7 @@ import torch
 
 from braze import native
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
+from braze.runtime.device_watch import Device, DeviceWatch
 from braze.runtime.operators import operator
 from braze.runtime.packed import PackedWeights, packer
 from braze.runtime.placement import Layouts
@@ -81,6 +82,13 @@ class Runtime:
     def fixed(self, call: Callable[[Sequence[Any]], tuple[Any, ...]], sizes: Sequence[int]) -> Watch:
         """The keeper of values that depend on constants only: made again when a constant changes."""
         return Watch(sizes, self.segment("sample_weights"), lambda constants, changed: call(constants))
+
+    @staticmethod
+    def device_fixed(
+        call: Callable[[Sequence[Any]], tuple[Any, ...]], items: Sequence[tuple[int, int]], device: str
+    ) -> DeviceWatch:
+        """The keeper of such values on a GPU; of each constant the bytes of its memory and of its elements."""
+        return DeviceWatch(items, call, Device(device))
 
     def triton(self, name: str) -> Callable[..., Any]:
         """The launcher of a Triton kernel."""

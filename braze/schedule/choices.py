@@ -39,6 +39,8 @@ class Choices:
     persistent_bytes = 32 << 10
     #: bytes of results that depend on constants only and may be kept between calls
     fixed_bytes = 64 << 20
+    #: bytes that a GPU moves while one more kernel is launched, and while a call looks whether constants have changed
+    launch_bytes, look_bytes = 8 << 20, 32 << 20
     #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
     sibling_share = 0.5
 
@@ -67,6 +69,10 @@ class Choices:
     def fits(self, steps: int) -> bool:
         """Whether a kernel of so many loop nests is acceptable."""
         return steps <= self.options.max_fusion_steps
+
+    def worth_a_look(self, steps: int, made: int) -> bool:
+        """Whether so many steps that make so many bytes of constants cost a GPU more than the look that keeping these takes."""
+        return steps * self.launch_bytes + 2 * made >= self.look_bytes
 
     def worthwhile_siblings(self, shared: int, smaller: int) -> bool:
         """Whether two kernels that only read the same data should be one."""

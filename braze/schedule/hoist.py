@@ -28,8 +28,6 @@ from braze.symbolic.expr import ZERO, Expr
 
 def hoist(program: LoopProgram, kept: set[str], choices: Choices) -> tuple[LoopProgram | None, LoopProgram]:
     """(the program of the fixed steps or None, the program without them)."""
-    if program.device != "cpu":
-        return None, program
     found = [accesses(step) for step in program.steps]
     steps = _fixed_steps(program, found, kept, choices)
     if not steps:
@@ -37,12 +35,27 @@ def hoist(program: LoopProgram, kept: set[str], choices: Choices) -> tuple[LoopP
     # what is cheaper to compute than to load stays in the program as well
     fixed_only = {k for k in steps if found[k].reads or not _cheap(program.steps[k], choices)}
     made = {name for k in fixed_only for name in found[k].writes}
+    if program.device != "cpu" and not choices.worth_a_look(len(fixed_only), _bytes(program, made)):
+        return None, program
     escaping = _escaping(program, found, fixed_only, made)
     if not escaping:
         return None, program
     fixed = _program_of(program, [s for k, s in enumerate(program.steps) if k in steps], escaping)
     rest = [s for k, s in enumerate(program.steps) if k not in fixed_only]
     return fixed, _remainder(program, needed_steps(tuple(rest), kept), escaping)
+
+
+def _bytes(program: LoopProgram, names: set[str]) -> int:
+    """Bytes of some buffers, as far as they are known."""
+    return sum(storage_bytes(b).value or 0 for b in program.buffers if b.name in names)
+
+
+def is_repeatable(program: LoopProgram) -> bool:
+    """Whether a program may run twice for once: it writes to nothing but its results, and draws no random numbers."""
+    return not program.mutated and not any(
+        ORDER in accesses(step).writes or (isinstance(step, ExternCall) and step.mutates)
+        for step in program.steps
+    )
 
 
 def _cheap(step: Step, choices: Choices) -> bool:
@@ -56,16 +69,24 @@ def _fixed_steps(program: LoopProgram, found: list[Accesses], kept: set[str], ch
     for a in found:
         for name in a.writes:
             writes[name] = writes.get(name, 0) + 1
-    constant = {b.name for b in program.buffers if b.kind is BufferKind.CONSTANT and b.name not in writes}
+    constant = {
+        b.name
+        for b in program.buffers
+        if b.kind is BufferKind.CONSTANT and b.name not in writes and b.device == program.device
+    }
     numbers: set[int] = set()
     spent = 0
     for k, (step, a) in enumerate(zip(program.steps, found, strict=True)):
-        if not set(a.reads) <= constant or not _movable(step, a, kept, writes, buffers):
+        if (
+            step.device != program.device
+            or not set(a.reads) <= constant
+            or not _movable(step, a, kept, writes, buffers)
+        ):
             continue
         size = sum(storage_bytes(buffers[name]).value or 0 for name in a.writes)
         read = sum(storage_bytes(buffers[name]).value or 0 for name in a.reads)
-        # what is no larger than its weights (a cast, a fold) is as cheap to keep as a packed copy
-        if size > read:
+        # what is hardly larger than its weights (a cast, a fold, some padding) is as cheap to keep as a packed copy
+        if size > read + read // 8:
             spent += size
             if spent > choices.fixed_bytes:
                 break

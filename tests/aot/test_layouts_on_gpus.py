@@ -104,6 +104,29 @@ def test_convolutions_are_called_without_a_bias():
     assert len(readers) == 2 and not any(isinstance(g.call, ExternCall) for g in readers)
 
 
+def three(x, a, b, c):
+    """Weights enough that they are turned once."""
+    return F.conv2d(F.conv2d(F.conv2d(x, a), b), c)
+
+
+def test_weights_are_turned_once():
+    shapes = [(2, 1024, 12, 10), *[(1024, 1024, 3, 3)] * 3]
+    inputs = [torch.empty(s, dtype=torch.bfloat16) for s in shapes]
+    with torch.no_grad():
+        part = partition_on_gpu(three, inputs, (1, 2, 3))
+        plan = pipeline.schedule_program(pipeline.lower_graph(part, CTX), CTX)
+        host = pipeline.generate_code(plan, CTX)
+    weights = plan.program.inputs[1:4]
+    assert plan.fixed is not None and plan.fixed.program.inputs == weights
+    assert not any(set(g.reads) & set(weights) for g in plan.groups)
+    # the results count once the constants have been looked at, after all is launched
+    assert (
+        "look = fixed((" in host.source
+        and "return call(inputs) if look.differs() else results" in host.source
+    )
+    assert not host.units  # no C, and so no compiler
+
+
 def loss(x, w, v):
     y = F.conv2d(F.max_pool2d(torch.relu(F.conv2d(x, w, padding=1)), 2), v.to(x.dtype), padding=1)
     return y.square().mean()

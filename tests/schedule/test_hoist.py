@@ -13,7 +13,7 @@ from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopProgram, Node
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses
 from braze.schedule.fusion import kept_buffers
-from braze.schedule.hoist import hoist
+from braze.schedule.hoist import hoist, is_repeatable
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr
 from tests.schedule.programs import Builder, axes, call, context, load, scheduled
 from tests.schedule.test_random_programs import programs
@@ -221,3 +221,41 @@ def test_a_call_is_taken_out_where_all_that_it_is_given_is_known() -> None:
     assert [s.name for s in rest.steps] == ["s_out"]
     fixed, rest = hoisted(summed_part(Symbol("s", 2)))
     assert fixed is None and len(rest.steps) == 2
+
+
+def scales(count: int) -> LoopProgram:
+    """Sums of a picture's channels by so many scales, each the root of a constant, on a GPU; the first constant lies on the CPU."""
+    b = Builder()
+    b.input("x", 16)
+    over = axes("i", 16)
+    i = over[0].symbol
+    total = load("x", i)
+    for k in range(count):
+        b.input(f"w{k}", 16)
+        b.point(f"scale{k}", over, call(Op.RSQRT, load(f"w{k}", i)))
+        total = call(Op.ADD, total, load(f"scale{k}", i))
+    b.point("out", over, total)
+    program = with_constants(b.program("out"), *(f"w{k}" for k in range(count)))
+    return dataclasses.replace(
+        program,
+        buffers=tuple(
+            b if b.name == "w0" else dataclasses.replace(b, device="cuda:0") for b in program.buffers
+        ),
+        steps=tuple(dataclasses.replace(s, device="cuda:0") for s in program.steps),
+    )
+
+
+def test_a_gpu_keeps_what_costs_more_than_a_look_at_its_constants() -> None:
+    """A constant that does not lie there is not looked at."""
+    fixed, rest = hoisted(scales(6))
+    assert fixed is not None and fixed.inputs == ("w1", "w2", "w3", "w4", "w5")
+    assert [s.name for s in rest.steps] == ["s_scale0", "s_out"]
+    assert hoisted(scales(3))[0] is None
+
+
+def test_what_writes_to_an_input_or_draws_numbers_does_not_run_twice() -> None:
+    program = scales(2)
+    assert is_repeatable(program)
+    assert not is_repeatable(dataclasses.replace(program, mutated=("x",)))
+    draw = ExternCall("draw", "aten.rand.default", ((16,),), (), ("scale0",))
+    assert not is_repeatable(dataclasses.replace(program, steps=(draw, *program.steps)))

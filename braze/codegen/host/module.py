@@ -12,6 +12,7 @@ from braze.codegen.host.text import constant_text, dtype_text, identifier, tuple
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.loops.ir import BufferKind, BufferView, Condition, ExternCall
+from braze.schedule.hoist import is_repeatable
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Schedule
 from braze.support.record import record
@@ -37,12 +38,12 @@ def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContex
     unique = tuple(k for writer in writers for k in writer.unique.values())
     segments = [text for writer in writers for text in writer.segment_texts]
     units: tuple[str, ...] = ()
-    if segments or s.fixed is not None:
+    watched = (s.fixed is not None and s.program.device == "cpu") or any(writer.packs for writer in writers)
+    if segments or watched:
         texts = tuple(k.source for k in unique if k.language == "c")
         batches = c.split(texts, ctx.target.cores)
         names = {k.name for k in unique if k.language == "c"}
         units = tuple(c.assemble(batch, runtime=False) for batch in batches)
-        watched = s.fixed is not None or any(writer.packs for writer in writers)
         tail = [declarations(names), SAMPLER if watched else "", *segments]
         units = (c.assemble(tail, runtime=True), *units)
     return HostModule(ctx.name, source, unique, ctx.target.arch, units, s.program.device)
@@ -79,6 +80,8 @@ class _Host:
         self.packs: dict[tuple[str, str, int], str] = {}  # weight, packing function, bytes -> variable
         self.body: list[str | Segment] = []
         self.handed = dict(s.memory.handed)
+        #: the call ends by a look at the constants of what was computed before
+        self.looks = False
 
     def function(self) -> list[str]:
         """The function that makes the call, as lines."""
@@ -108,7 +111,16 @@ class _Host:
         lines += ["", "    def call(inputs):", *_indent([*inputs, *arena, *body], 2)]
         if arena and not self.lives.own_arena:
             lines.append("        give(arena)")
-        return [*lines, f"        return {returned}", "", "    return call"]
+        lines += self._second_run(returned) if self.looks else [f"        return {returned}"]
+        return [*lines, "", "    return call"]
+
+    @staticmethod
+    def _second_run(returned: str) -> list[str]:
+        """Return the results, if no constant has changed that they were computed of."""
+        return [
+            f"        results = {returned}",
+            "        return call(inputs) if look.differs() else results",
+        ]
 
     def _inputs(self) -> list[str]:
         names = []
@@ -154,10 +166,25 @@ class _Host:
 
     def _fixed(self, fixed: Schedule, made: tuple[str, ...]) -> str:
         """Bind the keeper of what depends on constants only; the statement that asks it."""
+        if self.schedule.program.device != "cpu":
+            return self._fixed_on_device(fixed, made)
         sizes = tuple(storage_bytes(self.homes.buffers[name]) for name in fixed.program.inputs)
         self.bindings.append(f"fixed = runtime.fixed(make_fixed(runtime), {tuple_text(sizes)})")
         constants = tuple(map(identifier, fixed.program.inputs))
         return f"{tuple_text(tuple(map(identifier, made)))} = fixed({tuple_text(constants)})"
+
+    def _fixed_on_device(self, fixed: Schedule, made: tuple[str, ...]) -> str:
+        """As on the CPU; a graph that may run twice does not wait for the look at its constants."""
+        program = self.schedule.program
+        constants = [self.homes.buffers[name] for name in fixed.program.inputs]
+        items = tuple(tuple_text((str(storage_bytes(b)), str(b.dtype.itemsize))) for b in constants)
+        self.bindings.append(
+            f"fixed = runtime.device_fixed(make_fixed(runtime), {tuple_text(items)}, {program.device!r})"
+        )
+        names = tuple_text(tuple(map(identifier, made)))
+        given = tuple_text(tuple(map(identifier, fixed.program.inputs)))
+        self.looks = not self.consumes and is_repeatable(program)
+        return f"{names}, look = fixed({given})" if self.looks else f"{names} = fixed.now({given})"
 
     def _packed_weights(self) -> str:
         """Bind the keeper of packed weights; the statement that asks it."""
