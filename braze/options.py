@@ -83,6 +83,12 @@ class Options:
     cudagraph_memory: float = option(
         0.5, "memory of all recordings of a GPU, as a share of its memory (up to 1) or in bytes"
     )
+    outputs: str = option(
+        "own",
+        "outputs of a recorded graph: as in eager (own), or without copies and valid until the graph is called again (borrow); "
+        "with verify, one that is read later is NaN, and raises an error on a GPU",
+        choices=("own", "borrow"),
+    )
     capture_scalar_outputs: bool = option(
         False,
         "a number read out of a tensor (.item(), int(t)) is a symbol, not a graph break",

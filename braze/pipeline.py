@@ -24,6 +24,7 @@ from braze.cudagraphs.device import DeviceGraphs
 from braze.cudagraphs.plan import Plan, Refusal
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recorded import Limits, Recorded
+from braze.cudagraphs.recording import Leave
 from braze.cudagraphs.registry import device_of, records
 from braze.graph import torch_compat
 from braze.graph.fakes import sizes_tell_strides
@@ -178,7 +179,8 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     host = generate_code(plan, ctx)
     call = load_code(host, ctx)
     if ctx.options.cudagraphs:
-        call = recorded_calls(call, recording_plan(partition, program, plan, ctx), ctx)
+        whole = recording_plan(partition, program, plan, ctx)
+        call = recorded_calls(call, whole, ctx, borrowable=partition.backward is None and not ctx.consumes)
     call = with_inputs_again(call, program)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
@@ -277,12 +279,15 @@ def recording_refusal(partition: Partition, program: LoopProgram, plan: Schedule
     return None
 
 
-def recorded_calls(call: GraphCall, plan: Plan, ctx: CompileContext) -> GraphCall:
-    """``call``, recorded at its second use and replayed from then on."""
+def recorded_calls(call: GraphCall, plan: Plan, ctx: CompileContext, *, borrowable: bool) -> GraphCall:
+    """``call``, recorded at its second use and replayed from then on. ``borrowable``: its outputs are the user's alone."""
     if plan.refusal is not None:
         note(plan.refusal.code, plan.name, f"is not recorded: {plan.refusal.why}")
         return call
-    limits = Limits(ctx.options.cudagraph_sizes, ctx.options.cudagraph_memory)
+    leave = Leave.OWN
+    if ctx.options.outputs == "borrow" and borrowable:
+        leave = Leave.WATCHED if ctx.options.verify else Leave.BORROWED
+    limits = Limits(ctx.options.cudagraph_sizes, ctx.options.cudagraph_memory, leave)
     return Recorded(call, plan, device_of(plan.device), limits)
 
 

@@ -62,16 +62,17 @@ class Outputs:
         """The outputs of the call with these inputs."""
         return tuple([make(inputs) for make in self._make])
 
-    def copies(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The same in memory of their own, but for those that are the caller's; views of one memory stay so."""
+    def copies(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], list[Held]]:
+        """The same in memory of their own, but for those that are the caller's, and that memory; views of one memory stay so."""
         mine = {held.storage._cdata for held in self.held}
-        copied: dict[int, torch.UntypedStorage] = {}
-        return tuple(
+        copied: dict[int, Held] = {}
+        outputs = tuple(
             [
                 _copied(x, copied) if isinstance(x, torch.Tensor) and _number(x) in mine else x
                 for x in self.tensors(inputs)
             ]
         )
+        return outputs, list(copied.values())
 
 
 def _number(x: torch.Tensor) -> int:
@@ -110,6 +111,9 @@ def _of_memory(result: torch.Tensor, storage: torch.UntypedStorage) -> Maker:
     return make
 
 
-def _copied(x: torch.Tensor, copied: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    storage = copied.setdefault(_number(x), x.untyped_storage().clone())
-    return tensor_over(storage, x.dtype, int(x.storage_offset()), x.shape, x.stride())
+def _copied(x: torch.Tensor, copied: dict[int, Held]) -> torch.Tensor:
+    found = copied.get(_number(x))
+    if found is None:
+        found = copied[_number(x)] = Held(x.untyped_storage().clone())
+        found.settle()
+    return tensor_over(found.storage, x.dtype, int(x.storage_offset()), x.shape, x.stride())

@@ -20,7 +20,7 @@ from braze.cudagraphs.device import DeviceGraphs, NotRecordable
 from braze.cudagraphs.inputs import Inputs
 from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.reasons import note
-from braze.cudagraphs.recording import Call, InRehearsal, Recording, made
+from braze.cudagraphs.recording import Call, InRehearsal, Leave, Recording, made
 from braze.cudagraphs.sizes import Group, Sizes, describe
 from braze.cudagraphs.trees import Tree, forest_of
 from braze.graph.torch_compat import is_out_of_memory
@@ -37,10 +37,12 @@ MOVES = 3
 
 @record
 class Limits:
-    """``sizes``: how many sizes of a graph are recorded, or which. ``memory``: bytes of all recordings of a device, or a share of its memory."""
+    """``sizes``: how many sizes of a graph are recorded, or which. ``memory``: bytes of all recordings of a device, or a share of its memory.
+    ``leave``: how outputs leave, unless too many are held."""
 
     sizes: int | tuple[int, ...] = 16
     memory: float = 0.5
+    leave: Leave = Leave.OWN
 
 
 class Recorded:
@@ -51,6 +53,7 @@ class Recorded:
         self.call, self.plan, self.device = call, plan, device
         self.sizes = Sizes(limits.sizes)
         self.memory = limits.memory
+        self.leave = limits.leave
         self.forest = forest_of(device)
         self.told = object()
         _live.add(self)
@@ -117,9 +120,9 @@ class Recorded:
             self._close(group, "BZ6206", f"was recorded {MOST} times; no more recordings of it are made")
         if group.closed:
             return None
-        copies = len(fitting) >= SLOTS
+        leave = Leave.COPIED if len(fitting) >= SLOTS else self.leave
         near, static, copied = self._kinds(group, inputs)
-        tree = self.forest.tree_for(group, [] if copies else near, self.device)
+        tree = self.forest.tree_for(group, [] if leave is Leave.COPIED else near, self.device)
         try:
             placed = Inputs(inputs, static, copied)
             graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs)
@@ -128,7 +131,7 @@ class Recorded:
             self._failed(group, error)
             return None
         recording = Recording(
-            tree, self.forest.enter(tree, group, outputs.held), placed, graph, outputs, copies
+            tree, self.forest.enter(tree, group, outputs.held), placed, graph, outputs, leave, self.plan.name
         )
         group.recordings.append(recording)
         # what reads the most where it lies is tried first
@@ -189,7 +192,7 @@ class Recorded:
     def _tell(self, group: Group, fitting: list[Recording], recording: Recording) -> None:
         """Count a recording, and why there is one more of its sizes."""
         trace.count("cudagraph_recordings")
-        if recording.copies:
+        if recording.leave is Leave.COPIED:
             why = f"is recorded with its outputs copied out: those of {len(fitting)} recordings are held"
         elif fitting:
             why = "is recorded again, into a second slot: outputs of the first are held"

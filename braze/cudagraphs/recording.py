@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,38 +11,62 @@ import torch
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, record
 from braze.cudagraphs.inputs import Inputs
-from braze.cudagraphs.outputs import Outputs
+from braze.cudagraphs.outputs import Held, Outputs
 from braze.cudagraphs.plan import Plan
+from braze.cudagraphs.storages import spoil
 from braze.cudagraphs.trees import Tree
 from braze.graph.torch_compat import is_out_of_memory
 
 Call = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-class Recording:
-    """``inputs``, ``graph`` and ``outputs`` of a call recorded into a tree as its ``number``.
+class Leave(enum.Enum):
+    """How outputs leave a recording."""
 
-    ``copies``: its outputs leave in memory of their own, so that none of them is ever alive when it is replayed.
-    """
+    OWN = "own"  # over the recording's memory; while one is alive there is no replay
+    COPIED = "copied"  # in memory of their own
+    BORROWED = "borrowed"  # over the recording's memory, until the next replay
+    WATCHED = "watched"  # borrowed, but in memory of their own that is spoiled at the next replay
+
+
+class Recording:
+    """``inputs``, ``graph`` and ``outputs`` of a call recorded into a tree as its ``number``."""
 
     def __init__(
-        self, tree: Tree, number: int, inputs: Inputs, graph: Graph, outputs: Outputs, copies: bool
+        self, tree: Tree, number: int, inputs: Inputs, graph: Graph, outputs: Outputs, leave: Leave, name: str
     ) -> None:
-        self.tree, self.number = tree, number
+        self.tree, self.number, self.name = tree, number, name
         self.inputs, self.graph, self.outputs = inputs, graph, outputs
-        self.copies = copies
+        self.leave = leave
         self.replays = 0
+        self._lent: list[Held] = []
 
     def free(self) -> bool:
-        """Whether nothing that a replay writes is alive."""
-        return self.tree.free_from(self.number)
+        """Whether nothing that a replay writes is alive, but for what is borrowed."""
+        return self.tree.free_from(self.number + (self.leave is Leave.BORROWED))
 
     def replay(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs for inputs that fit."""
         self.inputs.place(inputs)
         self.graph.replay()
         self.replays += 1
-        return self.outputs.copies(inputs) if self.copies else self.outputs.tensors(inputs)
+        if self.leave in (Leave.OWN, Leave.BORROWED):
+            return self.outputs.tensors(inputs)
+        outputs, memory = self.outputs.copies(inputs)
+        if self.leave is Leave.WATCHED:
+            self._call_in()
+            self._lent = memory
+        return outputs
+
+    def _call_in(self) -> None:
+        """What was lent before is valid no more."""
+        for held in self._lent:
+            if held.alive():
+                spoil(
+                    held.storage,
+                    f"BZ6210: an output of {self.name} was kept and read after the next call of it, which may overwrite it: "
+                    'outputs="borrow" lends them until then. Clone it, or leave out outputs="borrow".',
+                )
 
 
 class InRehearsal(Exception):

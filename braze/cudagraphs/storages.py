@@ -28,9 +28,16 @@ def tensor_over(
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, sizes, strides)
 
 
-def refuse_access(storage: torch.UntypedStorage, message: str) -> None:
-    """Give a storage's memory back; whoever reads a tensor over it gets a RuntimeError with ``message``."""
-    torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, message)
+def spoil(storage: torch.UntypedStorage, message: str) -> None:
+    """Let nobody take what memory holds for a result: it becomes NaN, or -1, and on a GPU reading it raises ``message``.
+
+    PyTorch built without CUDA has no way to refuse the access.
+    """
+    if storage.nbytes():
+        tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
+    refuse = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", None)
+    if refuse is not None and storage.device.type == "cuda":
+        refuse(storage._cdata, message)
 
 
 def extent(sizes: Sequence[int], strides: Sequence[int]) -> int:

@@ -576,6 +576,11 @@ CODES: dict[str, Code] = {
         "All recordings of a device together would take more memory than options={'cudagraph_memory': ...} allows.",
         "Those used longest ago are let go of. Raise the budget, or record fewer sizes.",
     ),
+    "BZ6210": Code(
+        "borrowed output read too late",
+        "options={'outputs': 'borrow'} lends outputs until the next call of their graph; one was read after that.",
+        "Clone what is to be kept, or leave the option out: outputs are then never overwritten while they are held.",
+    ),
     "BZ6211": Code(
         "inside another recording",
         "A compiled function is called while the program itself records a CUDA graph.",

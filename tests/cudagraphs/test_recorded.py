@@ -343,6 +343,49 @@ def test_one_of_several_outputs_held():
             assert_equal(ours, theirs)
 
 
+@pytest.mark.unverified
+def test_borrowed_outputs_are_written_over_by_the_next_call():
+    f = recording(lambda x: x * 2, outputs="borrow")
+    with recordings() as made:
+        kept = [f(filled(float(k), 3)) for k in range(6)]
+        assert made() == 1
+    assert_equal(kept[0], filled(0.0, 3))
+    assert all(torch.equal(y, filled(10.0, 3)) for y in kept[1:])
+    x = y = numbers(3)
+    for _ in range(5):
+        x, y = f(x), y * 2
+        assert_equal(x, y)
+
+
+def test_borrowed_outputs_that_are_read_too_late_are_noticed_under_verify():
+    f = recording(lambda x: (x * 2, x.long(), x[1:] + 1), outputs="borrow", verify=1)
+    for _ in range(3):
+        x = numbers(3)
+        a, b, c = f(x)
+        view = a[1:]
+        assert_equal((a, b, c, view), (x * 2, x.long(), x[1:] + 1, x[1:] * 2))
+    f(numbers(3))
+    if Place.device == "cpu":
+        assert torch.isnan(view).all() and torch.isnan(c).all() and (b == -1).all()
+    else:
+        for late in (a, b, c, view):
+            with pytest.raises(RuntimeError, match="BZ6210"):
+                late + 1
+
+
+def test_outputs_of_training_are_never_borrowed():
+    with torch.enable_grad():
+        w = numbers(3).requires_grad_()
+        f = recording(lambda x: (x * w).exp(), outputs="borrow")
+        for _ in range(4):
+            x, y = numbers(3), numbers(3)
+            a, b = f(x), f(y)
+            (a * b).sum().backward()
+            theirs = torch.autograd.grad(((x * w).exp() * (y * w).exp()).sum(), w)[0]
+            torch.testing.assert_close(w.grad, theirs)
+            w.grad = None
+
+
 # -- training
 
 
