@@ -20,8 +20,8 @@ from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate
 from braze.aot.min_cut import is_elementwise, is_random
 from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode
+from braze.graph.layout_rules import suggests_channels_last
 from braze.graph.passes import BY_PLACE
-from braze.graph.rules import suggests_channels_last
 
 aten = torch.ops.aten
 Node = torch.fx.Node

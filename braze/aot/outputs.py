@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import Any
 
@@ -55,6 +56,7 @@ class Outputs:
         self.bases = {key: self._base(key) for key, group in self.groups.items() if len(group) > 1}
         #: what bases look like in eager, before functionalization gives them other storages
         self.wholes = {key: node.meta["val"] for key, node in self.bases.items()}
+        self.whole_specs: list[TensorSpec] = []
 
     def _source(self, node: Node, key: int) -> Node:
         """The input that a node is a view of."""
@@ -131,6 +133,7 @@ class Outputs:
         for key, node in self.bases.items():
             base_position[key] = len(results)
             results.append(self._laid_out(functional.latest[node], self.wholes[key], mode))
+            self.whole_specs.append(_spec_as(results[-1], self.wholes[key]))
         roles = []
         seen: dict[int, int] = {}
         for i, (node, value) in enumerate(self.outputs):
@@ -142,8 +145,8 @@ class Outputs:
         return tuple(roles), tuple(mutations), results
 
     def specs(self) -> tuple[TensorSpec, ...]:
-        """What bases are to look like, in the order of the graph's tuple."""
-        return tuple(map(spec_of, self.wholes.values()))
+        """What bases are to look like, in the order of the graph's tuple; known from ``assign`` on."""
+        return tuple(self.whole_specs)
 
     def _role(
         self,
@@ -181,7 +184,7 @@ class Outputs:
             way = self._way(value, whole)
             return OutputRole(OutputKind.ALIAS_OF_OUTPUT, spec=spec, output=bases[key], way=way)
         results.append(self._laid_out(functional.latest[node], value, mode))
-        return OutputRole(OutputKind.VALUE, spec=spec)
+        return OutputRole(OutputKind.VALUE, spec=_spec_as(results[-1], value))
 
     def is_remade(self, value: Any) -> bool:
         """Whether an output is a view that is made again by the program's steps, of an input or of what the graph gives."""
@@ -241,15 +244,21 @@ class Outputs:
         return self.symbols.node(size)
 
 
+def _spec_as(node: Node, like: torch.Tensor) -> TensorSpec:
+    """What a result looks like: ``like``, with sizes as the node has them, which may have been decided about since."""
+    return dataclasses.replace(spec_of(like), sizes=tuple(map(text_of, node.meta["val"].shape)))
+
+
 def _repeats(size: Any, stride: Any) -> bool:
     return text_of(stride) == 0 and text_of(size) != 1
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one shape are known to have the same strides for all sizes, where strides matter."""
-    return all(
+    sizes = tuple(map(text_of, a.shape))
+    return 0 in sizes or all(
         n == 1 or text_of(have) == text_of(want)
-        for n, have, want in zip(map(text_of, a.shape), a.stride(), b.stride(), strict=True)
+        for n, have, want in zip(sizes, a.stride(), b.stride(), strict=True)
     )
 
 

@@ -297,6 +297,8 @@ class Program(_Run):
         if node.name in self.single:
             self.value[_key(node)] = term.clone() if isinstance(term, Tensor) else term
             return
+        if has_overlap(node.meta["val"]):
+            raise Unproved("overlap")
         window = self.window(node)
         window.copy_(self.names.elements(term, tuple(window.shape if shape is None else shape)).clone())
 

@@ -132,8 +132,8 @@ class Recorder(TorchDispatchMode):
             return alias
         with torch.enable_grad():
             copy = alias.clone()
-            # a clone closes the gaps of a window, and gives what is expanded memory for each element
-            return copy if hints(copy.stride()) == hints(alias.stride()) else same(alias)
+            # a clone closes the gaps of a window, gives what is expanded memory for each element, and begins at 0
+            return copy if _place(copy) == _place(alias) else same(alias)
 
     def use_symbols(self) -> None:
         """Let numbers and sizes of the inputs stand for the symbols in them."""
@@ -290,9 +290,12 @@ class Recorder(TorchDispatchMode):
             unbacked.forget(args)
         if torch.Tag.nondeterministic_seeded in func.tags:
             control_flow.refuse_second_draw(self.origin)
+        shapes = [tuple(v.shape) for v in kwargs.values() if isinstance(v, torch.Tensor)]
         result = self.mode.run(func, args, kwargs)
         if isinstance(result, torch.Tensor) and "_node" in result.__dict__ and not func._schema.is_mutable:
             return result  # an argument given back
+        if shapes != [tuple(v.shape) for v in kwargs.values() if isinstance(v, torch.Tensor)]:
+            raise Unsupported("BZ2009", f"{func}, whose out= has another shape", origin=self.origin)
         node = self.graph.create_node(
             "call_function",
             func,
@@ -497,6 +500,11 @@ def _is_composite(func: Any) -> bool:
 def hints(extents: Any) -> list[Any]:
     """Sizes or strides as the numbers they have in this trace, or as formulas where it has none; no guard comes of it."""
     return [_hint(n) if isinstance(n, torch.SymInt) else n for n in extents]
+
+
+def _place(tensor: torch.Tensor) -> list[Any]:
+    """Where the elements lie in their memory."""
+    return hints([*tensor.stride(), tensor.storage_offset()])
 
 
 def _hint(size: torch.SymInt) -> Any:

@@ -20,26 +20,28 @@ Tensor = torch.Tensor
 
 
 def split(x: Tensor, size: int, dim: int = 0) -> Any:
-    """Slices of ``size``, the last one smaller."""
+    """Slices of ``size``, the last one smaller. Of symbols how many they are is decided, as PyTorch does."""
     total = x.shape[dim]
-    if type(total) is not int or type(size) is not int or size == 0:
+    if size <= 0:
         return NotImplemented
-    return [aten.slice.Tensor(x, dim, s, min(s + size, total)) for s in range(0, max(total, 1), size)]
+    last = max(int((total + size - 1) // size), 1) - 1
+    ends = [*((i + 1) * size for i in range(last)), total]
+    return [aten.slice.Tensor(x, dim, i * size, end) for i, end in enumerate(ends)]
 
 
 def split_with_sizes(x: Tensor, sizes: Sequence[int], dim: int = 0) -> Any:
     """Slices of the given sizes; PyTorch checks that they add up."""
-    if any(type(s) is not int or s < 0 for s in (*sizes, x.shape[dim])) or sum(sizes) != x.shape[dim]:
+    if any(s < 0 for s in sizes) or sum(sizes) != x.shape[dim]:
         return NotImplemented
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return [aten.slice.Tensor(x, dim, s, s + n) for s, n in zip(starts, sizes)]
 
 
 def unbind(x: Tensor, dim: int = 0) -> Any:
-    """One select per index."""
-    if x.dim() == 0 or type(x.shape[dim]) is not int:
+    """One select per index; of a size that is a symbol, the number that it is here is decided, as PyTorch does."""
+    if x.dim() == 0:
         return NotImplemented
-    return [aten.select.int(x, dim, i) for i in range(x.shape[dim])]
+    return [aten.select.int(x, dim, i) for i in range(int(x.shape[dim]))]
 
 
 def dropout(x: Tensor, p: float, train: bool) -> Any:

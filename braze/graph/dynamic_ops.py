@@ -1,4 +1,4 @@
-"""Metadata of operators of which PyTorch knows no fake: sizes of their results that only the data tell are fresh symbols."""
+"""Metadata of operators of which PyTorch knows no fake, or a wrong one: sizes of their results that only the data tell are fresh symbols."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ def unique(env: Any, *args: Any) -> Any:
     raise DynamicOutputShapeException(aten._unique.default)
 
 
+def rrelu_with_noise(env: Any, x: torch.Tensor, *others: Any, **words: Any) -> torch.Tensor:
+    """A new tensor in the usual order, whatever the operand's; PyTorch's fake keeps that."""
+    return x.new_empty(x.shape)
+
+
 #: operator -> rule(env, arguments)
 RULES: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.Tensor: ctc_loss,
     aten._ctc_loss_backward.Tensor: ctc_loss_backward,
     aten._unique.default: unique,
+    aten.rrelu_with_noise.default: rrelu_with_noise,
 }
 #: those that make symbols
 SYMBOLIC = frozenset({aten._ctc_loss.Tensor})

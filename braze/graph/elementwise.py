@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from braze.graph import extents
-from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
+from braze.graph.extents import TENSORS, Extent, Geometry, Undecided, is_symbolic
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -26,7 +26,7 @@ _UNARY = {
 }
 _BINARY = {
     KEEP: "add sub mul maximum minimum rsub pow remainder fmod floor_divide bitwise_and bitwise_or bitwise_xor addcmul addcdiv lerp heaviside logaddexp logaddexp2",
-    FLOAT: "div atan2 copysign xlogy",
+    FLOAT: "div atan2 copysign xlogy special_xlog1py",
     BOOL: "eq ne lt le gt ge logical_and logical_or logical_xor",
 }
 #: these take floating-point numbers only
@@ -163,20 +163,30 @@ def allocated(tensors: list[Any], dtype: torch.dtype) -> Any:
     """A new meta tensor of the broadcast shape, in the order of dims that eager's iterator picks."""
     shape = tensors[0].shape if len(tensors) == 1 else broadcast([t.shape for t in tensors])
     if type(tensors[0]) is Geometry:
-        return extents.allocated(tensors, shape, dtype)
+        try:
+            return extents.allocated(tensors, shape, dtype)
+        except Undecided:
+            # PyTorch's fakes are right of operators that are one loop to them, and wrong of those that they make of others
+            if not extents.is_asking(tensors):
+                raise
+        return Geometry(dtype, shape, _ordered_strides(tensors, shape))
     same = all(t.shape == shape for t in tensors)
     if same and all(t.is_contiguous() for t in tensors):
         return torch.empty(shape, dtype=dtype, device="meta")
     if same and _dense(tensors[0]) and all(t.stride() == tensors[0].stride() for t in tensors):
         return torch.empty_strided(shape, tensors[0].stride(), dtype=dtype, device="meta")
-    strides = [_broadcast_strides(t, shape) for t in tensors]
-    order = _order(shape, strides)
-    made = [0] * len(shape)
-    step = 1
+    return torch.empty_strided(shape, _ordered_strides(tensors, shape), dtype=dtype, device="meta")
+
+
+def _ordered_strides(tensors: list[Any], shape: Any) -> list[Any]:
+    """The strides of a dense tensor whose dims lie as eager's iterator orders them."""
+    order = _order(shape, [_broadcast_strides(t, shape) for t in tensors])
+    made: list[Any] = [0] * len(shape)
+    step: Any = 1
     for dim in order:
         made[dim] = step
-        step *= shape[dim] if shape[dim] > 0 else 1
-    return torch.empty_strided(shape, made, dtype=dtype, device="meta")
+        step = step * (shape[dim] if shape[dim] > 0 else 1)
+    return made
 
 
 def broadcast(shapes: list[Any]) -> Any:
@@ -205,16 +215,17 @@ def _dense(t: Tensor) -> bool:
     return True
 
 
-def _broadcast_strides(t: Tensor, shape: torch.Size) -> list[int]:
+def _broadcast_strides(t: Any, shape: Any) -> list[Any]:
     """Bytes between neighbours along each dim of the result; 0 along broadcast dims."""
     lead = len(shape) - t.dim()
-    wide = [0] * lead
+    wide: list[Any] = [0] * lead
     for d in range(t.dim()):
-        wide.append(0 if t.shape[d] == 1 and shape[lead + d] != 1 else t.stride(d) * t.element_size())
+        one = t.shape[d] == 1 and shape[lead + d] != 1
+        wide.append(0 if one else t.stride(d) * t.element_size())
     return wide
 
 
-def _order(shape: torch.Size, strides: list[list[int]]) -> list[int]:
+def _order(shape: Any, strides: list[list[Any]]) -> list[int]:
     """Dims from innermost to outermost: an insertion sort that starts from the row-major order."""
     order = list(range(len(shape) - 1, -1, -1))
     for i in range(1, len(order)):
@@ -229,7 +240,7 @@ def _order(shape: torch.Size, strides: list[list[int]]) -> list[int]:
     return order
 
 
-def _compare(a: int, b: int, shape: torch.Size, strides: list[list[int]]) -> int:
+def _compare(a: int, b: int, shape: Any, strides: list[list[Any]]) -> int:
     """1 where dim a should lie outside dim b, -1 where inside, 0 where no operand tells."""
     for each in strides:
         if each[a] == 0 or each[b] == 0:

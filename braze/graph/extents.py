@@ -244,6 +244,12 @@ def is_symbolic(sizes: Sequence[Any]) -> bool:
     return any(type(n) is Extent for n in sizes)
 
 
+def is_asking(tensors: Sequence[Any]) -> bool:
+    """Whether what does not hold at all sizes may be asked, and guarded."""
+    known = (n for t in tensors for n in (*t.shape, *t.stride()) if type(n) is Extent)
+    return any(n.ground.asking for n in known)
+
+
 def broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
     """The common shape: in each dim, sizes that are not the number 1 must be written alike."""
     made: list[Any] = []

@@ -14,15 +14,17 @@ import torch
 
 from braze.graph.elementwise import allocated, broadcast, where
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
+from braze.graph.layout_rules import (
+    CHANNELS_LAST,
+    LAYOUTS,
+    LAYOUTS_OF_CPU,
+    convolved,
+    row_major,
+    suggests_channels_last,
+)
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-
-
-def _new(sizes: Sequence[Any], dtype: torch.dtype) -> Any:
-    if is_symbolic(sizes):
-        return Geometry(dtype, sizes, None)
-    return torch.empty(list(sizes), dtype=dtype, device="meta")
 
 
 def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
@@ -32,26 +34,26 @@ def _layer_norm(x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: fl
     if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)):
         return NotImplemented
     statistics = [*x.shape[:lead], *[1] * len(shape)]
-    return _new(x.shape, x.dtype), _new(statistics, x.dtype), _new(statistics, x.dtype)
+    return row_major(x.shape, x.dtype), row_major(statistics, x.dtype), row_major(statistics, x.dtype)
 
 
 def _embedding(weight: Tensor, indices: Tensor, *rest: Any) -> Any:
     if weight.dim() != 2 or indices.dtype not in (torch.int64, torch.int32):
         return NotImplemented
-    return _new([*indices.shape, weight.shape[1]], weight.dtype)
+    return row_major([*indices.shape, weight.shape[1]], weight.dtype)
 
 
 def _softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
     if half_to_float or not x.is_contiguous() or not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
         return NotImplemented
-    return _new(x.shape, x.dtype)
+    return row_major(x.shape, x.dtype)
 
 
 def _var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     if not x.dtype.is_floating_point:
         return NotImplemented
     mean = _reduced(x, dim, keepdim, x.dtype)
-    return _new(mean.shape, x.dtype), mean
+    return row_major(mean.shape, x.dtype), mean
 
 
 def _variance(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
@@ -82,22 +84,7 @@ def _convolution(
     ]
     if any(n <= 0 for n in sizes) or (bias is not None and list(bias.shape) != [weight.shape[0]]):
         return NotImplemented
-    made = [x.shape[0], weight.shape[0], *sizes]
-    if suggests_channels_last(x) or suggests_channels_last(weight):
-        return torch.empty(made, dtype=x.dtype, device="meta", memory_format=_CHANNELS_LAST[rank + 2])
-    return _new(made, x.dtype)
-
-
-def suggests_channels_last(t: Tensor) -> bool:
-    """Whether eager takes a tensor's strides for channels-last; not where one channel makes both orders possible."""
-    if t.dim() not in (4, 5):
-        return False
-    least = 0
-    for d in (1, *range(t.dim() - 1, 1, -1), 0):
-        if t.shape[d] == 0 or t.stride(d) < least or (d == 0 and least == t.stride(1)):
-            return False
-        least = t.stride(d) * max(t.shape[d], 1)
-    return True
+    return convolved(x, weight, [x.shape[0], weight.shape[0], *sizes])
 
 
 def _max_pool2d(
@@ -118,7 +105,7 @@ def _max_pool2d(
     if any(n <= 0 for n in sizes) or any(2 * p > k for p, k in zip(padding, kernel)):
         return NotImplemented
     made = [*x.shape[:2], *sizes]
-    return _new(made, x.dtype), _new(made, torch.int64)
+    return row_major(made, x.dtype), row_major(made, torch.int64)
 
 
 def _max_unpool2d(x: Tensor, indices: Tensor, size: Sequence[int]) -> Any:
@@ -136,7 +123,7 @@ def _pad(x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
     sizes = list(x.shape)
     for k in range(len(pad) // 2):
         sizes[-1 - k] += pad[2 * k] + pad[2 * k + 1]
-    return _new(sizes, x.dtype) if all(n > 0 for n in sizes) else NotImplemented
+    return row_major(sizes, x.dtype) if all(n > 0 for n in sizes) else NotImplemented
 
 
 def _batch_norm(
@@ -145,19 +132,23 @@ def _batch_norm(
     if x.dim() < 2 or (weight is not None and weight.dtype is not x.dtype):
         return NotImplemented
     saved = [x.shape[1] if training else 0]
-    statistics = _new(saved, x.dtype), _new(saved, x.dtype)
+    statistics = row_major(saved, x.dtype), row_major(saved, x.dtype)
     if x.is_contiguous():
-        return NotImplemented if training else (_new(x.shape, x.dtype), *statistics)
-    if isinstance(x, Geometry) or x.dim() > 4:
+        return NotImplemented if training else (row_major(x.shape, x.dtype), *statistics)
+    if x.dim() > 4:
         return NotImplemented
-    form = torch.channels_last if suggests_channels_last(x) else torch.contiguous_format
+    if not suggests_channels_last(x):
+        return row_major(x.shape, x.dtype), *statistics
+    if isinstance(x, Geometry):
+        return NotImplemented
+    form = torch.channels_last
     return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=form), *statistics
 
 
 def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Any:
     if not x.is_contiguous() or x.dim() not in (3, 4) or x.is_contiguous(memory_format=torch.channels_last):
         return NotImplemented
-    return _new([*x.shape[:-2], *size], x.dtype)
+    return row_major([*x.shape[:-2], *size], x.dtype)
 
 
 def _flash_attention(
@@ -180,7 +171,7 @@ def _flash_attention(
         if any(n != 1 and n != m for n, m in zip(reversed(given), reversed(whole))):
             return NotImplemented
     narrow = q.dtype in (torch.float16, torch.bfloat16)
-    statistics = _new([batch, length, heads], torch.float32 if narrow else q.dtype)
+    statistics = row_major([batch, length, heads], torch.float32 if narrow else q.dtype)
     return allocated([q], q.dtype), statistics.transpose(1, 2)
 
 
@@ -195,13 +186,13 @@ def _like(x: Tensor, *value: Any, **options: Any) -> Any:
         torch.contiguous_format,
     ):
         return NotImplemented
-    return _new(x.shape, dtype) if form is torch.contiguous_format else allocated([x], dtype)
+    return row_major(x.shape, dtype) if form is torch.contiguous_format else allocated([x], dtype)
 
 
 def _mm(a: Tensor, b: Tensor) -> Any:
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or a.dtype is not b.dtype:
         return NotImplemented
-    return _new([a.shape[0], b.shape[1]], a.dtype)
+    return row_major([a.shape[0], b.shape[1]], a.dtype)
 
 
 def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -217,7 +208,7 @@ def _bmm(a: Tensor, b: Tensor) -> Any:
         or a.dtype is not b.dtype
     ):
         return NotImplemented
-    return _new([*a.shape[:2], b.shape[2]], a.dtype)
+    return row_major([*a.shape[:2], b.shape[2]], a.dtype)
 
 
 def _baddbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -239,7 +230,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Any = None) -> Any:
         return NotImplemented
     # a batch that is no single run of rows is multiplied in its own order: leave it to PyTorch
     return (
-        _new([*x.shape[:-1], weight.shape[0]], x.dtype)
+        row_major([*x.shape[:-1], weight.shape[0]], x.dtype)
         if x.is_contiguous() or x.dim() == 2
         else NotImplemented
     )
@@ -265,7 +256,7 @@ def _kept_dims(x: Tensor, dim: Any) -> set[int]:
 def _reduced(x: Tensor, dim: Any, keepdim: bool, dtype: torch.dtype) -> Tensor:
     over = _kept_dims(x, dim)
     sizes = [1 if d in over else n for d, n in enumerate(x.shape) if keepdim or d not in over]
-    return _new(sizes, dtype)
+    return row_major(sizes, dtype)
 
 
 def _summed(x: Tensor) -> torch.dtype:
@@ -297,7 +288,7 @@ def _truth(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
 
 def _running(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
     _kept_dims(x, dim)
-    return _new(x.shape, dtype or _summed(x)) if x.is_contiguous() else NotImplemented
+    return row_major(x.shape, dtype or _summed(x)) if x.is_contiguous() else NotImplemented
 
 
 # -- moves -------------------------------------------------------------------------------------------
@@ -309,31 +300,21 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
         return NotImplemented
     if first.dim() == 0 or not -first.dim() <= dim < first.dim() or any(0 in t.shape for t in tensors):
         return NotImplemented
-    if first.dim() in _CHANNELS_LAST and any(map(suggests_channels_last, tensors)):
+    if first.dim() in CHANNELS_LAST and any(map(suggests_channels_last, tensors)):
         return NotImplemented
     dim %= first.dim()
     if any(n != m for t in tensors[1:] for d, (n, m) in enumerate(zip(t.shape, first.shape)) if d != dim):
         return NotImplemented
     sizes = list(first.shape)
     sizes[dim] = sum(t.shape[dim] for t in tensors)
-    return _new(sizes, first.dtype)
-
-
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
-    """Two slices put together, dimension by dimension."""
-    if not dims or not x.dim() or not x.is_contiguous() or suggests_channels_last(x) or 0 in x.shape:
-        return NotImplemented
-    return _new(x.shape, x.dtype) if len(_kept_dims(x, dims)) == len(shifts) else NotImplemented
+    return row_major(sizes, first.dtype)
 
 
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
     """A row-major copy that is then written to."""
     if mask.dtype is not torch.bool or not _fits(value, x.dtype):
         return NotImplemented
-    return _new(broadcast([x.shape, mask.shape]), x.dtype)
+    return row_major(broadcast([x.shape, mask.shape]), x.dtype)
 
 
 def _fits(value: Any, dtype: torch.dtype) -> bool:
@@ -355,7 +336,7 @@ def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) ->
     dim %= x.dim()
     if any(d != dim and n > m for d, (n, m) in enumerate(zip(index.shape, x.shape))):
         return NotImplemented
-    return _new(index.shape, x.dtype)
+    return row_major(index.shape, x.dtype)
 
 
 def _index_select(x: Tensor, dim: int, index: Tensor) -> Any:
@@ -368,7 +349,7 @@ def _index_select(x: Tensor, dim: int, index: Tensor) -> Any:
         return NotImplemented
     sizes = list(x.shape)
     sizes[dim] = index.shape[0]
-    return _new(sizes, x.dtype)
+    return row_major(sizes, x.dtype)
 
 
 def _index(x: Tensor, indices: Sequence[Any]) -> Any:
@@ -386,7 +367,7 @@ def _index(x: Tensor, indices: Sequence[Any]) -> Any:
     middle = broadcast([i.shape for i in given])
     if places[0] and len(middle) != 1:
         return NotImplemented
-    return _new([*x.shape[: places[0]], *middle, *x.shape[places[-1] + 1 :]], x.dtype)
+    return row_major([*x.shape[: places[0]], *middle, *x.shape[places[-1] + 1 :]], x.dtype)
 
 
 def _multilabel_margin(x: Tensor, target: Tensor, reduction: int) -> Any:
@@ -395,7 +376,7 @@ def _multilabel_margin(x: Tensor, target: Tensor, reduction: int) -> Any:
         return NotImplemented
     if target.shape != x.shape or target.dtype is not torch.int64:
         return NotImplemented
-    return _new([], x.dtype), _new(x.shape, x.dtype)
+    return row_major([], x.dtype), row_major(x.shape, x.dtype)
 
 
 # -- new tensors -------------------------------------------------------------------------------------
@@ -404,13 +385,13 @@ def _multilabel_margin(x: Tensor, target: Tensor, reduction: int) -> Any:
 def _sized(x: Tensor, size: Sequence[int], *value: Any, dtype: Any = None, **options: Any) -> Any:
     if any(v not in (None, False, torch.strided) for v in options.values()) or any(n < 0 for n in size):
         return NotImplemented
-    return _new(size, dtype or x.dtype)
+    return row_major(size, dtype or x.dtype)
 
 
 def _default(size: Sequence[int], *, dtype: Any = None, memory_format: Any = None, **options: Any) -> Any:
     if memory_format not in (None, torch.contiguous_format) or any(n < 0 for n in size):
         return NotImplemented
-    return _new(size, dtype or torch.get_default_dtype())
+    return row_major(size, dtype or torch.get_default_dtype())
 
 
 def _full(size: Sequence[int], value: Any, *, dtype: Any = None, **options: Any) -> Any:
@@ -426,10 +407,10 @@ def _scalar(value: Any, *, dtype: Any = None, **options: Any) -> Any:
 def _arange(*limits: Any, dtype: Any = None, **options: Any) -> Any:
     start, end, step = {1: (0, *limits, 1), 2: (*limits, 1), 3: limits}[len(limits)]
     if type(end) is Extent and (start, step) == (0, 1) and end >= 0:
-        return _new([end], dtype or torch.int64)
+        return row_major([end], dtype or torch.int64)
     if any(type(n) is not int for n in (start, end, step)) or step == 0 or (end - start) * step < 0:
         return NotImplemented
-    return _new([-((start - end) // step)], dtype or torch.int64)
+    return row_major([-((start - end) // step)], dtype or torch.int64)
 
 
 #: factories: functions of sizes, without the device
@@ -462,7 +443,7 @@ def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) 
         sizes[dims[-1]] = sizes[dims[-1]] // 2 + 1
     dtype = x.dtype.to_complex()
     if not torch.backends.mkl.is_available():
-        return _new(sizes, dtype)
+        return row_major(sizes, dtype)
     kept = [d for d in range(x.dim()) if d not in dims]
     first = len(kept)
     # it swaps the last of them into the places of transformed ones, which shows where strides are equal
@@ -481,6 +462,7 @@ def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) 
 
 #: rules that tell what the CPU's kernels give, which a GPU's do not: statistics of another dtype, other layouts
 CPU_ONLY = {
+    *LAYOUTS_OF_CPU,
     aten.native_layer_norm.default,
     aten.native_batch_norm.default,
     aten.convolution.default,
@@ -489,6 +471,7 @@ CPU_ONLY = {
 }
 
 RULES: dict[Any, Callable[..., Any]] = {
+    **LAYOUTS,
     aten.where.self: where,
     aten.clone.default: _like,
     aten._to_copy.default: _like,
@@ -530,7 +513,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool2d,
     aten.constant_pad_nd.default: _pad,
     aten._fft_r2c.default: _fft_r2c,
-    aten.roll.default: _roll,
     aten.ldexp.Tensor: _ldexp,
     aten.masked_fill.Scalar: _masked_fill,
     aten.masked_fill.Tensor: _masked_fill,

@@ -134,9 +134,9 @@ def cat(g: ProgramBuilder, tensors: Sequence[Lazy], dim: int = 0) -> Any:
     """Join along a dimension: each point loads from the one tensor that holds it."""
     # a one-dimensional empty tensor joins with anything
     parts = [t for t in tensors if not (t.rank == 1 and t.sizes[0] is ZERO)]
-    if not parts:
-        return fresh(g, tensors[0])
     dtype = g.dtype_of(g.val.dtype)
+    if not parts:
+        return fresh(g, convert(g, tensors[0], dtype)) if dtype.is_computable else NotImplemented
     if not usable(parts) or not dtype.is_computable:
         return NotImplemented
     for t in tensors:

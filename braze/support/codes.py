@@ -349,8 +349,8 @@ CODES: dict[str, Code] = {
     ),
     "BZ2009": Code(
         "memory replaced",
-        "The graph gives an input other memory or another shape: resize_, set_, t_ and their kin.",
-        "Work on a copy of the input.",
+        "The graph gives an input other memory or another shape (resize_, set_, t_ and their kin), or a tensor that of a result, by out=.",
+        "Work on a copy of the input; give out= a tensor of the result's shape.",
     ),
     "BZ2011": Code(
         "size without a node",

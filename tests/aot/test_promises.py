@@ -84,3 +84,36 @@ def test_what_kernels_give_is_held_against_the_promise(dynamic, monkeypatch):
     compiled = braze.compile(lambda x, y: x + y, dynamic=dynamic, options={"verify": 2})
     with pytest.raises(InternalError, match="BZ9026"):
         compiled(*columns(4))
+
+
+def test_a_size_that_is_decided_about_after_a_result_is_promised():
+    """What a triangle is cut from has one column, as its rule asks; its promise said what the diagonal said."""
+
+    def fn(x):
+        v = x.diagonal(3, -2, -1).isfinite()
+        v.tril_()
+        return v
+
+    compiled = braze.compile(fn, backend="aot_eager", options={"verify": 2})
+    for n in (5, 17, 9):
+        x = torch.rand(2, 3, 1, n)
+        assert torch.equal(compiled(x), fn(x))
+
+
+def test_a_view_of_an_input_that_begins_within_memory_is_promised_there():
+    """An input with a history, of symbolic sizes."""
+    compiled = braze.compile(lambda x: x.view_as(x), dynamic=True, backend="aot_eager", options={"verify": 2})
+    x = torch.rand(5, requires_grad=True).neg()[-1:]
+    assert compiled(x).storage_offset() == 4
+
+
+def test_an_empty_result_of_a_written_argument_takes_any_strides():
+    def fn(x):
+        x[...] = x.floor()
+        return x.clone()
+
+    compiled = braze.compile(fn, backend="aot_eager", options={"verify": 2})
+    for size in ((4, 4, 4), (0, 6, 0)):
+        x = (torch.rand(size, requires_grad=True) * 3).movedim(-1, 0)
+        assert torch.equal(compiled(x.clone()), fn(x.clone()))
+        assert torch.equal(compiled(x), fn(x))

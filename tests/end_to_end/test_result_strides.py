@@ -21,6 +21,14 @@ CASES = {
     "xlogy": (torch.xlogy, [(3, 4), (4, 3)]),
     "logaddexp": (torch.logaddexp, [(4, 5), (5, 4, 3)]),
     "heaviside": (torch.heaviside, [(3, 1, 1), (5, 4, 3)]),
+    "xlog1py": (torch.special.xlog1py, [(3, 4), (4, 3)]),
+    "a power of a number": (lambda x: 2**x, [(3, 4)]),
+    "logsigmoid": (F.logsigmoid, [(3, 4, 2)]),
+    "rrelu": (F.rrelu, [(2, 2, 8)]),
+    "isin": (lambda x: torch.isin(x, torch.tensor([1, 2])), [(4, 3, 2)]),
+    "channel_shuffle": (lambda x: torch.channel_shuffle(x, 2), [(2, 4, 4)]),
+    "conv1d": (lambda x, w: F.conv1d(x, w, padding=2), [(2, 3, 4), (4, 3, 2)]),
+    "conv1d of turned weights": (lambda x, w: F.conv1d(x, w.mT.contiguous().mT), [(2, 3, 4), (4, 3, 2)]),
     "batch_norm of rows": (normalized, [(3, 4)]),
     "batch_norm of sequences": (normalized, [(2, 4, 3)]),
     "batch_norm of pictures": (normalized, [(5, 3, 2, 4)]),
@@ -29,7 +37,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("turned", range(2))
-def test_strides_are_eagers(case, turned):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strides_are_eagers(case, turned, dynamic):
     """One of the operands, or a half of them, runs the other way."""
     fn, sizes = CASES[case]
     given = [torch.rand(size) for size in sizes]
@@ -39,10 +48,43 @@ def test_strides_are_eagers(case, turned):
         given[0] = given[0].mT if given[0].dim() > 1 else given[0]
     elif turned:
         given = given[::-1]
-    found, wanted = braze.compile(fn, options={"verify": 2})(*given), fn(*given)
+    found, wanted = braze.compile(fn, dynamic=dynamic, options={"verify": 2})(*given), fn(*given)
     for ours, theirs in zip(*((r if isinstance(r, tuple) else (r,)) for r in (found, wanted)), strict=True):
         assert ours.stride() == theirs.stride()
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.roll(1, -1),
+        lambda x: x.roll((1, 2), (0, 1)),
+        lambda x: x.roll(1),
+        lambda x: torch.channel_shuffle(x, 2),
+        lambda x: torch.channel_shuffle(x, 4),
+    ],
+)
+@pytest.mark.parametrize("size", [(2, 4, 6, 3), (1, 4, 6, 3)])
+def test_pictures_stay_channels_last_where_eagers_do(fn, size):
+    x = torch.rand(size).contiguous(memory_format=torch.channels_last)
+    found, wanted = braze.compile(fn, options={"verify": 2})(x), fn(x)
+    assert found.stride() == wanted.stride()
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_shuffled_channels_have_memory_of_their_own(groups):
+    """Also where they stay in their order; what requires grad, too."""
+    x = torch.rand(16, 2, 2, requires_grad=True) * 1
+    found = braze.compile(torch.channel_shuffle, options={"verify": 2})(x, groups)
+    assert found.data_ptr() != x.data_ptr()
+    assert found.stride() == x.stride()
+    assert found.grad_fn is not None
+
+
+def test_what_is_joined_of_nothing_has_the_common_type():
+    nothing = torch.zeros(0, dtype=torch.bool), torch.zeros(0)
+    assert braze.compile(torch.cat, options={"verify": 2})(nothing).dtype is torch.float32
 
 
 def test_ldexp_of_an_integer_has_the_type_of_the_power():

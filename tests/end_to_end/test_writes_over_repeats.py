@@ -51,3 +51,17 @@ def test_rows_are_written_of_what_has_no_elements_and_repeats_one(dynamic):
         theirs = x.clone()
         assert torch.equal(compiled(x), program(theirs))
         assert torch.equal(x, theirs)
+
+
+def test_one_element_of_what_is_repeated_is_written():
+    """Eager writes it: it overlaps nothing. That the window that it is of does must not fail the proof."""
+
+    def program(x, y):
+        x.diagonal(3).sub_(y.mean())
+        return x * 1
+
+    compiled = braze.compile(program, backend="aot_eager", options={"verify": 2})
+    y = torch.ones(6, 6, requires_grad=True)
+    ours, theirs = (torch.arange(6.0).view(6, 1).expand(6, 4) for _ in range(2))
+    assert torch.equal(compiled(ours, y), program(theirs, y))
+    assert torch.equal(ours, theirs)

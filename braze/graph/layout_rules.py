@@ -1,0 +1,111 @@
+"""Rules of operators whose kernels on the CPU pick a layout that the operand's does not tell, and PyTorch's fakes pick another.
+
+As in ``rules.py``: functions of plain meta tensors, which give new ones, or NotImplemented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+#: dims of a picture -> the layout with its channels innermost
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def row_major(sizes: Sequence[Any], dtype: torch.dtype) -> Any:
+    """A new tensor in the usual order."""
+    if is_symbolic(sizes):
+        return Geometry(dtype, sizes, None)
+    return torch.empty(list(sizes), dtype=dtype, device="meta")
+
+
+def suggests_channels_last(t: Tensor) -> bool:
+    """Whether eager takes a tensor's strides for channels-last; not where one channel makes both orders possible."""
+    return _channels_innermost(t.shape, t.stride())
+
+
+def _channels_innermost(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    if len(sizes) not in (4, 5):
+        return False
+    least = 0
+    for d in (1, *range(len(sizes) - 1, 1, -1), 0):
+        if sizes[d] == 0 or strides[d] < least or (d == 0 and least == strides[1]):
+            return False
+        least = strides[d] * max(sizes[d], 1)
+    return True
+
+
+def convolved(x: Tensor, weight: Tensor, sizes: Sequence[Any]) -> Any:
+    """A convolution's result: channels-last if an operand is. Of sequences, pictures one row high, the weight alone tells."""
+    if weight.dim() == 3:
+        (out, channels, width), (far, near, step) = weight.shape, weight.stride()
+        if not _channels_innermost((out, channels, 1, width), (far, near, width * step, step)):
+            return row_major(sizes, x.dtype)
+        made: Any = torch.empty((sizes[0], sizes[2], sizes[1]), dtype=x.dtype, device="meta")
+        return made.transpose(1, 2)
+    if suggests_channels_last(x) or suggests_channels_last(weight):
+        form = CHANNELS_LAST[weight.dim()]
+        return torch.empty(sizes, dtype=x.dtype, device="meta", memory_format=form)
+    return row_major(sizes, x.dtype)
+
+
+def _power_of_number(base: Any, exponent: Tensor) -> Any:
+    if type(base) is Extent:
+        return NotImplemented
+    typed = exponent.stand_in() if isinstance(exponent, Geometry) else exponent
+    return row_major(exponent.shape, torch.result_type(base, typed))
+
+
+def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
+    return row_major(elements.shape if isinstance(elements, TENSORS) else (), torch.bool)
+
+
+def _log_sigmoid(x: Tensor) -> Any:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    return row_major(x.shape, x.dtype), row_major(x.shape, x.dtype)
+
+
+def _channel_shuffle(x: Tensor, groups: int) -> Any:
+    """Memory of its own, where the views that it could be made of would give back the operand's."""
+    if x.dim() < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups != 0:
+        return NotImplemented
+    if x.dim() == 4 and suggests_channels_last(x):
+        return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=torch.channels_last)
+    return row_major(x.shape, x.dtype)
+
+
+def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
+    """Dimension by dimension two parts are put together, as ``cat`` lays them out."""
+    if not dims or not x.dim() or 0 in x.shape or len(dims) != len(shifts):
+        return NotImplemented
+    if isinstance(x, Geometry):
+        plain = x.is_contiguous() and not suggests_channels_last(x)  # type: ignore[arg-type]
+        return row_major(x.shape, x.dtype) if plain else NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.shape[dim]
+        start = (size - shift) % size
+        x = aten.cat.default([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+    return x
+
+
+LAYOUTS: dict[Any, Callable[..., Any]] = {
+    aten.pow.Scalar: _power_of_number,
+    aten.isin.Tensor_Tensor: _is_in,
+    aten.isin.Tensor_Scalar: _is_in,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.channel_shuffle.default: _channel_shuffle,
+    aten.roll.default: _roll,
+}
+
+#: those of them that a GPU lays out in another way
+LAYOUTS_OF_CPU = frozenset(
+    {aten.log_sigmoid_forward.default, aten.channel_shuffle.default, aten.roll.default}
+)

@@ -1,0 +1,49 @@
+"""``out=`` of a tensor that has another shape: eager gives it that of the result, and other memory where it needs more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import braze
+from tests.helpers import logged
+
+
+def longer(x, y):
+    v = x * 1
+    torch.add(y, 1, out=v)
+    return v
+
+
+def read_before(x, y):
+    v = x.frac()
+    made = v.sum(0)
+    torch.add(y, 1, out=v)
+    return made, v
+
+
+def of_a_view(x, y):
+    v = x * 2
+    part = v[1:]
+    torch.add(y, 1, out=part)
+    return v, part
+
+
+def of_an_argument(x, y):
+    part = x[1:]
+    torch.add(y, 1, out=part)
+    return (part,)
+
+
+@pytest.mark.parametrize("fn", [longer, read_before, of_a_view, of_an_argument])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.filterwarnings("ignore:.*was resized.*")
+def test_an_out_of_another_shape_takes_the_results(fn, backend):
+    """Such a graph runs as captured, and says so."""
+    compiled = braze.compile(fn, backend=backend, options={"verify": 2})
+    with logged() as messages:
+        for sizes in ((2, 3), (4,), (1, 3), (7, 1)):
+            (given, theirs), y = (torch.arange(12.0).view(4, 3) for _ in range(2)), torch.rand(sizes)
+            torch.testing.assert_close(compiled(given, y), fn(theirs, y), rtol=0, atol=0)
+            torch.testing.assert_close(given, theirs, rtol=0, atol=0)
+    assert any("BZ2009" in message for message in messages)

@@ -1,0 +1,55 @@
+"""What a tensor of varying sizes is cut into: its parts are views, that are read after writes and written themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import braze
+
+
+def split_then_written(x):
+    v = x * 2
+    part = v.split(2)[0]
+    v.view(-1)[0] = 3
+    return part
+
+
+def chunk_then_written(x):
+    first, last = x.chunk(2)
+    x[torch.tensor([0, 0])] = -1
+    return first[-0:], last.clone()
+
+
+def parts_written(x):
+    v = x * 2
+    first, second = v.split([2, v.shape[0] - 2])
+    first.add_(1)
+    second.mul_(3)
+    return v
+
+
+def last_part_of_an_input_written(x):
+    x.chunk(3)[-1].neg_()
+    return x + 1
+
+
+def rows_written(x):
+    v = x + 1
+    for i, row in enumerate(v.unbind()):
+        row.add_(i)
+    return v
+
+
+CASES = [split_then_written, chunk_then_written, parts_written, last_part_of_an_input_written, rows_written]
+
+
+@pytest.mark.parametrize("fn", CASES)
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_parts_share_the_whole_memory_at_each_size(fn, backend):
+    compiled = braze.compile(fn, backend=backend, dynamic=True, options={"verify": 2})
+    for n in (4, 5, 3, 9, 33, 2):
+        given, theirs = (torch.arange(2.0 * n).view(n, 2) for _ in range(2))
+        found, wanted = compiled(given), fn(theirs)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        torch.testing.assert_close(given, theirs, rtol=0, atol=0)
