@@ -145,6 +145,13 @@ def _batch_norm(
     return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=form), *statistics
 
 
+def _batch_norm_of_batch(
+    x: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Without running statistics: the same kernel."""
+    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
 def _adaptive_avg_pool2d(x: Tensor, size: Sequence[int]) -> Any:
     if not x.is_contiguous() or x.dim() not in (3, 4) or x.is_contiguous(memory_format=torch.channels_last):
         return NotImplemented
@@ -465,6 +472,7 @@ CPU_ONLY = {
     *LAYOUTS_OF_CPU,
     aten.native_layer_norm.default,
     aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.no_stats,
     aten.convolution.default,
     aten.max_unpool2d.default,
     aten._fft_r2c.default,
@@ -493,6 +501,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.std.correction: _variance,
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,
     aten._adaptive_avg_pool2d.default: _adaptive_avg_pool2d,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention,
     aten.sum.default: _sum,

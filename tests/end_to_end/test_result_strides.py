@@ -87,6 +87,23 @@ def test_what_is_joined_of_nothing_has_the_common_type():
     assert braze.compile(torch.cat, options={"verify": 2})(nothing).dtype is torch.float32
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("graded", [False, True])
+def test_rows_that_are_normalized_and_kept_count_of_lie_as_eagers(training, graded):
+    """Of sizes that change, running statistics among what is written."""
+
+    def fn(x, mean, var):
+        return F.batch_norm(x, mean, var, training=training)
+
+    compiled = braze.compile(fn, options={"verify": 2})
+    for rows, columns in ((5, 3), (2, 2), (4, 6)):
+        x = torch.rand(columns, rows).t().requires_grad_(graded)
+        ours, theirs = ((torch.zeros(columns), torch.ones(columns)) for _ in range(2))
+        found, wanted = compiled(x, *ours), fn(x, *theirs)
+        assert found.stride() == wanted.stride()
+        torch.testing.assert_close((found, *ours), (wanted, *theirs))
+
+
 def test_ldexp_of_an_integer_has_the_type_of_the_power():
     x, half = torch.arange(3, dtype=torch.int16), torch.tensor(2.0, dtype=torch.half)
     found = braze.compile(torch.ldexp)(x, half)
