@@ -43,25 +43,25 @@ def test_triton_launches_once_and_the_driver_after_that(counted):
 
 
 def test_sizes_of_a_kind_share_what_was_built(counted):
-    compiled = braze.compile(lambda x: x * 3 + 1, dynamic=True)
+    compiled = braze.compile(lambda x: x * 2 + 1, dynamic=True)
     for n in (33, 35, 37, 39, 41, 1001, 70001):
         x = torch.randn(n, device="cuda")
-        assert torch.equal(compiled(x), x * 3 + 1)
+        assert torch.equal(compiled(x), x * 2 + 1)
     assert len(counted) <= 2
     for n in (0, 1, 2, 16, 32, 48):
         x = torch.randn(n, device="cuda")
-        assert torch.equal(compiled(x), x * 3 + 1)
+        assert torch.equal(compiled(x), x * 2 + 1)
 
 
 def test_addresses_that_16_does_not_divide():
-    compiled, base = braze.compile(lambda x: x * 3 + 1), torch.randn(1025, device="cuda")
+    compiled, base = braze.compile(lambda x: x * 2 + 1), torch.randn(1025, device="cuda")
     for start in (0, 1, 0, 3, 2, 0):
         x = base[start : start + 1000]
-        assert torch.equal(compiled(x), x * 3 + 1)
+        assert torch.equal(compiled(x), x * 2 + 1)
 
 
 def test_kernels_go_to_the_current_stream():
-    compiled, x = braze.compile(lambda x: x * 3 + 1), torch.randn(1000, device="cuda")
+    compiled, x = braze.compile(lambda x: x * 2 + 1), torch.randn(1000, device="cuda")
     compiled(x), compiled(x)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
@@ -71,13 +71,13 @@ def test_kernels_go_to_the_current_stream():
     x.fill_(2.0)
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(y, torch.full_like(x, 7.0))
+    assert torch.equal(y, torch.full_like(x, 5.0))
 
 
 def test_a_hook_of_triton_s_sees_every_launch():
     import triton
 
-    compiled, x = braze.compile(lambda x: x * 3 + 1), torch.randn(1000, device="cuda")
+    compiled, x = braze.compile(lambda x: x * 2 + 1), torch.randn(1000, device="cuda")
     compiled(x), compiled(x)
     seen = []
     chain = triton.knobs.runtime.launch_enter_hook
