@@ -13,6 +13,7 @@ from torch import nn
 import braze
 from braze.aot import chunked_losses
 from braze.inspect.memory import peak_bytes
+from braze.runtime import linear_loss
 from braze.support import trace
 
 CLASSES, WIDTH = 90, 16
@@ -329,20 +330,34 @@ def test_other_lengths_need_no_new_code():
 
 
 @pytest.mark.parametrize("pure", [False, True], ids=["autocast", "bfloat16"])
-def test_bfloat16(pure):
-    def loss(h, w, t):
-        with torch.autocast("cpu", torch.bfloat16, enabled=not pure):
-            return F.cross_entropy(F.linear(h, w).float(), t)
+@pytest.mark.parametrize("padded", [False, True])
+def test_bfloat16(pure, padded, monkeypatch):
+    """``padded``: as on a GPU, where 90 classes become 96."""
+    if padded:
+        monkeypatch.setattr(linear_loss, "missing", lambda classes, dtype, device: -classes % 8)
 
-    h, w, t = hidden(100), weight(), targets(100)
+    def loss(h, w, b, t):
+        with torch.autocast("cpu", torch.bfloat16, enabled=not pure):
+            return F.cross_entropy(F.linear(h, w, b).float(), t)
+
+    h, w, b, t = hidden(100), weight(), torch.randn(CLASSES, requires_grad=True), targets(100)
     if pure:
-        h, w = (x.detach().bfloat16().requires_grad_() for x in (h, w))
-    ours, said = told(loss, (h, w, t))
+        h, w, b = (x.detach().bfloat16().requires_grad_() for x in (h, w, b))
+    ours, said = told(loss, (h, w, b, t))
     assert "in chunks" in said[0]
-    exact = results(plain, doubled((h, w, t)))
-    for mine, theirs, true in zip(ours, results(loss, (h, w, t)), exact, strict=True):
+    exact = results(lambda h, w, b, t: F.cross_entropy(F.linear(h, w, b), t), doubled((h, w, b, t)))
+    for mine, theirs, true in zip(ours, results(loss, (h, w, b, t)), exact, strict=True):
         assert mine.dtype is theirs.dtype
         assert (mine - true).norm() <= 1.2 * (theirs - true).norm() + 1e-6
+
+
+def test_half_types_are_padded_on_gpus_only():
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert linear_loss.missing(50257, torch.bfloat16, gpu) == 7
+    assert linear_loss.missing(50264, torch.bfloat16, gpu) == 0
+    assert (
+        linear_loss.missing(50257, torch.float32, gpu) == linear_loss.missing(50257, torch.bfloat16, cpu) == 0
+    )
 
 
 def test_float16_stays_whole():
