@@ -218,6 +218,7 @@ class GraphLowering:
     def lower_call(self, node: torch.fx.Node, target: Any, val: Any) -> Any:
         g = self.builder
         g.val = val
+        g.wanted = self.parts_read(node) if isinstance(val, (tuple, list)) else frozenset()
         g.op_name = target.__name__.partition(".")[0]
         g.origin = node.meta.get("origin")
         if node in self.in_place.links:
@@ -238,6 +239,11 @@ class GraphLowering:
             readers = min(readers, 1)
         self.settle(result, val, readers, depth)
         return result
+
+    def parts_read(self, node: torch.fx.Node) -> frozenset[int]:
+        """Which of several results live nodes read."""
+        parts = (user for user in node.users if user in self.readers and user.target is operator.getitem)
+        return frozenset(user.args[1] for user in parts)  # type: ignore[misc]
 
     def settle(self, result: Any, val: Any, readers: int, depth: int) -> None:
         """Note eager's layout of a fresh value, and store it if it is read often."""

@@ -51,6 +51,8 @@ class ProgramBuilder:
         #: of the graph node being lowered: its name for kernels, and its fake result
         self.op_name = ""
         self.val: Any = None
+        #: which of its results, where it has several, somebody reads
+        self.wanted: frozenset[int] = frozenset()
         #: the type of Python floats
         self.default_float = DType.F32
         self.symbols = SizeSymbols()
