@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braze.backends.registry import find_backend
-from braze.graph.operators import as_table
+from braze.graph.decompositions import as_table
 from braze.options import Options, make_options
 from braze.support.log import warn_once
 from braze.support.record import record

@@ -11,14 +11,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph.operators import is_elementwise
+
 aten = torch.ops.aten
 
-_NAMES = (
-    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "ceil", "clamp_max", "clamp_min", "copy",
-    "cos", "cosh", "div", "erf", "erfc", "exp", "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10",
-    "log1p", "log2", "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid",
-    "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc", "zero",
-)  # fmt: skip
 #: the third operand of these is known by its name only
 _BY_NAME = {"addcdiv": "value", "addcmul": "value"}
 
@@ -53,9 +49,18 @@ def _rule(op: OpOverload, name: str) -> Callable[..., Any]:
     return loop
 
 
+def _has_loop(name: str) -> bool:
+    """Whether an operator on lists is what ``name`` does to each tensor: elementwise operators, and copies."""
+    packet = getattr(aten, name, None)
+    return name in ("copy", "zero") or (
+        packet is not None and any(is_elementwise(getattr(packet, each)) for each in packet.overloads())
+    )
+
+
+_NAMES = {n.removeprefix("_foreach_").removesuffix("_") for n in dir(torch) if n.startswith("_foreach_")}
 FOREACH: dict[OpOverload, Callable[..., Any]] = {
     overload: _rule(overload, name)
-    for name in _NAMES
+    for name in sorted(filter(_has_loop, _NAMES))
     for packet in (getattr(aten, f"_foreach_{name}", None), getattr(aten, f"_foreach_{name}_", None))
     if packet is not None
     for overload in (getattr(packet, each) for each in packet.overloads() if not each.endswith("out"))

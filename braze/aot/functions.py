@@ -23,8 +23,8 @@ from braze.aot.partition_functions import NAMED, PartitionFn, default_partition
 from braze.aot.program import Program, signature
 from braze.aot.wrap import Boxed, wrap
 from braze.context import CompileContext
+from braze.graph.decompositions import as_table, with_inplace
 from braze.graph.fakes import mode_of
-from braze.graph.operators import as_table, with_inplace
 from braze.graph.torch_checks import require
 from braze.graph.torch_compat import pytree
 from braze.options import make_options

@@ -17,10 +17,11 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate
-from braze.aot.min_cut import is_elementwise, is_random
+from braze.aot.min_cut import is_random
 from braze.aot.views import is_view
 from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
+from braze.graph.operators import is_elementwise
 from braze.graph.passes import BY_PLACE
 
 aten = torch.ops.aten

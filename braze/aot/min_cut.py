@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from braze.aot.symbols import is_size
 from braze.aot.views import elements, is_view
 from braze.graph.checkpoints import SAVING
+from braze.graph.operators import is_cheap, is_elementwise, is_reduction
 from braze.graph.passes import is_impure
 from braze.runtime.purity import may_draw
 from braze.support.errors import InternalError
@@ -27,24 +28,6 @@ Node = torch.fx.Node
 
 #: (joint graph's parts) -> the values to keep
 Choice = Callable[["Halves"], set[Node]]
-
-#: cheap to do again though they are not elementwise: they read and make memory that is counted elsewhere
-CHEAP = frozenset(
-    {
-        aten.full.default,
-        aten.full_like.default,
-        aten.zeros_like.default,
-        aten.ones_like.default,
-        aten.arange.start_step,
-        aten.scalar_tensor.default,
-        aten.clone.default,
-        aten._to_copy.default,
-        aten.copy.default,
-        aten.empty_strided.default,
-        aten.constant_pad_nd.default,
-        aten.cat.default,
-    }
-)
 
 #: farther from its reader, a value costs more to make again: this much for each step
 STEP_COST = 0.1
@@ -141,7 +124,7 @@ class Halves:
             return node.op == "call_function" and node.target is not operator.getitem
         if is_random(node):
             return False
-        return is_view(node) or node.target in CHEAP or is_elementwise(node.target)
+        return is_view(node) or is_cheap(node.target)
 
     def has_memory(self, node: Node) -> bool:
         """Whether the forward has a value in memory, kept or not: it comes so, goes so, or is made or read whole."""
@@ -171,11 +154,6 @@ def is_random(node: Node) -> bool:
     if target is operator.getitem and isinstance(node.args[0], Node):
         return is_random(node.args[0])
     return may_draw(target)
-
-
-def is_elementwise(op: object) -> bool:
-    """Whether each element of the result is made of the elements in its place."""
-    return isinstance(op, torch._ops.OpOverload) and (torch.Tag.pointwise in op.tags or op is aten.where.self)
 
 
 def reached(graph: torch.fx.Graph, tangents: Iterable[Node]) -> set[Node]:
@@ -332,7 +310,7 @@ def _origin(halves: Halves, node: Node) -> set[Node] | None:
 
 
 def _is_constant(node: Node) -> bool:
-    return not node.all_input_nodes and node.target in CHEAP
+    return not node.all_input_nodes and is_cheap(node.target)
 
 
 def _steps_to_readers(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
@@ -361,20 +339,4 @@ def fuses(node: Node) -> bool:
     target = node.target
     if target is operator.getitem or not isinstance(target, torch._ops.OpOverload):
         return True
-    return is_view(node) or target in CHEAP or is_elementwise(target) or target in REDUCTIONS
-
-
-#: reductions that kernels of ours compute
-REDUCTIONS = frozenset(
-    {
-        aten.sum.dim_IntList,
-        aten.sum.default,
-        aten.mean.dim,
-        aten.mean.default,
-        aten.amax.default,
-        aten.amin.default,
-        aten.prod.default,
-        aten.var_mean.correction,
-        aten.var.correction,
-    }
-)
+    return is_view(node) or is_cheap(target) or is_reduction(target)

@@ -26,9 +26,10 @@ from torch._ops import OpOverload
 from braze.aot.functionalize import Functional
 from braze.aot.overlap import is_symbolic
 from braze.aot.views import has_overlap
-from braze.aot.writes import functional_form, is_write, written_arguments
+from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.functional_ops import original_of
+from braze.graph.operators import SCATTERS, Family, facts, functional_form
 from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
@@ -139,7 +140,7 @@ class _Run:
 
     def moved(self, node: Node, term: Callable[[Node], Any]) -> Any:
         """A view, or a scatter of one tensor into another, on the names of elements."""
-        if node.target in KEPT_WHOLE:
+        if node.target is aten.view.dtype:
             return term(node.args[0])  # type: ignore[arg-type]
 
         def held(n: Node) -> _Held:
@@ -249,7 +250,7 @@ class Program(_Run):
     def _near(self, nodes: Sequence[Node]) -> set[str]:
         found = set(self.inside)
         for node in nodes:
-            if node.target in MOVES or node.target in SAME or node.target is operator.getitem:
+            if moves(node.target) or node.target in SAME or node.target is operator.getitem:
                 if any(n.name in found for n in node.all_input_nodes):
                     found.add(node.name)
         return found
@@ -317,7 +318,7 @@ class Program(_Run):
             return
         mine = node.name in self.inside or node.name in self.single
         if mine and (_key(node) in self.memory or _key(node) in self.value):
-            if node.target not in MOVES and node.target not in SAME and node.target is not operator.getitem:
+            if not moves(node.target) and node.target not in SAME and node.target is not operator.getitem:
                 raise Unproved("view")
             self.windows.add(node.name)
             return  # a view: the window of its memory
@@ -325,7 +326,7 @@ class Program(_Run):
             term = self._term(node.args[0])  # type: ignore[arg-type]
         elif node.target is operator.getitem:
             term = _item(self.terms[node.args[0]], node.args[1])  # type: ignore[index]
-        elif node.target in MOVES and node.name in self.near:
+        elif moves(node.target) and node.name in self.near:
             term = self.moved(node, self._term)
         else:
             term = self._made(node)
@@ -442,9 +443,9 @@ class _Functional(_Run):
         value = _constant(node)
         if value is not None:
             return self.names.constant(value)
-        if target in MOVES and node.name in self.program.windows & self.program.single:
+        if moves(target) and node.name in self.program.windows & self.program.single:
             return self.values[node.args[0]]  # type: ignore[index]
-        if target in MOVES and (not own or node.name in self.program.near):
+        if moves(target) and (not own or node.name in self.program.near):
             return self.moved(node, self.values.__getitem__)
         return self.result(node, self.values.__getitem__)
 
@@ -483,19 +484,19 @@ def _strided(x: _Held, *rest: Any) -> Tensor:
 
 #: operators that give the elements they are given
 SAME = frozenset({aten.clone.default, aten.alias.default})
-#: those of the views that leave each element in its place
-KEPT_WHOLE = frozenset({aten.view.dtype})
-#: operators that only move elements
-MOVES = frozenset(
-    {
-        aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.squeeze.default, aten.squeeze.dim,
-        aten.squeeze.dims, aten.expand.default, aten.unsqueeze.default, aten.permute.default, aten.t.default,
-        aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.as_strided.default,
-        aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
-        aten.as_strided_scatter.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
-        aten.unfold.default, aten.view.dtype,
-    }
-)  # fmt: skip
+#: views whose elements are others
+_OTHER_ELEMENTS = frozenset({aten.view_as_real.default, aten.view_as_complex.default})
+
+
+def moves(op: Any) -> bool:
+    """Whether an operator only moves elements."""
+    known = facts(op)
+    if known is None or op in SAME or op in _OTHER_ELEMENTS:
+        return False
+    return known.family is Family.VIEW or op in _SCATTERS
+
+
+_SCATTERS = frozenset(SCATTERS.values())
 
 
 def observe(graph: torch.fx.Graph, wanted: Iterable[Node], limit: int = LIMIT) -> Program | None:

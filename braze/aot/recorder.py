@@ -20,10 +20,11 @@ from braze.aot import control_flow, unbacked
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.ways import DATA, Ways, counts_from_start
-from braze.aot.writes import called_as_it_is, functional_form
+from braze.aot.writes import called_as_it_is
 from braze.graph import kernels, torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
 from braze.graph.fakes import FakeMode, same, text_of
+from braze.graph.operators import functional_form
 from braze.graph.printer import describe
 from braze.support.errors import Origin, Unsupported
 from braze.support.log import warn_once

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.foreach import FOREACH
+from braze.graph.operators import functional_form, name_of
 from braze.runtime import recurrent
 
 aten = torch.ops.aten
@@ -174,17 +174,6 @@ MIXED_NORMS = frozenset(
 )
 
 
-@functools.cache
-def functional_of_inplace_view(func: Any) -> Any:
+def functional_of_inplace_view(func: OpOverload) -> OpOverload | None:
     """``aten.t`` for ``aten.t_``; None for those that change the memory itself."""
-    name = func._schema.name.removeprefix("aten::")
-    if name in ("resize_", "set_", "resize_as_"):
-        return None
-    packet = getattr(aten, name.removesuffix("_"), None)
-    if packet is None:
-        return None
-    wanted = [str(p.type) for p in func._schema.arguments]
-    for overload in (getattr(packet, name) for name in packet.overloads()):
-        if [str(p.type) for p in overload._schema.arguments] == wanted:
-            return overload
-    return None
+    return None if name_of(func) in ("resize_", "set_", "resize_as_") else functional_form(func)

@@ -10,8 +10,9 @@ from collections.abc import Collection
 
 import torch
 
-from braze.aot.min_cut import CHEAP, Halves, backward_order, fuses, is_elementwise
+from braze.aot.min_cut import Halves, backward_order, fuses
 from braze.aot.views import elements, is_view
+from braze.graph.operators import is_cheap, is_elementwise
 
 Node = torch.fx.Node
 
@@ -31,7 +32,7 @@ class Timeline:
         }
         self.elementwise = {n for n in self.made if is_elementwise(n.target)}
         #: what fuses into its readers, where nothing reads it whole
-        self.cheap = {n for n in self.made if n in self.elementwise or n.target in CHEAP}
+        self.cheap = {n for n in self.made if is_cheap(n.target)}
         self.fusing = {n for n in halves.graph.nodes if fuses(n)}
         # what is returned as a view is the memory that it views
         self.results = {memory_of(n) for n in halves.results}

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_symbols
+from braze.graph import operators, torch_symbols
+from braze.graph.operators import SCATTERS
 
 aten = torch.ops.aten
 
@@ -18,7 +19,7 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 def is_view(node: Node) -> bool:
     """Whether a node's operator gives a view of its first argument."""
-    return node.target in _WAY_BACK
+    return operators.is_view(node.target)
 
 
 def has_overlap(tensor: torch.Tensor) -> bool:
@@ -100,11 +101,8 @@ def _sliced(view: Node, parent: Node, value: Node) -> Call:
     return aten.slice_scatter.default, (parent, value, dim, start, end, step), {}
 
 
-def _scattered(function: Any) -> Callable[[Node, Node, Node], Call]:
-    def rule(view: Node, parent: Node, value: Node) -> Call:
-        return function, (parent, value, *view.args[1:]), dict(view.kwargs)
-
-    return rule
+def _scattered(view: Node, parent: Node, value: Node) -> Call:
+    return SCATTERS[view.target], (parent, value, *view.args[1:]), dict(view.kwargs)  # type: ignore[index]
 
 
 def _restrided(view: Node, parent: Node, value: Node) -> Call:
@@ -115,7 +113,7 @@ def _restrided(view: Node, parent: Node, value: Node) -> Call:
         same_start = seen.storage_offset() == whole.storage_offset()
         if same_start and seen.is_contiguous() and whole.is_contiguous():
             return aten.view.default, (value, list(whole.shape)), {}
-    return aten.as_strided_scatter.default, (parent, value, *view.args[1:]), dict(view.kwargs)
+    return _scattered(view, parent, value)
 
 
 def _same(function: Any) -> Callable[[Node, Node, Node], Call]:
@@ -144,8 +142,8 @@ _WAY_BACK: dict[Any, Callable[[Node, Node, Node], Call | None]] = {
     aten.t.default: _same(aten.t.default),
     aten.transpose.int: _same(aten.transpose.int),
     aten.slice.Tensor: _sliced,
-    aten.select.int: _scattered(aten.select_scatter.default),
-    aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
+    aten.select.int: _scattered,
+    aten.diagonal.default: _scattered,
     aten.as_strided.default: _restrided,
     aten.view_as_real.default: _same(aten.view_as_complex.default),
     aten.view_as_complex.default: _same(aten.view_as_real.default),

@@ -11,23 +11,14 @@ import torch
 from torch._ops import OpOverload
 
 from braze.graph import kernels
-from braze.graph.functional_ops import functional_of, written_parameters
+from braze.graph.functional_ops import functional_of
+from braze.graph.operators import functional_form, is_elementwise, written_parameters
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
 
 Node = torch.fx.Node
 Insert = Callable[[Any, tuple[Any, ...], dict[str, Any]], Node]
-
-#: in-place operators whose functional form has another name
-_OTHER_NAME = {
-    aten.bernoulli_.float: aten.bernoulli.p,
-    aten.normal_.default: aten.normal_functional.default,
-    aten.copy_.default: None,
-    aten.fill_.Scalar: None,
-    aten.fill_.Tensor: None,
-    aten.zero_.default: None,
-}
 
 
 def is_write(node: Node) -> bool:
@@ -38,10 +29,7 @@ def is_write(node: Node) -> bool:
 def written_arguments(node: Node) -> list[Node]:
     """The arguments that a node writes, in order of its schema."""
     found: list[Node] = []
-    schema = node.target._schema  # type: ignore[union-attr]
-    for i, parameter in enumerate(schema.arguments):
-        if parameter.alias_info is None or not parameter.alias_info.is_write:
-            continue
+    for i, parameter in written_parameters(node.target):  # type: ignore[arg-type]
         value = _argument(node, i, parameter)
         found += [n for n in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(n, Node)]
     return found
@@ -81,8 +69,7 @@ def reads_in_place(node: Node, other: Node) -> bool:
     """Whether an operator reads each element of ``other``, if at all, where and before it writes it."""
     if node.target is aten.copy_.default or (node.target in ADDING and node.args[0] is other):
         return True
-    form = functional_form(node.target)  # type: ignore[arg-type]
-    return form is not None and torch.Tag.pointwise in form.tags
+    return is_elementwise(functional_form(node.target))  # type: ignore[arg-type]
 
 
 def functional_values(node: Node, insert: Insert) -> tuple[list[Node], Node | None]:
@@ -171,26 +158,6 @@ def _with_defaults(node: Node) -> tuple[Any, ...]:
     """A node's arguments with those spelled out that only ``node.target`` has a default for."""
     declared = [p for p in node.target._schema.arguments if not p.kwarg_only]  # type: ignore[union-attr]
     return (*node.args, *(p.default_value for p in declared[len(node.args) :]))
-
-
-@functools.cache
-def functional_form(op: OpOverload) -> OpOverload | None:
-    """The overload that computes what ``op`` writes: ``add.Tensor`` for ``add_.Tensor`` and ``add.out``."""
-    if op in _OTHER_NAME:
-        return _OTHER_NAME[op]
-    namespace, name = op._schema.name.split("::")
-    wanted = [(p.name, str(p.type)) for p in op._schema.arguments if not p.is_out]
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    if packet is None:
-        return None
-    overloads = [op._overloadname, *packet.overloads()]
-    for overload in overloads:
-        candidate = getattr(packet, overload, None)
-        if candidate is None or candidate._schema.is_mutable:
-            continue
-        if [(p.name, str(p.type)) for p in candidate._schema.arguments] == wanted:
-            return candidate
-    return None
 
 
 def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:

@@ -1,4 +1,4 @@
-"""Big operators by core operators, one file per family; ``core.py`` lists the core operators.
+"""Big operators by core operators, one file per family.
 
 Imports graph and base. The pipeline hands ``table()`` to the aot stage.
 """

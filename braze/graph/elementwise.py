@@ -13,113 +13,49 @@ import torch
 
 from braze.graph import extents
 from braze.graph.extents import TENSORS, Extent, Geometry, Undecided, is_symbolic
+from braze.graph.operators import Result, Takes, facts, name_of, operands
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-KEEP, FLOAT, BOOL = "keep", "float", "bool"
-
-_UNARY = {
-    KEEP: "neg abs sign floor ceil round trunc frac relu gelu silu leaky_relu elu hardtanh hardsigmoid softplus mish hardswish clamp clamp_min clamp_max square bitwise_not",
-    FLOAT: "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan tanh sinh cosh sigmoid erf erfc",
-    BOOL: "logical_not isnan isinf",
-}
-_BINARY = {
-    KEEP: "add sub mul maximum minimum rsub pow remainder fmod floor_divide bitwise_and bitwise_or bitwise_xor addcmul addcdiv lerp heaviside logaddexp logaddexp2",
-    FLOAT: "div atan2 copysign xlogy special_xlog1py",
-    BOOL: "eq ne lt le gt ge logical_and logical_or logical_xor",
-}
-#: these take floating-point numbers only
-_FLOATS_ONLY = frozenset(
-    {
-        "gelu",
-        "silu",
-        "elu",
-        "hardsigmoid",
-        "hardswish",
-        "softplus",
-        "mish",
-        "leaky_relu",
-        "lerp",
-        "addcdiv",
-        "heaviside",
-        "logaddexp",
-        "logaddexp2",
-    }
-)
-_NOT_BOOL = frozenset(
-    {
-        "abs",
-        "neg",
-        "sub",
-        "rsub",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "relu",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "square",
-        "hardtanh",
-        "pow",
-        "remainder",
-        "fmod",
-        "floor_divide",
-    }
-)
 _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
 
 
-_FAMILIES = {
-    name: (rule, operands)
-    for operands, families in ((1, _UNARY), (2, _BINARY))
-    for rule, names in families.items()
-    for name in names.split()
-}
-
-
 @functools.cache
-def entry_of(op: Any) -> tuple[str, str, int] | None:
-    """(name, type rule, how many leading arguments take part in promotion) of an operator with a rule here."""
-    name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
-    if op.namespace != "aten" or name not in _FAMILIES:
-        return None
-    if op._schema.is_mutable or overload == "decimals":
-        return None
-    if name.startswith("clamp") and overload == "Tensor":
-        return None
-    rule, operands = _FAMILIES[name]
-    joined = name in ("addcmul", "addcdiv") or (overload == "Tensor" and name == "lerp")
-    return name, rule, 3 if joined else operands
+def has_rule(op: Any) -> bool:
+    """Whether the metadata of what an operator gives are told here."""
+    known = facts(op)
+    if known is None or known.result is None or op._overloadname == "decimals":
+        return False
+    return not (name_of(op).startswith("clamp") and op._overloadname == "Tensor")
 
 
 def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The result's metadata as a meta tensor, or NotImplemented; ``args`` are plain meta tensors and numbers."""
-    entry = entry_of(func)
-    assert entry is not None
-    name, rule, count = entry
-    operands = list(args[:count])
-    if len(operands) < count or (kwargs and not (name in _TAKE_SCALE and set(kwargs) <= {"alpha"})):
+    known, name, count = facts(func), name_of(func), operands(func)
+    assert known is not None
+    rule = known.result
+    given = list(args[:count])
+    if len(given) < count or (kwargs and not (name in _TAKE_SCALE and set(kwargs) <= {"alpha"})):
         if set(kwargs) - {"alpha", "approximate", "value", "rounding_mode"}:
             return NotImplemented
     if kwargs.get("approximate", "none") not in ("none", "tanh"):
         return NotImplemented
-    tensors = [a for a in operands if isinstance(a, TENSORS)]
+    tensors = [a for a in given if isinstance(a, TENSORS)]
     if not tensors:
         return NotImplemented
-    dtype = _promoted(operands)
-    if dtype.is_complex or (name in _NOT_BOOL and dtype is torch.bool):
+    dtype = _promoted(given)
+    if dtype.is_complex or (known.takes is Takes.NUMBERS and dtype is torch.bool):
         return NotImplemented
     if name in ("sub", "rsub") and any(
-        a.dtype is torch.bool if isinstance(a, TENSORS) else type(a) is bool for a in operands
+        a.dtype is torch.bool if isinstance(a, TENSORS) else type(a) is bool for a in given
     ):
         return NotImplemented
     if name.startswith("bitwise") and dtype.is_floating_point:
         return NotImplemented
-    if name in _FLOATS_ONLY and (not dtype.is_floating_point or any(t.dtype is not dtype for t in tensors)):
+    if known.takes is Takes.FLOATS and (
+        not dtype.is_floating_point or any(t.dtype is not dtype for t in tensors)
+    ):
         return NotImplemented
     if name.startswith("clamp") or name == "hardtanh":
         limits = [a for a in (*args[1:], *kwargs.values()) if a is not None]
@@ -128,10 +64,10 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if (mode := kwargs.get("rounding_mode")) is not None:
         if mode not in ("floor", "trunc") or dtype is torch.bool:
             return NotImplemented
-        rule = KEEP
-    if rule is FLOAT and not dtype.is_floating_point:
+        rule = Result.KEEP
+    if rule is Result.FLOAT and not dtype.is_floating_point:
         dtype = torch.get_default_dtype()
-    if rule is BOOL:
+    if rule is Result.BOOL:
         dtype = torch.bool
     if name == "rsub":  # eager subtracts the first from the second, which decides the order of dims
         tensors.reverse()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph.operators import written_parameters
 from braze.support.record import record
 
 #: of each written parameter: -1 for a tensor, a number for a list of so many, None for one not given
@@ -70,15 +71,6 @@ def functional_of(op: OpOverload, given: Given) -> Functional | None:
 def original_of(op: Any) -> Functional | None:
     """What a functional form made here stands for."""
     return _by_op.get(op)
-
-
-def written_parameters(op: OpOverload) -> list[tuple[int, Any]]:
-    """(position, parameter) of those that an operator writes."""
-    return [
-        (i, p)
-        for i, p in enumerate(op._schema.arguments)
-        if p.alias_info is not None and p.alias_info.is_write
-    ]
 
 
 def _register(op: OpOverload, given: Given) -> Functional:

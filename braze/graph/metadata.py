@@ -1,7 +1,7 @@
 """Metadata of results without FakeTensorMode, for the operators that models use most.
 
 The first operator that goes through FakeTensorMode imports SymPy and PyTorch's Python meta functions, most of a
-second. Operators of ``DIRECT`` have meta kernels in C++: they run on plain meta tensors over the fakes' storages. Those of
+second. Some operators have meta kernels in C++ (``operators.py``): they run on plain meta tensors over the fakes' storages. Those of
 ``RULES`` have a small function here. Everything else, and every call that fails here, goes the usual way.
 """
 
@@ -14,9 +14,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import torch_compat
-from braze.graph.elementwise import elementwise, entry_of
+from braze.graph.elementwise import elementwise, has_rule
 from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.known_sizes import Ground
+from braze.graph.operators import facts, functional_form, name_of
 from braze.graph.rules import CPU_ONLY, FACTORIES, RULES
 from braze.graph.view_rules import VIEWS
 
@@ -24,30 +25,14 @@ aten = torch.ops.aten
 
 MISS = object()
 
-_ELEMENTWISE = """
-    add sub mul div rsub pow neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan tanh sinh cosh sigmoid relu gelu silu
-    erf erfc abs sign floor ceil round trunc frac clamp clamp_min clamp_max maximum minimum eq ne lt le gt ge logical_and logical_or
-    logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor leaky_relu elu hardtanh hardsigmoid softplus mish
-    remainder fmod atan2 addcmul addcdiv lerp isnan isinf masked_fill square
-"""
-_REDUCTIONS = "sum mean amax amin argmax argmin any all prod cumsum"
-_PRODUCTS = "mm addmm bmm baddbmm linear"
-_MOVES = "cat gather index clone where copy new_ones new_zeros new_full new_empty zeros_like ones_like full_like empty_like index_select flip"
-_VIEWS = """
-    view _unsafe_view transpose t permute expand slice select unsqueeze squeeze as_strided alias detach split split_with_sizes unbind
-    unfold diagonal
-"""
-
-DIRECT = frozenset(" ".join([_ELEMENTWISE, _REDUCTIONS, _PRODUCTS, _MOVES, _VIEWS]).split())
-
 CPU = torch.device("cpu")
 
 
 @functools.cache
 def is_direct(func: Any) -> bool:
     """Whether an operator's own meta kernel is asked."""
-    schema = func._schema
-    return func.namespace == "aten" and not schema.is_mutable and schema.name.removeprefix("aten::") in DIRECT
+    known = facts(func)
+    return known is not None and known.meta
 
 
 @functools.cache
@@ -65,7 +50,7 @@ def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func._schema.is_mutable:
         return _written(mode, func, args, kwargs)
     rule = RULES.get(func)
-    if rule is None and entry_of(func) is not None:
+    if rule is None and has_rule(func):
         rule = functools.partial(_elementwise, func)
     if rule is None and not is_direct(func) and func is not aten._to_copy.default:
         return MISS
@@ -97,7 +82,7 @@ def symbolic_result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any], 
             return MISS
         func = functional
     rule = VIEWS.get(func) or RULES.get(func) or FACTORIES.get(func)
-    if rule is None and entry_of(func) is not None:
+    if rule is None and has_rule(func):
         rule = functools.partial(_elementwise, func)
     if rule is None:
         return MISS
@@ -242,12 +227,10 @@ def _functional_form(func: Any) -> Any:
         return _FILL
     if func is aten.copy_.default:
         return _COPY
-    name = func._schema.name.removeprefix("aten::")
-    if not name.endswith("_") or func.namespace != "aten":
+    if func.namespace != "aten" or not name_of(func).endswith("_"):
         return None
-    packet = getattr(aten, name.removesuffix("_"), None)
-    found = getattr(packet, func._overloadname, None)
-    return found if found is not None and entry_of(found) is not None else None
+    found = functional_form(func)
+    return found if found is not None and has_rule(found) else None
 
 
 def _factory(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

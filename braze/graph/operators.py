@@ -1,124 +1,232 @@
-"""Operators as users name them: overloads, packets of overloads, several at once."""
+"""What ATen's operators are, in one table for all stages.
+
+PyTorch is asked where it tells: the schema says what an operator writes and gives back, its tags whether it draws numbers
+(``runtime/purity.py``), whether the data tell the sizes of what it gives, and of most whether they go element by element. The rows below say
+the rest. To add an operator is to add its name to the row that is true of it, or a new row.
+"""
 
 from __future__ import annotations
 
+import enum
 import functools
-import types
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import OpOverload
 
-from braze.graph.torch_compat import has_composite_kernel
-from braze.support import trace
-from braze.support.errors import UserError
-from braze.support.log import logger
+from braze.support.record import record
 
-
-class Table(dict[OpOverload, Callable[..., Any]]):
-    """Decompositions by overload that have been through :func:`as_table`, or are ours."""
+aten = torch.ops.aten
 
 
-def as_table(given: Mapping[Any, Callable[..., Any]]) -> Table:
-    """Decompositions by overload; a packet (``aten.gelu``) stands for all its overloads that can have one.
+class Family(enum.Enum):
+    """What kind of work an operator does."""
 
-    A UserError (BZ0045) for what is no operator, no function, or an operator that no trace asks a decomposition of. Entries of
-    PyTorch's own tables (``core_aten_decompositions()``) that no trace asks for are left out, and counted: such tables hold every
-    operator that PyTorch has a rule for.
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    VIEW = "view"  # gives memory that it was given
+    COPY = "copy"  # gives new memory with the elements of one tensor
+    MOVE = "move"  # gives new memory with elements of its tensors, elsewhere
+    CREATION = "creation"  # makes elements of no tensor
+    PRODUCT = "product"
+
+
+class Result(enum.Enum):
+    """The type of what an elementwise operator gives."""
+
+    KEEP = "keep"  # the operands' common type
+    FLOAT = "float"  # that, or the default float where that is an integer
+    BOOL = "bool"
+
+
+class Takes(enum.Enum):
+    """The common types of operands for which ``Result`` holds."""
+
+    ANY = "any"
+    NUMBERS = "numbers"  # not bool
+    FLOATS = "floats"  # floating-point numbers of one type
+
+
+@record
+class Facts:
+    """What is said of an operator, by its name, beside its schema and tags.
+
+    ``result``: an elementwise operator's type, where its metadata follow from type, shapes and strides of its operands alone.
+    ``meta``: its kernel for meta tensors, in C++, tells what the CPU's kernel gives. ``cheap``: done again sooner than kept, as
+    elementwise operators are. ``unwritten``: gives memory as it is found. ``divides``: an integer divided by zero is an error.
     """
-    if isinstance(given, Table):
-        return given
-    if not isinstance(given, Mapping):
-        raise _error(f"decompositions are a dict from operators to functions, not {type(given).__name__}")
-    table, skipped = Table(), 0
-    for op, function in given.items():
-        if not callable(function):
-            raise _error(f"the decomposition of {op} is {type(function).__name__}, not a function")
-        if _is_pytorchs(function) and (not isinstance(op, OpOverload) or _hindrance(op)):
-            skipped += 1
-            continue
-        for overload in overloads(op):
-            table[overload] = function
-    if skipped:
-        trace.count("decompositions_skipped", skipped)
-        logger("aot").info(
-            "%d decompositions of PyTorch's are of operators that no trace asks for: left out", skipped
-        )
-    return table
+
+    family: Family
+    result: Result | None = None
+    takes: Takes = Takes.ANY
+    meta: bool = False
+    cheap: bool = False
+    unwritten: bool = False
+    divides: bool = False
 
 
-def _is_pytorchs(function: Any) -> bool:
-    """Whether a decomposition is one of PyTorch's, as its tables hold it: a function, one of an operator's kernels, or bound."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if isinstance(function, OpOverload | OpOverloadPacket):
-        return True
-    written = getattr(function, "__func__", function)
-    while hasattr(written, "__wrapped__") and isinstance(written.__wrapped__, types.FunctionType):
-        written = written.__wrapped__
-    space = getattr(written, "__globals__", {})
-    return str(space.get("__name__", "")).partition(".")[0] == "torch"
+def _elementwise(result: Result | None = None, takes: Takes = Takes.ANY, **more: bool) -> Facts:
+    return Facts(Family.ELEMENTWISE, result, takes, meta=more.pop("meta", result is not None), **more)
 
 
-def with_inplace(table: Mapping[OpOverload, Callable[..., Any]]) -> Table:
-    """The table, and for ``relu_`` what it says of ``relu``: in the trace the one that writes comes by."""
-    more = Table()
-    for op, rule in table.items():
-        inplace = _inplace(op)
-        if inplace is not None:
-            more[inplace] = _writing(rule)
-    more.update(table)
-    return more
+_ROWS: tuple[tuple[Facts, str], ...] = (
+    (
+        _elementwise(Result.KEEP),
+        "add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor frac maximum minimum mul",
+    ),
+    (
+        _elementwise(Result.KEEP, Takes.NUMBERS),
+        "abs ceil clamp clamp_max clamp_min floor hardtanh neg pow relu round rsub sign square sub trunc",
+    ),
+    (_elementwise(Result.KEEP, Takes.NUMBERS, divides=True), "floor_divide fmod remainder"),
+    (
+        _elementwise(Result.KEEP, Takes.FLOATS),
+        "addcdiv elu gelu hardsigmoid hardswish heaviside leaky_relu lerp logaddexp logaddexp2 mish silu softplus",
+    ),
+    (
+        _elementwise(Result.FLOAT),
+        """acos acosh asin asinh atan atan2 atanh copysign cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 reciprocal
+        rsqrt sigmoid sin sinh special_xlog1py sqrt tan tanh xlogy""",
+    ),
+    (_elementwise(Result.FLOAT, divides=True), "div"),  # where it is told how to round
+    (
+        _elementwise(Result.BOOL),
+        "eq ge gt isinf isnan le logical_and logical_not logical_or logical_xor lt ne",
+    ),
+    (_elementwise(meta=True), "masked_fill where"),
+    (
+        _elementwise(),
+        """bitwise_left_shift bitwise_right_shift fmax fmin hardshrink hypot nan_to_num relu6 sgn signbit softshrink
+        threshold""",
+    ),
+    (Facts(Family.REDUCTION, meta=True), "all amax amin any argmax argmin mean prod sum"),
+    (Facts(Family.REDUCTION), "linalg_vector_norm max min std std_mean var var_mean"),
+    (
+        Facts(Family.VIEW, meta=True),
+        """alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t transpose unbind
+        unfold unsqueeze view view_as_complex view_as_real _unsafe_view""",
+    ),
+    (Facts(Family.VIEW), "reshape"),
+    (Facts(Family.COPY, meta=True, cheap=True), "clone copy"),
+    (Facts(Family.COPY, cheap=True), "_to_copy"),
+    (Facts(Family.MOVE, meta=True, cheap=True), "cat"),
+    (Facts(Family.MOVE, cheap=True), "constant_pad_nd"),
+    (Facts(Family.MOVE, meta=True), "cumsum flip gather index index_select"),
+    (Facts(Family.MOVE), "embedding roll select_scatter slice_scatter diagonal_scatter as_strided_scatter"),
+    (
+        Facts(Family.CREATION, meta=True, cheap=True),
+        "full_like new_full new_ones new_zeros ones_like zeros_like",
+    ),
+    (Facts(Family.CREATION, cheap=True), "arange full ones scalar_tensor zeros"),
+    (Facts(Family.CREATION, meta=True, cheap=True, unwritten=True), "empty_like new_empty"),
+    (
+        Facts(Family.CREATION, cheap=True, unwritten=True),
+        "empty empty_permuted empty_quantized empty_strided new_empty_strided resize resize_as",
+    ),
+    (Facts(Family.PRODUCT, meta=True), "addmm baddbmm bmm linear mm"),
+    (Facts(Family.PRODUCT), "convolution scaled_dot_product_attention"),
+)
+
+#: name -> what is known of the operators of ATen's that bear it
+OPERATORS: dict[str, Facts] = {name: facts for facts, names in _ROWS for name in names.split()}
+
+#: view of a part -> what gives the whole with that part replaced
+SCATTERS: dict[OpOverload, OpOverload] = {
+    aten.slice.Tensor: aten.slice_scatter.default,
+    aten.select.int: aten.select_scatter.default,
+    aten.diagonal.default: aten.diagonal_scatter.default,
+    aten.as_strided.default: aten.as_strided_scatter.default,
+}
 
 
-def _inplace(op: OpOverload) -> OpOverload | None:
-    namespace, name = op._schema.name.split("::")
-    packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
-    found = getattr(packet, op._overloadname, None)
-    if found is None or [str(a.type) for a in found._schema.arguments] != [
-        str(a.type) for a in op._schema.arguments
-    ]:
+def name_of(op: OpOverload) -> str:
+    """``add`` for all overloads of ``aten.add``."""
+    return op._schema.name.partition("::")[2]
+
+
+def facts(op: object) -> Facts | None:
+    """The row of one of ATen's operators that writes nothing."""
+    return _row(op) if isinstance(op, OpOverload) else None
+
+
+@functools.cache
+def _row(op: OpOverload) -> Facts | None:
+    return OPERATORS.get(name_of(op)) if op.namespace == "aten" and not op._schema.is_mutable else None
+
+
+def is_elementwise(op: object) -> bool:
+    """Whether each element of the result is made of the elements in its place."""
+    if not isinstance(op, OpOverload):
+        return False
+    return torch.Tag.pointwise in op.tags or _is_of(op, Family.ELEMENTWISE)
+
+
+def is_reduction(op: object) -> bool:
+    """Whether an operator combines the elements along dimensions."""
+    return _is_of(op, Family.REDUCTION)
+
+
+def is_view(op: object) -> bool:
+    """Whether an operator gives one view of its first argument."""
+    return _is_of(op, Family.VIEW) and op not in _SEVERAL
+
+
+def is_cheap(op: object) -> bool:
+    """Whether what an operator gives is sooner made again than kept, or read from where its parts lie."""
+    found = facts(op)
+    return is_elementwise(op) or (found is not None and found.cheap)
+
+
+#: they give lists
+_SEVERAL = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+
+
+def _is_of(op: object, family: Family) -> bool:
+    found = facts(op)
+    return found is not None and found.family is family
+
+
+@functools.cache
+def operands(op: OpOverload) -> int:
+    """How many of an elementwise operator's first arguments its result's type depends on."""
+    numbers = ("self", "other", "exponent")
+    taken = [p for p in op._schema.arguments if not p.kwarg_only]
+    return sum(str(p.type) == "Tensor" or p.name in numbers for p in taken)
+
+
+def written_parameters(op: OpOverload) -> list[tuple[int, Any]]:
+    """(position, parameter) of those that an operator writes."""
+    return [
+        (i, p)
+        for i, p in enumerate(op._schema.arguments)
+        if p.alias_info is not None and p.alias_info.is_write
+    ]
+
+
+#: in-place operators whose functional form has another name
+_OTHER_NAME: dict[OpOverload, OpOverload | None] = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.normal_.default: aten.normal_functional.default,
+    aten.copy_.default: None,
+    aten.fill_.Scalar: None,
+    aten.fill_.Tensor: None,
+    aten.zero_.default: None,
+}
+
+
+@functools.cache
+def functional_form(op: OpOverload) -> OpOverload | None:
+    """The overload that computes what ``op`` writes: ``add.Tensor`` for ``add_.Tensor`` and ``add.out``."""
+    if op in _OTHER_NAME:
+        return _OTHER_NAME[op]
+    wanted = [(p.name, str(p.type)) for p in op._schema.arguments if not p.is_out]
+    packet = getattr(getattr(torch.ops, op.namespace), name_of(op).removesuffix("_"), None)
+    if packet is None:
         return None
-    return found  # type: ignore[no-any-return]
-
-
-def _writing(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def write(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = rule(self, *args, **kwargs)
-        return result if result is NotImplemented else self.copy_(result)
-
-    return write
-
-
-def overloads(op: Any) -> Iterator[OpOverload]:
-    """The overloads that ``op`` names, which may be decomposed."""
-    if isinstance(op, OpOverload):
-        why = _hindrance(op)
-        if why:
-            raise _error(f"{op} cannot have a decomposition of yours", why)
-        yield op
-    elif isinstance(op, OpOverloadPacket):
-        every = [getattr(op, name) for name in op.overloads()]
-        fit = [overload for overload in every if not _hindrance(overload)]
-        if not fit:
-            raise _error(f"{op} cannot have a decomposition of yours", _hindrance(every[0]))
-        yield from fit
-    else:
-        raise _error(
-            f"{op!r} is no operator",
-            "an operator is torch.ops.aten.gelu.default, or torch.ops.aten.gelu for all its overloads",
-        )
-
-
-def _hindrance(op: OpOverload) -> str:
-    """Why a trace would never ask for the decomposition of an operator; empty where it does."""
-    if op._schema.is_mutable:
-        return "it writes to its arguments: graphs hold the operator that gives a new tensor instead, register that one"
-    if has_composite_kernel(op):
-        return "PyTorch makes it of other operators before a trace sees it: register those, such as addmm for linear"
-    return ""
-
-
-def _error(what: str, why: str = "") -> UserError:
-    return UserError("BZ0045", what, why=why)
+    for overload in (op._overloadname, *packet.overloads()):
+        candidate = getattr(packet, overload, None)
+        if candidate is None or candidate._schema.is_mutable:
+            continue
+        if [(p.name, str(p.type)) for p in candidate._schema.arguments] == wanted:
+            return candidate  # type: ignore[no-any-return]
+    return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from braze.graph.operators import facts
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
 from braze.runtime.purity import may_draw
@@ -58,17 +59,10 @@ def is_impure(node: Node) -> bool:
     return schema.is_mutable or not schema.returns or may_draw(node.target)
 
 
-DIVISIONS = frozenset(
-    overload
-    for packet in (aten.floor_divide, aten.remainder, aten.fmod, aten.div)
-    for overload in (getattr(packet, name) for name in packet.overloads())
-    if packet is not aten.div or "mode" in overload._overloadname
-)
-
-
 def may_fail(node: Node) -> bool:
     """Whether a node may raise for what its tensors hold, which eager does whoever reads it: integers divided by zero."""
-    if node.op != "call_function" or node.target not in DIVISIONS:
+    known = facts(node.target)
+    if known is None or not known.divides:
         return False
     made, divisor = node.meta.get("val"), node.args[1] if len(node.args) > 1 else None
     if not isinstance(made, torch.Tensor) or made.dtype.is_floating_point or made.dtype.is_complex:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from braze.graph.operators import OPERATORS
 from braze.graph.torch_compat import disable_functions, outside_modes
 
 #: reductions without an identity, whose meta functions let tensors without elements pass
@@ -43,10 +44,19 @@ PRODUCTS = frozenset(
 #: divisions that raise where integers are divided by zero
 DIVISIONS = frozenset(
     [
-        "floordiv", "ifloordiv", "mod", "imod", "__floordiv__", "__mod__", "__rfloordiv__", "__rmod__",
-        *("floor_divide", "floor_divide_", "remainder", "remainder_", "fmod", "fmod_", "div", "div_", "divide", "divide_"),
+        "floordiv",
+        "ifloordiv",
+        "mod",
+        "imod",
+        "__floordiv__",
+        "__mod__",
+        "__rfloordiv__",
+        "__rmod__",
+        "divide",
+        "divide_",
     ]
-)  # fmt: skip
+    + [each for name, known in OPERATORS.items() if known.divides for each in (name, f"{name}_")]
+)
 #: kernels of reductions refuse more dimensions
 MOST_DIMS = 64
 #: nothing larger is made only to hear an error

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from braze.graph.functional_ops import Functional, original_of
+from braze.graph.operators import written_parameters
 from braze.loops.ir import BufferView, ExternCall, MadeSize
 from braze.lower.lazy import Lazy
 from braze.lower.realize import ProgramBuilder
@@ -66,9 +67,8 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
         aliases = [v.buffer for v in views_in(tuple(read))]
     if any(a.alias_info is not None for a in (*schema.arguments, *schema.returns)):
         names = {a.name: v for a, v in zip(schema.arguments, plain_args, strict=False)} | dict(plain_kwargs)
-        for a in schema.arguments:
-            if a.alias_info is not None and a.alias_info.is_write:
-                mutates += [v.buffer for v in views_in(names.get(a.name))]
+        for _, a in written_parameters(target):
+            mutates += [v.buffer for v in views_in(names.get(a.name))]
         if any(r.alias_info is not None for r in schema.returns):
             aliases = [v.buffer for v in views_in(tuple(read))]
     outputs: list[str] = []

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from braze.aot.records import InputRole, Partition
+from braze.graph.operators import SCATTERS
 from braze.graph.specs import TensorSpec
 from braze.loops.build import nodes_of
 from braze.loops.dtypes import from_torch
@@ -41,7 +42,7 @@ from braze.symbolic.expr import axis_symbol, linear
 Node = torch.fx.Node
 
 #: scatter into a part -> the view that sees that part
-PARTS = {aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int}
+PARTS = {SCATTERS[view]: view for view in (aten.slice.Tensor, aten.select.int)}
 
 
 class NotInPlace(Exception):

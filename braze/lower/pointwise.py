@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from braze.graph.operators import Result, facts
 from braze.loops import build
 from braze.loops.dtypes import wrap_integer
 from braze.loops.ir import DType, Node, Op
@@ -35,6 +36,9 @@ def pointwise(
     """Register a row: every tensor and number argument is an operand of ``op``."""
     scalar: Scalar = _scalar(op) if isinstance(op, Op) else op
     price = cost or (cost_of(op) if isinstance(op, Op) else 4)
+    known = facts(next(overloads_of(target)))
+    if known is not None and known.result is Result.FLOAT:
+        promote = Promote.INT_TO_FLOAT
     if isinstance(op, Op) and op in _TESTS:
         out = DType.BOOL
 
@@ -71,7 +75,7 @@ for _target, _op in (
     (aten.asinh, Op.ASINH), (aten.acosh, Op.ACOSH), (aten.atanh, Op.ATANH), (aten.erf, Op.ERF), (aten.erfc, Op.ERFC),
     (aten.sigmoid, Op.SIGMOID), (aten.atan2, Op.ATAN2),
 ):  # fmt: skip
-    pointwise(_target, _op, promote=Promote.INT_TO_FLOAT)
+    pointwise(_target, _op)
 
 # -- one operand, same type
 pointwise(aten.neg, Op.NEG)
@@ -95,7 +99,7 @@ pointwise(
 
 # -- two operands
 pointwise(aten.hypot, Op.HYPOT)
-pointwise(aten.copysign, Op.COPYSIGN, promote=Promote.INT_TO_FLOAT)
+pointwise(aten.copysign, Op.COPYSIGN)
 for _target, _op in (
     (aten.eq, Op.EQ), (aten.ne, Op.NE), (aten.lt, Op.LT), (aten.le, Op.LE), (aten.gt, Op.GT), (aten.ge, Op.GE),
 ):  # fmt: skip

@@ -9,29 +9,18 @@ import functools
 import math
 import operator
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
 from braze.capture.facts.libraries import is_pytorchs
-from braze.capture.facts.values import words
 from braze.graph.autograd_calls import Applied
-from braze.runtime.purity import may_draw
+from braze.graph.operators import OPERATORS as OF_ATEN
+from braze.graph.operators import name_of as op_name
+from braze.runtime.purity import added_kernels, may_draw
 
-#: parts of the names of PyTorch's own functions, of no one operator, that may draw random numbers, some depending on their arguments
-RANDOM = tuple(
-    words(
-        """rand dropout normal bernoulli multinomial poisson binomial rrelu gumbel attention lstm gru rnn fractional
-    dirichlet gamma uniform exponential geometric cauchy"""
-    )
-)
-#: operators of ATen's whose result is whatever the memory holds
-UNWRITTEN = frozenset(
-    words(
-        "empty empty_like empty_strided empty_permuted empty_quantized new_empty new_empty_strided resize resize_as"
-    )
-)
 OPERATORS = frozenset(v for v in vars(operator).values() if isinstance(v, types.BuiltinFunctionType))
 #: built-in functions that draw nothing, whatever they are given
 _PLAIN = (
@@ -79,14 +68,35 @@ def is_random(node: torch.fx.Node) -> bool:
         return False
     if node.op not in ("call_function", "call_method") or is_opaque(node) or isinstance(node.target, Applied):
         return True
-    found = operators_of(node)
-    if any(map(may_draw, found)):
-        return True
     target = node.target
-    by_itself = not isinstance(
-        target, types.FunctionType
-    )  # what is written in Python may draw before it calls an operator
-    return not (found and by_itself) and any(part in name_of(node) for part in RANDOM)
+    return any(map(may_draw, operators_of(node))) or (
+        isinstance(target, types.FunctionType) and _draws_inside(target, added_kernels())
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _draws_inside(function: types.FunctionType, kernels: Any) -> bool:
+    """Whether a function of PyTorch's in Python names an operator that may draw, or calls a function of PyTorch's that does."""
+    seen, todo = {function}, [function]
+    while todo:
+        here = todo.pop()
+        names = set(_names_in(here.__code__))
+        if any(may_draw(op) for name in names for op in _of_name(name)):
+            return True
+        held = [cell.cell_contents for cell in here.__closure__ or () if cell != types.CellType()]
+        for found in (*(here.__globals__.get(name) for name in names), *held):
+            if isinstance(found, types.FunctionType) and found not in seen and is_pytorchs(found):
+                seen.add(found)
+                todo.append(found)
+    return False
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """Every global and attribute that a function's code names, that of functions in it too."""
+    yield from code.co_names
+    for inside in code.co_consts:
+        if isinstance(inside, types.CodeType):
+            yield from _names_in(inside)
 
 
 def computes(node: torch.fx.Node) -> bool:
@@ -95,7 +105,7 @@ def computes(node: torch.fx.Node) -> bool:
         return False
     target: Any = node.target
     found = operators_of(node)
-    if any(op._schema.name.removeprefix("aten::").rstrip("_") in UNWRITTEN for op in found):
+    if any((known := OF_ATEN.get(name.rstrip("_"))) and known.unwritten for name in map(op_name, found)):
         return False
     if node.op == "call_method":
         method = getattr(torch.Tensor, str(target), None)

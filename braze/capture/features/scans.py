@@ -7,23 +7,18 @@ be combined at once without.
 from __future__ import annotations
 
 import operator
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.purity import computes, operators_of
+from braze.capture.facts.replay_safety import writes
 from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
+from braze.graph.operators import is_elementwise
 from braze.graph.torch_compat import pytree, torch_associative_scan
-
-#: what acts on each element alone, whatever dims lie in front
-POINTWISE: frozenset[Any] = frozenset(
-    {
-        operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.sub, torch.mul,
-        torch.div, torch.exp, torch.log, torch.maximum, torch.minimum, torch.logaddexp, torch.where,
-        "add", "sub", "mul", "div", "exp", "log", "maximum", "minimum", "logaddexp",
-    }
-)  # fmt: skip
 
 
 @rule(torch_associative_scan)
@@ -93,5 +88,8 @@ def interleaved(even: Any, odd: Any, count: int, call: Any) -> Any:
 def check_pointwise(t: Trace, before: int) -> None:
     """Break where the function did more than arithmetic on its tensors."""
     for node in list(t.graph.recorder.graph.nodes)[before:]:
-        if node.op == "placeholder" or node.target not in POINTWISE:
+        elementwise = any(map(is_elementwise, operators_of(node))) and not isinstance(
+            node.target, FunctionType
+        )
+        if not elementwise or writes(node) or not computes(node):
             graph_break("BZ1019", "associative_scan runs a function along a dimension")
