@@ -12,20 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-_SHORT = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
+from braze.support.dtypes import short
 
 
 def print_graph(module: torch.fx.GraphModule, name: str = "forward") -> str:
@@ -67,7 +54,7 @@ def describe(value: Any) -> str:
     """``f32[2, 3]`` for a tensor; with strides where they are not the contiguous ones."""
     if isinstance(value, torch.Tensor):
         sizes = ", ".join(map(str, value.shape))
-        text = f"{_SHORT.get(value.dtype, str(value.dtype))}[{sizes}]"
+        text = f"{short(value.dtype)}[{sizes}]"
         if all(type(s) is int for s in (*value.shape, *value.stride())) and not value.is_contiguous():
             text += f" strides {tuple(value.stride())}"
         return text if value.device.type == "cpu" else f"{text} on {value.device}"

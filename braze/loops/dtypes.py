@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import struct
 
-from braze.loops.ir import DType
+from braze.loops.ir import DType, ReduceKind
+from braze.support.dtypes import LONG
 from braze.support.errors import Unsupported
 
 #: name of a torch.dtype (without "torch.") -> element type
-BY_TORCH_NAME: dict[str, DType] = {
-    "bool": DType.BOOL,
-    "uint8": DType.U8,
-    "int8": DType.I8,
-    "int16": DType.I16,
-    "int32": DType.I32,
-    "int64": DType.I64,
-    "float16": DType.F16,
-    "bfloat16": DType.BF16,
-    "float32": DType.F32,
-    "float64": DType.F64,
-    "complex32": DType.C32,
-    "complex64": DType.C64,
-    "complex128": DType.C128,
-    "uint16": DType.U16,
-    "uint32": DType.U32,
-    "uint64": DType.U64,
-    "float8_e4m3fn": DType.F8E4M3,
-    "float8_e5m2": DType.F8E5M2,
-    "float8_e4m3fnuz": DType.F8E4M3FNUZ,
-    "float8_e5m2fnuz": DType.F8E5M2FNUZ,
-    "float8_e8m0fnu": DType.F8E8M0,
-}
+BY_TORCH_NAME: dict[str, DType] = {LONG[dtype.label]: dtype for dtype in DType}
 TORCH_NAME: dict[DType, str] = {dtype: name for name, dtype in BY_TORCH_NAME.items()}
 
 _found: dict[object, DType] = {}
@@ -98,11 +77,9 @@ FLOAT_LIMITS: dict[DType, tuple[float, float]] = {
 }
 
 
-def greatest(dtype: DType) -> float | int:
-    """Neutral element of a minimum: inf for floats."""
-    return float("inf") if dtype.is_float else integer_range(dtype)[1]
-
-
-def least(dtype: DType) -> float | int:
-    """Neutral element of a maximum: -inf for floats."""
-    return float("-inf") if dtype.is_float else integer_range(dtype)[0]
+def neutral(kind: ReduceKind, dtype: DType) -> float | int:
+    """What leaves a reduction as it is; of one that looks for a place, what every element is better than."""
+    if kind.extreme is None and kind is not ReduceKind.ONLINE_SOFTMAX:
+        return 1 if kind in (ReduceKind.PROD, ReduceKind.ALL) else 0
+    smallest = kind.extreme is ReduceKind.MIN
+    return float("inf" if smallest else "-inf") if dtype.is_float else integer_range(dtype)[smallest]

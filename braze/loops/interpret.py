@@ -273,7 +273,7 @@ def reduce_rows(kind: ReduceKind, dtype: DType, rows: Array) -> list[Array]:
         return [pick(rows, axis=-1, initial=first).astype(rows.dtype)]
     if kind in (ReduceKind.ANY, ReduceKind.ALL):
         return [np.asarray((rows.any if kind is ReduceKind.ANY else rows.all)(axis=-1))]
-    if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+    if kind.finds_place:
         # numpy takes the first nan, and the first of equals, for both
         return [(rows.argmax if kind is ReduceKind.ARGMAX else rows.argmin)(axis=-1).astype(np.int64)]
     if kind is ReduceKind.WELFORD:

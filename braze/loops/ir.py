@@ -187,9 +187,24 @@ class ReduceKind(enum.Enum):
     WELFORD = "welford"  # two results: mean, sum of squared deviations (m2)
     ONLINE_SOFTMAX = "online_softmax"  # two results: maximum, sum of exp(x - maximum)
 
+    __hash__ = object.__hash__  # as of DType
 
-#: number of results a kind gives; 1 where absent
-RESULTS = {ReduceKind.WELFORD: 2, ReduceKind.ONLINE_SOFTMAX: 2}
+    @property
+    def results(self) -> int:
+        """How many results it gives."""
+        return 2 if self in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX) else 1
+
+    @property
+    def finds_place(self) -> bool:
+        """Whether the result is where the extreme lies, not the extreme."""
+        return self in (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
+
+    @property
+    def extreme(self) -> ReduceKind | None:
+        """MAX or MIN, of kinds that look for one."""
+        if self in (ReduceKind.MAX, ReduceKind.ARGMAX):
+            return ReduceKind.MAX
+        return ReduceKind.MIN if self in (ReduceKind.MIN, ReduceKind.ARGMIN) else None
 
 
 @record
@@ -201,8 +216,9 @@ class Reduction:
     value: Node
 
     @property
-    def results(self) -> int:
-        return RESULTS.get(self.kind, 1)
+    def results(self) -> tuple[DType, ...]:
+        """The types of the results."""
+        return (DType.I64 if self.kind.finds_place else self.dtype,) * self.kind.results
 
 
 class StoreMode(enum.Enum):

@@ -138,12 +138,12 @@ def _reductions(nest: LoopNest) -> list[str]:
     first = 0
     for row, r in zip(rows, nest.reductions, strict=True):
         lines.append(f"{_results(first, r)} = reduce_{r.kind.value}({r.dtype.label}, {row})")
-        first += r.results
+        first += r.kind.results
     return lines
 
 
 def _results(first: int, r: Reduction) -> str:
-    return ", ".join(f"red{first + k}" for k in range(r.results)) + ("," if r.results == 1 else "")
+    return ", ".join(f"red{first + k}" for k in range(r.kind.results)) + ("," if r.kind.results == 1 else "")
 
 
 def _stores(stores: Sequence[Store]) -> list[str]:

@@ -20,7 +20,6 @@ from braze.loops.ir import (
     LoopProgram,
     Node,
     Op,
-    ReduceKind,
     Step,
     StoreMode,
     TemplateCall,
@@ -199,8 +198,7 @@ def results_exist(program: LoopProgram) -> Problems:
         if isinstance(step, LoopNest):
             types = []
             for r in step.reductions:
-                index = r.kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
-                types += [DType.I64 if index else r.dtype] * r.results
+                types += r.results
                 if r.value.dtype is not r.dtype:
                     yield f"{step.name} reduces {r.value.dtype.label} values as {r.dtype.label}"
         for node in _nodes(step, False):

@@ -22,10 +22,6 @@ Reducer = Callable[[Node], tuple[Reduction, ...]]
 Finish = Callable[..., Node]
 
 
-#: reductions that pick an element: of none there is none to pick
-PICKED = frozenset({ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ARGMAX, ReduceKind.ARGMIN})
-
-
 def reduced_dims(x: Lazy, dims: Any) -> list[int]:
     """Which dimensions a dim argument means: all for None and for an empty list."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
@@ -57,13 +53,12 @@ def reduce(
     for d, i in zip([*kept, *dims], [*outer, *inner], strict=True):
         index[d] = i
     reductions = reducer(element(x.load(index)))
-    if not keepdim and any(r.kind in PICKED for r in reductions):
+    if not keepdim and any(r.kind.extreme for r in reductions):  # of no elements there is none
         for d in dims:
             unbacked.require_some(g, x.sizes[d])
-    results: list[Node] = []
-    for r in reductions:
-        dtype = DType.I64 if r.kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN) else r.dtype
-        results += [build.reduced(len(results) + j, dtype) for j in range(r.results)]
+    results = [
+        build.reduced(k, dtype) for k, dtype in enumerate(dtype for r in reductions for dtype in r.results)
+    ]
     sizes = tuple(ONE if d in dims else x.sizes[d] for d in range(x.rank) if keepdim or d in kept)
     place = [ZERO if d in dims else index[d] for d in range(x.rank) if keepdim or d in kept]
     stores = []

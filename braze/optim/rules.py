@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from braze.support.dtypes import short
 from braze.support.record import record
 
 ADAM = "adam"
@@ -28,8 +29,8 @@ NUMBERS: dict[str, tuple[str, ...]] = {
 }
 
 #: labels of the types that kernels are written for
-LABELS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
-BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
+LABELS = {each: short(each) for each in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}
+BYTES = {label: each.itemsize for each, label in LABELS.items()}
 
 
 @record

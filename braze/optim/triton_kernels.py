@@ -11,6 +11,7 @@ GradScaler gives to optimizers that were made with ``fused=True``.
 from __future__ import annotations
 
 from braze.optim.rules import ADAM, DECOUPLED, L2, NUMBERS, Kind
+from braze.support.dtypes import LONG
 
 #: elements of a program, and of one turn of its loop
 CHUNK, BLOCK = 8192, 1024
@@ -18,15 +19,13 @@ CHUNK, BLOCK = 8192, 1024
 ROWS = 128
 WARPS = 4
 
-_POINTERS = {"f32": "tl.float32", "f64": "tl.float64", "bf16": "tl.bfloat16", "f16": "tl.float16"}
-
 
 def step_source(kind: Kind) -> str:
     """The module with ``step`` (and ``advance``, where parameters count their steps)."""
     compute = "tl.float64" if kind.dtype == "f64" else "tl.float32"
     adam = kind.algorithm == ADAM
     names = ("p", "g", *(f"s{i}" for i in range(len(kind.states))))
-    element = _POINTERS[kind.dtype]
+    element = f"tl.{LONG[kind.dtype]}"
     numbers = {name: i for i, name in enumerate(NUMBERS[kind.algorithm])}
     lines = [
         "import triton",
@@ -68,7 +67,7 @@ def step_source(kind: Kind) -> str:
 
 def _loop(kind: Kind, names: tuple[str, ...], compute: str, mask: str) -> list[str]:
     """A program's turns, indented for a branch."""
-    element = _POINTERS[kind.dtype]
+    element = f"tl.{LONG[kind.dtype]}"
     other = ", other=0.0" if mask else ""
     lines = [
         "for start in range(0, CHUNK, BLOCK):",

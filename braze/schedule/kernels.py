@@ -157,8 +157,7 @@ def _form(group: Group, found: Sequence[Access]) -> tuple[Form, Axis | None]:
 
 
 def _counts_positions(group: Group) -> bool:
-    kinds = {r.kind for step in group.steps for r in step.reductions}
-    return bool(kinds & {ReduceKind.ARGMAX, ReduceKind.ARGMIN})
+    return any(r.kind.finds_place for step in group.steps for r in step.reductions)
 
 
 def _cost(a: Access, axis: Axis, axes: Sequence[Axis]) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from braze.loops.ir import Axis, Op, ReduceKind
+from braze.loops.ir import Axis, Op
 from braze.loops.rewrite import Substitution, index_exprs, roots, walk
 from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesses
 from braze.schedule.choices import Choices
@@ -130,8 +130,7 @@ def _overlays(base: Block, other: Block, places: list[Place], facts: Facts) -> I
 
 
 def _counts_positions(block: Block) -> bool:
-    kinds = {r.kind for part in block.parts for r in part.nest.reductions}
-    return bool(kinds & {ReduceKind.ARGMAX, ReduceKind.ARGMIN})
+    return any(r.kind.finds_place for part in block.parts for r in part.nest.reductions)
 
 
 def _an_index(found: Accesses, name: str) -> Expr | None:

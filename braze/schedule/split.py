@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from braze.loops import build
-from braze.loops.dtypes import greatest, least
+from braze.loops.dtypes import neutral
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -52,8 +52,6 @@ WORTH = 8
 #: parts of one row at most: the second kernel holds them whole
 MOST = 1024
 
-_ARGS = (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cut:
@@ -93,7 +91,7 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     if programs >= FEW * cores or programs < 1:
         return None
     down = plan.form is Form.COLUMNS
-    arg = any(r.kind in _ARGS for step in group.steps for r in step.reductions)
+    arg = any(r.kind.finds_place for step in group.steps for r in step.reductions)
     length = likely(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
     # all parts run at once: what does not fit would run alone at the end
@@ -223,7 +221,7 @@ class Splitter:
                 )
             elif reduction.kind is ReduceKind.ONLINE_SOFTMAX:
                 made = self._softmax(step, reduction, value, partial, finish)
-            elif reduction.kind in _ARGS:
+            elif reduction.kind.finds_place:
                 made = [self._position(step, reduction, value, partial, finish)]
             else:
                 (name,) = self._fold(step, partial, [self._reduction(reduction, value)])
@@ -245,7 +243,9 @@ class Splitter:
     def _reduction(self, reduction: Reduction, value: Node) -> Reduction:
         """A reduction over a part; what lies past the row's end does not count."""
         if not self.cut.exact:
-            value = build.masked(self._inside(), value, _neutral(reduction.kind, value.dtype))
+            value = build.masked(
+                self._inside(), value, build.const(neutral(reduction.kind, value.dtype), value.dtype)
+            )
         return Reduction(reduction.kind, reduction.dtype, value)
 
     def _inside(self) -> Node:
@@ -253,11 +253,11 @@ class Splitter:
 
     def _fold(self, step: LoopNest, partial: list[LoopNest], reductions: list[Reduction]) -> list[str]:
         """A nest over the parts that stores its results, and the buffers that hold them."""
-        dtypes = [DType.I64 if r.kind in _ARGS else r.dtype for r in reductions for _ in range(r.results)]
+        dtypes = [dtype for r in reductions for dtype in r.results]
         names = [self._parts(dtype) for dtype in dtypes]
         place = self._place(self.part.symbol)
         values = [build.reduced(k, dtype) for k, dtype in enumerate(dtypes)]
-        if reductions[-1].kind in _ARGS:
+        if reductions[-1].kind.finds_place:
             values[-1] = build.add(values[-1], build.index(self.begin * self.other))
         stores = tuple(Store(name, place, value) for name, value in zip(names, values, strict=True))
         partial.append(
@@ -275,7 +275,7 @@ class Splitter:
         found: list[Node] = []
         stores: list[Store] = []
         for reduction in reductions:
-            for _ in range(reduction.results):
+            for _ in range(reduction.kind.results):
                 name = self._buffer(reduction.dtype, tuple(a.extent for a in axes))
                 stores.append(Store(name, flat(axes), build.reduced(len(stores), reduction.dtype)))
                 found.append(build.load(name, reduction.dtype, flat(axes)))
@@ -346,7 +346,8 @@ class Splitter:
         finish: list[LoopNest],
     ) -> Node:
         """The place of the extreme: that of the first part which has it."""
-        best = ReduceKind.MAX if reduction.kind is ReduceKind.ARGMAX else ReduceKind.MIN
+        best = reduction.kind.extreme
+        assert best is not None
         extreme = Reduction(best, value.dtype, value)
         over = [self._reduction(extreme, value), self._reduction(reduction, value)]
         values, places = self._fold(step, partial, over)
@@ -365,15 +366,6 @@ class Splitter:
 def inside(row: Expr, axis: Axis) -> Node:
     """Whether a row of the last part, which may be shorter than others, is one."""
     return build.index_condition(Op.LT, row, axis.extent)
-
-
-def _neutral(kind: ReduceKind, dtype: DType) -> Node:
-    """A value that leaves a reduction as it is."""
-    if kind in (ReduceKind.MAX, ReduceKind.ARGMAX, ReduceKind.ONLINE_SOFTMAX):
-        return build.const(least(dtype), dtype)
-    if kind in (ReduceKind.MIN, ReduceKind.ARGMIN):
-        return build.const(greatest(dtype), dtype)
-    return build.const(1 if kind in (ReduceKind.PROD, ReduceKind.ALL) else 0, dtype)
 
 
 def _inlined(group: Group, buffers: Mapping[str, Buffer]) -> list[LoopNest]:

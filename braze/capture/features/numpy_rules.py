@@ -21,6 +21,7 @@ from braze.capture.outside.filling import fill_arguments
 from braze.capture.python import operations
 from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
+from braze.support.dtypes import SHORT
 
 #: elements of an array that is written into the graph, at most
 LARGEST = 4096
@@ -117,11 +118,12 @@ def literal(t: Trace, function: Any, array: Any, kwargs: dict[str, Any]) -> Any:
     return t.graph.recorder.call(function, (array.tolist(),), {**kwargs, "dtype": dtype})
 
 
+#: numpy calls the types that both have by PyTorch's names
 DTYPES = {
-    "bool": torch.bool, "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32,
-    "int64": torch.int64, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64,
-    "complex64": torch.complex64, "complex128": torch.complex128,
-}  # fmt: skip
+    name: getattr(torch, name)
+    for name in SHORT
+    if name in ("bool", "uint8") or (hasattr(np, name) and name[0] != "u")
+}
 #: references to an array that only the call holds
 TEMPORARY = 5
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from braze.codegen.c.body import Body
 from braze.codegen.c.items import Fold
 from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
-from braze.loops.dtypes import integer_range
-from braze.loops.ir import DType, ReduceKind
-
-_LIMITS = {
-    "f32": ("(-__builtin_inff())", "__builtin_inff()"),
-    "f64": ("(-__builtin_inf())", "__builtin_inf()"),
-}
-_ARG = (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
+from braze.loops.dtypes import neutral
+from braze.loops.ir import ReduceKind
 
 
 class Accumulator:
@@ -23,7 +19,7 @@ class Accumulator:
         self.body = body
         self.fold = fold
         self.rep = STORAGE[fold.dtype.label][1]
-        self.is_arg = fold.kind in _ARG
+        self.is_arg = fold.kind.finds_place
         self.index_rep = index_rep
         self.vector = vector
         w = body.lanes
@@ -87,22 +83,15 @@ class Accumulator:
         return self.fold.kind is ReduceKind.SUM and self.rep in ("f32", "f64")
 
     def neutral(self) -> str:
-        kind, rep = self.fold.kind, self.rep
-        if kind in (ReduceKind.SUM, ReduceKind.ANY):
-            return {"f32": "0.0f", "f64": "0.0"}.get(rep, "0")
-        if kind is ReduceKind.ALL:
-            return "1"
-        if kind is ReduceKind.PROD:
-            return "1" if rep in ("i32", "i64", "b") else "1.0f" if rep == "f32" else "1.0"
-        least = kind in (ReduceKind.MAX, ReduceKind.ARGMAX)
-        if rep in _LIMITS:
-            return _LIMITS[rep][0 if least else 1]
-        if rep == "b":
-            return "0" if least else "1"
-        low, high = integer_range(self.fold.dtype)
-        if self.fold.dtype is DType.I64:
-            return "(-0x7fffffffffffffffL - 1)" if least else "0x7fffffffffffffffL"
-        return f"({low if low > -(2**31) else '-2147483647 - 1'})" if least else str(high)
+        """What leaves the result as it is, as C text."""
+        value = neutral(self.fold.kind, self.fold.dtype)
+        if self.rep in ("f32", "f64"):
+            f = "f" if self.rep == "f32" else ""
+            infinity = f"__builtin_inf{f}()"
+            return f"{float(value)}{f}" if math.isfinite(value) else f"({'-' * (value < 0)}{infinity})"
+        suffix = "L" if self.rep == "i64" else ""
+        # C has no constants below zero
+        return f"({value + 1}{suffix} - 1)" if value < 0 else f"{value}{suffix}"
 
     def add(self, value: Value, index: Value | None, copy: int, active: str) -> None:
         """Combine one value; ``active``: a mask (C text) of the lanes in use, or ""."""

@@ -109,15 +109,17 @@ def _items(
 
     def new(kind: ReduceKind, dtype: DType, value: Node, into: list[Fold]) -> Node:
         name = f"{prefix}{len(registers)}"
-        result = DType.I64 if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN) else dtype
+        result = DType.I64 if kind.finds_place else dtype
         registers[name] = result
         into.append(Fold(name, kind, dtype, value))
         return register(name, result)
 
     count = product([a.extent for a in row_axes]) if row_axes else ONE
     for r in step.reductions:
-        value = r.value if r.value.dtype is r.dtype or _is_arg(r.kind) else Node(Op.CAST, r.dtype, (r.value,))
-        dtype = r.value.dtype if _is_arg(r.kind) else r.dtype
+        value = (
+            r.value if r.value.dtype is r.dtype or r.kind.finds_place else Node(Op.CAST, r.dtype, (r.value,))
+        )
+        dtype = r.value.dtype if r.kind.finds_place else r.dtype
         if r.kind is ReduceKind.WELFORD:
             total = new(ReduceKind.SUM, dtype, value, first)
             mean_name = f"{prefix}{len(registers)}"
@@ -176,10 +178,6 @@ def _mapped(item: Item, replace: Callable[[Node], Node], memo: dict[Node, Node])
         for s in item.stores
     )
     return Item(item.over_row, folds, stores)
-
-
-def _is_arg(kind: ReduceKind) -> bool:
-    return kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN)
 
 
 def _number(count: Expr, dtype: DType) -> Node:

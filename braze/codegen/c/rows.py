@@ -18,7 +18,7 @@ from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, Buffer, DType, Node, Op, ReduceKind
+from braze.loops.ir import Axis, Buffer, DType, Node, Op
 from braze.symbolic.expr import ZERO, Expr, product
 
 #: vectors of columns in one strip, at most
@@ -340,6 +340,6 @@ class Rows:
         return self.body.splat(value) if self.frame.vector is not None else value
 
     def _index_of(self, a: Accumulator) -> Value | None:
-        if a.fold.kind not in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+        if not a.fold.kind.finds_place:
             return None
         return self._operand(self._position(), a.index_rep)

@@ -10,20 +10,13 @@ import re
 import torch
 
 from braze.loops.ir import DType
+from braze.support.dtypes import LONG
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol
 
-#: torch's name of an element type
-TORCH_DTYPES = {
-    "bool": "bool", "u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "f16": "float16",
-    "bf16": "bfloat16", "f32": "float32", "f64": "float64", "c32": "complex32", "c64": "complex64", "c128": "complex128",
-    "u16": "uint16", "u32": "uint32", "u64": "uint64", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
-    "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu",
-}  # fmt: skip
-
 
 def dtype_text(dtype: DType) -> str:
-    return f"torch.{TORCH_DTYPES[dtype.label]}"
+    return f"torch.{LONG[dtype.label]}"
 
 
 def identifier(name: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from braze.codegen.triton.emit import Emitter, Scope, Value
 from braze.codegen.triton.ops import TYPES
-from braze.loops.dtypes import greatest, least
+from braze.loops.dtypes import neutral
 from braze.loops.ir import DType, ReduceKind, Reduction
 
 X = frozenset("x")
@@ -34,9 +34,9 @@ class Accumulator:
             # finite, so that minus infinity lies infinitely far below it
             lines.append(f"    {self.name}_top = tl.full({shape}, {LOWEST[dtype]}, {TYPES[dtype]})")
             lines.append(f"    {self.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})")
-        elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+        elif kind.finds_place:
             of = self.reduction.value.dtype
-            lines.append(f"    {self.name}_v = tl.full({shape}, {worst(kind, of)}, {TYPES[of]})")
+            lines.append(f"    {self.name}_v = tl.full({shape}, {identity(kind, of)}, {TYPES[of]})")
             # each lane's first place stands until something is better: its later ones are greater
             lines.append(f"    {self.name}_i = tl.broadcast_to(rbase, {shape}).to(tl.int32)")
             lines.append(f"    {self.name}_i = tl.where({self.name}_i < rnumel, {self.name}_i, 2147483647)")
@@ -75,7 +75,7 @@ class Accumulator:
                 f"        {n}_sum = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)"
             )
             lines.append(f"        {n}_top = bz_max({n}_top, {value})")
-        elif kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+        elif kind.finds_place:
             places = "tl.broadcast_to(rindex, [XBLOCK, RBLOCK]).to(tl.int32)"
             better = "<=" if kind is ReduceKind.ARGMAX else ">="
             lines.append(f"        {n}_new = ~({value} {better} {n}_v) & ({n}_v == {n}_v)")
@@ -104,7 +104,7 @@ class Accumulator:
             infinite = f'tl.abs({top.name}) == float("inf")'
             total = emit.assign(f'tl.where({infinite}, float("nan"), {whole.name})', X, scope)
             return [top, total]
-        if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+        if kind.finds_place:
             pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
         return [emit.assign(collapsed(kind, n, 1, "[:, None]"), X, scope)]
@@ -137,15 +137,5 @@ def combine(kind: ReduceKind, state: str, value: str) -> str:
 
 def identity(kind: ReduceKind, dtype: DType) -> str:
     """The value that leaves a reduction unchanged."""
-    if kind in (ReduceKind.SUM, ReduceKind.ANY):
-        return "0"
-    if kind in (ReduceKind.PROD, ReduceKind.ALL):
-        return "1"
-    if dtype.is_float:
-        return 'float("-inf")' if kind is ReduceKind.MAX else 'float("inf")'
-    return str(least(dtype) if kind is ReduceKind.MAX else greatest(dtype))
-
-
-def worst(kind: ReduceKind, dtype: DType) -> str:
-    """The value that every other one is better than, or as good as and sooner."""
-    return identity(ReduceKind.MAX if kind is ReduceKind.ARGMAX else ReduceKind.MIN, dtype)
+    value = neutral(kind, dtype)
+    return f'float("{value}")' if isinstance(value, float) else str(value)

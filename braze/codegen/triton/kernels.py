@@ -8,7 +8,7 @@ back from memory. Which axes lie where, and how large tiles are, the plan says (
 from __future__ import annotations
 
 from braze.codegen.records import KernelText, TritonLaunch
-from braze.codegen.triton.accumulate import XR, Accumulator, X, collapsed, combine, identity, worst
+from braze.codegen.triton.accumulate import XR, Accumulator, X, collapsed, combine, identity
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
@@ -20,7 +20,6 @@ from braze.schedule.kernels import KernelPlan, Tile, blocks, plan_kernel
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
 from braze.schedule.records import Group, GroupKind, Schedule
-from braze.support.errors import Unsupported
 from braze.symbolic.expr import ONE, Expr, indirect
 
 HEADER = """import triton
@@ -223,7 +222,7 @@ class Writer:
             top = self._collapse(ReduceKind.MAX, full, reduction.dtype, scope)
             power = emit.assign(f"tl.exp({full.name} - {top.name})", XR, scope)
             return [top, self._collapse(ReduceKind.SUM, power, reduction.dtype, scope)]
-        among = reduction.value.dtype if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN) else reduction.dtype
+        among = reduction.value.dtype if kind.finds_place else reduction.dtype
         return [self._collapse(kind, full, among, scope)]
 
     def _mean(self, full: Value, dtype: DType, scope: Scope) -> Value:
@@ -239,25 +238,19 @@ class Writer:
         """One number a row out of a whole tile; lanes past the row hold the identity."""
         emit = self.emitter
         name = full.name
-        if emit.masks["r"] and kind not in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+        if emit.masks["r"] and not kind.finds_place:
             name = emit.assign(f"tl.where(rmask, {name}, {identity(kind, dtype)})", XR, scope).name
-        text = {
-            ReduceKind.SUM: f"tl.sum({name}.to({TYPES[dtype]}), 1)[:, None]",
-            ReduceKind.PROD: f"tl.reduce({name}, 1, bz_prod)[:, None]",
-            ReduceKind.MAX: f"tl.reduce({name}, 1, bz_max)[:, None]",
-            ReduceKind.MIN: f"tl.reduce({name}, 1, bz_min)[:, None]",
-            ReduceKind.ANY: f"(tl.max(({name}).to(tl.int32), 1) != 0)[:, None]",
-            ReduceKind.ALL: f"(tl.min(({name}).to(tl.int32), 1) != 0)[:, None]",
-        }.get(kind)
-        if text is not None:
-            return emit.assign(text, X, scope)
-        if kind in (ReduceKind.ARGMAX, ReduceKind.ARGMIN):
+        if kind.finds_place:
             return self._arg(kind, name, dtype, "rindex", scope)
-        raise Unsupported("BZ5010", f"Triton generator has no reduction {kind.value}")
+        if kind is ReduceKind.SUM:
+            name = f"{name}.to({TYPES[dtype]})"
+        elif kind in (ReduceKind.ANY, ReduceKind.ALL):
+            name = f"({name}).to(tl.int32)"
+        return emit.assign(collapsed(kind, name, 1, "[:, None]"), X, scope)
 
     def _arg(self, kind: ReduceKind, name: str, dtype: DType, places: str, scope: Scope) -> Value:
         emit = self.emitter
-        values = f"tl.where(rmask, {name}, {worst(kind, dtype)})" if emit.masks["r"] else name
+        values = f"tl.where(rmask, {name}, {identity(kind, dtype)})" if emit.masks["r"] else name
         where = f"tl.where(rmask, {places}, 2147483647)" if emit.masks["r"] else places
         where = f"tl.broadcast_to({where}, [XBLOCK, RBLOCK])"
         pair = emit.assign(f"tl.reduce(({values}, {where}), 1, bz_{kind.value})", X, scope)

@@ -6,33 +6,19 @@
 
 from __future__ import annotations
 
+from braze.loops.dtypes import TORCH_NAME
 from braze.loops.ir import DType, Op
 
 TYPES = {
-    DType.BOOL: "tl.int1",
-    DType.U8: "tl.uint8",
-    DType.I8: "tl.int8",
-    DType.I16: "tl.int16",
-    DType.I32: "tl.int32",
-    DType.I64: "tl.int64",
-    DType.F16: "tl.float16",
-    DType.BF16: "tl.bfloat16",
-    DType.F32: "tl.float32",
-    DType.F64: "tl.float64",
+    dtype: "tl.int1" if dtype is DType.BOOL else f"tl.{TORCH_NAME[dtype]}"
+    for dtype in DType
+    if dtype.is_computable
 }
 
 #: types in a kernel's signature, for compiling without a GPU
 POINTERS = {
-    DType.BOOL: "*i1",
-    DType.U8: "*u8",
-    DType.I8: "*i8",
-    DType.I16: "*i16",
-    DType.I32: "*i32",
-    DType.I64: "*i64",
-    DType.F16: "*fp16",
-    DType.BF16: "*bf16",
-    DType.F32: "*fp32",
-    DType.F64: "*fp64",
+    dtype: "*i1" if dtype is DType.BOOL else "*" + dtype.label.replace("f", "fp").replace("bfp", "bf")
+    for dtype in TYPES
 }
 
 #: operations on floats; integers have a row of their own in INTEGERS where they differ
