@@ -27,6 +27,7 @@ from braze.graph.decompositions import as_table, with_inplace
 from braze.graph.fakes import mode_of
 from braze.graph.torch_checks import require
 from braze.graph.torch_compat import pytree
+from braze.graph.torch_symbols import SYMBOLIC
 from braze.options import make_options
 from braze.support.errors import UserError
 from braze.support.log import warn_once
@@ -207,8 +208,7 @@ class _Variant:
         names: Sequence[str],
         compilers: Compilers,
     ) -> None:
-        symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-        if any(isinstance(leaf, symbolic) for leaf in leaves):
+        if any(isinstance(leaf, SYMBOLIC) for leaf in leaves):
             raise UserError(
                 "BZ0043",
                 "a symbolic size of another compiler among the arguments",

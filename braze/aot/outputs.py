@@ -10,13 +10,14 @@ import torch
 
 from braze.aot.functionalize import Functional, evaluate
 from braze.aot.records import OutputKind, OutputRole, ViewStep
-from braze.aot.symbols import SYMBOLIC, SymbolNodes
+from braze.aot.symbols import SymbolNodes
 from braze.aot.views import is_view
 from braze.aot.ways import Ways
 from braze.graph import torch_compat
 from braze.graph.fakes import FakeMode, spec_of, text_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import TensorSpec
+from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten

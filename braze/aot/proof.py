@@ -30,6 +30,7 @@ from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.functional_ops import original_of
 from braze.graph.operators import SCATTERS, Family, facts, functional_form
+from braze.graph.torch_symbols import SYMBOLIC
 from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
@@ -259,7 +260,7 @@ class Program(_Run):
         widths: dict[int, int] = {}
         for node in nodes:
             val = node.meta.get("val")
-            if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            if isinstance(val, SYMBOLIC):
                 raise Unproved("symbolic")
             if not isinstance(val, Tensor):
                 continue

@@ -8,6 +8,7 @@ import torch
 
 from braze.graph import torch_symbols
 from braze.graph.numbers import FOLDED, FUNCTIONS
+from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
@@ -124,6 +125,3 @@ class SymbolNodes:
         make = env.create_symintnode if expr.is_integer else env.create_symfloatnode
         node.meta["val"] = make(expr, hint=None)
         return node
-
-
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -21,6 +21,7 @@ from braze.graph.control_flow import OPERATORS
 from braze.graph.fakes import FakeMode, mode_of, new_mode
 from braze.graph.recurrent import with_end_states
 from braze.graph.torch_settings import way_back
+from braze.graph.torch_symbols import SYMBOLIC
 from braze.graph.transforms import TRANSFORMS
 from braze.support import interrupts
 from braze.support.errors import BrazeError, Origin, Unsupported
@@ -199,8 +200,7 @@ def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
 
 def _flat_outputs(result: Any, origin: Origin | None) -> list[Any]:
     values = list(result) if isinstance(result, (tuple, list)) else [result]
-    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-    plain = (torch.Tensor, int, float, bool, complex, str, *symbolic, type(None))
+    plain = (torch.Tensor, int, float, bool, complex, str, *SYMBOLIC, type(None))
     for value in values:
         if not isinstance(value, plain):
             raise Unsupported("BZ2020", f"an output of type {type(value).__name__}", origin=origin)

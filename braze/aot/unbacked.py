@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from braze.aot.symbols import SYMBOLIC
 from braze.graph import torch_compat, torch_symbols
 from braze.graph.numbers import FOLDED, QUESTIONS
+from braze.graph.torch_symbols import SYMBOLIC
 
 if TYPE_CHECKING:
     from braze.aot.symbols import SymbolNodes

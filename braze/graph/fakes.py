@@ -29,6 +29,7 @@ from braze.graph.known_sizes import Ground, WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.recurrent import with_end_states
 from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.errors import Unsupported
 
 torch_import.postpone_dynamo()
@@ -471,9 +472,7 @@ def holds_unbacked(values: Any) -> bool:
         elif isinstance(value, (list, tuple)):
             if holds_unbacked(value):
                 return True
-        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and torch_symbols.is_unbacked(
-            value
-        ):
+        elif isinstance(value, SYMBOLIC) and torch_symbols.is_unbacked(value):
             return True
     return False
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from braze.graph import torch_symbols
+from braze.graph.numbers import QUESTIONS
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.symbolic.border import SizeSymbols
@@ -34,17 +35,12 @@ from braze.symbolic.expr import (
 from braze.symbolic.flat import Flattener, close_bounds, parts_of
 
 #: SymPy's comparisons
-_QUESTIONS = frozenset(
-    {"Equality", "Unequality", "LessThan", "StrictLessThan", "GreaterThan", "StrictGreaterThan"}
-)
-
+_QUESTIONS = frozenset(QUESTIONS) - {"Not"}
 #: comparisons with 0 -> what side they hold on, 0 for neither
 _SIGNS = {
-    "Equality": 0,
-    "LessThan": -1,
-    "StrictLessThan": -1,
-    "GreaterThan": 1,
-    "StrictGreaterThan": 1,
+    name: (asked in (operator.ge, operator.gt)) - (asked in (operator.le, operator.lt))
+    for name, asked in QUESTIONS.items()
+    if name not in ("Not", "Unequality")
 }
 
 _ARITHMETIC: dict[Any, Any] = {

@@ -6,10 +6,12 @@ classes, so that SymPy and PyTorch's own functions need not be imported here.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from braze.graph import torch_symbols
+from braze.graph.numbers import FUNCTIONS
 from braze.support.errors import Unsupported
 
 Relation = tuple[str, tuple[str, ...]]
@@ -102,27 +104,14 @@ def python_text(expr: Any) -> str:
     return writer(*args)
 
 
+_SIGNS = {
+    operator.add: "+", operator.mul: "*", operator.pow: "**", operator.mod: "%", operator.floordiv: "//",
+    operator.truediv: "/", operator.eq: "==", operator.ne: "!=", operator.le: "<=", operator.lt: "<", operator.ge: ">=",
+    operator.gt: ">", operator.and_: "and", operator.or_: "or",
+}  # fmt: skip
 #: SymPy's and PyTorch's node classes that are one Python operator
 INFIX = {
-    "Add": "+",
-    "Mul": "*",
-    "Pow": "**",
-    "PowByNatural": "**",
-    "FloatPow": "**",
-    "Mod": "%",
-    "PythonMod": "%",
-    "FloorDiv": "//",
-    "CleanDiv": "//",
-    "IntTrueDiv": "/",
-    "FloatTrueDiv": "/",
-    "Equality": "==",
-    "Unequality": "!=",
-    "LessThan": "<=",
-    "StrictLessThan": "<",
-    "GreaterThan": ">=",
-    "StrictGreaterThan": ">",
-    "And": "and",
-    "Or": "or",
+    **{name: _SIGNS[function] for name, function in FUNCTIONS.items() if function in _SIGNS},
     "BitwiseFn_bitwise_and": "&",
     "BitwiseFn_bitwise_or": "|",
     "BitwiseFn_bitwise_xor": "^",

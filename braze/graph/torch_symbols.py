@@ -19,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from braze.graph.torch_checks import assumption, unknown
 from braze.graph.torch_import import DYNAMO, VERSION, LazyDynamo, stand_ins
 
+#: numbers that are symbols
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: before 2.12, composite operators in C++ (matmul among them) ask for plain sizes, which fixes symbolic ones
 COMPOSITES_FIX_SIZES = VERSION < (2, 12)
 #: since 2.14 some of them (upsampling) take symbolic sizes for numbers without asking for sizes

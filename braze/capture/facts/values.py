@@ -87,7 +87,6 @@ CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 BY_INDEX, UNTIL = type(iter(type("Items", (), {"__getitem__": None})())), type(iter(int, 1))
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 FAKES = torch.Tensor
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: symbols are numbers to the program
 NUMBER_OF = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 

@@ -21,6 +21,7 @@ from braze.capture.outside.filling import fill_arguments
 from braze.capture.python import operations
 from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
+from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.dtypes import SHORT
 
 #: elements of an array that is written into the graph, at most
@@ -68,7 +69,7 @@ def known(t: Trace, value: Any, depth: int = 4) -> bool:
 
 def settled(value: Any) -> Any:
     """A value without symbols: numpy gets the numbers, which are guarded."""
-    if isinstance(value, list | tuple) and any(type(v) in operations.Symbolic for v in value):
+    if isinstance(value, list | tuple) and any(type(v) in SYMBOLIC for v in value):
         return tuple(map(operations.number, value)) if isinstance(value, tuple) else list(map(settled, value))
     return operations.number(value)
 

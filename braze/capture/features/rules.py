@@ -31,6 +31,7 @@ from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
 from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
+from braze.graph.torch_symbols import SYMBOLIC
 
 
 def always(value: Any, *targets: Any) -> None:
@@ -321,7 +322,7 @@ def number(kind: Any) -> None:
                 "keep the value in a tensor",
                 unbacked.HINT_SCALARS,
             )
-        if args and type(args[0]) in operations.Symbolic:
+        if args and type(args[0]) in SYMBOLIC:
             return (torch.sym_int if kind is int else torch.sym_float)(args[0])
         return calls.call_c(t, kind, args, kwargs)
 

@@ -39,8 +39,8 @@ from braze.capture.outside.globals import owner_of_globals
 from braze.capture.python import raised
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.recipes import Recipes
+from braze.graph.torch_symbols import SYMBOLIC
 
-Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 WORD = struct.calcsize("P")
 REDUCIBLE = frozenset(
     {
@@ -75,7 +75,7 @@ class RecipeTable(Recipes):
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
         kind = type(value)
-        if kind in Symbolic:
+        if kind in SYMBOLIC:
             return self.symbolic(value)
         node = t.outside.tree.node_of(value)
         if node is not None and node.step is not Step.CONSTANT:

@@ -33,9 +33,7 @@ from braze.capture.state.trace import Recording, Trace
 from braze.graph import fast_nodes, probe
 from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import disable_functions
-from braze.graph.torch_symbols import UNDECIDED, size_oblivious
-
-Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+from braze.graph.torch_symbols import SYMBOLIC, UNDECIDED, size_oblivious
 
 #: answers that depend on what a tensor holds
 DATA = frozenset(
@@ -167,7 +165,7 @@ class Recorder(Recording):
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
         if kind is torch.SymBool and not unbacked.is_unbacked(value):
             return bool(value)
-        if kind in Symbolic:
+        if kind in SYMBOLIC:
             return sizes.node_for(self, value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return kind(*[self.argument(v) for v in value])

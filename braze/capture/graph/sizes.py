@@ -1,4 +1,4 @@
-"""Symbolic sizes in the graph: a node for each SymInt that a recorded call takes."""
+"""SYMBOLIC sizes in the graph: a node for each SymInt that a recorded call takes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from braze.capture.graph import python_random
 from braze.capture.state.trace import Recording
 from braze.graph import torch_symbols
 from braze.graph.numbers import FUNCTIONS
+from braze.graph.torch_symbols import SYMBOLIC
 
-SYMBOLIC = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
 HASHED = (dict, set, frozenset)
 
 

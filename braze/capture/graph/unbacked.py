@@ -20,8 +20,8 @@ from braze.capture.facts.values import MISSING
 from braze.capture.graph import python_random, sizes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_symbols
+from braze.graph.torch_symbols import SYMBOLIC
 
-Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"
 HINT_SCALARS = "options={'capture_scalar_outputs': True} makes it a symbol of the graph"
 HINT_SHAPES = "options={'capture_dynamic_output_shape_ops': True} makes the size a symbol of the graph"
@@ -87,7 +87,7 @@ HINT_INDEX = "index with the tensor that holds the number, or one dimension afte
 
 def is_unbacked(value: Any) -> bool:
     """Whether a value is a number that only the data tell."""
-    return type(value) in Symbolic and torch_symbols.is_unbacked(value)
+    return type(value) in SYMBOLIC and torch_symbols.is_unbacked(value)
 
 
 def read(recorder: Recording, name: str, tensor: torch.Tensor) -> Any:
@@ -106,7 +106,7 @@ def scalar(recorder: Recording, tensor: torch.Tensor) -> Any:
     value = recorder.mode.call(torch.Tensor.item, (tensor,), {})
     env = recorder.mode.env
     torch_symbols.fresh_symbols(env)
-    if type(value) not in Symbolic or value.node._expr in recorder.symbols:
+    if type(value) not in SYMBOLIC or value.node._expr in recorder.symbols:
         return value  # a constant, or read before
     node = recorder.add_node("call_method", "item", (recorder.node_of(tensor),), {})
     node.meta.update(val=value, origin=recorder.t.frames.here())
@@ -151,7 +151,7 @@ def claim(recorder: Recording, node: torch.fx.Node, result: Any) -> None:
     if env is None or not env.pending_fresh_unbacked_symbols:
         return
     fresh = torch_symbols.fresh_symbols(env)
-    if type(result) in Symbolic:
+    if type(result) in SYMBOLIC:
         recorder.symbols.setdefault(result.node._expr, node)
     for tensor in _tensors(result):
         for dim, size in enumerate(tensor.shape):

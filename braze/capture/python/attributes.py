@@ -36,6 +36,7 @@ from braze.capture.python import raised
 from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
+from braze.graph.torch_symbols import SYMBOLIC
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 STATE = ("_parameters", "_buffers", "_modules")
@@ -50,7 +51,6 @@ BUILTIN_VALUES = CONSTANTS | {
     torch.Size,
     torch.device,
 }
-SymbolicTypes = (torch.SymInt, torch.SymFloat, torch.SymBool)
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -72,7 +72,7 @@ def tell(error: AttributeError, obj: Any, name: str) -> None:
 
 def _reader_of(cls: type) -> Any:
     """How attributes of instances of a type are read."""
-    if cls in SymbolicTypes:
+    if cls in SYMBOLIC:
         return symbol_attr
     if cls in BUILTIN_VALUES:
         return native_attr

@@ -21,6 +21,7 @@ from braze.capture.graph import constant_evaluation, unbacked
 from braze.capture.python.unwinding import resumable_step, trail_of
 from braze.capture.state.trace import Trace
 from braze.graph import torch_symbols
+from braze.graph.torch_symbols import SYMBOLIC
 
 #: instructions that make the text of a message, at most
 LONGEST = 80
@@ -48,7 +49,7 @@ def taken_for_granted(t: Trace, f: Any, value: Any, target: int, jumps_if: bool)
         holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)
-    elif type(value) not in unbacked.Symbolic:
+    elif type(value) not in SYMBOLIC:
         return None
     if raises(f.decoded, f.ip):
         wanted = jumps_if

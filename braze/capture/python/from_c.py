@@ -20,6 +20,7 @@ from braze.capture.python.entering import enter
 from braze.capture.state.trace import Trace
 from braze.graph import fakes
 from braze.graph.torch_compat import DISPATCHER_FILES
+from braze.graph.torch_symbols import SYMBOLIC
 
 #: the methods of symbolic sizes: they only compute with sizes and note what was found out about them
 _SYMBOLIC_FILE = torch.SymInt.__eq__.__code__.co_filename
@@ -41,7 +42,7 @@ def is_dispatcher_code(code: types.CodeType) -> bool:
 
 
 #: what C code calls to write a symbol as text: to the program it is a number
-SYMBOLS_AS_TEXT = frozenset(c.__repr__.__code__ for c in (torch.SymInt, torch.SymFloat, torch.SymBool))
+SYMBOLS_AS_TEXT = frozenset(c.__repr__.__code__ for c in SYMBOLIC)
 
 
 def text_of_symbol(kind: type, value: Any) -> str:

@@ -19,9 +19,9 @@ from braze.capture.outside.shadows import DictShadow
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.state.trace import Trace
+from braze.graph.torch_symbols import SYMBOLIC
 
-Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *Symbolic}
+SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *SYMBOLIC}
 
 #: operator function -> (method, reflected method)
 METHODS = {
@@ -78,7 +78,7 @@ def on_numbers(function: Any, *args: Any) -> Any:
     try:
         return function(*args)
     except TypeError:
-        if not any(type(v) in Symbolic for v in args):
+        if not any(type(v) in SYMBOLIC for v in args):
             raise
     if isinstance(function, types.MethodType):  # the ground's, of an operator and its operands
         function, *args = args  # type: ignore[assignment]
@@ -140,7 +140,7 @@ def unary(t: Trace, function: Any, a: Any) -> Any:
         return floats.combine(t, function, a)
     if type(a) is torch.SymInt and function is operator.invert:
         return t.graph.mode.ground.combined(operator.sub, -1, a)
-    if type(a) in Symbolic:
+    if type(a) in SYMBOLIC:
         return on_numbers(function, a)
     method = python_method(t, a, UNARY_METHODS[function])
     if method is not MISSING:
