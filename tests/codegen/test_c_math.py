@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import special
 
+from braze.codegen.c.mathlib import SECTIONS
 from braze.loops.ir import DType, Op, Store
 from tests.codegen.c_bench import axis, load, nest, op
 
@@ -121,3 +122,10 @@ def test_monotone(native_bench, o):
     )
     drop = (y[:-1] - y[1:]) / y[1:].abs()
     assert drop.max() < 2.5e-7
+
+
+@pytest.mark.parametrize("function", ["bz_tan_f32", "bz_pow_f64", "bz_remainder_f32", "bz_normal_i64"])
+def test_the_c_library_is_called_with_clean_vector_registers(function):
+    """Its functions are built without AVX, and many times slower while upper halves of registers are in use."""
+    text = SECTIONS[function]
+    assert text.index("__builtin_ia32_vzeroupper") < text.index("for (int l")

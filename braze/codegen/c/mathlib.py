@@ -492,9 +492,7 @@ def _lanes(name: str, result: str, args: str, count: int, before: str = "") -> s
     t, a = f"{result}x@W@", f"{args}x@W@"
     params = ", ".join(f"{a} {p}" for p in "abc"[:count])
     called = ", ".join(f"{p}[l]" for p in "abc"[:count])
-    return (
-        f"({params}) {{\n  {t} r;{before}\n  for (int l = 0; l < @W@; ++l) r[l] = {name}({called});\n  return r;\n}}"
-    )
+    return f"({params}) {{\n  {t} r;{before}\n  for (int l = 0; l < @W@; ++l) r[l] = {name}({called});\n  return r;\n}}"
 
 
 def _libm() -> str:
