@@ -12,11 +12,11 @@ from collections.abc import Callable, Container, Mapping
 
 from braze.loops.dtypes import round_float, wrap_integer
 from braze.loops.ir import DType, Node, Op
+from braze.loops.scalars import SCALARS, TESTS
 from braze.symbolic.expr import Expr, FloorDiv, IntLike, Max, Min, Mod, Product, Sum, Symbol, as_expr
 
 Number = bool | int | float
 
-TESTS = frozenset((Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.ISNAN, Op.ISINF, Op.SIGNBIT))
 #: tests of which args[1] is compared with args[0]
 COMPARISONS: dict[Op, Callable[[Number, Number], bool]] = {
     Op.EQ: operator.eq,
@@ -92,14 +92,14 @@ def unary(op: Op, x: Node) -> Node:
             return x
         if x.op is Op.NEG and x.dtype.is_float:
             return unary(Op.ABS, x.args[0])
-    if op in (Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND) and (not x.dtype.is_float or x.op in _INTEGRAL):
+    if SCALARS[op].whole and (not x.dtype.is_float or x.op in _WHOLE):
         return x
     if op in (Op.ISNAN, Op.ISINF) and not x.dtype.is_float:
         return const(False, DType.BOOL)
     return Node(op, DType.BOOL if op in TESTS else x.dtype, (x,), None)
 
 
-_INTEGRAL = (Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND)
+_WHOLE = frozenset(op for op, row in SCALARS.items() if row.whole)
 
 
 def binary(op: Op, x: Node, y: Node) -> Node:

@@ -26,12 +26,9 @@ from braze.loops.ir import (
     StoreMode,
     TemplateCall,
 )
+from braze.loops.scalars import SIGNS
 from braze.symbolic.expr import Expr, Symbol
 
-_INFIX = {
-    Op.ADD: "+", Op.SUB: "-", Op.MUL: "*", Op.DIV: "/", Op.EQ: "==", Op.NE: "!=", Op.LT: "<", Op.LE: "<=", Op.GT: ">",
-    Op.GE: ">=", Op.AND: "&", Op.OR: "|", Op.XOR: "^",
-}  # fmt: skip
 _LEAVES = (Op.CONST, Op.INDEX, Op.REDUCED)
 #: Python words that are names of operations
 _RENAMED = {"not": "invert"}
@@ -218,8 +215,8 @@ class _Text:
         args = [self.of(a) for a in node.args]
         if node.op is Op.MASKED:
             return f"({args[1]} if {args[0]} else {args[2]})"
-        if node.op in _INFIX:
-            return f"({args[0]} {_INFIX[node.op]} {args[1]})"
+        if node.op in SIGNS:
+            return f"({args[0]} {SIGNS[node.op]} {args[1]})"
         if node.op is Op.NEG:
             return f"(-{args[0]})"
         if node.op is Op.CHECK_INDEX:

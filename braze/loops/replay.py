@@ -22,6 +22,7 @@ from braze.loops.interpret import (
 )
 from braze.loops.ir import DType, ExternCall, LoopProgram, Node, Op, ReduceKind
 from braze.loops.printer import identifier, print_program
+from braze.loops.scalars import TESTS
 
 _BY_LABEL = {d.label: d for d in DType}
 
@@ -94,7 +95,7 @@ class _Type:
 def _operation(op: Op) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         dtype = next(d for d, kind in NUMPY.items() if kind == args[0].dtype.type and d is not DType.BF16)
-        out = DType.BOOL if op in (Op.ISNAN, Op.ISINF, Op.SIGNBIT) else dtype
+        out = DType.BOOL if op in TESTS else dtype
         return apply(Node(op, out, (), None), [np.asarray(a).reshape(1) for a in args])[0]
 
     return run

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from braze.loops.bounds import Access, open_questions, stores_of
-from braze.loops.build import TESTS, nodes_of
+from braze.loops.build import nodes_of
 from braze.loops.interpret import value_of
 from braze.loops.ir import (
     Buffer,
@@ -24,6 +24,7 @@ from braze.loops.ir import (
     StoreMode,
     TemplateCall,
 )
+from braze.loops.scalars import SCALARS, TESTS
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, Symbol
 
@@ -267,28 +268,6 @@ def _is_argument(s: Symbol, count: int) -> bool:
     return s.place is not None and s.place < count
 
 
-_SAME_TYPE = frozenset(
-    {
-        Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.TRUNCDIV, Op.REMAINDER, Op.FMOD, Op.MAXIMUM, Op.MINIMUM, Op.FMA,
-        Op.POW, Op.ATAN2, Op.HYPOT, Op.COPYSIGN, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.AND, Op.OR, Op.XOR, Op.SHL,
-        Op.SHR,
-    }
-)  # fmt: skip
-_FLOATS_ONLY = frozenset(
-    {
-        Op.DIV,
-        Op.SQRT,
-        Op.RSQRT,
-        Op.EXP,
-        Op.LOG,
-        Op.TANH,
-        Op.ERF,
-        Op.SIGMOID,
-        Op.RECIPROCAL,
-        Op.EXPM1,
-        Op.LOG1P,
-    }
-)
 _HALF = (DType.F16, DType.BF16)
 
 
@@ -298,7 +277,8 @@ def _type_problem(node: Node, table: dict[str, DType]) -> str:
     if node.op is Op.LOAD and table.get(node.attr[0], node.dtype) is not node.dtype:
         return f"{node.attr[0]} is loaded as {node.dtype.label}"
     types = {a.dtype for a in node.args}
-    if node.op in _SAME_TYPE and len(types) > 1:
+    row = SCALARS.get(node.op)
+    if row is not None and node.op is not Op.RANDOM and len(types) > 1:
         return f"{node.op.value} of {', '.join(a.dtype.label for a in node.args)}"
     if node.op in TESTS:
         return "" if node.dtype is DType.BOOL else f"{node.op.value} gives {node.dtype.label}"
@@ -306,8 +286,8 @@ def _type_problem(node: Node, table: dict[str, DType]) -> str:
         c, x, y = node.args
         fine = c.dtype is DType.BOOL and x.dtype is y.dtype is node.dtype
         return "" if fine else f"{node.op.value} of {', '.join(a.dtype.label for a in node.args)}"
-    if node.op in _FLOATS_ONLY and not node.dtype.is_float:
+    if row is not None and row.floats and not node.dtype.is_float:
         return f"{node.op.value} on {node.dtype.label}"
-    if (node.op in _SAME_TYPE or node.op in _FLOATS_ONLY) and node.dtype in _HALF:
+    if row is not None and (row.arity > 1 or row.floats) and node.dtype in _HALF:
         return f"{node.op.value} computes in {node.dtype.label}"
     return ""

@@ -9,6 +9,7 @@ from braze.graph.operators import Result, facts
 from braze.loops import build
 from braze.loops.dtypes import wrap_integer
 from braze.loops.ir import DType, Node, Op
+from braze.loops.scalars import SCALARS, TESTS
 from braze.lower.lazy import Lazy
 from braze.lower.pointwise_core import (
     Promote,
@@ -20,8 +21,6 @@ from braze.lower.pointwise_core import (
 )
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, claim, lowering, overloads_of
-
-_TESTS = build.TESTS
 
 
 def pointwise(
@@ -39,7 +38,7 @@ def pointwise(
     known = facts(next(overloads_of(target)))
     if known is not None and known.result is Result.FLOAT:
         promote = Promote.INT_TO_FLOAT
-    if isinstance(op, Op) and op in _TESTS:
+    if isinstance(op, Op) and op in TESTS:
         out = DType.BOOL
 
     def lower(g: ProgramBuilder, *args: Any, **kwargs: Any) -> Any:
@@ -52,19 +51,10 @@ def pointwise(
 
 
 def _scalar(op: Op) -> Scalar:
-    if op in _UNARY:
+    if SCALARS[op].arity == 1:
         return lambda x: build.unary(op, x)
     return lambda x, y: build.binary(op, x, y)
 
-
-_UNARY = frozenset(
-    {
-        Op.NEG, Op.ABS, Op.SIGN, Op.SQRT, Op.RSQRT, Op.RECIPROCAL, Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2,
-        Op.LOG10, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.SINH, Op.COSH, Op.TANH, Op.ASINH,
-        Op.ACOSH, Op.ATANH, Op.ERF, Op.ERFC, Op.SIGMOID, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.ISNAN, Op.ISINF,
-        Op.SIGNBIT, Op.NOT,
-    }
-)  # fmt: skip
 
 # -- one operand, floats (integers become the default float)
 for _target, _op in (

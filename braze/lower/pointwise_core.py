@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from braze.loops import build
+from braze.loops import build, scalars
 from braze.loops.dtypes import compute_type
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Index, Lazy
@@ -30,18 +30,9 @@ class Promote(enum.Enum):
     KEEP = "the first operand's type"
 
 
-#: what one evaluation costs, in additions; ops not named cost 1
-COST = {
-    Op.DIV: 4, Op.SQRT: 4, Op.RSQRT: 8, Op.RECIPROCAL: 4, Op.REMAINDER: 8, Op.FMOD: 8, Op.FLOORDIV: 8, Op.TRUNCDIV: 6,
-    Op.EXP: 16, Op.EXP2: 16, Op.EXPM1: 20, Op.LOG: 16, Op.LOG2: 16, Op.LOG10: 16, Op.LOG1P: 20, Op.SIN: 20, Op.COS: 20,
-    Op.TAN: 30, Op.ASIN: 20, Op.ACOS: 20, Op.ATAN: 20, Op.ATAN2: 30, Op.SINH: 25, Op.COSH: 25, Op.TANH: 20, Op.ASINH: 30,
-    Op.ACOSH: 30, Op.ATANH: 30, Op.ERF: 20, Op.ERFC: 30, Op.SIGMOID: 20, Op.POW: 40, Op.HYPOT: 10,
-}  # fmt: skip
-
-
 def cost_of(op: Op) -> int:
-    """The price of one evaluation."""
-    return COST.get(op, 1)
+    """What one evaluation costs, in additions."""
+    return 1 + scalars.cost(op)
 
 
 def broadcast_index(x: Lazy, rank: int, sizes: Sequence[Expr]) -> Callable[[Index], Index]:

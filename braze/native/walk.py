@@ -90,6 +90,11 @@ class Mismatch(Exception):
     """A node cannot be read, or a check does not hold."""
 
 
+#: what a walk may meet where an object is not what it was: it lacks what is read, or is of another type, a formula of sizes
+#: divides by zero, or a tensor has no such thing as strides
+FAULTS = (Mismatch, AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)
+
+
 class Missing:
     """Stands for the value of a node that cannot be read, in :func:`explain`."""
 
@@ -376,7 +381,7 @@ def match(
         for node, check, expected in checks:
             if check == "range" and not walk.holds(node, check, expected):
                 return None
-    except Exception:  # whatever goes wrong is a mismatch: the next variant is tried
+    except FAULTS:  # the next variant is tried
         return None
     return found
 
@@ -407,7 +412,7 @@ def explain(
         try:
             if not walk.holds(node, check, expected):
                 return index, seen(walk, node, check, expected)
-        except Exception:  # as in match
+        except FAULTS:
             return index, walk.values.get(node, MISSING)
     try:
         walk.read_all()

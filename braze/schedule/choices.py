@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braze.loops.ir import Buffer, BufferView, Node, Op
+from braze.loops.ir import Buffer, BufferView, Node
 from braze.loops.rewrite import walk
+from braze.loops.scalars import COSTLY
 from braze.options import Options
 from braze.schedule.records import GroupKind
 from braze.symbolic.expr import Expr, Symbol
-
-#: operations that cost tens of cycles an element
-COSTLY = frozenset(
-    {
-        Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ASIN,
-        Op.ACOS, Op.ATAN, Op.ATAN2, Op.SINH, Op.COSH, Op.TANH, Op.ASINH, Op.ACOSH, Op.ATANH, Op.ERF, Op.ERFC,
-        Op.SIGMOID, Op.POW, Op.HYPOT, Op.RANDOM, Op.FMOD, Op.REMAINDER,
-    }
-)  # fmt: skip
 
 
 class Choices:

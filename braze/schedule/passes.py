@@ -6,19 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op
 from braze.loops.rewrite import index_exprs, roots, walk
+from braze.loops.scalars import SCALARS
 from braze.schedule.records import Group
 from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Symbol
 
 #: operations of which a GPU has cheap forms that are good to 17 bits and more
-_CHEAP = frozenset({Op.DIV, Op.EXP, Op.SIGMOID, Op.SQRT, Op.TANH})
+_CHEAP = frozenset(op for op, row in SCALARS.items() if row.coarse)
 #: operations that make a large difference of the least one
-_STEPS = frozenset(
-    {
-        Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.SIGN, Op.FLOORDIV,
-        Op.TRUNCDIV, Op.REMAINDER, Op.FMOD, Op.SIGNBIT, Op.ISNAN, Op.ISINF, Op.BITCAST,
-    }
-)  # fmt: skip
+_STEPS = frozenset(op for op, row in SCALARS.items() if row.steps)
 
 
 @record

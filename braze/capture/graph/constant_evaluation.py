@@ -251,7 +251,8 @@ def call_with_numbers(recorder: Recording, func: Any, args: Any, kwargs: Any) ->
     """The call, which failed since what tensors hold was not known; MISSING where it cannot be made with numbers."""
     given = with_numbers(recorder, args, kwargs)
     if given is not None:
-        with contextlib.suppress(Exception):  # told of the call as the program has made it
+        # the program is told of the call as it has made it
+        with contextlib.suppress(RuntimeError, TypeError, ValueError, IndexError):
             return recorder.call(func, *given)
     return MISSING
 

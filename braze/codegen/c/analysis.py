@@ -8,19 +8,12 @@ from braze.codegen.c.expr import stride, to_c
 from braze.codegen.c.prelude import REP_BYTES, STORAGE
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op, Store
+from braze.loops.scalars import cost
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Symbol, product
 
 #: assumed extent of a loop whose extent is a symbol
 _UNKNOWN_EXTENT = 1024
-#: operations that cost much more than an addition, in additions
-COST = {
-    **dict.fromkeys((Op.EXP, Op.EXP2, Op.SIGMOID), 8), **dict.fromkeys((Op.LOG, Op.LOG2, Op.LOG1P, Op.EXPM1), 10),
-    **dict.fromkeys((Op.TANH, Op.ERF, Op.SIN, Op.COS), 14), **dict.fromkeys((Op.DIV, Op.SQRT, Op.RSQRT, Op.RECIPROCAL), 3),
-    **dict.fromkeys((Op.POW, Op.LOG10, Op.TAN, Op.ASIN, Op.ACOS, Op.ATAN, Op.ATAN2, Op.SINH, Op.COSH, Op.ASINH), 60),
-    **dict.fromkeys((Op.ACOSH, Op.ATANH, Op.ERFC, Op.HYPOT, Op.FMOD, Op.FLOORDIV, Op.REMAINDER, Op.TRUNCDIV), 40),
-    Op.RANDOM: 40,
-}  # fmt: skip
 
 
 @record
@@ -212,7 +205,7 @@ def work_bytes(nests: Iterable[LoopNest], buffers: dict[str, Buffer], threads: i
             used = [x.extent for x in axes if x.symbol in a.index.symbols() or a.indirect]
             size = buffers[a.buffer].dtype.itemsize if a.buffer in buffers else 4
             static, texts = _add_cost(product(used), size, static, texts)
-        spent = sum(COST.get(n.op, 0) for n in nodes_of(*roots(nest)))
+        spent = sum(cost(n.op) for n in nodes_of(*roots(nest)))
         if spent:
             static, texts = _add_cost(product([x.extent for x in axes]), max(spent // 2, 1), static, texts)
     return capped(" + ".join([*texts, str(static)]), threads)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from braze.codegen.c.analysis import COST, store_roots
+from braze.codegen.c.analysis import store_roots
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
+from braze.loops.scalars import cost
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, product
 
@@ -272,7 +273,7 @@ def _costly(phase: Phase) -> list[Node]:
         spent: dict[Node, int] = {}
         guarded = {m for n in nodes_of(root) if n.op is Op.MASKED for m in nodes_of(n.args[1])}
         for n in nodes_of(root):
-            spent[n] = COST.get(n.op, 0)
+            spent[n] = cost(n.op)
             if spent[n] >= _WORTH_KEEPING and n not in guarded and n.dtype.is_float:
                 found[n] = None
     return list(found)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 
+from braze.loops.scalars import SCALARS
+
 _VECTOR_F32 = r"""
 //@ bz_fma_f32
 static inline f32x@W@ bz_fma_f32x@W@(f32x@W@ a, f32x@W@ b, f32x@W@ c) {
@@ -470,14 +472,8 @@ static inline {t} bz_{shown}_{rep}x@W@({t} x) {{
 
 
 #: functions done lane by lane through the C library: name -> its argument count
-_LIBM = {
-    "pow": 2, "log10": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "atan2": 2, "sinh": 1, "cosh": 1,
-    "asinh": 1, "acosh": 1, "atanh": 1, "erfc": 1, "hypot": 2, "fmod": 2,
-}  # fmt: skip
-_LIBM64_ONLY = {
-    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log1p": 1, "sin": 1, "cos": 1, "tanh": 1, "erf": 1,
-}  # fmt: skip
-
+_LIBM = {op.value: row.arity for op, row in SCALARS.items() if "f32" in row.library}
+_LIBM64_ONLY = {op.value: row.arity for op, row in SCALARS.items() if row.library == ("f64",)}
 
 #: before functions that are built without AVX: while the upper halves of the registers are in use, each of their
 #: instructions waits for the one before (25 to 75 times the time on a Sapphire Rapids)

@@ -9,6 +9,7 @@ from braze.codegen.c.analysis import Ranges
 from braze.codegen.c.memory import scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.ir import DType, Node, Op
+from braze.loops.scalars import SIGNS, TESTS
 from braze.support.errors import InternalError
 from braze.support.record import record
 
@@ -53,7 +54,7 @@ def expression(body: Writer, node: Node, args: list[Value], varying: bool) -> tu
         both = "i64" if any(a.rep == "i64" for a in args) else "i32"
         t = f"{both}x{body.lanes}" if varying else "s"
         return "f32", f"bz_{node.attr}_{t}({', '.join(_arg(body, a, both, varying) for a in args)})"
-    if op in ops.COMPARISONS or op in (Op.ISNAN, Op.ISINF, Op.SIGNBIT):
+    if op in TESTS:
         return "b", _test(body, op, args, varying)
     within = rep
     if rep in ("i32", "i64"):
@@ -110,7 +111,7 @@ def _test(body: Writer, op: Op, args: list[Value], varying: bool) -> str:
     elif op is Op.SIGNBIT:
         text = f"{a[0]} < 0"
     else:
-        text = f"{a[0]} {ops.COMPARISONS[op]} {a[1]}"
+        text = f"{a[0]} {SIGNS[op]} {a[1]}"
     return f"bz_mask_{t}({text})" if varying else text
 
 

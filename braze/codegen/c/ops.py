@@ -7,7 +7,8 @@ template, the scalar is lane 0 of the vector operation.
 
 from __future__ import annotations
 
-from braze.loops.ir import Op
+from braze.loops.ir import RELATIONS, Op
+from braze.loops.scalars import SCALARS, SIGNS
 from braze.support.record import record
 
 
@@ -29,9 +30,10 @@ def _same(text: str) -> Row:
 
 #: operations whose C is an operator, for every representation but masks
 _OPERATORS = {
-    Op.ADD: "{a} + {b}", Op.SUB: "{a} - {b}", Op.MUL: "{a} * {b}", Op.DIV: "{a} / {b}", Op.NEG: "-{a}",
-}  # fmt: skip
-COMPARISONS = {Op.EQ: "==", Op.NE: "!=", Op.LT: "<", Op.LE: "<=", Op.GT: ">", Op.GE: ">="}
+    **{op: f"{{a}} {sign} {{b}}" for op, sign in SIGNS.items() if op.value not in RELATIONS},
+    Op.NEG: "-{a}",
+}
+_ARITHMETIC = {op: text for op, text in _OPERATORS.items() if op not in (Op.AND, Op.OR, Op.XOR)}
 
 _FLOAT_CALLS = (
     "floordiv", "remainder", "fmod", "pow", "sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin",
@@ -41,7 +43,7 @@ _FLOAT_CALLS = (
 
 #: f32 and f64
 FLOAT: dict[Op, Row] = {
-    **{op: _same(text) for op, text in _OPERATORS.items()},
+    **{op: _same(text) for op, text in _ARITHMETIC.items()},
     **{Op(name): _call(name) for name in _FLOAT_CALLS},
     Op.RSQRT: Row("{one} / bz_sqrt_{t}({a})"),
     Op.RECIPROCAL: _same("{one} / {a}"),
@@ -79,13 +81,10 @@ INTEGER: dict[Op, Row] = {
     Op.MAXIMUM: Row("bz_sel_{t}(bz_mask_{t}({a} > {b}), {a}, {b})", "({a} > {b} ? {a} : {b})"),
     Op.MINIMUM: Row("bz_sel_{t}(bz_mask_{t}({a} < {b}), {a}, {b})", "({a} < {b} ? {a} : {b})"),
     Op.FMA: _same("{a} * {b} + {c}"),
-    Op.AND: _same("{a} & {b}"),
-    Op.OR: _same("{a} | {b}"),
-    Op.XOR: _same("{a} ^ {b}"),
     Op.NOT: _same("~{a}"),
     Op.SHL: _same("{a} << {b}"),
     Op.SHR: _same("{a} >> {b}"),
-    **{op: _same("{a}") for op in (Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND)},
+    **{op: _same("{a}") for op, row in SCALARS.items() if row.whole},
 }
 
 #: masks: -1 or 0 by lane, 1 or 0 as a scalar

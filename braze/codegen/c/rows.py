@@ -19,6 +19,7 @@ from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, DType, Node, Op
+from braze.loops.scalars import cost
 from braze.symbolic.expr import ZERO, Expr, product
 
 #: vectors of columns in one strip, at most
@@ -38,7 +39,7 @@ def strip_of(frame: Frame, todo: Plan, cores: int) -> int:
     if vector is None or vector in group.row_axes or todo.kept:
         return 1
     folds = max((sum(len(i.folds) for i in p.items) for p in todo.phases), default=0)
-    weight = sum(analysis.COST.get(n.op, 0) for p in todo.phases for n in set(nodes_of(*p.roots())))
+    weight = sum(cost(n.op) for p in todo.phases for n in set(nodes_of(*p.roots())))
     strip = _STRIP if folds <= 3 and weight <= 40 else 2 if folds <= 6 else 1
     points = 1
     for a in group.axes:
@@ -239,7 +240,7 @@ class Rows:
         vector = self.frame.vector
         if not self.in_row or vector is None or not any(i.folds for i in phase.items):
             return 1
-        weight = sum(1 + analysis.COST.get(n.op, 0) for n in set(nodes_of(*phase.roots())))
+        weight = sum(1 + cost(n.op) for n in set(nodes_of(*phase.roots())))
         copies = 4 if weight <= 6 else 2 if weight <= 20 else 1
         extent = analysis.size_of(vector.extent)
         while copies > 1 and extent < 2 * copies * self.frame.lanes:

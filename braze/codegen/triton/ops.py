@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from braze.loops.dtypes import TORCH_NAME
 from braze.loops.ir import DType, Op
+from braze.loops.scalars import SIGNS
 
 TYPES = {
     dtype: "tl.int1" if dtype is DType.BOOL else f"tl.{TORCH_NAME[dtype]}"
@@ -23,10 +24,7 @@ POINTERS = {
 
 #: operations on floats; integers have a row of their own in INTEGERS where they differ
 FLOATS: dict[Op, str] = {
-    Op.ADD: "{0} + {1}",
-    Op.SUB: "{0} - {1}",
-    Op.MUL: "{0} * {1}",
-    Op.DIV: "{0} / {1}",
+    **{op: f"{{0}} {sign} {{1}}" for op, sign in SIGNS.items()},
     Op.FLOORDIV: "bz_floordiv({0}, {1})",
     Op.TRUNCDIV: "bz_trunc(bz_div({0}, {1}))",
     Op.REMAINDER: "bz_remainder({0}, {1})",
@@ -70,12 +68,6 @@ FLOATS: dict[Op, str] = {
     Op.ROUND: "bz_round({0})",
     Op.HYPOT: "libdevice.hypot({0}, {1})",
     Op.COPYSIGN: "libdevice.copysign({0}, {1})",
-    Op.EQ: "{0} == {1}",
-    Op.NE: "{0} != {1}",
-    Op.LT: "{0} < {1}",
-    Op.LE: "{0} <= {1}",
-    Op.GT: "{0} > {1}",
-    Op.GE: "{0} >= {1}",
     Op.ISNAN: "{0} != {0}",
     Op.ISINF: 'tl.abs({0}) == float("inf")',
     Op.SIGNBIT: "libdevice.signbit({0}) != 0",
@@ -92,9 +84,6 @@ INTEGERS: dict[Op, str] = {
     Op.SIGN: "({0} > 0).to({type}) - ({0} < 0).to({type})",
     Op.MAXIMUM: "tl.maximum({0}, {1})",
     Op.MINIMUM: "tl.minimum({0}, {1})",
-    Op.AND: "{0} & {1}",
-    Op.OR: "{0} | {1}",
-    Op.XOR: "{0} ^ {1}",
     Op.NOT: "~({0})",
     Op.SHL: "bz_shl({0}, {1}, {bits})",
     Op.SHR: "bz_shr({0}, {1}, {bits})",
