@@ -27,7 +27,7 @@ from braze.decomp import users
 from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module
 from braze.settings import Settings
-from braze.support import log, trace
+from braze.support import caches, log, trace
 from braze.support.errors import RecompileError, UserError
 from braze.symbolic.shape_rules import parse_shapes
 
@@ -187,6 +187,7 @@ def reset() -> None:
     session.reset()
     trace.reset_counters()
     log.forget_warnings()
+    caches.forget()
 
 
 def _compile(model: Any, settings: Settings, disable: bool) -> Any:

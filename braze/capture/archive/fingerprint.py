@@ -16,10 +16,7 @@ import torch
 
 from braze.capture.facts.objects_by_name import module_of, name_of
 from braze.capture.facts.values import CONSTANTS
-
-#: (path, time of change, size) -> sha256
-_hashes: dict[tuple[str, int, int], str] = {}
-_codes: dict[CodeType, str] = {}
+from braze.support.caches import remembered
 
 
 def surroundings() -> dict[str, str]:
@@ -53,14 +50,15 @@ def of_file(path: str) -> str | None:
     """The SHA-256 of a file, or None where there is none to read."""
     try:
         info = os.stat(path)
-        key = (path, info.st_mtime_ns, info.st_size)
-        found = _hashes.get(key)
-        if found is None:
-            with open(path, "rb") as file:
-                found = _hashes[key] = hashlib.sha256(file.read()).hexdigest()
-        return found
+        return _hash_as_of(path, info.st_mtime_ns, info.st_size)
     except OSError:
         return None
+
+
+@remembered(4096)
+def _hash_as_of(path: str, changed: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def of_function(function: FunctionType) -> str:
@@ -70,23 +68,20 @@ def of_function(function: FunctionType) -> str:
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:32]
 
 
+@remembered(4096)
 def of_code(code: CodeType) -> str:
     """Of a code object and those within it; where its lines stand does not count."""
-    found = _codes.get(code)
-    if found is None:
-        parts = (
-            code.co_code.hex(),
-            code.co_exceptiontable.hex(),
-            code.co_names,
-            code.co_varnames,
-            code.co_cellvars,
-            code.co_freevars,
-            (code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount),
-            [_plain(v) for v in code.co_consts],
-        )
-        text = repr(parts).encode(errors="backslashreplace")
-        found = _codes[code] = hashlib.sha256(text).hexdigest()[:32]
-    return found
+    parts = (
+        code.co_code.hex(),
+        code.co_exceptiontable.hex(),
+        code.co_names,
+        code.co_varnames,
+        code.co_cellvars,
+        code.co_freevars,
+        (code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount),
+        [_plain(v) for v in code.co_consts],
+    )
+    return hashlib.sha256(repr(parts).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
 def _plain(value: Any) -> str:

@@ -7,13 +7,14 @@ differs between versions is read from ``dis`` and ``opcode``, or stands in :data
 from __future__ import annotations
 
 import dis
-import functools
 import itertools
 import opcode
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
+
+from braze.support.caches import remembered
 
 #: interpreters whose bytecode this module knows; per version, what packs two slots into one argument
 VERSIONS: dict[tuple[int, int], frozenset[str]] = {
@@ -268,7 +269,7 @@ def _line_varint(value: int) -> bytes:
 ANY, SAVED, SAVED_COPY, LASTI = "any", "saved", "saved copy", "lasti"
 
 
-@functools.lru_cache(maxsize=256)
+@remembered(256)
 def stack_kinds(code: CodeType) -> dict[int, tuple[str, ...]]:
     """Per reachable instruction, the kinds of the stack's slots before it runs, bottom first."""
     instructions = {i.offset: i for i in dis.get_instructions(code)}
@@ -339,7 +340,7 @@ _LOOKS_AT_FRAMES = frozenset(
 )
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def wanted_from(code: CodeType, offset: int) -> frozenset[str]:
     """The locals that some instruction may read or delete, from ``offset`` on by any way; all where a frame may be looked at."""
     if not _LOOKS_AT_FRAMES.isdisjoint(code.co_names):

@@ -9,6 +9,7 @@ import types
 from typing import Any, NoReturn
 
 from braze.capture.facts.values import NULL
+from braze.support.caches import remembered
 from braze.support.errors import Origin
 
 CO_VARARGS = inspect.CO_VARARGS
@@ -71,14 +72,14 @@ def slot_names(code: types.CodeType) -> tuple[str, ...]:
     return (*code.co_varnames, *cells, *code.co_freevars)
 
 
-_positions: dict[types.CodeType, list[Any]] = {}
+@remembered(1024)
+def _positions(code: types.CodeType) -> list[Any]:
+    return list(code.co_positions())
 
 
 def position(code: types.CodeType, index: int) -> Origin:
     """The place of the instruction at an index (in code units)."""
-    positions = _positions.get(code)
-    if positions is None:
-        positions = _positions[code] = list(code.co_positions())
+    positions = _positions(code)
     line, end_line, column, end_column = positions[index] if 0 <= index < len(positions) else (None,) * 4
 
     def known(value: int | None) -> int:

@@ -20,6 +20,7 @@ from braze.graph.autograd_calls import Applied
 from braze.graph.operators import OPERATORS as OF_ATEN
 from braze.graph.operators import name_of as op_name
 from braze.runtime.purity import added_kernels, may_draw
+from braze.support.caches import remembered
 
 OPERATORS = frozenset(v for v in vars(operator).values() if isinstance(v, types.BuiltinFunctionType))
 #: built-in functions that draw nothing, whatever they are given
@@ -74,7 +75,7 @@ def is_random(node: torch.fx.Node) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=1024)
+@remembered(1024)
 def _draws_inside(function: types.FunctionType, kernels: Any) -> bool:
     """Whether a function of PyTorch's in Python names an operator that may draw, or calls a function of PyTorch's that does."""
     seen, todo = {function}, [function]

@@ -5,7 +5,6 @@ Random numbers that were drawn are put back; a graph that may have written into 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 from typing import Any
@@ -16,6 +15,7 @@ import torch.fx
 from braze.capture.facts.purity import OPERATORS, is_opaque, is_random, name_of, overloads_of
 from braze.capture.facts.values import words
 from braze.graph.torch_compat import storage_key
+from braze.support.caches import remembered
 
 #: functions of ``operator`` and the like that write their first operand
 WRITING = frozenset(
@@ -88,7 +88,7 @@ def writes(node: torch.fx.Node) -> bool:
     return place is not None and len(node.args) > place and node.args[place] is not False
 
 
-@functools.cache
+@remembered(1024)
 def place_of_inplace(target: Any) -> int | None:
     """Where a function takes its argument ``inplace``."""
     if not isinstance(target, types.FunctionType):

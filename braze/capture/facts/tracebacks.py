@@ -6,11 +6,11 @@ shows what it would have shown, had Python run the frame. What it held in its va
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 
 from braze.capture.facts import bytecode
+from braze.support.caches import remembered
 from braze.support.errors import Origin
 
 
@@ -23,7 +23,7 @@ def _stand_in() -> types.FrameType:
     return sys._getframe()
 
 
-@functools.lru_cache(maxsize=512)
+@remembered(512)
 def stand_in(origin: Origin) -> types.FrameType:
     """A frame that looks, to whoever prints a traceback, like one at this place."""
     code = _stand_in.__code__

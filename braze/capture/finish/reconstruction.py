@@ -40,6 +40,7 @@ from braze.capture.python import raised
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.recipes import Recipes
 from braze.graph.torch_symbols import SYMBOLIC
+from braze.support.caches import remembered
 
 WORD = struct.calcsize("P")
 REDUCIBLE = frozenset(
@@ -264,7 +265,7 @@ class RecipeTable(Recipes):
         return Build("call", tuple(parts))
 
 
-@functools.cache
+@remembered(1024)
 def can_be_made(cls: type) -> bool:
     """Whether an empty instance can be made without Python code of the class, and is attributes and nothing else.
 

@@ -37,6 +37,7 @@ from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
+from braze.support.caches import remembered
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 STATE = ("_parameters", "_buffers", "_modules")
@@ -188,7 +189,7 @@ def generic_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
     return bind_class_value(t, found, owner, obj, cls, name, tail)
 
 
-@functools.lru_cache(maxsize=8192)
+@remembered(8192)
 def _class_lookup(cls: Any, name: str) -> tuple[Any, Any, bool]:
     found, owner = lookup_in_mro(cls, name)
     kind = type(found)

@@ -19,17 +19,16 @@ from braze.capture.python.opcodes import (
     stack,
 )
 from braze.capture.python.opcodes.table import handlers
+from braze.support.caches import remembered
 
 FAMILIES = (building, calling, control, exceptions, matching, names, operators, stack)
 HANDLERS = handlers()
 TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
-_cache: dict[types.CodeType, Decoded] = {}
 
 
+@remembered(4096)
 def decoded(code: types.CodeType) -> Decoded:
     """A code object decoded, once."""
-    found = _cache.get(code)
-    if found is None:
-        found = _cache[code] = Decoded(code, HANDLERS)
-        found.library = code.co_filename.startswith(TORCH_FOLDER)
+    found = Decoded(code, HANDLERS)
+    found.library = code.co_filename.startswith(TORCH_FOLDER)
     return found
