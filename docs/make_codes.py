@@ -1,4 +1,4 @@
-"""Write docs/codes.md from braze/support/codes.py (``make docs``); a test holds the two together."""
+"""Write docs/codes.md from braze/support/codes.txt (``make docs``); a test holds the two together."""
 
 from __future__ import annotations
 

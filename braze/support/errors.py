@@ -56,7 +56,7 @@ class Origin:
 class BrazeError(Exception):
     """What happened, where in the user's code, why, and what to do.
 
-    ``code`` is stable and documented (``support/codes.py``); ``trail`` is the user's call stack,
+    ``code`` is stable and documented (``support/codes.txt``); ``trail`` is the user's call stack,
     outermost first.
     """
 
