@@ -88,7 +88,8 @@ class Recorded:
         layouts = tuple([(inputs[i].shape, inputs[i].stride()) for i in self.plan.varying])
         group, gone = self.sizes.find((self.device.stream(), sizes, layouts))
         if gone is not None:
-            self._release(gone)
+            for tree in {id(r.tree): r.tree for r in gone.recordings}.values():
+                release(gone, tree)
             note(
                 "BZ6206", self.plan.name, f"is recorded{describe(sizes)} in place of sizes that are used less"
             )
@@ -127,7 +128,6 @@ class Recorded:
             placed = Inputs(inputs, static, copied)
             graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs)
         except Exception as error:
-            self.forest.prune()
             self._failed(group, error)
             return None
         recording = Recording(
@@ -207,7 +207,7 @@ class Recorded:
         limit = self.memory if self.memory > 1 else self.memory * self.device.capacity()
         self.forest.touch(recording.tree)
         while self.forest.held() > limit:
-            oldest = min(self.forest.trees, key=lambda tree: tree.used)
+            oldest = self.forest.trees()[0]
             own = oldest is recording.tree
             if own:
                 self._close(
@@ -221,8 +221,8 @@ class Recorded:
                     self.plan.name,
                     "is recorded in place of recordings used longest ago (cudagraph_memory)",
                 )
-            for each in {id(g): g for g in oldest.groups if g is not None}.values():
-                release(self.forest, each, oldest)
+            for each in oldest.groups():
+                release(each, oldest)
                 each.evicted += 1
                 if each.evicted > MOVES:  # recordings that drive each other out cost more than they save
                     each.closed = "BZ6209"
@@ -230,17 +230,13 @@ class Recorded:
                 return False
         return True
 
-    def _release(self, group: Group) -> None:
-        for tree in {id(r.tree): r.tree for r in group.recordings}.values():
-            release(self.forest, group, tree)
 
-
-def release(forest: Any, group: Group, tree: Tree) -> None:
+def release(group: Group, tree: Tree) -> None:
     """Let go of a group's recordings in a tree."""
     gone = [r for r in group.recordings if r.tree is tree]
     group.recordings = [r for r in group.recordings if r.tree is not tree]
     for recording in gone:
-        forest.drop(tree, recording.number)
+        tree.drop(recording.number)
 
 
 def _first_line(error: Exception) -> str:

@@ -20,20 +20,24 @@ from braze.cudagraphs.outputs import Held
 
 
 class Tree:
-    """One pool and its recordings."""
+    """One pool and what was recorded into it. It lives as long as a recording of it does."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.groups: list[Any] = []  # whose recordings these are, in order; None: one that has been let go of
+        self._groups: list[weakref.ref[Any]] = []  # whose recordings these are, in order
         self._held: list[tuple[int, Held]] = []
         self.used = 0  # when the last of its recordings was replayed
 
     def add(self, group: Any, held: tuple[Held, ...]) -> int:
         """Enter a recording; its number."""
-        number = len(self.groups)
-        self.groups.append(group)
+        number = len(self._groups)
+        self._groups.append(weakref.ref(group))
         self._held += [(number, each) for each in held]
         return number
+
+    def groups(self) -> list[Any]:
+        """Those that have recordings here, or had some."""
+        return list({id(g): g for g in (ref() for ref in self._groups) if g is not None}.values())
 
     def free_from(self, number: int) -> bool:
         """Whether no output of a recording of at least that number is alive."""
@@ -41,67 +45,52 @@ class Tree:
 
     def drop(self, number: int) -> None:
         """A recording is gone; its outputs that are alive still must not be written."""
-        self.groups[number] = None
-        self._held = [(n, each) for n, each in self._held if self.groups[n] is not None or each.alive()]
+        self._held = [(n, each) for n, each in self._held if n != number or each.alive()]
 
-    @property
-    def empty(self) -> bool:
-        """Whether it has no recording."""
-        return all(group is None for group in self.groups)
-
-    def memory(self) -> list[int]:
-        """Where its outputs lie."""
-        return [each.storage.data_ptr() for _, each in self._held]
+    def has(self, place: int) -> bool:
+        """Whether an output lies there."""
+        return any(each.storage.data_ptr() == place for _, each in self._held)
 
 
 class Forest:
-    """All trees of one device."""
+    """All trees of one device, which belong to their recordings."""
 
     def __init__(self) -> None:
-        self.trees: list[Tree] = []
-        self._of: dict[int, Tree] = {}
+        self._trees: weakref.WeakSet[Tree] = weakref.WeakSet()
+        self._of: weakref.WeakValueDictionary[int, Tree] = weakref.WeakValueDictionary()
         self._clock = itertools.count(1)
+
+    def trees(self) -> list[Tree]:
+        """Those that have recordings, the one used longest ago first."""
+        return sorted(self._trees, key=lambda tree: tree.used)
 
     def tree_of(self, x: torch.Tensor) -> Tree | None:
         """The tree in whose memory a tensor lies."""
-        return self._of.get(x.untyped_storage().data_ptr()) if x.numel() else None
+        place = x.untyped_storage().data_ptr() if x.numel() else 0
+        tree = self._of.get(place)
+        return tree if tree is not None and tree.has(place) else None
 
     def tree_for(self, group: Any, near: list[Tree], device: DeviceGraphs) -> Tree:
         """Where a recording goes that reads outputs of the trees ``near``: to the first that has none of its group, or a new one."""
         for tree in near:
-            if not any(each is group for each in tree.groups):
+            if not any(each is group for each in tree.groups()):
                 return tree
-        self.trees.append(Tree(device.new_pool()))
-        return self.trees[-1]
+        return Tree(device.new_pool())
 
     def enter(self, tree: Tree, group: Any, held: tuple[Held, ...]) -> int:
         """Enter a recording into a tree; its number there."""
-        number = tree.add(group, held)
+        self._trees.add(tree)
         for each in held:
             self._of[each.storage.data_ptr()] = tree
-        self.touch(tree)
-        return number
+        return tree.add(group, held)
 
     def touch(self, tree: Tree) -> None:
         """A recording of the tree is replayed."""
         tree.used = next(self._clock)
 
-    def drop(self, tree: Tree, number: int) -> None:
-        """Let go of a recording, and of its tree with the last."""
-        before = tree.memory()
-        tree.drop(number)
-        gone = set(before).difference(tree.memory()) if not tree.empty else before
-        for place in gone:
-            self._of.pop(place, None)
-        self.prune()
-
-    def prune(self) -> None:
-        """Let go of trees without recordings."""
-        self.trees = [tree for tree in self.trees if not tree.empty]
-
     def held(self) -> int:
         """Bytes of all pools."""
-        return sum(tree.pool.held() for tree in self.trees)
+        return sum(tree.pool.held() for tree in self._trees)
 
 
 _forests: weakref.WeakKeyDictionary[DeviceGraphs, Forest] = weakref.WeakKeyDictionary()

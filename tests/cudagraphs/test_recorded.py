@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from braze.cudagraphs import recorded
 from braze.cudagraphs.device import record
 from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.recorded import Limits, Recorded
+from braze.cudagraphs.trees import forest_of
 from tests.cudagraphs.helpers import (
     Place,
     assert_equal,
@@ -62,9 +64,11 @@ def test_parameters_are_read_in_place_and_changes_of_them_are_seen():
 def test_a_parameter_that_moves_is_recorded_again():
     layer = placed(torch.nn.Linear(8, 8))
     f = recording(layer)
+    kept = []
     with recordings() as made, noted() as codes:
         for k in range(8):
             if k in (3, 5):
+                kept.append(layer.weight.data)
                 layer.weight.data = numbers(8, 8)
             x = numbers(3, 8)
             assert_equal(f(x), layer(x))
@@ -243,7 +247,8 @@ def test_a_written_input_that_moves_at_each_call_leaves_the_graph_unrecorded():
             kept.append(cache)
             assert_equal(f(cache, x), x + 1)
             assert_equal(cache[1], x)
-        assert codes().count("BZ6205") == 1
+        # on a GPU whole inputs are written after the graph
+        assert codes().count("BZ6205") == (Place.device == "cpu")
 
 
 # -- outputs
@@ -513,6 +518,7 @@ def test_mark_step_begin_is_accepted_and_not_needed():
     assert braze.explain(fn)(numbers(3)).breaks == ()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a bad index ends a process that uses a GPU")
 def test_a_call_that_fails_fails_again_and_later_ones_are_recorded():
     table = numbers(4, 2)
     f = recording(lambda i: table[i])
@@ -529,15 +535,17 @@ def test_a_call_that_fails_fails_again_and_later_ones_are_recorded():
     assert_equal(f(tensor([0])), table[[0]])
 
 
-def test_recordings_go_with_the_function():
-    import gc
-
-    before = len(recorded._live)
+def test_recordings_and_their_memory_go_with_the_function(simulated):
+    braze.reset()
+    gc.collect()
+    before, held = len(recorded._live), forest_of(simulated).held()
     f = recording(lambda x: x + 1)
     for _ in range(3):
         f(numbers(2))
     assert len(recorded._live) == before + 1
+    assert forest_of(simulated).held() > held
     del f
     braze.reset()
     gc.collect()
     assert len(recorded._live) <= before
+    assert forest_of(simulated).held() <= held

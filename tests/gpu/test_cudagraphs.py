@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import braze
 from braze.cudagraphs.registry import device_of
+from braze.support import trace
 from tests.cudagraphs.helpers import Place, assert_equal, noted, recording, recordings
 from tests.cudagraphs.test_recorded import *  # noqa: F403  the same tests, on this device
 
@@ -111,7 +112,7 @@ def test_attention_dropout_and_gradients_of_a_small_transformer():
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True).cuda()
     twin = copy.deepcopy(layer)
     f = recording(layer)
-    with torch.enable_grad(), recordings() as made:
+    with torch.enable_grad(), recordings() as made, trace.collect() as events:
         ours, theirs = (torch.optim.SGD(m.parameters(), 0.01) for m in (layer, twin))
         for _ in range(6):
             x = numbers(4, 16, 64)
@@ -125,7 +126,7 @@ def test_attention_dropout_and_gradients_of_a_small_transformer():
                 torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-5)
             ours.step()
             theirs.step()
-        assert made() >= 2
+        assert made() >= 2, [str(note) for kind, note in events if kind == "cudagraph"]
 
 
 def test_convolutions_and_running_statistics():

@@ -1,0 +1,269 @@
+"""Random programs of calls: shapes, aliases, kept outputs, changes in place, outputs fed back, threads. Recorded is as eager."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import braze
+from tests.cudagraphs.helpers import Place, assert_equal
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+WEIGHT = torch.linspace(-1, 1, 16).reshape(4, 4)
+
+
+class State:
+    """What functions keep: a parameter and a buffer that programs change, and memory that functions write."""
+
+    def __init__(self) -> None:
+        self.weight = torch.nn.Parameter(WEIGHT.clone().to(Place.device), requires_grad=False)
+        self.cache = torch.zeros(3, 4, device=Place.device)
+
+
+def several(state: State, x: torch.Tensor) -> Any:
+    """Outputs of which some share memory."""
+    y = x @ state.weight
+    return y, y[1:], (x + 1).t(), y.sum(0)
+
+
+def written(state: State, x: torch.Tensor) -> Any:
+    """A cache that is written in part and read."""
+    state.cache[1] = x.sum(0)
+    return state.cache @ state.weight, x * 2
+
+
+def returned(state: State, x: torch.Tensor) -> Any:
+    """The input itself, a view of it, and the parameter among outputs."""
+    return x, x[:1], state.weight, torch.sin(x) + state.weight[: x.shape[0]]
+
+
+def in_place(state: State, x: torch.Tensor) -> Any:
+    """The input is changed."""
+    x.mul_(0.5)
+    return x + state.weight[0], x.sum()
+
+
+def broken(state: State, x: torch.Tensor) -> Any:
+    """Two graphs, the first of which the second reads."""
+    y = torch.tanh(x @ state.weight)
+    braze.graph_break()
+    return y, y * x + 1
+
+
+def random_numbers(state: State, x: torch.Tensor) -> Any:
+    """Numbers of the generator's, which follow its seed."""
+    return x + torch.nn.functional.dropout(torch.ones_like(x), 0.5)
+
+
+FUNCTIONS = (several, written, returned, in_place, broken, random_numbers)
+
+
+class Run:
+    """One side of a comparison: eager functions or recorded ones, and what the program holds."""
+
+    def __init__(self, functions: Any) -> None:
+        self.functions = functions
+        self.state = State()
+        self.held: list[torch.Tensor] = []
+
+    def step(self, kind: str, a: int, b: int, rows: int, numbers: torch.Tensor) -> Any:
+        """One statement of a program."""
+        if kind == "call":
+            return self._keep(self.functions[a % len(self.functions)](self.state, numbers.clone()), b)
+        if kind == "feed" and self.held:
+            x = self.held[b % len(self.held)]
+            if x.dim() != 2 or x.shape[1] != 4 or not 1 <= x.shape[0] <= 4:
+                return None
+            return self._keep(self.functions[a % len(self.functions)](self.state, x), a)
+        if kind == "change" and self.held:
+            self.held[b % len(self.held)].mul_(-0.5).add_(a)
+        if kind == "drop" and self.held:
+            del self.held[b % len(self.held) :: 2]
+        if kind == "move":
+            self.state.weight.data = self.state.weight.data * 0.9
+        if kind == "parameter":
+            self.state.weight.data[a % 4].add_(0.25)
+        if kind == "cache":
+            self.state.cache = numbers[:1].expand(3, 4).clone()
+        return None
+
+    def _keep(self, outputs: Any, which: int) -> Any:
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        self.held += [x for i, x in enumerate(outputs) if which >> i & 1]
+        self.held = self.held[-6:]
+        return [x.clone() for x in outputs]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["call"] * 6 + ["feed"] * 3 + ["change", "drop", "move", "parameter", "cache"]),
+        st.integers(0, 11),
+        st.integers(0, 15),
+        st.integers(1, 4),
+    ),
+    min_size=4,
+    max_size=40,
+)
+
+
+def compiled(**options: Any) -> list[Any]:
+    braze.reset()
+    return [
+        braze.compile(f, dynamic=True, options={"cudagraphs": True, "verify": 0, **options})
+        for f in FUNCTIONS
+    ]
+
+
+def same(program: list[Any], functions: list[Any], seed: int) -> None:
+    """Run a program on both sides, statement by statement."""
+    theirs, ours = Run(FUNCTIONS), Run(functions)
+    generator = torch.Generator().manual_seed(seed)
+    for number, (kind, a, b, rows) in enumerate(program):
+        x = torch.randn(rows, 4, generator=generator).to(Place.device)
+        made = []
+        for run in (theirs, ours):
+            torch.manual_seed(number)
+            made.append(run.step(kind, a, b, rows, x))
+        if not (kind in ("call", "feed") and FUNCTIONS[a % len(FUNCTIONS)] is random_numbers):
+            assert_equal(made[1], made[0])
+        elif made[0] is not None:  # other numbers than eager's, but numbers it must be
+            assert all(torch.isfinite(y).all() for y in made[1])
+            theirs.held, ours.held = _shared(theirs.held, ours.held)
+        assert_equal(ours.held, theirs.held)
+        assert_equal(ours.state.cache, theirs.state.cache)
+
+
+def _shared(theirs: list[torch.Tensor], ours: list[torch.Tensor]) -> tuple[Any, Any]:
+    """The held tensors but those of random numbers."""
+    keep = [i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if torch.equal(a, b)]
+    return [theirs[i] for i in keep], [ours[i] for i in keep]
+
+
+@settings(max_examples=60)
+@given(STEPS, st.integers(0, 99))
+def test_programs_give_what_eager_gives(program, seed):
+    with torch.no_grad():
+        same(program, compiled(), seed)
+
+
+@settings(max_examples=10)
+@given(STEPS, st.integers(0, 99))
+def test_programs_of_few_recordings_within_little_memory(program, seed):
+    with torch.no_grad():
+        same(program, compiled(cudagraph_sizes=2, cudagraph_memory=4096.0), seed)
+
+
+def squared(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """A loss."""
+    return (model(x) ** 2).mean()
+
+
+class Trained:
+    """One side of a training program: losses whose backwards have not run, and gradients that are kept."""
+
+    def __init__(self, loss: Any, model: Any) -> None:
+        self.loss, self.model = loss, model
+        self.losses: list[torch.Tensor] = []
+        self.kept: list[torch.Tensor] = []
+
+    def step(self, kind: str, a: int, x: torch.Tensor) -> None:
+        parameters = list(self.model.parameters())
+        if kind == "forward":
+            self.losses.append(self.loss(self.model, x))
+            self.losses = self.losses[-3:]
+        if kind == "backward" and self.losses:
+            self.losses.pop(a % len(self.losses)).backward()
+        if kind == "twice" and self.losses:
+            (self.losses.pop() * 2 + self.loss(self.model, x)).backward()
+        if kind == "keep" and parameters[0].grad is not None:
+            self.kept = [*self.kept[-2:], parameters[a % 2].grad]
+        if kind == "zero":
+            self.model.zero_grad(set_to_none=a % 3 > 0)
+        if kind == "step":
+            with torch.no_grad():
+                for p in parameters:
+                    if p.grad is not None:
+                        p.sub_(p.grad, alpha=0.1)
+        if kind == "look":
+            with torch.no_grad():
+                self.kept = [*self.kept[-2:], self.loss(self.model, x)]
+
+    def seen(self) -> list[torch.Tensor]:
+        """All that the program can see."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return [x.detach() for x in (*self.losses, *self.kept, *gradients, *self.model.parameters())]
+
+
+def refused(run: Trained, kind: str, a: int, x: torch.Tensor) -> bool:
+    """Do a step; whether autograd refuses it, since a parameter was changed before a backward that reads it."""
+    try:
+        run.step(kind, a, x)
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return True
+    return False
+
+
+TRAINING = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["forward"] * 4 + ["backward"] * 4 + ["twice", "keep", "zero", "zero", "step", "look"]
+        ),
+        st.integers(0, 5),
+        st.integers(1, 3),
+    ),
+    min_size=6,
+    max_size=40,
+)
+
+
+@settings(max_examples=15)
+@given(TRAINING, st.integers(0, 99))
+def test_programs_that_train(program, seed):
+    braze.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)).to(
+        Place.device
+    )
+    recorded = braze.compile(squared, dynamic=True, options={"cudagraphs": True, "verify": 0})
+    theirs, ours = Trained(squared, model), Trained(recorded, copy.deepcopy(model))
+    generator = torch.Generator().manual_seed(seed)
+    for kind, a, rows in program:
+        x = torch.randn(rows, 4, generator=generator).to(Place.device)
+        failed = refused(theirs, kind, a, x)
+        assert refused(ours, kind, a, x) == failed
+        if failed:
+            return
+        assert_equal(ours.seen(), theirs.seen())
+
+
+@settings(max_examples=6)
+@given(st.lists(STEPS, min_size=2, max_size=3), st.integers(0, 99))
+def test_programs_of_several_threads(programs, seed):
+    functions, failed = compiled(), []
+    drawn = [i for i, f in enumerate(FUNCTIONS) if f is not random_numbers]
+
+    def run(program: list[Any], number: int) -> None:
+        try:
+            mine = random.Random(number)  # one generator serves all threads: no numbers of its
+            chosen = [(kind, mine.choice(drawn) if kind == "call" else a, b, n) for kind, a, b, n in program]
+            with torch.no_grad():
+                same([step for step in chosen if step[0] != "feed"], functions, seed + number)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(p, k)) for k, p in enumerate(programs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
