@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from braze.loops.ir import Axis, Buffer, LoopNest, ReduceKind
-from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, passes_of, size_symbols
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind, Reduction
+from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, over_row, passes_of, size_symbols
 from braze.schedule.records import Group, GroupKind
 from braze.support.record import record
 from braze.symbolic.expr import ONE, Expr, Integer, Symbol, floor_div, product
@@ -31,6 +31,8 @@ WALK, HELD = 2048, 4096
 EACH_ROW = 16
 #: columns that programs take side by side: a few sectors of each row
 COLUMNS = 64
+#: columns that a program takes of rows whose ends memory tells, and rows that it reads at once
+RAGGED, RAGGED_ROWS = 1024, 2
 #: rows that are few beside the time that a program takes to begin, and programs that are too few for a GPU
 SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
 #: reductions of which a thread keeps one number an element; of others it keeps two or three
@@ -73,7 +75,8 @@ class KernelPlan:
 
     ``points``: dimensions of the tile over the parallel points, outermost first, of which the last lies along the threads
     (the row does in the forms ROWS and MIXED). ``outer``: axes of which a program has one point each. ``row``: the dimension over the
-    reduced row; ``whole``: one tile holds it. ``walked``: a program walks so many points, tile after tile. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
+    reduced row; ``whole``: one tile holds it. ``walked``: a program walks so many points, tile after tile. ``limit``: a program walks no
+    further along its row than this number, which it reads. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
     and quotients along the row, good to 17 bits and more, are exact enough.
     """
@@ -91,6 +94,7 @@ class KernelPlan:
     wide: bool
     coarse: bool
     walked: Expr | None = None
+    limit: Node | None = None
 
     @property
     def programs(self) -> Expr:
@@ -110,6 +114,9 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     """The plan of one group of loop nests."""
     if group.walked is not None:
         return _mixed(group, buffers)
+    limit = limit_of(group)
+    if limit is not None:
+        return _ragged(group, buffers, limit)
     found = tuple(accesses_of(group, buffers))
     form, inner = _form(group, found)
     if group.row_axes:
@@ -134,6 +141,42 @@ def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
         Tile("r", group.row_axes, width), True, (group.steps,), warps_of(x * width, EACH_ROW), 1,
         any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
+    )  # fmt: skip
+
+
+def limit_of(group: Group) -> Node | None:
+    """The number, read for each point of the outer axes, from which on nothing of a row counts in its sums."""
+    if len(group.row_axes) != 1 or any(not s.reductions and over_row(s, group.row_axes) for s in group.steps):
+        return None
+    found = {_limit(r, group.row_axes[0].symbol) for step in group.steps for r in step.reductions}
+    limit = found.pop() if len(found) == 1 else None
+    if limit is None:
+        return None
+    outer = limit.attr[1].symbols()
+    return limit if outer == {a.symbol for a in group.axes[: len(outer)]} else None
+
+
+def _limit(r: Reduction, row: Symbol) -> Node | None:
+    """The number in ``sum(value where row < number else 0)``."""
+    if r.kind is not ReduceKind.SUM or r.value.op is not Op.MASKED:
+        return None
+    test, _, other = r.value.args
+    if test.op is not Op.LT or other.op is not Op.CONST or other.attr != 0:
+        return None
+    at, limit = test.args
+    return limit if at.op is Op.INDEX and at.attr is row and limit.op is Op.LOAD and not limit.args else None
+
+
+def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan:
+    """The plan of a group whose rows end where memory says: a program has one of them, of many columns."""
+    names = arguments(group)
+    outer = len(limit.attr[1].symbols())
+    columns = group.axes[outer:]
+    x = min(RAGGED, power(likely(product([a.extent for a in columns]))))
+    return KernelPlan(
+        Form.COLUMNS, names, size_symbols(group), group.axes[:outer], (Tile("x", columns, x),),
+        Tile("r", group.row_axes, RAGGED_ROWS), False, passes_of(group.steps, group.row_axes), warps_of(x, EACH_ROW), 1,
+        any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), limit=limit,
     )  # fmt: skip
 
 

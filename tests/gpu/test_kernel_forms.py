@@ -116,3 +116,26 @@ def test_rows_and_columns_of_a_norms_backward(norm, shape, dtype):
         scale = float(e.abs().max().clamp_min(1e-30))
         allowed = 2 * float((c.double() - e).abs().max()) + 8 * torch.finfo(dtype).eps * scale
         assert float((a.double() - e).abs().max()) <= allowed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("how", ["spread", "half one", "one"])
+@pytest.mark.parametrize(("rows", "count", "width"), [(50304, 32768, 1024), (2, 16384, 768), (1000, 77, 33)])
+def test_an_embeddings_gradient(rows, count, width, how, dtype):
+    (w,) = made([(rows, width)], dtype)
+    (g,) = made([(count, width)], dtype)
+    spread = torch.arange(count, device="cuda") * 7919 % rows
+    i = {"spread": spread, "half one": torch.where(spread % 2 == 0, 1, spread), "one": spread * 0 + 1}[how]
+    compiled = braze.compile(lambda w, i: F.embedding(i, w, padding_idx=0))
+
+    def gradient(fn):
+        leaf = w.detach().requires_grad_()
+        return torch.autograd.grad(fn(leaf, i), leaf, g)[0]
+
+    ours, again = gradient(compiled), gradient(compiled)
+    assert torch.equal(ours, again), "the same numbers each time"
+    exact = torch.zeros(rows, width, device="cuda", dtype=torch.float64).index_add_(0, i, g.double())
+    exact[0] = 0
+    scale = float(exact.abs().max().clamp_min(1e-30))
+    digits = 64 * torch.finfo(torch.float32).eps + 2 * torch.finfo(dtype).eps
+    assert float((ours.double() - exact).abs().max()) <= digits * scale

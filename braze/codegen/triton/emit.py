@@ -44,6 +44,8 @@ class Scope:
     indent: str
     row_open: bool  # whether the row's index exists here
     known: dict[Node, Value] = field(default_factory=dict)
+    #: what is computed only where a condition holds, by the condition's text
+    guarded: dict[tuple[Node, str], Value] = field(default_factory=dict)
     stored: dict[tuple[str, Expr], Value] = field(default_factory=dict)
     outer: Scope | None = None
 
@@ -83,16 +85,20 @@ class Emitter:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def value(self, node: Node, scope: Scope, guard: str = "") -> Value:
+    def value(self, node: Node, scope: Scope, guard: Value | None = None) -> Value:
         """The variable that holds ``node``; ``guard`` is an extra load mask (inside MASKED)."""
-        found = scope.find(node) if not guard else None
+        found = scope.find(node)
+        if found is None and guard is not None:
+            found = scope.guarded.get((node, guard.name))
         if found is None:
             found = self._emit(node, scope, guard)
-            if not guard:
+            if guard is None:
                 scope.known[node] = found
+            else:
+                scope.guarded[node, guard.name] = found
         return found
 
-    def _emit(self, node: Node, scope: Scope, guard: str) -> Value:
+    def _emit(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         match node.op:
             case Op.CONST:
                 return Value(self.literal(node.attr, node.dtype), NOTHING)
@@ -157,27 +163,31 @@ class Emitter:
         ones = ", ".join("1" for _ in self.dims)
         return f"tl.full([{ones}], {text}, {TYPES[node.dtype]})"
 
-    def _masked(self, node: Node, scope: Scope, guard: str) -> Value:
+    def _masked(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         cond, body, other = node.args
         test = self.value(cond, scope, guard)
-        inner = self.value(body, scope, f"{guard} & {test.name}" if guard else test.name)
+        if not test.deps:  # a mask is a tile
+            tile = f"tl.full({self.shape(NOTHING)}, 0, tl.int32)"
+            test = self.assign(f"{tile} != {test.name}.to(tl.int32)", NOTHING, scope)
+        both = Value(f"({guard.name} & {test.name})", guard.deps | test.deps) if guard is not None else test
+        inner = self.value(body, scope, both)
         rest = self.value(other, scope, guard)
         deps = test.deps | inner.deps | rest.deps
         return self.assign(f"tl.where({test.name}, {inner.name}, {rest.name})", deps, scope)
 
-    def _clamped(self, node: Node, scope: Scope, guard: str) -> Value:
+    def _clamped(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         """An index kept inside its range: a GPU kernel cannot report one outside."""
         inner = self.value(node.args[0], scope, guard)
         limit, _ = self.index(node.attr, {}, scope)
         return self.assign(f"tl.minimum(tl.maximum({inner.name}, 0), {limit} - 1)", inner.deps, scope)
 
-    def _cast(self, node: Node, scope: Scope, guard: str) -> Value:
+    def _cast(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         inner = self.value(node.args[0], scope, guard)
         if node.dtype is DType.BOOL:
             return self.assign(f"({inner.name} != 0)", inner.deps, scope)
         return self.assign(f"{inner.name}.to({TYPES[node.dtype]})", inner.deps, scope)
 
-    def _load(self, node: Node, scope: Scope, guard: str) -> Value:
+    def _load(self, node: Node, scope: Scope, guard: Value | None) -> Value:
         buffer, index = node.attr
         if not node.args:
             kept = scope.find_stored((buffer, index))
@@ -191,9 +201,9 @@ class Emitter:
             )
         places = {indirect(k).name: self.value(a, scope, guard) for k, a in enumerate(node.args)}
         text, deps = self.index(index, places, scope)
-        if guard:
-            deps = frozenset(self.dims)
-        mask = self.mask(deps, guard)
+        if guard is not None:
+            deps = deps | guard.deps or frozenset(self.dims)
+        mask = self.mask(deps, guard.name if guard is not None else "")
         pointer = self.spread(f"{self.pointers[buffer]} + ({text})", deps if mask else NOTHING)
         filler = ", other=0" if mask else ""
         return self.assign(f"tl.load({pointer}{mask}{filler})", deps, scope)

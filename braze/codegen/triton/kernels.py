@@ -204,6 +204,7 @@ class Writer:
 
     def _forget_reduced(self, scope: Scope) -> None:
         """Op.REDUCED means another step's results from here on."""
+        scope.guarded.clear()
         for known in (scope.known, self.base.known):
             for node in [n for n in known if _mentions_reduced(n)]:
                 del known[node]
@@ -342,6 +343,8 @@ class Writer:
         """One walk over the row: accumulate every step's reductions, store what is stored along the row."""
         emit = self.emitter
         before = self.base.lines
+        if self.plan.limit is not None:
+            self._same_for_all_points()
         body = Scope([], "        ", True, outer=self.base)
         self._row_scope(body, "roffset + rbase")
         finish: list[tuple[LoopNest, list[Accumulator]]] = []
@@ -354,7 +357,7 @@ class Writer:
                 for store in step.stores:
                     emit.recomputed[store.buffer, store.index] = store.value
         # a literal where there is one: the interpreter turns assigned numbers into arrays
-        before.append(f"    for roffset in range(0, {self.width}, RBLOCK):")
+        before.append(f"    for roffset in range(0, {self._end()}, RBLOCK):")
         before.extend(body.lines)
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
@@ -367,6 +370,20 @@ class Writer:
                     emit.reduced[slot] = result
                     slot += 1
             self._stores(step, self.base)
+
+    def _same_for_all_points(self) -> None:
+        """Load before the walk what a program needs one number of."""
+        own = {axis.symbol for axis in self.plan.outer}
+        for node in nodes_of(*(r for step in self.group.steps for r in roots(step))):
+            if node.op is Op.LOAD and not node.args and node.attr[1].symbols() <= own:
+                self.emitter.value(node, self.base)
+
+    def _end(self) -> str:
+        """Where a walk ends: with the row, or where the plan knows that nothing more counts."""
+        if self.plan.limit is None:
+            return self.width
+        limit = self.emitter.value(self.plan.limit, self.base)
+        return f"tl.minimum({limit.name}, {self.width}).to(tl.int{64 if self.plan.wide else 32})"
 
     def _accumulate(self, reduction: Reduction, body: Scope) -> Accumulator:
         value = self._full(self.emitter.value(reduction.value, body), body)

@@ -1,0 +1,216 @@
+"""Sums of rows that share a number, on a GPU: the gradient of an embedding's table.
+
+The numbers are sorted, so that the rows of each lie in one segment of places, and each row of the table is the sum of its
+segment: one read of the gradient and one write of the table, always in the same order. A number that very many rows share would
+keep one program busy alone: blocks of places that lie in one segment are summed first, and count as one row each.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Any
+
+from braze.loops import build
+from braze.loops.dtypes import compute_type
+from braze.loops.ir import BufferView, DType, ExternCall, LoopNest, Node, Op, ReduceKind, Reduction, Store
+from braze.lower.fallback import device_of
+from braze.lower.indexing import position
+from braze.lower.lazy import Lazy, contiguous_strides, numel
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import aten, lowering
+from braze.support.record import record
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer, floor_div
+
+#: places of a block, at least and at most
+SHORT, LONG = 32, 256
+I32, I64 = DType.I32, DType.I64
+
+
+@lowering(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    g: ProgramBuilder, grad: Lazy, indices: Lazy, rows: Any, padding: int, by_frequency: bool
+) -> Any:
+    """The table's gradient: row ``v`` is the sum of the rows of ``grad`` where ``indices`` is ``v``; that of ``padding`` is zero."""
+    count = numel(indices.sizes)
+    length = rows if isinstance(rows, int) else rows.value
+    if g.ctx.target.kind != "cuda" or grad.device == "cpu" or by_frequency or not length:
+        return NotImplemented
+    if not grad.dtype.is_float or count.value == 0 or not isinstance(padding, int) or length >= 2**31:
+        return NotImplemented
+    given = _rows_of(g, grad, count)
+    return _Sums(g, given, _segments(g, indices, count, length), length, padding).run()
+
+
+def _rows_of(g: ProgramBuilder, x: Lazy, count: Expr) -> BufferView:
+    """A value in memory, as so many rows one after the other."""
+    view = g.realize(x)
+    if view.strides != contiguous_strides(x.sizes):
+        view = g.copy(x)
+    width = x.sizes[-1]
+    return BufferView(view.buffer, (count, width), (width, ONE), view.offset, view.dtype)
+
+
+@record
+class _Segments:
+    """``found``: the numbers in order; ``order``: their places, equal ones in their own order; ``starts``: where each number's begin."""
+
+    found: BufferView
+    order: BufferView
+    starts: BufferView
+
+
+def _segments(g: ProgramBuilder, indices: Lazy, count: Expr, length: int) -> _Segments:
+    """The numbers from zero to a length, sorted."""
+    keys = Lazy(
+        indices.sizes, I32, indices.device, lambda i: build.cast(indices.load(i), I32), ops=(g.op_name,)
+    )
+    flat = BufferView(g.copy(keys).buffer, (count,), (ONE,), ZERO, I32)
+    found, order = (g.new_buffer(t, (count,), (ONE,), device_of(g)) for t in (I32, I64))
+    _call(g, "aten.sort.stable", (flat,), (("stable", True), ("dim", 0)), (found, order))
+    every = Lazy(
+        (Integer(length + 1),), I32, device_of(g), lambda i: g.index_node(i[0], I32), ops=("arange",)
+    )
+    starts = g.new_buffer(I32, (Integer(length + 1),), (ONE,), device_of(g))
+    _call(g, "aten.searchsorted.Tensor", (g.whole(found), g.copy(every)), (("out_int32", True),), (starts,))
+    return _Segments(g.whole(found), g.whole(order), g.whole(starts))
+
+
+def _call(
+    g: ProgramBuilder,
+    target: str,
+    args: tuple[Any, ...],
+    named: tuple[tuple[str, Any], ...],
+    outputs: tuple[str, ...],
+) -> None:
+    name = g.name_step((g.op_name,))
+    g.add(
+        ExternCall(name, target, args, named, outputs, device=device_of(g), ops=(g.op_name,), origin=g.origin)
+    )
+
+
+class _Sums:
+    """Writes the loops that sum blocks of places, and then segments.
+
+    A segment from ``begin`` to ``end`` is the places before its first whole block, its whole blocks, and the places after them.
+    """
+
+    def __init__(
+        self, g: ProgramBuilder, given: BufferView, segments: _Segments, length: int, padding: int
+    ) -> None:
+        self.g, self.given, self.segments, self.padding = g, given, segments, padding
+        self.length, (self.count, self.width) = length, given.sizes
+        share = (self.count.value or 1024) // length
+        self.shift = (max(SHORT, min(LONG, isqrt(share))) - 1).bit_length()
+        self.block = 1 << self.shift
+        self.wide = compute_type(given.dtype)
+        self.blocks = floor_div(self.count, Integer(self.block))
+        self.device = device_of(g)
+        self.zero = build.const(0.0, self.wide)
+
+    def run(self) -> Lazy:
+        """The table of sums."""
+        g, wide = self.g, self.wide
+        partial = None if self.blocks is ZERO else self._partial()
+        (rows, columns), (v, c) = self._axes(Integer(self.length))
+        counts = self._counts()
+        row_axes, (q,) = g.axes([self.count], "q") if self.count is not ONE else ((), (ZERO,))
+        at = g.index_node(q)
+        before, blocks, begin, after = self._parts(v)
+        direct = build.either(
+            build.lt(at, before), build.unary(Op.NOT, build.lt(at, build.add(before, blocks)))
+        )
+        place = build.where(
+            build.lt(at, before),
+            build.add(begin, at),
+            build.add(build.sub(build.sub(at, before), blocks), after),
+        )
+        value = build.masked(direct, self._row(place, c), self.zero)
+        if partial is not None:
+            first = build.add(build.sub(at, before), self._next_block(begin))
+            held = g.load(g.whole(partial), (position(g, first, self.blocks, wrap=False), c))
+            value = build.masked(
+                direct, self._row(place, c), build.masked(build.unary(Op.NOT, direct), held, self.zero)
+            )
+        inside = build.lt(at, g.load(g.whole(counts), (v,)))
+        total = Reduction(ReduceKind.SUM, wide, build.masked(inside, value, self.zero))
+        out = g.new_buffer(
+            self.given.dtype, (Integer(self.length), self.width), (self.width, ONE), self.device
+        )
+        store = Store(out, v * self.width + c, build.cast(build.reduced(0, wide), self.given.dtype))
+        self._nest((*rows, *columns), row_axes, (total,), store)
+        return g.lazy(out)
+
+    def _axes(self, size: Expr) -> Any:
+        """((axes of rows, of columns), (a row, a column))."""
+        axes, index = self.g.axes([size, self.width])
+        cut = 0 if size is ONE else 1
+        return (axes[:cut], axes[cut:]), index
+
+    def _nest(self, axes: Any, rows: Any, reductions: tuple[Reduction, ...], store: Store) -> None:
+        g = self.g
+        g.add(
+            LoopNest(
+                g.name_step((g.op_name,)),
+                axes,
+                rows,
+                reductions,
+                (store,),
+                self.device,
+                (g.op_name,),
+                g.origin,
+            )
+        )
+
+    def _row(self, place: Node, column: Expr) -> Node:
+        """The element of a column of the row at a place of the sorted order."""
+        g = self.g
+        at = g.load(self.segments.order, (position(g, place, self.count, wrap=False),))
+        return build.cast(g.load(self.given, (position(g, at, self.count, wrap=False), column)), self.wide)
+
+    def _partial(self) -> str:
+        """The sums of blocks of places that share one number; zeros of others."""
+        g, block = self.g, Integer(self.block)
+        (rows, columns), (b, c) = self._axes(self.blocks)
+        row_axes, (j,) = g.axes([block], "r")
+        ends = [g.load(self.segments.found, (b * block + k,)) for k in (0, self.block - 1)]
+        alike = build.binary(Op.EQ, *ends)
+        value = build.masked(alike, self._row(g.index_node(b * block + j), c), self.zero)
+        out = g.new_buffer(self.wide, (self.blocks, self.width), (self.width, ONE), self.device)
+        store = Store(out, b * self.width + c, build.reduced(0, self.wide))
+        self._nest((*rows, *columns), row_axes, (Reduction(ReduceKind.SUM, self.wide, value),), store)
+        return out
+
+    def _next_block(self, place: Node) -> Node:
+        """The first block that begins at a place or after it."""
+        return self._block_of(build.add(place, build.const(self.block - 1, I64)))
+
+    def _block_of(self, place: Node) -> Node:
+        return build.binary(Op.SHR, place, build.const(self.shift, I64))
+
+    def _ends(self, v: Expr) -> tuple[Node, Node]:
+        """Where the segment of a number begins, and where it ends."""
+        begin, end = (build.cast(self.g.load(self.segments.starts, (e,)), I64) for e in (v, v + 1))
+        return begin, end
+
+    def _parts(self, v: Expr) -> tuple[Node, Node, Node, Node]:
+        """(places before the whole blocks of a segment, these blocks, where it begins, where what is after them does)."""
+        begin, end = self._ends(v)
+        size = build.const(self.block, I64)
+        first, last = self._next_block(begin), self._block_of(end)
+        rest = build.binary(Op.MINIMUM, end, build.mul(first, size))
+        after = build.binary(Op.MAXIMUM, rest, build.mul(last, size))
+        blocks = build.binary(Op.MAXIMUM, build.sub(last, first), build.const(0, I64))
+        return build.sub(rest, begin), blocks, begin, after
+
+    def _counts(self) -> str:
+        """How many rows are summed for each number: places and blocks; none for the padding."""
+        g = self.g
+        axes, (v,) = g.axes([Integer(self.length)])
+        before, blocks, _, after = self._parts(v)
+        count = build.add(build.add(before, blocks), build.sub(self._ends(v)[1], after))
+        if 0 <= self.padding < self.length:
+            other = build.binary(Op.NE, g.index_node(v), build.const(self.padding, I64))
+            count = build.where(other, count, build.const(0, I64))
+        out = g.new_buffer(I64, (Integer(self.length),), (ONE,), self.device)
+        self._nest(axes, (), (), Store(out, v, count))
+        return out

@@ -1,0 +1,87 @@
+"""The gradient of an embedding's table as sums of segments, in Triton's interpreter beside ATen."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from braze.schedule.kernels import plan_kernel
+from tests.codegen.test_triton_forms import agree, numbers
+from tests.codegen.triton_bench import interpreted, planned
+
+NAN, INF = torch.nan, torch.inf
+DIGITS = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.3}
+
+
+def gradient(rows, padding=-1, then=lambda x: x):
+    op = torch.ops.aten.embedding_dense_backward
+    return lambda g, i: then(op(g, i, rows, padding, False))
+
+
+def check(fn, folder, g, i, digits=1e-4):
+    plan, results = interpreted(fn, folder, g, i)
+    agree(results, [fn(g.double(), i)], digits)
+    limits = [
+        plan_kernel(k, {b.name: b for b in plan.program.buffers}).limit for k in plan.groups if k.call is None
+    ]
+    assert sum(limit is not None for limit in limits) == (i.numel() > 1), "a walk that ends with its segment"
+
+
+def places(count, rows, how):
+    spread = torch.arange(count) * 7919 % rows
+    if how == "one":
+        return torch.full((count,), rows // 2)
+    return torch.where(torch.arange(count) % 4 < 2, rows - 1, spread) if how == "half" else spread
+
+
+@pytest.mark.parametrize("how", ["spread", "half", "one"])
+@pytest.mark.parametrize("dtype", DIGITS)
+def test_rows_are_summed_by_number(dtype, how, tmp_path):
+    check(gradient(23), tmp_path, numbers(200, 24, dtype=dtype), places(200, 23, how), DIGITS[dtype])
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "width"), [(1, 3, 5), (31, 3, 1), (32, 3, 2), (33, 1, 4), (65, 90, 1), (64, 2, 33)]
+)
+def test_few_of_everything(count, rows, width, tmp_path):
+    check(gradient(rows), tmp_path, numbers(count, width), places(count, rows, "spread"))
+
+
+@pytest.mark.parametrize("padding", [0, 4, 22])
+def test_the_padding_has_no_gradient(padding, tmp_path):
+    check(gradient(23, padding), tmp_path, numbers(100, 24), places(100, 23, "half"))
+
+
+def test_places_in_several_dimensions_and_of_int32(tmp_path):
+    check(gradient(9), tmp_path, numbers(3, 5, 7, 8), places(105, 9, "half").view(3, 5, 7).int())
+    check(gradient(9), tmp_path, numbers(5, 3, 8).transpose(0, 1), places(15, 9, "spread").view(5, 3).t())
+    check(gradient(9), tmp_path, numbers(8, 40).t(), places(80, 9, "spread")[::2])
+    check(gradient(9), tmp_path, numbers(1, 8).expand(40, 8), places(40, 9, "half"))
+
+
+def test_infinities_and_nans_stay_in_their_rows(tmp_path):
+    g = numbers(200, 10)
+    g[3, 3], g[50, 4], g[51, 4], g[199, 9] = NAN, INF, -INF, INF
+    for how in ("spread", "half", "one"):
+        check(gradient(11), tmp_path, g, places(200, 11, how))
+
+
+def test_what_follows_is_in_the_same_walk(tmp_path):
+    check(gradient(23, then=lambda x: x * 2 + 1), tmp_path, numbers(100, 24), places(100, 23, "half"))
+    check(
+        gradient(24, then=lambda x: (x.view(24, 4, 6) * 0.5).view(6, 4, 24)),
+        tmp_path,
+        numbers(100, 24),
+        places(100, 24, "half"),
+    )
+
+
+@pytest.mark.parametrize("by_frequency", [True, False])
+def test_what_aten_does(by_frequency):
+    """Gradients scaled by frequency, and of nothing at all."""
+    count = 10 if by_frequency else 0
+    fn = lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 5, -1, by_frequency)
+    plan = planned(fn, torch.empty(count, 8), torch.zeros(count, dtype=torch.int64))
+    assert [k.call.target for k in plan.groups if k.call] == ["aten.embedding_dense_backward.default"]
