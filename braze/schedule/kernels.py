@@ -26,7 +26,9 @@ MAX_PERSISTENT = 16384
 #: elements of a pointwise tile, and of a square one
 FLAT, SQUARE = 1024, 64
 #: elements of a tile that walks a row, and one that holds short rows whole
-WALK, HELD = 2048, 4096
+WALK, HELD = 2048, 2048
+#: tiles of a walk that are on their way at once, and bytes of them that a program may hold
+STAGES, ON_THE_WAY = 3, 96 << 10
 #: elements of a row that one thread has at once: two loads of 16 bytes are under way while others are reduced
 EACH_ROW = 16
 #: columns that programs take side by side: a few sectors of each row
@@ -137,9 +139,14 @@ def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     assert group.walked is not None
     x, width = tile_of_rows(group)
     names = arguments(group)
+    own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
+    tiles = {
+        a.buffer: a.itemsize for a in accesses_of(group, buffers) if not a.store and own <= a.index.symbols()
+    }
+    stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
     return KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
-        Tile("r", group.row_axes, width), True, (group.steps,), warps_of(x * width, EACH_ROW), 1,
+        Tile("r", group.row_axes, width), True, (group.steps,), warps_of(x * width, EACH_ROW), stages,
         any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
 
@@ -278,7 +285,9 @@ def _row_tiles(
         whole = held and power(row or 1) * min(x, 16) <= (4 if again else 1) * WALK
         while whole and x > 16 and power(row or 1) * x > (4 if again else 1) * WALK:
             x //= 2
-        r = length if whole else min(_walk(group) // x, length)
+        # what 16 bytes at a time are read of wants few of them a thread
+        each = WALK if (inner.extent.value or 1) % EACH == 0 else _walk(group)
+        r = length if whole else max(1, min(each // x, length))
         warps = warps_of(x * r, EACH if whole else EACH_ROW)
         return outer, (Tile("x", (inner,), x),), Tile("r", group.row_axes, r), whole, warps, 1
     order = group.row_axes
@@ -294,15 +303,11 @@ def _row_tiles(
             warps_of(x * width, EACH_ROW),
             1,
         )
-    width = _walk(group) if row is None else min(_walk(group), power(max(row, 1)))
-    return (
-        (),
-        (Tile("x", group.axes, 1),),
-        Tile("r", order, width),
-        False,
-        warps_of(width, EACH * max(1, width // WALK)),
-        2,
-    )
+    again = any(not any(s.reductions for s in steps) for steps in passes_of(group.steps, group.row_axes)[1:])
+    walk = 2 * WALK if again else _walk(group)
+    width = walk if row is None else min(walk, power(max(row, 1)))
+    warps = warps_of(width, EACH if again else EACH * max(1, width // WALK))
+    return (), (Tile("x", group.axes, 1),), Tile("r", order, width), False, warps, 2
 
 
 def tile_of_rows(group: Group) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from braze.schedule.hoist import hoist
 from braze.schedule.lookups import computed_lookups
 from braze.schedule.memory import plan_memory
 from braze.schedule.mixed import mix_groups
+from braze.schedule.one_hot import known_sums
 from braze.schedule.online import read_once
 from braze.schedule.order import Weights, low_peak_order
 from braze.schedule.proof import prove_memory
@@ -71,7 +72,7 @@ def _split(
     program: LoopProgram, groups: list[Group], choices: Choices, cores: int
 ) -> tuple[LoopProgram, list[Group]]:
     """What a GPU wants otherwise: numbers read once, long rows of few points as several kernels; this is then the program."""
-    joined = [read_once(g) if g.device != "cpu" else g for g in groups]
+    joined = [read_once(known_sums(g)) if g.device != "cpu" else g for g in groups]
     mixed, between = mix_groups(joined, program, choices, cores)
     buffers = {b.name: b for b in (*program.buffers, *between)}
     parts, made = split_groups(mixed, buffers, choices, cores)

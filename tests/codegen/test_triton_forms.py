@@ -12,11 +12,12 @@ pytest.importorskip("triton")
 
 from braze.loops import build
 from braze.loops.interpret import interpret
-from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Store
+from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Reduction, Store
 from braze.loops.rewrite import roots, walk
 from braze.schedule import kernels, split
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
+from braze.schedule.one_hot import known_sums
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import Integer, Symbol, axis_symbol
 from tests.codegen.triton_bench import forms, interpreted, planned
@@ -273,6 +274,57 @@ def test_a_cross_entropy_over_a_turned_class_axis(tmp_path):
     assert all(
         b.sizes != plan.program.buffer("x").sizes for b in plan.program.buffers if b.name in written(plan)
     )
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_backward_of_a_cross_entropy_walks_once(dtype, tmp_path):
+    """The sum of a row in which the target alone is not zero is known without a walk."""
+    logs = torch.log_softmax(numbers(6, 300) * 5, 1).to(dtype)
+    logs[3, 7], logs[4, 9] = NAN, -INF
+    y, g = torch.tensor([3, 0, 299, -100, 9, 150]), torch.tensor(1.5, dtype=dtype)
+    total = torch.tensor(5.0, dtype=dtype)
+
+    def fn(g, logs, y, total):
+        down = torch.ops.aten.nll_loss_backward(g, logs, y, None, 1, -100, total)
+        return torch.ops.aten._log_softmax_backward_data(down, logs, 1, logs.dtype)
+
+    plan, results = interpreted(fn, tmp_path, g, logs, y, total, cores=1)
+    agree(
+        results,
+        exact(lambda *a: fn(*(x.double() if x.is_floating_point() else x for x in a)), g, logs, y, total),
+        1e-2 if dtype is torch.float16 else 1e-5,
+    )
+    assert not any(step.reductions for group in plan.groups for step in group.steps)
+
+
+def summed(value):
+    """Whether the sum of a value along a row of 300 is known without a walk."""
+    (i, r) = (Axis(axis_symbol(n, 6 if n == "i" else 300), Integer(6 if n == "i" else 300)) for n in "ir")
+    total = Reduction(ReduceKind.SUM, DType.F32, value(i.symbol, r.symbol))
+    nest = LoopNest(
+        "n", (i,), (r,), (total,), (Store("out", i.symbol, build.reduced(0, DType.F32)),), "cuda:0"
+    )
+    return not known_sums(Group("g", GroupKind.LOOPED, (nest,), (i,), (r,))).steps[0].reductions
+
+
+def test_sums_of_what_differs_along_the_row_are_walked():
+    zero, one = build.const(0.0, DType.F32), build.const(1.0, DType.F32)
+    y = lambda i: build.load("y", DType.I64, i)
+    at = lambda r: build.index(r)
+    equal = lambda a, b: build.binary(Op.EQ, a, b)
+    known = lambda i, r: build.where(equal(y(i), at(r)), build.load("g", DType.F32, i), zero)
+    assert summed(known)
+    assert summed(lambda i, r: build.where(equal(at(r), y(i)), one, zero))
+    for other in (
+        lambda i, r: build.where(equal(y(r), at(r)), one, zero),
+        lambda i, r: build.where(equal(y(i), at(r + 1)), one, zero),
+        lambda i, r: build.where(equal(y(i), at(r)), build.load("g", DType.F32, r), zero),
+        lambda i, r: build.where(equal(y(i), at(r)), one, build.const(2.0, DType.F32)),
+        lambda i, r: build.where(build.lt(y(i), at(r)), one, zero),
+        lambda i, r: build.where(equal(build.cast(y(i), DType.I8), build.cast(at(r), DType.I8)), one, zero),
+    ):
+        assert not summed(other)
 
 
 # -- rows ---------------------------------------------------------------------------------------------------

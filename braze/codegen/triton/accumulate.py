@@ -9,6 +9,9 @@ from braze.codegen.triton.ops import TYPES
 from braze.loops.dtypes import neutral
 from braze.loops.ir import DType, ReduceKind, Reduction
 
+#: neighbours of a row that one thread has at once, of which an online softmax keeps one maximum and one sum
+LANES = 8
+
 X = frozenset("x")
 XR = frozenset("xr")
 
@@ -22,6 +25,7 @@ class Accumulator:
 
     reduction: Reduction
     name: str
+    lanes: int = 1
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
@@ -32,6 +36,7 @@ class Accumulator:
                 lines.append(f"    {self.name}_{part} = tl.full({shape}, 0, {TYPES[dtype]})")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             # finite, so that minus infinity lies infinitely far below it
+            shape = f"[XBLOCK, RBLOCK // {self.lanes}]" if self.lanes > 1 else shape
             lines.append(f"    {self.name}_top = tl.full({shape}, {LOWEST[dtype]}, {TYPES[dtype]})")
             lines.append(f"    {self.name}_sum = tl.full({shape}, 0, {TYPES[dtype]})")
         elif kind.finds_place:
@@ -69,6 +74,9 @@ class Accumulator:
             if masked:
                 lines.append(f'        {n}_new = tl.where(rmask, {value}, float("-inf"))')
                 value = f"{n}_new"
+            if self.lanes > 1:
+                lines += self._neighbours(value)
+                return
             lines.append(f"        {n}_away = {value} - {n}_top")
             lines.append(f"        {n}_part = tl.exp(-tl.abs({n}_away))")
             lines.append(
@@ -85,6 +93,17 @@ class Accumulator:
             lines.append(f"        {n}_i = tl.where({n}_new, {places}, {n}_i)")
         else:
             put(n, combine(kind, n, value))
+
+    def _neighbours(self, value: str) -> list[str]:
+        """Take in a few neighbours at once: one scaling of the sum for all of them."""
+        n, shape = self.name, f"[XBLOCK, RBLOCK // {self.lanes}, {self.lanes}]"
+        return [
+            f"        {n}_few = tl.reshape({value}, {shape})",
+            f"        {n}_best = bz_max({n}_top, tl.reduce({n}_few, 2, bz_max))",
+            f"        {n}_part = tl.sum(tl.exp({n}_few - {n}_best[:, :, None]), 2)",
+            f"        {n}_sum = {n}_sum * tl.exp({n}_top - {n}_best) + {n}_part",
+            f"        {n}_top = {n}_best",
+        ]
 
     def results(self, emit: Emitter, scope: Scope) -> list[Value]:
         """Collapse the state after the loop."""

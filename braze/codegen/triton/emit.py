@@ -82,6 +82,8 @@ class Emitter:
         self.count = 0
         self.coarse = False
         self.last: Fours | None = None
+        #: what the caches are told of values along the row: whether somebody reads them again
+        self.eviction = ""
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -206,7 +208,8 @@ class Emitter:
         mask = self.mask(deps, guard.name if guard is not None else "")
         pointer = self.spread(f"{self.pointers[buffer]} + ({text})", deps if mask else NOTHING)
         filler = ", other=0" if mask else ""
-        return self.assign(f"tl.load({pointer}{mask}{filler})", deps, scope)
+        told = f', eviction_policy="{self.eviction}"' if self.eviction and "r" in deps else ""
+        return self.assign(f"tl.load({pointer}{mask}{filler}{told})", deps, scope)
 
     # -- pieces -----------------------------------------------------------------------------------
 

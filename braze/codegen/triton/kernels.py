@@ -8,7 +8,7 @@ back from memory. Which axes lie where, and how large tiles are, the plan says (
 from __future__ import annotations
 
 from braze.codegen.records import KernelText, TritonLaunch
-from braze.codegen.triton.accumulate import XR, Accumulator, X, collapsed, combine, identity
+from braze.codegen.triton.accumulate import LANES, XR, Accumulator, X, collapsed, combine, identity
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
@@ -16,7 +16,7 @@ from braze.context import CompileContext
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots
-from braze.schedule.kernels import KernelPlan, Tile, blocks, plan_kernel
+from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, plan_kernel
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
 from braze.schedule.records import Group, GroupKind, Schedule
@@ -108,8 +108,8 @@ class Writer:
             for step in self.group.steps:
                 self._step(step, scope)
         else:
-            for steps in self.plan.passes:
-                self._pass(steps)
+            for number in range(len(self.plan.passes)):
+                self._pass(number)
         return self.base.lines
 
     # -- indices ----------------------------------------------------------------------------------
@@ -279,7 +279,8 @@ class Writer:
             if step.reduce_axes != (self.group.walked.within,):
                 self._step(step, body)
         kept = [(step, [self._down(r, body) for r in step.reductions]) for step in columns]
-        base.lines.append(f"    for begin in range(0, {rows}, XBLOCK):")
+        stages = f", num_stages={plan.stages}" if plan.stages > 1 else ""
+        base.lines.append(f"    for begin in {'tl.' if stages else ''}range(0, {rows}, XBLOCK{stages}):")
         base.lines.extend(body.lines)
         for step, names_of in kept:
             emit.reduced = {
@@ -330,22 +331,36 @@ class Writer:
 
     # -- looped -----------------------------------------------------------------------------------
 
-    def _pass(self, steps: tuple[LoopNest, ...]) -> None:
-        row = self.group.row_axes
+    def _pass(self, number: int) -> None:
+        row, steps = self.group.row_axes, self.plan.passes[number]
         along = [s for s in steps if s.reductions or over_row(s, row)]
+        walked = any(s.reductions or over_row(s, row) for p in self.plan.passes[:number] for s in p)
+        back = walked and self._stores_only(number)
         if along:
-            self._loop(along)
+            self.emitter.eviction = (
+                "evict_first" if back else "evict_last" if self._stores_only(number + 1) else ""
+            )
+            self._loop(along, back)
+            self.emitter.eviction = ""
         for step in steps:
             if not step.reductions and not over_row(step, row):
                 self._stores(step, self.base)
 
-    def _loop(self, steps: list[LoopNest]) -> None:
+    def _stores_only(self, number: int) -> bool:
+        """Whether a walk reduces nothing: then it may begin at the row's end, which the caches still hold."""
+        return number < len(self.plan.passes) and not any(s.reductions for s in self.plan.passes[number])
+
+    def _loop(self, steps: list[LoopNest], back: bool) -> None:
         """One walk over the row: accumulate every step's reductions, store what is stored along the row."""
         emit = self.emitter
         before = self.base.lines
         if self.plan.limit is not None:
             self._same_for_all_points()
         body = Scope([], "        ", True, outer=self.base)
+        if back:
+            body.lines.append(
+                f"        roffset = ((({self.width}) + RBLOCK - 1) // RBLOCK - 1) * RBLOCK - rstep"
+            )
         self._row_scope(body, "roffset + rbase")
         finish: list[tuple[LoopNest, list[Accumulator]]] = []
         for step in steps:
@@ -357,7 +372,7 @@ class Writer:
                 for store in step.stores:
                     emit.recomputed[store.buffer, store.index] = store.value
         # a literal where there is one: the interpreter turns assigned numbers into arrays
-        before.append(f"    for roffset in range(0, {self._end()}, RBLOCK):")
+        before.append(f"    for {'rstep' if back else 'roffset'} in range(0, {self._end()}, RBLOCK):")
         before.extend(body.lines)
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
@@ -385,9 +400,13 @@ class Writer:
         limit = self.emitter.value(self.plan.limit, self.base)
         return f"tl.minimum({limit.name}, {self.width}).to(tl.int{64 if self.plan.wide else 32})"
 
+    def _block(self) -> int:
+        return self.plan.row.block if self.plan.row is not None else 1
+
     def _accumulate(self, reduction: Reduction, body: Scope) -> Accumulator:
         value = self._full(self.emitter.value(reduction.value, body), body)
-        accumulator = Accumulator(reduction, f"acc{self.emitter.count}")
+        lanes = LANES if self.plan.form is Form.ROWS and self._block() % LANES == 0 else 1
+        accumulator = Accumulator(reduction, f"acc{self.emitter.count}", lanes)
         self.emitter.count += 1
         accumulator.open(self.base.lines)
         accumulator.add(value.name, body.lines, self.emitter.masks["r"])
