@@ -36,7 +36,10 @@ def _known(step: LoopNest, row: Axis) -> LoopNest:
 
 def _one(r: Reduction, row: Axis) -> Node | None:
     """The sum of ``where(place == row, value, 0)``, where neither place nor value is another along the row."""
-    choice = r.value.args[0] if r.value.op is Op.CAST else r.value
+    choice, kinds = r.value, [r.dtype]
+    while choice.op is Op.CAST and choice.args[0].dtype.is_float:  # zero stays zero
+        kinds.append(choice.dtype)
+        choice = choice.args[0]
     zero = choice.op is Op.WHERE and choice.args[2].op is Op.CONST and choice.args[2].attr == 0
     if r.kind is not ReduceKind.SUM or not zero or r.value.dtype is not r.dtype or not choice.dtype.is_float:
         return None
@@ -50,7 +53,9 @@ def _one(r: Reduction, row: Axis) -> Node | None:
     above = build.invert(build.lt(at, build.const(0, DType.I64)))
     below = build.lt(at, build.index(row.extent))
     # zeros beside it make the negative zero positive
-    alone = build.cast(build.where(build.both(above, below), value, other), r.dtype)
+    alone = build.where(build.both(above, below), value, other)
+    for kind in reversed(kinds):
+        alone = build.cast(alone, kind)
     return build.add(alone, build.const(0.0, r.dtype))
 
 
