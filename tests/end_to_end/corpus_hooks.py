@@ -622,3 +622,95 @@ def a_gradient_of_another_shape(c):
         w = leaf()
         out = f(w)
         yield type(attempt(out.backward))
+
+
+@scenario
+def after_the_tensor_was_used(c):
+    log = []
+
+    @c
+    def computes(x):
+        y = x.sin()
+        z = y * 3
+        y.register_hook(lambda g: g * 2)
+        return z
+
+    @c
+    def writes_to_objects(x):
+        y = x.sin()
+        z = y * 3 + x
+        y.register_hook(lambda g: log.append(g.clone()) or g * 2)
+        return z * y
+
+    @c
+    def in_a_call(x):
+        y = x.sin()
+        z = halved(y) + y.detach()
+        y.register_hook(lambda g: log.append(g.clone()) or g * 2)
+        return z * y
+
+    def halved(y):
+        w = y.cos()
+        return w / 2
+
+    @c
+    def first_use_counts_for_nothing(x):
+        y = x.sin()
+        z = y.detach() * 3
+        y.register_hook(lambda g: g * 2)
+        return z * y
+
+    @c
+    def written_argument(x):
+        x.abs_()
+        z = x.sin()
+        x.register_hook(lambda g: g * 2)
+        return z * x
+
+    for fn in (computes, writes_to_objects, in_a_call, first_use_counts_for_nothing, written_argument) * 2:
+        w = leaf(Y)
+        out = fn(w * 1)
+        out.sum().backward()
+        yield out, w.grad, log
+
+
+@scenario
+def gradients_of_what_was_used(c):
+    @c
+    def kept(x):
+        y = x.sin()
+        z = y * 3
+        y.retain_grad()
+        return y, z * y
+
+    @c
+    def derived(x):
+        y = x.sin()
+        z = (y * 3).sum()
+        (g,) = torch.autograd.grad(z, y)
+        return g * 2
+
+    @c
+    def accumulated(x):
+        y = x.sin().detach().requires_grad_()
+        z = (y * 3).sum()
+        z.backward(inputs=[y])
+        return y.grad * 2
+
+    for _ in range(2):
+        y, z = kept(leaf(Y))
+        z.sum().backward()
+        yield y.grad, derived(leaf(Y)), accumulated(leaf(Y))
+
+
+@scenario
+def detached_after_the_hook(c):
+    @c
+    def f(x):
+        x.register_hook(lambda g: g * 2)
+        x.detach_()
+        return x * 2
+
+    for _ in range(2):
+        w = leaf(Y)
+        yield f(w).requires_grad, w.requires_grad, f(leaf(Y) * 2).requires_grad

@@ -14,6 +14,7 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 from braze.capture.facts.breaks import BreakSignal, Retry, graph_break
 from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.values import Identity
+from braze.capture.features import places
 from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.finish import hooks
 from braze.capture.graph.recorder import refuse_unfaked
@@ -80,6 +81,7 @@ def add(t: Trace, register: Any, tensor: Any, hook: Any) -> Any:
         not t.graph.recorder.knows(tensor) or id(tensor) in t.done.leaves
     ):
         graph_break("BZ1010", "a hook is put on a tensor that the function makes", hooks.HINT)
+    places.end_before_use(t, tensor, "a hook is put on a tensor that the graph has used before", hooks.HINT)
     for earlier in t.done.hooks.values():
         if earlier.inside and earlier.tensor is tensor:  # hooks of one tensor run in their order
             t.frames.break_at = BreakSignal("BZ1010", f"{MIDDLE} that gets more than one", (hooks.HINT,))
@@ -133,8 +135,8 @@ def is_fixed(hook: types.FunctionType, name: str) -> bool:
 def put_inside(t: Trace, tensor: Any, hook: Any) -> None:
     """Make a hook a part of the graph: interpret it on a gradient, which goes through what it computes."""
     node = t.graph.recorder.nodes[id(tensor)][1]
-    if node.users or t.graph.recorder.outer is not None:
-        graph_break("BZ1010", f"{MIDDLE} that was used before", hooks.HINT)
+    if t.graph.recorder.outer is not None:
+        graph_break("BZ1010", f"{MIDDLE} of a region", hooks.HINT)
     with disable_functions(), t.graph.mode:
         gradient = torch.empty_like(tensor, requires_grad=False)
     with region(t, MIDDLE, (hook,)):

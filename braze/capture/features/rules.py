@@ -398,7 +398,6 @@ refuse("BZ1001", "braze.graph_break() was called", markers.graph_break)
 refuse("BZ1007", "input() and open() talk to the outside", input, open)
 refuse("BZ1006", "eval, exec and compile are not interpreted", eval, exec, compile)
 refuse("BZ1006", LOOKS_AT_THE_STACK, *named(sys, "_getframe", "_getframemodulename"))
-refuse("BZ1013", "gradients are computed inside the function", torch.autograd.backward, torch.autograd.grad)
 refuse("BZ1013", "a quantized tensor is made, which graphs do not hold", torch.quantize_per_tensor)
 
 

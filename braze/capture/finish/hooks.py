@@ -62,10 +62,12 @@ def check(t: Trace, hooked: Hooked) -> None:
     """Go back to before the hook where eager's would see another gradient than the one that comes in afterwards."""
     tensor = hooked.tensor
     place = t.outside.tree.node_of(tensor)
-    if place is not None and place.real.is_leaf:
+    if place is not None and place.real.is_leaf and tensor.requires_grad:
         return  # a leaf stays one: it is written under no_grad only
     reason = ""
-    if tensor._version != hooked.version:
+    if not tensor.requires_grad:
+        reason = "a hook is put on a tensor that is cut off from its history afterwards"
+    elif tensor._version != hooked.version:
         reason = "a hook is put on a tensor that is written in place afterwards"
     elif hooked.inside and changes(t, hooked):
         reason = "a hook is put on a tensor in the middle of the graph, and uses variables that may change"

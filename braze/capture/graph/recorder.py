@@ -273,7 +273,7 @@ class Recorder(Recording):
         node.meta["origin"] = self.t.frames.here()
         node.meta["val"] = result
         self.calls += 1
-        self.t.frames.recorded_at = self.t.frames.steps
+        self.t.frames.recorded_at = node.meta["step"] = self.t.frames.steps
         self.spread(node, result)
         if self.mode.env is not None:
             unbacked.claim(self, node, result)
