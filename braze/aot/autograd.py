@@ -31,11 +31,12 @@ MOST = 4
 
 
 class _Half(NamedTuple):
-    """A compiled backward: the inputs whose gradients it gives, and the numbers of tangents that it does not read."""
+    """A compiled backward: the inputs whose gradients it gives, the numbers of tangents that it does not read, the saved values that it does."""
 
     call: Boxed
     owners: tuple[int, ...]
     unread: frozenset[int]
+    reads: frozenset[int]
 
 
 def differentiable(
@@ -61,10 +62,11 @@ def differentiable(
         plans = [_Plan(partition, part, compile_backward, True, group) for part, group in groups]
         run = _several(plans, forward, whole.results)
     else:
-        function = _function(_Plan(partition, whole, compile_backward, by_tangents), forward)
+        plan = _Plan(partition, whole, compile_backward, by_tangents)
+        function = _function(plan, forward)
 
         def run(inputs: Sequence[Any]) -> Sequence[Any]:
-            return function.apply(*inputs)  # type: ignore[no-any-return]
+            return function.apply(tuple(inputs), *[inputs[i] for i in plan.arguments])  # type: ignore[no-any-return]
 
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
@@ -96,22 +98,21 @@ class _Plan:
         self.depends = dict(zip(backward.gradients, backward.depends, strict=True))
         #: items of the forward's tuple that are results of the operation, and inputs that are its arguments
         self.items: tuple[int, ...] = tuple(range(backward.results))
-        self.arguments: tuple[int, ...] = tuple(range(len(partition.inputs)))
+        #: what is behind an argument runs backward with the operation, even for an undefined gradient: only those that get one
+        self.arguments: tuple[int, ...] = backward.gradients or tuple(range(len(partition.inputs)))
         read = [True] * len(self.saved)
         if group is not None:
             self.items = tuple(backward.tangents[k] for k in group)
-            self.arguments = backward.gradients or self.arguments
-            placeholders = [n for n in backward.graph.graph.nodes if n.op == "placeholder"]
-            # code may ask any tensor for a size that varies
-            read = [
-                bool(n.users) or _varies(spec) for n, spec in zip(placeholders, backward.inputs, strict=True)
-            ]
+            reads = _reads(backward)
+            read = [i in reads for i in range(len(self.saved))]
         kinds = [isinstance(spec, TensorSpec) for spec in backward.inputs[: len(self.saved)]]
         #: places of saved values that are tensors, for autograd to watch, and of the numbers beside them
         self.tensors = tuple(i for i, tensor in enumerate(kinds) if tensor and read[i])
         self.numbers = tuple(i for i, tensor in enumerate(kinds) if not tensor)
         #: places of those that another operation gives or gets: what is kept of them has no history
         self.foreign = tuple(i for i in self.tensors if not self._is_own(self.saved[i]))
+        #: places of those that are the operation's results, which the caller gets and may write
+        self.given = tuple(i for i in self.tensors if self._is_given(self.saved[i]))
         carried = set(backward.tangents)
         self.plain = tuple(i for i in self.items if i not in carried)
         #: tangent -> which of the operation's results it belongs to, if any
@@ -127,6 +128,9 @@ class _Plan:
         if saved.source is SavedFrom.INPUT:
             return saved.index in self.arguments
         return saved.index >= self.results or saved.index in self.items
+
+    def _is_given(self, saved: Saved) -> bool:
+        return saved.source is SavedFrom.OUTPUT and saved.index in self.items
 
     def backward(self, given: tuple[bool, ...]) -> _Half:
         """The compiled backward for the tangents that come in, made by the first that asks."""
@@ -147,7 +151,7 @@ class _Plan:
         missing = [i for i, here in enumerate(given) if not here]
         part, unread = without_tangents(self._whole, missing) if missing else (self._whole, frozenset())
         # in a compiled step this runs under a broken call, whose frames are captured: not those of a compiler
-        return _Half(native.unhooked(self._compile, part), part.gradients, unread)
+        return _Half(native.unhooked(self._compile, part), part.gradients, unread, _reads(part))
 
     def values(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
         """What is saved, in order, and the sizes of this call."""
@@ -164,8 +168,10 @@ class _Plan:
         """Keep what the backward reads, and give the operation's results."""
         values, ctx.sizes = self.values(inputs, results)
         for i in self.foreign:
-            values[i] = values[i].detach()
+            if values[i].requires_grad:
+                values[i] = values[i].detach()
         ctx.save_for_backward(*(values[i] for i in self.tensors))
+        ctx.versions = [values[i]._version for i in self.given]
         ctx.numbers = [values[i] for i in self.numbers]
         ctx.set_materialize_grads(False)
         items = {i: results[i] for i in self.items}
@@ -183,6 +189,25 @@ class _Plan:
             for i, value in zip(places, found, strict=True):
                 values[i] = value
         return values
+
+    def readable(self, ctx: Any, half: _Half, error: RuntimeError) -> list[Any]:
+        """What was saved, of which autograd refuses some since it was written: an error only if the backward reads that.
+
+        In eager each operation looks at its own. What is not read has its sizes, and some numbers.
+        """
+        found = []
+        versions = dict(zip(self.given, ctx.versions, strict=True))
+        for i, saved in zip(self.tensors, ctx._raw_saved_tensors, strict=True):
+            if not hasattr(saved, "data"):  # older than PyTorch 2.13
+                raise error
+            if i in half.reads:
+                if i not in versions:
+                    found.append(saved.unpack())
+                    continue
+                if saved.data._version != versions[i]:
+                    raise error
+            found.append(saved.data)
+        return found
 
     def by_number(self, tangents: Sequence[Any]) -> list[Any]:
         """The gradients of the operation's results as the backward's tangents."""
@@ -219,14 +244,17 @@ class _Plan:
                     "or compile the function that takes the derivative: torch.func.grad, jacrev and hessian are captured",
                 ],
             )
-        values = self.unpacked(ctx.saved_tensors, ctx.numbers)
+        given = tuple([tangent is not None for tangent in self.by_number(tangents)])
+        try:
+            values = self.unpacked(ctx.saved_tensors, ctx.numbers)
+        except RuntimeError as error:
+            values = self.unpacked(self.readable(ctx, self.backward(given), error), ctx.numbers)
         if any(map(is_batched, tangents)):
             return self.batched(values, tangents, ctx.sizes)
         # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
         ctx.maybe_clear_saved_tensors()
         found = self.by_number(taken_over(tangents, LARGE))
         del tangents
-        given = tuple([tangent is not None for tangent in found])
         half = self.backward(given)
         for i, (layout, shape) in enumerate(zip(self.layouts, self.shapes, strict=True)):
             values.append(shape(ctx.sizes) if i in half.unread else layout(found[i], ctx.sizes))
@@ -239,13 +267,13 @@ def _function(plan: _Plan, forward: Boxed) -> Any:
 
     class Compiled(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
+        def forward(ctx: Any, inputs: tuple[Any, ...], *arguments: Any) -> Any:
             return plan.save(ctx, inputs, _roots(forward(inputs)))
 
         @staticmethod
         @hidden_from_dynamo
         def backward(ctx: Any, *tangents: Any) -> Any:
-            return plan.gradients(ctx, tangents)
+            return (None, *plan.gradients(ctx, tangents))
 
     return Compiled
 
@@ -305,6 +333,16 @@ def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.
         return fresh.copy_(tangent)
 
     return laid_out
+
+
+def _reads(backward: Backward) -> frozenset[int]:
+    """The saved values that a backward reads, by number: code may ask any tensor for a size that varies."""
+    placeholders = [n for n in backward.graph.graph.nodes if n.op == "placeholder"]
+    return frozenset(
+        i
+        for i, (node, spec) in enumerate(zip(placeholders, backward.inputs, strict=True))
+        if i < len(backward.saved) and (node.users or _varies(spec))
+    )
 
 
 def _varies(spec: Any) -> bool:

@@ -65,6 +65,7 @@ class Differentiation:
         self.wanted = [i for i, leaf in enumerate(recorder.leaves) if leaf is not None]
         tangents = self._tangents(recorder, fakes)
         recorder.origin = None
+        recorder.in_backward = True
         leaves = [recorder.leaves[i] for i in self.wanted]
         reaching = _reaching(starts, leaves)
         self.reaching = dict(zip(self.wanted, reaching, strict=True))

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.aot import control_flow, unbacked
+from braze.aot import control_flow, derivatives, unbacked
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.ways import DATA, Ways, counts_from_start
@@ -74,6 +74,8 @@ class Recorder(TorchDispatchMode):
         self.origin: Origin | None = None
         #: whether the program itself calls ``as_strided``: its offsets count from where the memory starts
         self.windows = False
+        #: whether PyTorch's derivative formulas run, and not the program
+        self.in_backward = False
         #: the checkpointed region that is traced: its nodes have the number in ``meta["checkpoint"]``
         self.region: int | None = None
         #: which of its values are kept; nodes have the answer in ``meta["policy"]``
@@ -161,6 +163,9 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if self.kernels:
             return self._beside_kernels(func, args, kwargs)
+        if self.in_backward and func is derivatives.MUL and derivatives.shares_evenly(*args):
+            with self:
+                return derivatives.evenly_shared(*args)
         if self.policy is not None and func not in ALIASES and not _is_composite(func):
             return self._under_policy(self.policy, func, args, kwargs)
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
@@ -407,6 +412,10 @@ class Recorder(TorchDispatchMode):
             raise Unsupported("BZ2009", f"{func}, which changes what memory a tensor has", origin=self.origin)
         if target.__dict__["_node"].op == "placeholder":
             raise Unsupported("BZ2009", f"{func} on an input of the graph", origin=self.origin)
+        if target.requires_grad and not torch.is_grad_enabled():  # which cuts it off from what it came of
+            raise Unsupported(
+                "BZ2009", f"{func} on a tensor with a history, without gradients", origin=self.origin
+            )
         if target.requires_grad and self.ways.views_of(
             target
         ):  # autograd would count them of what it becomes

@@ -73,7 +73,7 @@ def trace(
     level = contextlib.nullcontext() if watched else torch_compat.BelowAutograd()
     # above autograd composites are taken apart before the recorder sees them: in C++ many would fix symbolic sizes
     symbolic = watched and mode.env is not None
-    python = torch_compat.python_dispatcher() if symbolic else contextlib.nullcontext()
+    python = torch_compat.python_composites() if symbolic else contextlib.nullcontext()
     ambient = _ambient_state_restored()
     with (
         interrupts.deferring,

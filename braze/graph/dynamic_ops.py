@@ -1,4 +1,4 @@
-"""Metadata of operators of which PyTorch knows no fake, or a wrong one: sizes of their results that only the data tell are fresh symbols."""
+"""Metadata of operators of which PyTorch knows no fake, a wrong one, or none of varying sizes: those that only the data tell are fresh symbols."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def native_batch_norm_legit(env: Any, *args: Any) -> Any:
     return aten.native_batch_norm.default(*args)
 
 
+def dead_zone_backward(env: Any, grad: torch.Tensor, x: torch.Tensor, *others: Any) -> torch.Tensor:
+    """Elementwise in both; PyTorch's own knows no sizes that vary."""
+    return torch.mul(grad, x)
+
+
 #: operator -> rule(env, arguments)
 RULES: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.Tensor: ctc_loss,
@@ -48,6 +53,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._unique.default: unique,
     aten._native_batch_norm_legit.default: native_batch_norm_legit,
     aten.rrelu_with_noise.default: rrelu_with_noise,
+    aten.softshrink_backward.default: dead_zone_backward,
+    aten.hardshrink_backward.default: dead_zone_backward,
 }
 #: those that make symbols
 SYMBOLIC = frozenset({aten._ctc_loss.Tensor})

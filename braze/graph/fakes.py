@@ -102,9 +102,9 @@ class _Dispatch(FakeTensorMode):
             if made is not NotImplemented:
                 return made
         if self.shape_env is None:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return _without_wish(super().__torch_dispatch__(func, types, args, kwargs), args)
         with torch_compat.python_dispatcher():
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return _without_wish(super().__torch_dispatch__(func, types, args, kwargs), args)
 
 
 class FakeMode:
@@ -423,6 +423,14 @@ class FakeMode:
                 fake.storage_offset() + reach + 1, dtype=fake.dtype, device=fake.device, requires_grad=True
             )
             return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
+
+
+def _without_wish(result: Any, args: Any) -> Any:
+    """An operator's result, which does not require grad below autograd; some rules of PyTorch's (pad, roll) copy that of their argument."""
+    if isinstance(result, torch.Tensor) and result.requires_grad and result.is_leaf:
+        if not any(result is arg for arg in args):
+            result.requires_grad_(False)
+    return result
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

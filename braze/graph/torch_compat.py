@@ -178,6 +178,25 @@ def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any])
             op._dispatch_cache.clear()
 
 
+#: operators on single elements, which ask for no sizes, to which PyTorch gives a derivative in Python beside that of its own: x * 0 in a
+#: dead zone, which is nan for a gradient of infinity
+_DEAD_ZONES = (torch.ops.aten.softshrink.default, torch.ops.aten.hardshrink.default)
+_OF_AUTOGRAD = tuple(key for key in _KEYS if key.name.startswith("Autograd"))
+
+
+@contextlib.contextmanager
+def python_composites() -> Iterator[None]:
+    """Inside, in this thread, composite operators take sizes that are symbols, and derivatives are those of plain tensors."""
+    for op in _DEAD_ZONES:
+        op._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, torch._C.DispatchKey.Autograd))
+    try:
+        with python_dispatcher():
+            yield
+    finally:
+        for op in _DEAD_ZONES:
+            op._dispatch_cache.clear()
+
+
 def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:
     """Wrap a meta tensor as ``FakeTensor(mode, meta, device)`` would, without its checks."""
     if not made_fakes.holds():

@@ -182,3 +182,38 @@ def test_autograds_nodes_are_met_once_for_each_result():
     found = list(_behind([(total.grad_fn, 0)], known))
     assert len(found) == len(set(found)) and {(a.grad_fn, 0), (a.grad_fn, 1)} <= set(found)
     assert not any(node is None or node in known for node, _ in found)
+
+
+def test_operations_behind_an_input_without_a_gradient_do_not_run() -> None:
+    def refuse(g: torch.Tensor) -> None:
+        raise AssertionError("a gradient where eager has none")
+
+    x = torch.ones(3, requires_grad=True)
+    beside = torch.ones(3, requires_grad=True) * 2
+    beside.register_hook(refuse)
+
+    def program(x: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
+        unused = beside.mul(x)
+        return x * unused.shape[0]
+
+    braze.compile(program, backend="aot_eager")(x, beside).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [3, 3, 3]
+
+
+def test_what_a_backward_does_not_read_may_have_been_written() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = x.exp()
+        return first, first.softmax(0)
+
+    compiled = braze.compile(program, backend="aot_eager")
+    x = torch.arange(3.0, requires_grad=True)
+    first, second = compiled(x)
+    with torch.no_grad():
+        second.zero_()
+    first.sum().backward()
+    assert torch.allclose(x.grad, torch.arange(3.0).exp())
+    first, second = compiled(x)
+    with torch.no_grad():
+        second.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.sum().backward()

@@ -102,3 +102,32 @@ def test_what_was_turned_in_place_and_a_view_of_it_are_both_results_with_gradien
     assert [r.requires_grad for r in results] == [True, True]
     (found,) = torch.autograd.grad([r.sum() for r in results], x)
     assert torch.equal(found, torch.full_like(x, 4))
+
+
+def test_a_view_that_is_turned_without_gradients_has_the_history_that_eager_gives_it() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        part = x[0]
+        with torch.no_grad():
+            part.swapaxes_(0, -1)
+        return part, x.sum()
+
+    facts = []
+    for call in (program, braze.compile(program, backend="aot_eager")):
+        x = torch.arange(24.0).view(2, 3, 4).requires_grad_()
+        part, total = call(x)
+        facts.append([part.requires_grad, part.grad_fn is not None, part.shape])
+        (part.sum() + total).backward()
+        assert x.grad is not None
+        facts[-1].append(x.grad.tolist())
+    assert facts[1] == facts[0]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_is_padded_or_rolled_without_gradients_has_no_history(dynamic: bool | None) -> None:
+    def program(x: torch.Tensor) -> tuple[object, ...]:
+        with torch.no_grad():
+            padded, rolled = torch.nn.functional.pad(x, (1, 0)), torch.roll(x, 1)
+        return padded, rolled, padded.requires_grad, rolled.requires_grad
+
+    padded, rolled, *asked = braze.compile(program, dynamic=dynamic)(torch.ones(3, 4, requires_grad=True))
+    assert [padded.requires_grad, rolled.requires_grad, *asked] == [False] * 4

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,7 +12,7 @@ from tests.fuzz import metamorphic
 from tests.fuzz.tensors import check as checking
 from tests.fuzz.tensors import oracle
 from tests.fuzz.tensors.generate import generate
-from tests.fuzz.tensors.observe import observe
+from tests.fuzz.tensors.observe import Seen, observe
 from tests.fuzz.tensors.program import Given, Line, TensorProgram, parsed
 
 TEXT = """
@@ -130,3 +133,54 @@ def test_guises_differ_and_keep_the_meaning():
             theirs, ours = checking.seen(program, fn, 0), checking.seen(other, changed, 0)
             assert checking.differs(program, 0, ours, theirs) is None, name
     assert metamorphic.generate(4).source().count("def check") == 4
+
+
+def judged(text: str, ours: Callable[..., Any], calls: str, **settings: Any) -> Any:
+    """What is said of a function in the place of a compiled program of one statement."""
+    program = TensorProgram(
+        (Given("x0", (calls,), "leaf"),), (Line(("v0",), text),), ("v0",), backward=True, **settings
+    )
+    theirs = checking.seen(program, program.function(), 0)
+    return checking.differs(program, 0, checking.seen(program, ours, 0), theirs)
+
+
+def test_a_derivative_that_eager_takes_by_place_may_be_either() -> None:
+    calls = "numbers((41,), 'float32', 0, 'special')"
+
+    def with_gradient(value: float) -> Callable[..., Any]:
+        def ours(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            x.register_hook(lambda g: torch.where(x.isnan(), value, g))
+            return (torch.nn.functional.relu6(x),)
+
+        return ours
+
+    assert judged("v0 = F.relu6(x0)", with_gradient(0.0), calls) is None
+    assert judged("v0 = F.relu6(x0)", with_gradient(9.0), calls) is not None
+
+
+def test_gradients_may_be_added_in_any_order() -> None:
+    calls = "numbers((41,), 'float64', 0, 'small')"
+
+    def ours(x: torch.Tensor, off: float) -> tuple[torch.Tensor, ...]:
+        x.register_hook(lambda g: g + off * g)
+        return ((x.sin() * 100 - x.sin() * 100) + x / 3,)
+
+    text = "v0 = (x0.sin() * 100 - x0.sin() * 100) + x0 / 3"
+    assert judged(text, lambda x: ours(x, 1e-14), calls) is None
+    assert judged(text, lambda x: ours(x, 1e-11), calls) is not None
+
+
+def test_two_refusals_of_what_was_written_are_alike() -> None:
+    written = (
+        "RuntimeError",
+        "a variable has been modified by an inplace operation: [torch.FloatTensor [3]]",
+    )
+    again = (written[0], written[1].replace("3", "4"))
+    other = ("RuntimeError", "Trying to backward through the graph a second time")
+    for mine, its, checkpoints, alike in (
+        (written, again, False, True), (None, written, False, True), (written, None, False, False),
+        (written, None, True, True), (other, written, False, False), (other, None, True, False),
+    ):  # fmt: skip
+        ours, theirs = Seen(backward_error=mine), Seen(backward_error=its)
+        checking.excuse(ours, theirs, checkpoints)
+        assert (ours.backward_error == theirs.backward_error) is alike

@@ -134,7 +134,6 @@ def is_fixed(hook: types.FunctionType, name: str) -> bool:
 
 def put_inside(t: Trace, tensor: Any, hook: Any) -> None:
     """Make a hook a part of the graph: interpret it on a gradient, which goes through what it computes."""
-    node = t.graph.recorder.nodes[id(tensor)][1]
     if t.graph.recorder.outer is not None:
         graph_break("BZ1010", f"{MIDDLE} of a region", hooks.HINT)
     with disable_functions(), t.graph.mode:

@@ -71,5 +71,7 @@ differentiating(torch.Tensor.backward, 4)
 def retain_grad(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """The tensor's gradient is to be kept."""
     for tensor in args[:1]:
-        end_before_use(t, tensor, "the gradient of a tensor that the graph has used before is kept", HINT_MOVE)
+        end_before_use(
+            t, tensor, "the gradient of a tensor that the graph has used before is kept", HINT_MOVE
+        )
     return calls.call_c(t, torch.Tensor.retain_grad, args, kwargs)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Tensor = torch.Tensor
@@ -22,6 +23,13 @@ SUMS = frozenset(
 SIGNLESS = frozenset(
     "softshrink maximum minimum clamp.Tensor clamp_.Tensor clamp_min.Tensor clamp_max.Tensor amax amin max min".split()
 )
+#: derivatives that eager's kernels take otherwise in vectors than in what is left of them, where the argument is no number
+BY_PLACE = frozenset(
+    """elu_backward hardtanh_backward hardshrink_backward softshrink_backward hardswish_backward
+    logit_backward""".split()
+)
+#: operators whose parts cancel: they are rounded part by part
+BY_PARTS = frozenset("silu_backward gelu_backward mish_backward gelu _softmax_backward_data".split())
 #: float64 runs with random rounding
 SAMPLES = 4
 #: how many times further than any of them is too far
@@ -37,16 +45,24 @@ class RandomRounding(TorchDispatchMode):
         # float64 has room for everything that float64 makes: what has a place in float32 is taken for exact there
         self.exact = torch.float32 if dtype is torch.float64 else dtype
         self.generator = torch.Generator().manual_seed(seed)
-        self.zero = -0.0 if seed % 2 else 0.0
+        self.odd = bool(seed % 2)
+        self.zero = -0.0 if self.odd else 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        if name in BY_PARTS and func in decomposition_table:
+            with self:
+                return decomposition_table[func](*args, **kwargs)
+        made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
         if func.is_view:
             return made
-        sums = func._schema.name.removeprefix("aten::") in SUMS
-        mass = func(*absolute(args), **(kwargs or {})) if sums else made
+        sums = name in SUMS
+        mass = func(*absolute(args), **kwargs) if sums else made
+        if name == "add" and isinstance(made, Tensor) and made.is_floating_point():
+            mass = made.__dict__["mass"] = sum(map(mass_of, args[:2])) + torch.zeros_like(made)
         for value, size in zip(tensors(made), tensors(mass), strict=True):
-            if value.dtype is torch.float64 and value.numel():
+            if value.is_floating_point() and value.numel():
                 self.round(value.detach(), size.detach().abs(), sums)
                 if str(func).removeprefix("aten.").removesuffix(".default") in SIGNLESS:
                     put(value.detach(), value.detach().masked_fill(value == 0, self.zero))
@@ -54,13 +70,38 @@ class RandomRounding(TorchDispatchMode):
 
     def round(self, value: Tensor, size: Tensor, sums: bool) -> None:
         """In place, where a number, or what it is the sum of, has no exact place in the type."""
-        inexact = size.to(self.exact).double() != size
+        # what a program rounds by itself, by a cast, has one: but few numbers that it makes there are so short
+        exact = self.exact if value.dtype is torch.float64 else torch.bfloat16
+        eps = max(self.eps, torch.finfo(value.dtype).eps)
+        inexact = size.to(exact).double() != size
         if sums:  # of huge and of small numbers: the small ones are lost
-            inexact |= size * self.eps > 0.125
+            inexact |= size * eps > 0.125
         inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
             noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-            put(value, value + torch.where(inexact, noise * self.eps * size, 0.0))
+            put(value, torch.where(inexact, value + noise * eps * size, value))  # x + 0.0 has no sign
+
+
+def mass_of(summand: Any) -> Any:
+    """How large what is added up may be on the way: sums of sums, as of gradients, may be taken in any order."""
+    if not isinstance(summand, Tensor):
+        return abs(summand)
+    known = summand.__dict__.get("mass")
+    return summand.detach().abs() if known is None else known
+
+
+def in_vectors(func: Any, args: Any, kwargs: Any, whether: bool) -> Any:
+    """The result of an elementwise operator, all of it in vectors, or none of it."""
+
+    def laid_out(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if whether:
+            return value.expand(64, *value.shape).contiguous()
+        return torch.stack([value, value], -1)[..., 0]
+
+    made = func(*map(laid_out, args), **kwargs)
+    return made[0] if whether else made
 
 
 def put(value: Tensor, numbers: Tensor) -> None:

@@ -1,0 +1,48 @@
+"""Gradients where numbers are special: what eager writes as a zero is no product with one."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import braze
+
+NUMBERS = torch.tensor([1.0, 3.0, 3.0, -2.0, 0.1, -0.0, 0.2])
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    equal = torch.equal(found.nan_to_num(7.0), wanted.nan_to_num(7.0)) and torch.equal(
+        found.isnan(), wanted.isnan()
+    )
+    return equal and torch.equal(found.signbit() & (found == 0), wanted.signbit() & (wanted == 0))
+
+
+@pytest.mark.parametrize("reduce", [torch.max, torch.min, torch.median, torch.nanmedian])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_gradient_that_is_shared_evenly_is_nothing_elsewhere(reduce, dynamic, backend):
+    compiled = braze.compile(lambda x: reduce(x), dynamic=dynamic, backend=backend)
+    for numbers in (NUMBERS, NUMBERS.where(NUMBERS > 0, math.nan), NUMBERS.double(), NUMBERS[0]):
+        for tangent in (-1.5, math.inf, math.nan):
+            found = []
+            for call in (reduce, compiled):
+                x = numbers.clone().requires_grad_()
+                y = call(x)
+                y.backward(torch.full_like(y, tangent))
+                found.append(x.grad)
+            assert same(found[1], found[0]), (numbers, tangent)
+
+
+@pytest.mark.parametrize("shrink", [F.softshrink, F.hardshrink])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_gradient_of_infinity_ends_in_a_dead_zone(shrink, dynamic, backend):
+    compiled = braze.compile(lambda x: shrink(x), dynamic=dynamic, backend=backend)
+    for tangent in (-1.5, math.inf, math.nan):
+        found = []
+        for call in (shrink, compiled):
+            x = NUMBERS.clone().requires_grad_()
+            call(x).backward(torch.full_like(x, tangent))
+            found.append(x.grad)
+        assert same(found[1], found[0]), tangent
