@@ -41,7 +41,9 @@ aten = torch.ops.aten
 ALIAS = aten.alias.default
 
 #: views that ask something of the strides
-CONTIGUOUS_VIEWS = frozenset({aten.view.default, aten.view.dtype, aten.view_as_complex.default})
+CONTIGUOUS_VIEWS = frozenset(
+    {aten.view.default, aten._unsafe_view.default, aten.view.dtype, aten.view_as_complex.default}
+)
 
 Node = torch.fx.Node
 

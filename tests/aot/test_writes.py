@@ -213,3 +213,14 @@ def test_new_contents_stand_in_the_order_of_their_inputs():
     other = torch.zeros(2)
     call([memory[:2], other, memory[2:]])
     assert memory.tolist() == [3, 3, 1, 1] and other.tolist() == [2, 2]
+
+
+def test_a_product_is_laid_out_anew_where_a_write_has_changed_strides():
+    def program(x):
+        written = x.clamp(min=-1.5)
+        written.zero_()
+        return written.kron(x[:2].neg())
+
+    x = torch.rand(5, 33, 2).movedim(-1, 0)[..., :4]
+    found, wanted = compile_aot(program, (x,))[1]((x,))[0], program(x)
+    assert torch.equal(found, wanted) and found.stride() == wanted.stride()

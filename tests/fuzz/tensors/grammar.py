@@ -162,7 +162,7 @@ torch.take_along_dim({v}, torch.zeros_like({0}, dtype=torch.int64), {d})
 {v}.max({d}).values
 {v}.sort({d}).values
 {v}.topk(1, {d}).values
-{v}.median({d}).values
+{v}.contiguous().median({d}).values
 {v}.diff()
 {v}.trace()
 {x}.clone()
