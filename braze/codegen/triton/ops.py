@@ -22,9 +22,12 @@ POINTERS = {
     for dtype in TYPES
 }
 
+#: signs that floats have not
+_BITS = (Op.AND, Op.OR, Op.XOR)
+
 #: operations on floats; integers have a row of their own in INTEGERS where they differ
 FLOATS: dict[Op, str] = {
-    **{op: f"{{0}} {sign} {{1}}" for op, sign in SIGNS.items()},
+    **{op: f"{{0}} {sign} {{1}}" for op, sign in SIGNS.items() if op not in _BITS},
     Op.FLOORDIV: "bz_floordiv({0}, {1})",
     Op.TRUNCDIV: "bz_trunc(bz_div({0}, {1}))",
     Op.REMAINDER: "bz_remainder({0}, {1})",
@@ -76,6 +79,7 @@ FLOATS: dict[Op, str] = {
 
 #: operations on integers and bools
 INTEGERS: dict[Op, str] = {
+    **{op: f"{{0}} {SIGNS[op]} {{1}}" for op in _BITS},
     Op.FLOORDIV: "bz_int_floordiv({0}, {1})",
     Op.TRUNCDIV: "{0} // {1}",
     Op.REMAINDER: "bz_int_remainder({0}, {1})",
