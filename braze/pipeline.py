@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,18 +25,27 @@ from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recorded import Limits, Recorded
 from braze.cudagraphs.recording import Leave
 from braze.cudagraphs.registry import device_of, records
-from braze.graph import torch_compat
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.holders import is_held_once
-from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import is_out_of_memory
+from braze.graph_calls import (
+    Later,
+    run_eagerly,
+    with_attributes,
+    with_floats,
+    with_inputs_again,
+    with_modes,
+    with_subgraphs,
+)
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
+from braze.runtime.boxed import Boxed
 from braze.runtime.purity import may_draw
 from braze.schedule import schedule
 from braze.schedule.printer import GroupReport, print_schedule, report
@@ -45,12 +53,9 @@ from braze.schedule.records import Schedule
 from braze.support import trace
 from braze.support.collector import collector_paused
 from braze.support.errors import BrazeError, InternalError, Unsupported
-from braze.support.log import logger, warn, warn_once
+from braze.support.log import logger, warn
 from braze.support.record import record
-from braze.support.shortage import Shortage
 from braze.target import cpu_target
-
-GraphCall = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 @record
@@ -102,7 +107,7 @@ def for_recording(ctx: CompileContext) -> CompileContext:
     return dataclasses.replace(ctx, options=options)
 
 
-def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
+def compile_backward(partition: Partition, ctx: CompileContext) -> Boxed:
     """The backward graph of a partition as ``call(saved and tangents) -> gradients``.
 
     Where that cannot be had, the graph runs operator by operator: the forward has run by now.
@@ -111,7 +116,7 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
     named = of_backward(ctx)
     uncompiled = aot.eager_forward(partition.backward.graph)
 
-    def compiled() -> GraphCall:
+    def compiled() -> Boxed:
         with collector_paused:
             return compile_partition(aot.backward_partition(partition), named)
 
@@ -127,7 +132,7 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> GraphCall:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        later = _Later(named.name, compiled, uncompiled)
+        later = Later(named.name, compiled, uncompiled)
         later.note(start, error)
         return later
 
@@ -142,35 +147,7 @@ def of_backward(ctx: CompileContext) -> CompileContext:
     return dataclasses.replace(of_forward(ctx), name=f"{ctx.name}_backward", consumes=True)
 
 
-class _Later:
-    """A graph for whose compile there was no memory: runs operator by operator, until a later try succeeds."""
-
-    boxed = True
-
-    def __init__(self, name: str, compile: Callable[[], GraphCall], uncompiled: GraphCall) -> None:
-        self.name = name
-        self.compile = compile
-        self.call = uncompiled
-        self.done = False
-        self.short = Shortage()
-
-    def note(self, start: float, error: Exception) -> None:
-        """One more try that failed."""
-        self.short.note(self.name, "a backward", time.perf_counter() - start, error)
-
-    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        if not self.done and not self.short.waits():
-            start = time.perf_counter()
-            try:
-                self.call, self.done = self.compile(), True
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                self.note(start, error)
-        return self.call(inputs)
-
-
-def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
+def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     """The forward graph of a partition as ``call(inputs) -> outputs``."""
     start = time.perf_counter()
     program, plan = scheduled(partition, ctx)
@@ -184,7 +161,7 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> GraphCall:
     call = with_inputs_again(call, program)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
-    call = with_subgraphs(call, partition, ctx)
+    call = with_subgraphs(call, partition, lambda gm: compile_subgraph(gm, ctx))
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
 
@@ -200,28 +177,6 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     trace.count("writes_in_place_disproved")
     program = lower_graph(partition, ctx, in_place=False)
     return program, schedule_program(program, ctx)
-
-
-def with_inputs_again(call: GraphCall, program: LoopProgram) -> GraphCall:
-    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the write."""
-    if not program.again:
-        return call
-    number = {name: k for k, name in enumerate(program.inputs) if name}
-    places = tuple(number[root] for _, root in program.again)
-    roots = tuple(dict.fromkeys(places))
-
-    def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
-        written = [inputs[k] for k in roots]
-        counted = [x for x in written if not x.is_inference()]
-        if len(counted) < len(written) and not torch.is_inference_mode_enabled():
-            x = next(x for x in written if x.is_inference())
-            x.copy_(x)  # raises eager's error
-        if counted:
-            torch.autograd.graph.increment_version(counted)
-        return call([*inputs, *(inputs[k] for k in places)])
-
-    with_written.boxed = True  # type: ignore[attr-defined]
-    return with_written
 
 
 def recording_plan(partition: Partition, program: LoopProgram, plan: Schedule, ctx: CompileContext) -> Plan:
@@ -279,7 +234,7 @@ def recording_refusal(partition: Partition, program: LoopProgram, plan: Schedule
     return None
 
 
-def recorded_calls(call: GraphCall, plan: Plan, ctx: CompileContext, *, borrowable: bool) -> GraphCall:
+def recorded_calls(call: Boxed, plan: Plan, ctx: CompileContext, *, borrowable: bool) -> Boxed:
     """``call``, recorded at its second use and replayed from then on. ``borrowable``: its outputs are the user's alone."""
     if plan.refusal is not None:
         note(plan.refusal.code, plan.name, f"is not recorded: {plan.refusal.why}")
@@ -296,37 +251,6 @@ def recorder(device: str) -> DeviceGraphs | None:
     return device_of(device) if records(device.partition(":")[0]) else None
 
 
-def with_attributes(
-    call: GraphCall, module: torch.fx.GraphModule, names: tuple[str, ...], consumes: bool
-) -> GraphCall:
-    """``call`` with the tensors that the graph itself holds given as its last inputs."""
-    if not names:
-        return call
-    held = tuple(operator.attrgetter(name)(module) for name in names)
-
-    def with_held(inputs: Sequence[Any]) -> Sequence[Any]:
-        return call(_taken(inputs, consumes, held))
-
-    with_held.boxed = True  # type: ignore[attr-defined]
-    return with_held
-
-
-def with_subgraphs(call: GraphCall, partition: Partition, ctx: CompileContext) -> GraphCall:
-    """``call`` with the subgraphs of its control flow compiled too, and kept alive."""
-    entries = entries_of(partition.forward.graph)
-    if not entries:
-        return call
-    for entry in entries:
-        entry.compile(lambda gm: compile_subgraph(gm, ctx))
-
-    def with_entries(inputs: Sequence[Any]) -> Sequence[Any]:
-        return call(inputs)
-
-    with_entries.boxed = True  # type: ignore[attr-defined]
-    with_entries.entries = entries  # type: ignore[attr-defined]
-    return with_entries
-
-
 def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[..., Any] | None:
     """A subgraph as a function of its inputs; None where a stage cannot carry it."""
     examples = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
@@ -338,43 +262,6 @@ def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[
         warn(f"a subgraph of {ctx.name} runs eagerly, as captured.\n{error}", "aot")
         return None
     return lambda *inputs: call(inputs)
-
-
-def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) -> list[Any]:
-    """The inputs in a list of its own, and ``more``; a call that consumes its inputs empties their list."""
-    values = [*inputs, *more]
-    if consumes:
-        inputs.clear()  # type: ignore[attr-defined]
-    return values
-
-
-def with_floats(call: GraphCall, partition: Partition, program: LoopProgram, consumes: bool) -> GraphCall:
-    """``call`` with Python floats among its inputs and outputs, which the kernels see as doubles in memory."""
-    given = tuple(i for i, spec in enumerate(partition.inputs) if isinstance(spec, FloatSpec))
-    output: Any = partition.forward.graph.output_node()
-    made = tuple(
-        i
-        for i, node in enumerate(output.args[0])
-        if isinstance(node, torch.fx.Node) and isinstance(node.meta["val"], torch.SymFloat)
-    )
-    if not given and not made:
-        return call
-    devices = {b.name: b.device for b in program.buffers}
-    places = tuple((i, devices[program.inputs[i]]) for i in given)
-
-    def with_doubles(inputs: Sequence[Any]) -> Sequence[Any]:
-        values = _taken(inputs, consumes)
-        for i, device in places:
-            values[i] = torch.tensor(values[i], dtype=torch.float64, device=device)
-        results = call(values)
-        if made:
-            results = list(results)
-            for i in made:
-                results[i] = results[i].item()
-        return results
-
-    with_doubles.boxed = True  # type: ignore[attr-defined]
-    return with_doubles
 
 
 def partition_graph(
@@ -455,7 +342,7 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     return host
 
 
-def load_code(host: HostModule, ctx: CompileContext) -> GraphCall:
+def load_code(host: HostModule, ctx: CompileContext) -> Boxed:
     """Build what the cache does not have, load it, bind the host module."""
     library = None
     if host.units:
@@ -470,22 +357,6 @@ def load_code(host: HostModule, ctx: CompileContext) -> GraphCall:
         runtime = loader.Runtime(library, pool, triton, is_held_once, launches)
         call = loader.load_host(host.name, host.source, runtime)
         return with_modes(call) if host.calls_aten else call
-
-
-def with_modes(call: GraphCall) -> GraphCall:
-    """``call`` with grad mode off while ATen writes into planned buffers, and autocast, whose casts stand in the graph."""
-
-    def with_modes_off(inputs: Sequence[Any]) -> Sequence[Any]:
-        if torch_compat.any_autocast():
-            with torch_compat.disable_autocast(), torch.no_grad():
-                return call(inputs)
-        if not torch.is_grad_enabled():
-            return call(inputs)
-        with torch.no_grad():
-            return call(inputs)
-
-    with_modes_off.boxed = True  # type: ignore[attr-defined]
-    return with_modes_off
 
 
 def load_triton(kernel: KernelText) -> Callable[..., None]:
@@ -514,23 +385,6 @@ def library_file(host: HostModule) -> Any:
         return build.build_c(host.units, host.target)
 
     return cache.DiskCache().file(key, make, "so")
-
-
-def run_eagerly(gm: torch.fx.GraphModule, error: BrazeError) -> GraphCall:
-    """Without a compiler the captured graph itself is the program."""
-    warn_once(
-        "BZ5001",
-        f"BZ5001: {error.what}: graphs run through ATen, without kernels of braze. "
-        "Install gcc or clang (Debian: apt install gcc), or point CC at one.",
-        "kernels",
-    )
-    trace.count("graphs_run_eagerly")
-
-    def call(inputs: Sequence[Any]) -> Sequence[Any]:
-        return gm(*inputs)
-
-    call.boxed = True  # type: ignore[attr-defined]
-    return call
 
 
 def info(plan: Schedule, ctx: CompileContext, seconds: float) -> CompiledInfo:

@@ -17,11 +17,12 @@ from braze import native
 from braze.aot.missing_tangents import apart, separate_gradients, without_tangents
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
-from braze.aot.wrap import Boxed, symbol_reader
+from braze.aot.wrap import symbol_reader
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
 from braze.graph.torch_compat import is_batched
 from braze.native.torch_state import hidden_from_dynamo
+from braze.runtime.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
 
 #: bytes of an incoming gradient from which on it matters when it is let go of
@@ -68,13 +69,13 @@ def differentiable(
         def run(inputs: Sequence[Any]) -> Sequence[Any]:
             return function.apply(tuple(inputs), *[inputs[i] for i in plan.arguments])  # type: ignore[no-any-return]
 
+    @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
             return run(inputs)
         with torch.enable_grad():  # the graph turns it on itself
             return run(inputs)
 
-    call.boxed = True  # type: ignore[attr-defined]
     return call
 
 

@@ -7,25 +7,17 @@ What a compiler returns is called with one argument per input, or, where it has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.fx
 
 from braze.aot.roles import output_of, placeholders
-from braze.aot.wrap import Boxed
+from braze.runtime.boxed import Boxed, boxed, is_boxed
 from braze.support.errors import UserError
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: (graph module of ATen operators, example inputs: fakes and sizes) -> what computes the graph's tuple
 Compiler = Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]
-
-
-def boxed(fn: F) -> F:
-    """Mark a callable as one that takes all its inputs as one list, which it may empty to let go of them early."""
-    fn.boxed = True  # type: ignore[attr-defined]
-    return fn
 
 
 def make_boxed_func(fn: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
@@ -62,9 +54,10 @@ def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) ->
             why="it must give a callable, with one argument per input or, with an attribute boxed = True, one list",
             hints=["return module.forward to leave a graph to PyTorch"],
         )
-    takes_list = getattr(made, "boxed", False) or getattr(made, "_boxed_call", False)
+    takes_list = is_boxed(made)
     wanted = len(output_of(module).args[0])  # type: ignore[arg-type]
 
+    @boxed
     def call(inputs: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
             if takes_list:
@@ -75,7 +68,7 @@ def compiled_by(compiler: Compiler, module: torch.fx.GraphModule, which: str) ->
             raise _miscounted(name, which, results, wanted)
         return results  # type: ignore[no-any-return]
 
-    return boxed(call)
+    return call
 
 
 def _miscounted(name: str, which: str, results: Any, wanted: int) -> UserError:

@@ -21,7 +21,7 @@ from braze.aot.compilers import Compiler, compiled_by
 from braze.aot.partition import partition
 from braze.aot.partition_functions import NAMED, PartitionFn, default_partition
 from braze.aot.program import Program, signature
-from braze.aot.wrap import Boxed, wrap
+from braze.aot.wrap import wrap
 from braze.context import CompileContext
 from braze.graph.decompositions import as_table, with_inplace
 from braze.graph.fakes import mode_of
@@ -29,6 +29,7 @@ from braze.graph.torch_checks import require
 from braze.graph.torch_compat import pytree
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.options import make_options
+from braze.runtime.boxed import Boxed
 from braze.support.errors import UserError
 from braze.support.log import warn_once
 from braze.support.record import record

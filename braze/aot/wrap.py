@@ -12,11 +12,10 @@ from braze.aot.promises import Promises
 from braze.aot.rebuild import builder
 from braze.aot.records import OutputKind, Partition
 from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.runtime.boxed import Boxed, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
 from braze.support.log import warn_once
-
-Boxed = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def wrap(
@@ -31,10 +30,10 @@ def wrap(
     if verify < 2 and plain and all(role.kind is OutputKind.VALUE for role in partition.outputs):
         return compiled
     call = _Wrapped(partition, compiled, eager, Promises(partition) if verify >= 2 else None)
-    call.boxed = True
     return call
 
 
+@boxed
 class _Wrapped:
     """What the wrapper does on each call, worked out beforehand."""
 
@@ -49,7 +48,6 @@ class _Wrapped:
         self.promises = promises
         self.eager = eager
         self.differentiated = partition.backward is not None
-        self.boxed = True
         self.mutated = tuple(role.input for role in partition.mutations)
         written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
         uncounted = {role.input for role in partition.mutations if not role.counted}
@@ -218,9 +216,9 @@ def symbol_reader(partition: Partition) -> Callable[[Sequence[Any]], dict[str, i
 def eager_forward(forward: Callable[..., Any]) -> Boxed:
     """Run an ATen graph itself, as ``compiled``."""
 
+    @boxed
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
             return forward(*inputs)  # type: ignore[no-any-return]
 
-    run.boxed = True  # type: ignore[attr-defined]
     return run

@@ -24,6 +24,7 @@ from braze.cudagraphs.recording import Call, InRehearsal, Leave, Recording, made
 from braze.cudagraphs.sizes import Group, Sizes, describe
 from braze.cudagraphs.trees import Tree, forest_of
 from braze.graph.torch_compat import is_out_of_memory
+from braze.runtime.boxed import boxed
 from braze.support import trace
 from braze.support.record import record
 
@@ -45,11 +46,11 @@ class Limits:
     leave: Leave = Leave.OWN
 
 
+@boxed
 class Recorded:
     """``call`` with the recordings of it. Used from several threads; those of one device take turns."""
 
     def __init__(self, call: Call, plan: Plan, device: DeviceGraphs, limits: Limits) -> None:
-        self.boxed = True
         self.call, self.plan, self.device = call, plan, device
         self.sizes = Sizes(limits.sizes)
         self.memory = limits.memory

@@ -11,6 +11,7 @@ import torch
 
 from braze import native
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
+from braze.runtime.boxed import boxed
 from braze.runtime.device_watch import Device, DeviceWatch
 from braze.runtime.operators import operator
 from braze.runtime.packed import PackedWeights, packer
@@ -153,6 +154,4 @@ def load_host(name: str, source: str, runtime: Runtime) -> Callable[[Sequence[An
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     space: dict[str, Any] = {}
     exec(compile(source, file, "exec"), space)
-    call = space["make"](runtime)
-    call.boxed = True
-    return call
+    return boxed(space["make"](runtime))

@@ -60,6 +60,7 @@ from braze.capture.graph.constant_evaluation import holds
 from braze.capture.graph.python_random import GENERATOR, ITEM, shuffled
 from braze.capture.residual.reconstruction_code import Namespace, Rebuilder, SourceText, literal
 from braze.graph.specs import TensorSpec
+from braze.runtime.boxed import is_boxed
 from braze.support import trace
 from braze.support.errors import InternalError
 from braze.support.log import logger
@@ -227,9 +228,8 @@ class _Writer:
 
     def _call_of_graph(self) -> str:
         """The call of the graph with its inputs; numbers that were drawn follow, in tensors."""
-        boxed = getattr(self.graph, "boxed", False)
         more = [f"{self.names.name_of(number_as_tensor)}(d{index})" for index in self.capture.drawn]
-        if boxed:
+        if is_boxed(self.graph):
             return f"graph((*inputs, {', '.join(more)}))" if more else "graph(inputs)"
         return f"graph({', '.join(['*inputs', *more])})"
 

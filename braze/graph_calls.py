@@ -1,0 +1,174 @@
+"""What stands around the call of a graph's kernels: inputs under further names, tensors that the graph holds, floats, modes."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+from braze.aot.records import Partition
+from braze.graph import torch_compat
+from braze.graph.specs import FloatSpec
+from braze.graph.subgraph_ops import entries_of
+from braze.graph.torch_compat import is_out_of_memory
+from braze.loops.ir import LoopProgram
+from braze.runtime.boxed import Boxed, boxed
+from braze.support import trace
+from braze.support.errors import BrazeError
+from braze.support.log import warn_once
+from braze.support.shortage import Shortage
+
+
+@boxed
+class Later:
+    """A graph for whose compile there was no memory: runs operator by operator, until a later try succeeds."""
+
+    def __init__(self, name: str, compile: Callable[[], Boxed], uncompiled: Boxed) -> None:
+        self.name = name
+        self.compile = compile
+        self.call = uncompiled
+        self.done = False
+        self.short = Shortage()
+
+    def note(self, start: float, error: Exception) -> None:
+        """One more try that failed."""
+        self.short.note(self.name, "a backward", time.perf_counter() - start, error)
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        if not self.done and not self.short.waits():
+            start = time.perf_counter()
+            try:
+                self.call, self.done = self.compile(), True
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.note(start, error)
+        return self.call(inputs)
+
+
+def with_inputs_again(call: Boxed, program: LoopProgram) -> Boxed:
+    """``call`` given, once more under each further name, the inputs whose memory it writes; autograd counts the write."""
+    if not program.again:
+        return call
+    number = {name: k for k, name in enumerate(program.inputs) if name}
+    places = tuple(number[root] for _, root in program.again)
+    roots = tuple(dict.fromkeys(places))
+
+    @boxed
+    def with_written(inputs: Sequence[Any]) -> Sequence[Any]:
+        written = [inputs[k] for k in roots]
+        counted = [x for x in written if not x.is_inference()]
+        if len(counted) < len(written) and not torch.is_inference_mode_enabled():
+            x = next(x for x in written if x.is_inference())
+            x.copy_(x)  # raises eager's error
+        if counted:
+            torch.autograd.graph.increment_version(counted)
+        return call([*inputs, *(inputs[k] for k in places)])
+
+    return with_written
+
+
+def with_attributes(
+    call: Boxed, module: torch.fx.GraphModule, names: tuple[str, ...], consumes: bool
+) -> Boxed:
+    """``call`` with the tensors that the graph itself holds given as its last inputs."""
+    if not names:
+        return call
+    held = tuple(operator.attrgetter(name)(module) for name in names)
+
+    @boxed
+    def with_held(inputs: Sequence[Any]) -> Sequence[Any]:
+        return call(_taken(inputs, consumes, held))
+
+    return with_held
+
+
+def with_subgraphs(
+    call: Boxed, partition: Partition, compile: Callable[[torch.fx.GraphModule], Callable[..., Any] | None]
+) -> Boxed:
+    """``call`` with the subgraphs of its control flow compiled too, and kept alive."""
+    entries = entries_of(partition.forward.graph)
+    if not entries:
+        return call
+    for entry in entries:
+        entry.compile(compile)
+
+    @boxed
+    def with_entries(inputs: Sequence[Any]) -> Sequence[Any]:
+        return call(inputs)
+
+    with_entries.entries = entries  # type: ignore[attr-defined]
+    return with_entries
+
+
+def _taken(inputs: Sequence[Any], consumes: bool, more: tuple[Any, ...] = ()) -> list[Any]:
+    """The inputs in a list of its own, and ``more``; a call that consumes its inputs empties their list."""
+    values = [*inputs, *more]
+    if consumes:
+        inputs.clear()  # type: ignore[attr-defined]
+    return values
+
+
+def with_floats(call: Boxed, partition: Partition, program: LoopProgram, consumes: bool) -> Boxed:
+    """``call`` with Python floats among its inputs and outputs, which the kernels see as doubles in memory."""
+    given = tuple(i for i, spec in enumerate(partition.inputs) if isinstance(spec, FloatSpec))
+    output: Any = partition.forward.graph.output_node()
+    made = tuple(
+        i
+        for i, node in enumerate(output.args[0])
+        if isinstance(node, torch.fx.Node) and isinstance(node.meta["val"], torch.SymFloat)
+    )
+    if not given and not made:
+        return call
+    devices = {b.name: b.device for b in program.buffers}
+    places = tuple((i, devices[program.inputs[i]]) for i in given)
+
+    @boxed
+    def with_doubles(inputs: Sequence[Any]) -> Sequence[Any]:
+        values = _taken(inputs, consumes)
+        for i, device in places:
+            values[i] = torch.tensor(values[i], dtype=torch.float64, device=device)
+        results = call(values)
+        if made:
+            results = list(results)
+            for i in made:
+                results[i] = results[i].item()
+        return results
+
+    return with_doubles
+
+
+def with_modes(call: Boxed) -> Boxed:
+    """``call`` with grad mode off while ATen writes into planned buffers, and autocast, whose casts stand in the graph."""
+
+    @boxed
+    def with_modes_off(inputs: Sequence[Any]) -> Sequence[Any]:
+        if torch_compat.any_autocast():
+            with torch_compat.disable_autocast(), torch.no_grad():
+                return call(inputs)
+        if not torch.is_grad_enabled():
+            return call(inputs)
+        with torch.no_grad():
+            return call(inputs)
+
+    return with_modes_off
+
+
+def run_eagerly(gm: torch.fx.GraphModule, error: BrazeError) -> Boxed:
+    """Without a compiler the captured graph itself is the program."""
+    warn_once(
+        "BZ5001",
+        f"BZ5001: {error.what}: graphs run through ATen, without kernels of braze. "
+        "Install gcc or clang (Debian: apt install gcc), or point CC at one.",
+        "kernels",
+    )
+    trace.count("graphs_run_eagerly")
+
+    @boxed
+    def call(inputs: Sequence[Any]) -> Sequence[Any]:
+        return gm(*inputs)
+
+    return call

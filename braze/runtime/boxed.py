@@ -1,0 +1,22 @@
+"""Calls of compiled graphs: all inputs come as one sequence, a list of which the call may empty to let go of them early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: ``f(inputs) -> outputs``
+Boxed = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def boxed(call: F) -> F:
+    """Mark a callable as one that takes all its inputs as one list."""
+    call.boxed = True  # type: ignore[attr-defined]
+    return call
+
+
+def is_boxed(call: object) -> bool:
+    """Whether a callable takes its inputs as one list, by our mark or by that of functions made for functorch."""
+    return bool(getattr(call, "boxed", False) or getattr(call, "_boxed_call", False))
