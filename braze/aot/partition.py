@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.aot.functionalize import functionalize
+from braze.aot.functionalize import Functional, functionalize
 from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.min_cut import Choice, ancestors
@@ -23,14 +23,14 @@ from braze.aot.padding import pad_products
 from braze.aot.partition_functions import PartitionFn, Weigh, divide
 from braze.aot.promises import require_promised
 from braze.aot.proof import LIMIT, QUICK, check, observe
-from braze.aot.records import InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
+from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
 from braze.aot.roles import output_of, placeholders, roles_of_results, tell_backward, tell_forward
 from braze.aot.timeline import bytes_of
 from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
-from braze.graph.fakes import on_fakes, spec_of, was_given_history
+from braze.graph.fakes import FakeMode, on_fakes, spec_of, was_given_history
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
@@ -56,28 +56,15 @@ def partition(
     """
     with tracing.stage("aot"):
         _refuse_unusual_tensors(gm)
-        inputs: tuple[TensorSpec | SymbolSpec | FloatSpec, ...] = tuple(
-            _input_spec(value) for value in example_inputs
-        )
+        inputs = tuple(map(_input_spec, example_inputs))
         joint = Differentiation(holds_functions(gm)) if needs_gradients(gm) else None
-        if joint is not None:
-            _refuse_windows_on_inputs(gm)
-        with tracing.stage("aot.trace"):
-            traced = trace(gm, example_inputs, decompositions or {}, joint)
-        if joint is not None:
-            if traced.mode.env is not None:  # fakes of symbolic sizes do not follow lazy conjugates
-                _refuse_unusual_tensors(traced.module)
-            check_as_captured(gm, traced.outputs, joint.outputs)
+        traced = _traced(gm, example_inputs, decompositions or {}, joint)
         module, mode = traced.module, traced.mode
         outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)
         gradients = [node for node in traced.extras if node is not None]
         with tracing.stage("aot.functionalize"), on_fakes(mode):
-            wanted = [*outputs.wanted(), *gradients]
-            program = observe(module.graph, wanted, LIMIT if ctx.options.verify else QUICK)
-            functional = functionalize(module, mode, wanted, unite=joint is None)
-            check(program, module.graph, functional, strict=ctx.options.verify > 0)
+            functional = _without_writes(traced, [*outputs.wanted(), *gradients], ctx, unite=joint is None)
             roles, mutations, results = outputs.assign(functional, mode)
-            inputs += tuple(spec_of(each.base.meta["val"]) for each in functional.shared)
         end = module.graph.output_node()
         end.args = ((*results, *(functional.latest[node] for node in gradients)),)
         dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
@@ -94,7 +81,7 @@ def partition(
         part = Partition(
             forward=module,
             dialect=dialect,
-            inputs=inputs,
+            inputs=(*inputs, *(spec_of(each.base.meta["val"]) for each in functional.shared)),
             input_roles=tuple(_roles(module, joint is not None)),
             mutations=mutations,
             outputs=roles,
@@ -104,27 +91,71 @@ def partition(
             beyond=functional.beyond,
         )
         if joint is not None and whole is not None:
-            module, backward = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
-            depends = zip(backward.gradients, backward.depends, strict=True)
-            backward = dataclasses.replace(
-                backward,
-                apart=joint.apart,
-                depends=tuple(tuple(sorted({*own, *joint.reaching.get(i, ())})) for i, own in depends),
-            )
-            tell_backward(backward)
-            part = dataclasses.replace(part, forward=module, backward=backward)
+            halves = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
+            part = _with_halves(part, joint, *halves)
         if free_layouts:
-            with on_fakes(mode):
-                for half in [module] if part.backward is None else [module, part.backward.graph]:
-                    pad_products(half, mode, training=part.backward is not None)
-        tell_forward(module, known)
+            _pad(part, mode)
+        tell_forward(part.forward, known)
         require_promised(part)
-        module.recompile()
-    if tracing.dumping():
-        tracing.dump(f"{ctx.name}_aten", "py", print_graph(part.forward))
-        if part.backward is not None:
-            tracing.dump(f"{ctx.name}_backward_aten", "py", print_graph(part.backward.graph))
+        part.forward.recompile()
+    _dump(part, ctx.name)
     return part
+
+
+def _traced(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    decompositions: Mapping[OpOverload, Callable[..., Any]],
+    joint: Differentiation | None,
+) -> Traced:
+    """The captured graph as ATen, with the gradients that ``joint`` asks for."""
+    if joint is not None:
+        _refuse_windows_on_inputs(gm)
+    with tracing.stage("aot.trace"):
+        traced = trace(gm, example_inputs, decompositions, joint)
+    if joint is not None:
+        if traced.mode.env is not None:  # fakes of symbolic sizes do not follow lazy conjugates
+            _refuse_unusual_tensors(traced.module)
+        check_as_captured(gm, traced.outputs, joint.outputs)
+    return traced
+
+
+def _without_writes(
+    traced: Traced, wanted: list[torch.fx.Node], ctx: CompileContext, *, unite: bool
+) -> Functional:
+    """The graph without writes, proved to do what the one with them does."""
+    module = traced.module
+    program = observe(module.graph, wanted, LIMIT if ctx.options.verify else QUICK)
+    functional = functionalize(module, traced.mode, wanted, unite=unite)
+    check(program, module.graph, functional, strict=ctx.options.verify > 0)
+    return functional
+
+
+def _with_halves(
+    part: Partition, joint: Differentiation, forward: torch.fx.GraphModule, backward: Backward
+) -> Partition:
+    """The partition with both halves of its joint graph."""
+    depends = zip(backward.gradients, backward.depends, strict=True)
+    backward = dataclasses.replace(
+        backward,
+        apart=joint.apart,
+        depends=tuple(tuple(sorted({*own, *joint.reaching.get(i, ())})) for i, own in depends),
+    )
+    tell_backward(backward)
+    return dataclasses.replace(part, forward=forward, backward=backward)
+
+
+def _pad(part: Partition, mode: FakeMode) -> None:
+    with on_fakes(mode):
+        for half in [part.forward] if part.backward is None else [part.forward, part.backward.graph]:
+            pad_products(half, mode, training=part.backward is not None)
+
+
+def _dump(part: Partition, name: str) -> None:
+    if tracing.dumping():
+        tracing.dump(f"{name}_aten", "py", print_graph(part.forward))
+        if part.backward is not None:
+            tracing.dump(f"{name}_backward_aten", "py", print_graph(part.backward.graph))
 
 
 def _anchors(nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node]) -> tuple[tuple[int, int], ...]:

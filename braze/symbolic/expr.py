@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
 from braze.support.record import interned
+from braze.symbolic import intervals
+from braze.symbolic.intervals import Interval
 
 IntLike = Union["Expr", int]
 
@@ -28,7 +30,7 @@ class Expr:
     __slots__ = ("_bounds", "_symbols", "_text")
 
     _text: str
-    _bounds: tuple[int | None, int | None]
+    _bounds: Interval
     _symbols: frozenset[Symbol]
 
     def __init_subclass__(cls) -> None:
@@ -83,7 +85,7 @@ class Expr:
     def children(self) -> tuple[Expr, ...]:
         return ()
 
-    def bounds(self) -> tuple[int | None, int | None]:
+    def bounds(self) -> Interval:
         """Least and greatest value, inclusive; None where unbounded."""
         try:
             return self._bounds
@@ -92,7 +94,7 @@ class Expr:
             object.__setattr__(self, "_bounds", found)
             return found
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> Interval:
         return None, None
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
@@ -145,7 +147,7 @@ class Integer(Expr):
     def value(self) -> int | None:
         return self.number
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> Interval:
         return self.number, self.number
 
     def evaluate(self, env: Mapping[Symbol, int]) -> int:
@@ -169,7 +171,7 @@ class Symbol(Expr):
     limit: Expr | None = None
     place: int | None = None
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> Interval:
         if self.high is None and self.limit is not None:
             top = self.limit.bounds()[1]
             return self.low, None if top is None else top - 1
@@ -197,10 +199,10 @@ class Product(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.factors
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> Interval:
         low, high = self.factors[0].bounds()
         for f in self.factors[1:]:
-            low, high = _multiply_bounds((low, high), f.bounds())
+            low, high = intervals.multiplied((low, high), f.bounds())
         return low, high
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
@@ -229,7 +231,7 @@ class Sum(Expr):
     def children(self) -> tuple[Expr, ...]:
         return tuple(m for m, _ in self.parts)
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
+    def _find_bounds(self) -> Interval:
         low: int | None = self.constant
         high: int | None = self.constant
         for m, k in self.parts:
@@ -264,13 +266,8 @@ class FloorDiv(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.numerator, self.divisor
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
-        lo, hi = self.numerator.bounds()
-        dlo, dhi = self.divisor.bounds()
-        dlo = max(dlo or 1, 1)
-        low = None if lo is None else (lo // dlo if lo < 0 else (lo // dhi if dhi else 0))
-        high = None if hi is None else (hi // dlo if hi >= 0 else (hi // dhi if dhi else -1))
-        return low, high
+    def _find_bounds(self) -> Interval:
+        return intervals.quotient(self.numerator.bounds(), self.divisor.bounds())
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
         return floor_div(self.numerator.subs(mapping), self.divisor.subs(mapping))
@@ -290,12 +287,8 @@ class Mod(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.numerator, self.divisor
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
-        top = self.divisor.bounds()[1]
-        lo, hi = self.numerator.bounds()
-        if lo is not None and lo >= 0 and hi is not None:
-            return 0, hi if top is None else min(hi, top - 1)
-        return 0, None if top is None else top - 1
+    def _find_bounds(self) -> Interval:
+        return intervals.remainder(self.numerator.bounds(), self.divisor.bounds())
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
         return modulo(self.numerator.subs(mapping), self.divisor.subs(mapping))
@@ -315,10 +308,8 @@ class Max(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.left, self.right
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
-        (a, b), (c, d) = self.left.bounds(), self.right.bounds()
-        lows = [x for x in (a, c) if x is not None]
-        return max(lows, default=None), None if b is None or d is None else max(b, d)
+    def _find_bounds(self) -> Interval:
+        return intervals.greater(self.left.bounds(), self.right.bounds())
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
         return maximum(self.left.subs(mapping), self.right.subs(mapping))
@@ -338,10 +329,8 @@ class Min(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.left, self.right
 
-    def _find_bounds(self) -> tuple[int | None, int | None]:
-        (a, b), (c, d) = self.left.bounds(), self.right.bounds()
-        highs = [x for x in (b, d) if x is not None]
-        return None if a is None or c is None else min(a, c), min(highs, default=None)
+    def _find_bounds(self) -> Interval:
+        return intervals.smaller(self.left.bounds(), self.right.bounds())
 
     def subs(self, mapping: Mapping[Symbol, IntLike]) -> Expr:
         return minimum(self.left.subs(mapping), self.right.subs(mapping))
@@ -597,16 +586,6 @@ def _common_factor(a: Expr, k: int) -> int:
 def _divide_exactly(a: Expr, g: int) -> Expr:
     """(a - a.constant % g) / g, where g divides all coefficients."""
     return _sum(tuple((m, c // g) for m, c in terms(a)), constant_part(a) // g)
-
-
-def _multiply_bounds(
-    a: tuple[int | None, int | None], b: tuple[int | None, int | None]
-) -> tuple[int | None, int | None]:
-    if None in a or None in b:
-        nonnegative = all(x[0] is not None and x[0] >= 0 for x in (a, b))
-        return ((a[0] or 0) * (b[0] or 0), None) if nonnegative else (None, None)
-    corners = [x * y for x in a for y in b if x is not None and y is not None]
-    return min(corners), max(corners)
 
 
 def _wrapped(e: Expr) -> str:

@@ -132,6 +132,9 @@ bool traced_by_another(void);
 bool surely_traced_by_another(void); /* asks Python, who knows of a torch.fx that has replaced nothing yet */
 extern PyMethodDef tracers_functions[];
 
+/* -- resumed.c ---------------------------------------------------------------------------------- */
+extern PyMethodDef resumed_methods[];
+
 /* -- hook.c ------------------------------------------------------------------------------------- */
 enum { MODE_OFF, MODE_RUN, MODE_TRACE };
 extern _Thread_local int current_mode;

@@ -57,6 +57,7 @@ fill_module(PyObject *module)
     }
     return PyModule_AddObjectRef(module, "DEFAULT", default_marker) < 0
                    || PyModule_AddFunctions(module, hook_methods) < 0
+                   || PyModule_AddFunctions(module, resumed_methods) < 0
                    || PyModule_AddFunctions(module, tensor_methods) < 0
                    || PyModule_AddFunctions(module, image_methods) < 0
                    || PyModule_AddFunctions(module, entry_functions) < 0
