@@ -94,6 +94,8 @@ for _target, _op in (
     (aten.eq, Op.EQ), (aten.ne, Op.NE), (aten.lt, Op.LT), (aten.le, Op.LE), (aten.gt, Op.GT), (aten.ge, Op.GE),
 ):  # fmt: skip
     pointwise(_target, _op)
+pointwise(aten.heaviside, lambda x, y: _heaviside(x, y))
+pointwise(aten.logaddexp, lambda x, y: _logaddexp(x, y), cost=40, floats_only=True)
 pointwise(aten.maximum, lambda x, y: _extremum(Op.MAXIMUM, x, y))
 pointwise(aten.minimum, lambda x, y: _extremum(Op.MINIMUM, x, y))
 pointwise(aten.logical_and, Op.AND, promote=Promote.BOOL)
@@ -102,6 +104,19 @@ pointwise(aten.logical_xor, Op.XOR, promote=Promote.BOOL)
 pointwise(aten.bitwise_and, Op.AND)
 pointwise(aten.bitwise_or, Op.OR)
 pointwise(aten.bitwise_xor, Op.XOR)
+
+
+def _heaviside(x: Node, at_zero: Node) -> Node:
+    zero = build.const(0, x.dtype)
+    return build.where(build.binary(Op.EQ, x, zero), at_zero, build.cast(build.binary(Op.GT, x, zero), x.dtype))
+
+
+def _logaddexp(x: Node, y: Node) -> Node:
+    """The greater, and what the lesser adds to it; of two equal infinities, whose difference is nan, the infinity."""
+    away = build.unary(Op.NEG, build.unary(Op.ABS, build.sub(x, y)))
+    sum_ = build.add(build.binary(Op.MAXIMUM, x, y), build.unary(Op.LOG1P, build.unary(Op.EXP, away)))
+    infinite = build.both(build.unary(Op.ISINF, x), build.binary(Op.EQ, x, y))
+    return build.where(infinite, x, sum_)
 
 
 def _extremum(op: Op, x: Node, y: Node) -> Node:

@@ -23,9 +23,10 @@ UNARY_INT = ["neg", "abs", "sign", "floor", "ceil", "round", "bitwise_not", "log
 BINARY_FLOAT = [
     "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "maximum", "minimum", "fmax", "fmin", "pow",
     "atan2", "hypot", "copysign", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "xlogy",
+    "heaviside", "logaddexp",
 ]  # fmt: skip
 BINARY_INT = ["add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and",
-              "bitwise_or", "bitwise_xor", "logical_and", "logical_or"]  # fmt: skip
+              "bitwise_or", "bitwise_xor", "logical_and", "logical_or", "heaviside"]  # fmt: skip
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64,
