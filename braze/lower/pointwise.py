@@ -108,7 +108,9 @@ pointwise(aten.bitwise_xor, Op.XOR)
 
 def _heaviside(x: Node, at_zero: Node) -> Node:
     zero = build.const(0, x.dtype)
-    return build.where(build.binary(Op.EQ, x, zero), at_zero, build.cast(build.binary(Op.GT, x, zero), x.dtype))
+    return build.where(
+        build.binary(Op.EQ, x, zero), at_zero, build.cast(build.binary(Op.GT, x, zero), x.dtype)
+    )
 
 
 def _logaddexp(x: Node, y: Node) -> Node:
