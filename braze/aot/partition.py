@@ -58,7 +58,7 @@ def partition(
         _refuse_unusual_tensors(gm)
         inputs = tuple(map(_input_spec, example_inputs))
         joint = Differentiation(holds_functions(gm)) if needs_gradients(gm) else None
-        traced = _traced(gm, example_inputs, decompositions or {}, joint)
+        traced = _traced(gm, example_inputs, decompositions or {}, joint, ctx.options.fallback_random)
         module, mode = traced.module, traced.mode
         outputs = joint.outputs if joint is not None else Outputs(module.graph, traced.outputs, traced.ways)
         gradients = [node for node in traced.extras if node is not None]
@@ -107,12 +107,13 @@ def _traced(
     example_inputs: Sequence[Any],
     decompositions: Mapping[OpOverload, Callable[..., Any]],
     joint: Differentiation | None,
+    eager_random: bool,
 ) -> Traced:
     """The captured graph as ATen, with the gradients that ``joint`` asks for."""
     if joint is not None:
         _refuse_windows_on_inputs(gm)
     with tracing.stage("aot.trace"):
-        traced = trace(gm, example_inputs, decompositions, joint)
+        traced = trace(gm, example_inputs, decompositions, joint, eager_random)
     if joint is not None:
         if traced.mode.env is not None:  # fakes of symbolic sizes do not follow lazy conjugates
             _refuse_unusual_tensors(traced.module)

@@ -81,6 +81,9 @@ class Recorder(TorchDispatchMode):
         #: which of its values are kept; nodes have the answer in ``meta["policy"]``
         self.policy: Policy | None = None
         self.symbols = SymbolNodes(self.graph)
+        #: whether masks of attention are made such that PyTorch takes a fused kernel; constants that were found in them
+        self.fuses_attention = False
+        self.constant_masks: dict[torch.fx.Node, torch.Tensor | None] = {}
         #: operators for which the program has kernels
         self.kernels = kernels.called()
         #: how views came to be

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.aot import control_flow, unbacked
+from braze.aot.attention import ATTENTION, with_readable_mask
 from braze.aot.recorder import Recorder
 from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, STRUCTURAL, read_parts
@@ -59,14 +60,17 @@ def trace(
     example_inputs: Sequence[Any],
     decompositions: Mapping[OpOverload, Callable[..., Any]],
     after_forward: AfterForward | None = None,
+    eager_random: bool = False,
 ) -> Traced:
     """The ATen graph of a captured graph; its placeholders are the captured ones, in order.
 
-    With ``after_forward`` autograd watches the trace; what that function returns is ``Traced.extras``.
+    With ``after_forward`` autograd watches the trace; what that function returns is ``Traced.extras``. ``eager_random``:
+    random numbers are eager's, drawn by the operators that eager calls.
     """
     mode = mode_of(example_inputs) or mode_of(n.meta.get("val") for n in gm.graph.nodes) or new_mode()
     rules = {**STRUCTURAL, **(IN_TRAINING if after_forward is not None else {}), **decompositions}
     recorder = Recorder(mode, rules, differentiable=after_forward is not None)
+    recorder.fuses_attention = after_forward is not None and not eager_random
     env: dict[torch.fx.Node, Any] = {}
     inputs = iter(example_inputs)
     watched = after_forward is not None or bool(gm.meta.get("uses_autograd"))
@@ -168,6 +172,8 @@ def _called(
         if (parts := read_parts(node, args, kwargs)) is not None:
             return parts
         if node.op == "call_function":
+            if node.target is ATTENTION and recorder.fuses_attention:
+                args, kwargs = with_readable_mask(args, kwargs, recorder.constant_masks)
             if drops_between(node.target, args):
                 return layer_by_layer(node.target, args)  # type: ignore[arg-type]
             return with_end_states(node.target, args, node.target(*args, **kwargs))  # type: ignore[operator]

@@ -83,7 +83,7 @@ class _Dispatch(FakeTensorMode):
             result = metadata.MISS
             if not holds_unbacked(args):
                 result = metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
-        elif metadata.is_composite(func):
+        elif metadata.is_composite(func) and not metadata.has_rule_on_gpu(func, args):
             with self:
                 result = func.decompose(*args, **kwargs)
         elif self.shape_env is not None and holds_unbacked(args):

@@ -18,7 +18,7 @@ from braze.graph.elementwise import elementwise, has_rule
 from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.known_sizes import Ground
 from braze.graph.operators import facts, functional_form, name_of
-from braze.graph.rules import CPU_ONLY, FACTORIES, RULES
+from braze.graph.rules import CPU_ONLY, FACTORIES, GPU_ONLY, RULES
 from braze.graph.view_rules import VIEWS
 
 aten = torch.ops.aten
@@ -37,10 +37,15 @@ def is_direct(func: Any) -> bool:
 
 @functools.cache
 def is_composite(func: Any) -> bool:
-    """Whether PyTorch defines an operator by others alone (and it has no rule here)."""
-    if func.namespace != "aten" or is_direct(func) or func in RULES:
+    """Whether PyTorch defines an operator by others alone (and it has no rule here, but perhaps for a GPU)."""
+    if func.namespace != "aten" or is_direct(func) or (func in RULES and func not in GPU_ONLY):
         return False
     return torch_compat.has_composite_kernel(func)
+
+
+def has_rule_on_gpu(func: Any, args: Any) -> bool:
+    """Whether an operator that PyTorch defines by others has a rule here for where these fakes lie."""
+    return func in GPU_ONLY and bool(args) and torch_compat.device_of_fake(args[0]).type != "cpu"
 
 
 def result_of(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -136,7 +141,7 @@ def _common_device(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = torch_compat.device_of_fake(fakes[0])
     if any(torch_compat.device_of_fake(f) != device for f in fakes):
         return None
-    if func in CPU_ONLY and device.type != "cpu":
+    if func in (GPU_ONLY if device.type == "cpu" else CPU_ONLY):
         return None
     wanted = kwargs.get("device")
     if wanted is not None and (device.type != "cpu" or torch.device(wanted) != device):

@@ -182,6 +182,24 @@ def _flash_attention(
     return allocated([q], q.dtype), statistics.transpose(1, 2)
 
 
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """A GPU's fused kernels: the result lies as the query does. PyTorch's fakes take the composition for what runs."""
+    if q.dim() != 4 or v.dim() != 4 or q.shape[-1] != v.shape[-1]:
+        return NotImplemented
+    return allocated([q], q.dtype)
+
+
 def _like(x: Tensor, *value: Any, **options: Any) -> Any:
     """A copy, a cast, or another tensor of the same sizes; keeps the order of the dims unless told otherwise."""
     dtype = options.pop("dtype", None) or x.dtype
@@ -478,7 +496,11 @@ CPU_ONLY = {
     aten._fft_r2c.default,
 }
 
+#: rules that tell what a GPU's kernels give
+GPU_ONLY = {aten.scaled_dot_product_attention.default}
+
 RULES: dict[Any, Callable[..., Any]] = {
+    aten.scaled_dot_product_attention.default: _attention,
     **LAYOUTS,
     aten.where.self: where,
     aten.clone.default: _like,

@@ -40,6 +40,14 @@ class Net(nn.Module):
         return self.head(z.mean((2, 3))), y, z[:, ::2]
 
 
+@pytest.fixture(autouse=True)
+def no_tf32():
+    allowed, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    yield
+    torch.backends.cudnn.allow_tf32 = allowed
+    braze.reset()
+
+
 def close(ours, eager, exact):
     """No further from float64 than eager is."""
     for a, b, c in zip(ours, eager, exact, strict=True):
@@ -57,6 +65,18 @@ def test_a_network_of_convolutions(dtype, form):
     with torch.no_grad():
         exact = copy.deepcopy(model).double()(x.double())
         close(braze.compile(model, fullgraph=True)(x), model(x), exact)
+
+
+def test_tf32_is_what_it_is():
+    """Where PyTorch's flag lets it, float32 is rounded to TF32's 11 bits; in channels-last cuDNN does that for more convolutions."""
+    torch.manual_seed(0)
+    model = Net().cuda().eval()
+    x = torch.randn(16, 3, 65, 62, device="cuda")
+    torch.backends.cudnn.allow_tf32 = True
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(x.double())
+        for ours, c in zip(braze.compile(model, fullgraph=True)(x), exact, strict=True):
+            assert (ours.double() - c).norm() <= 2e-3 * c.norm()
 
 
 def step(call, model, x):
@@ -101,7 +121,8 @@ def test_a_vocabulary_of_any_size(vocabulary):
             close(call(x), logits(x, layer.weight, layer.bias), exact)
 
 
-def test_gradients_over_a_vocabulary():
+@pytest.mark.parametrize("chunks", [None, False])
+def test_gradients_over_a_vocabulary(chunks):
     torch.manual_seed(0)
     w = (torch.randn(50257, 768, device="cuda") / 28).bfloat16().requires_grad_()
     x = torch.randn(2048, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -110,14 +131,48 @@ def test_gradients_over_a_vocabulary():
     def loss(x, w):
         return F.cross_entropy((x @ w.t()).float(), y)
 
-    exact = torch.autograd.grad(loss_in_double(x, w, y), (x, w))
+    exact = torch.autograd.grad(loss(*(wide := [t.detach().double().requires_grad_() for t in (x, w)])), wide)
     eager = torch.autograd.grad(loss(x, w), (x, w))
-    ours = torch.autograd.grad(braze.compile(loss)(x, w), (x, w))
-    close(ours, eager, exact)
+    compiled = braze.compile(loss, options={"chunk_losses": chunks})
+    for a, b, c in zip(torch.autograd.grad(compiled(x, w), (x, w)), eager, exact, strict=True):
+        assert (a.dtype, a.stride()) == (b.dtype, b.stride())
+        # in chunks each one's products are rounded
+        assert (a.double() - c).norm() <= 2 * (b.double() - c).norm()
 
 
-def loss_in_double(x, w, y):
-    return F.cross_entropy(x.double() @ w.double().t(), y)
+@pytest.mark.parametrize("mask", ["none", "all", "one number", "padding", "bias"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_stays_one_operator_in_training(mask, dropout):
+    """Forward and backward, whatever the strides of its mask."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 128, 3, 12, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    kept = torch.arange(128, device="cuda") < torch.tensor([128, 100, 64, 1], device="cuda")[:, None]
+
+    def f(x):
+        q, k, v = x.unbind(2)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        given = {
+            "none": lambda: None,
+            "all": lambda: (torch.arange(128, device="cuda")[:, None] >= 0).expand(4, 1, 128, 128),
+            "one number": lambda: (q.detach()[:1, :1, :1, :1] > -99).expand(4, 1, 128, 128),
+            "padding": lambda: kept[:, None, None, :].expand(4, 1, 128, 128),
+            "bias": lambda: q.detach()[:, :1, :, :1].expand(4, 1, 128, 128),
+        }[mask]()
+        out = F.scaled_dot_product_attention(q, k, v, given, dropout)
+        return out.transpose(1, 2).reshape(4, 128, 768)
+
+    with trace.collect() as events:
+        out = braze.compile(f, fullgraph=True)(x)
+        (gradient,) = torch.autograd.grad(out.float().square().mean(), x)
+    calls = [name for kind, p in events if kind == "compiled" for name in p.externs]
+    assert len([c for c in calls if "attention" in c]) == 2, calls
+    assert not any("bmm" in c for c in calls), calls
+    if not dropout:
+        double = x.detach().double().requires_grad_()
+        want = f(double)
+        (exact,) = torch.autograd.grad(want.square().mean(), double)
+        assert (out.double() - want).norm() <= 0.01 * want.norm()
+        assert (gradient.double() - exact).norm() <= 0.02 * exact.norm()
 
 
 class Deep(nn.Module):

@@ -1,0 +1,95 @@
+"""Masks of attention in training on a GPU, as PyTorch's fused kernels take them.
+
+Above autograd PyTorch chooses the kernel while the graph is traced. A mask with gaps between its columns, as one that is expanded
+from a number has, leaves only the composition: products in float32, which take three times as long. So such a mask gets
+columns that lie beside each other, and one that hides nothing, which a program computes without looking at it, is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from braze.aot.layouts import is_on_gpu
+from braze.graph import torch_compat
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+ATTENTION = torch.nn.functional.scaled_dot_product_attention
+
+#: operators that make masks, and what to make of nothing but numbers is worth
+_PLAIN = frozenset(
+    overload
+    for packet in (
+        aten.arange, aten.full, aten.ones, aten.zeros, aten.new_ones, aten.scalar_tensor, aten.ge, aten.gt, aten.le, aten.lt,
+        aten.eq, aten.ne, aten.add, aten.sub, aten.bitwise_and, aten.bitwise_or, aten.bitwise_not, aten.logical_and,
+        aten.logical_or, aten.logical_not, aten.unsqueeze, aten.expand, aten.view, aten.permute, aten.slice, aten.alias,
+        aten.detach, aten._to_copy, aten.clone,
+    )
+    for overload in (getattr(packet, name) for name in packet.overloads())
+    if not overload._schema.is_mutable and not any(a.is_out for a in overload._schema.arguments)
+)  # fmt: skip
+#: elements of a mask that are looked at
+_MOST = 1 << 24
+
+
+def with_readable_mask(
+    args: tuple[Any, ...], kwargs: dict[str, Any], known: dict[Node, torch.Tensor | None]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call of attention with a mask that fused kernels read; ``known``: constants found before."""
+    mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+    if not isinstance(mask, torch.Tensor) or not is_on_gpu(mask) or mask.requires_grad:
+        return args, kwargs
+    made = None if hides_nothing(mask, known) else _with_columns(mask)
+    if len(args) > 3:
+        return (*args[:3], made, *args[4:]), kwargs
+    return args, {**kwargs, "attn_mask": made}
+
+
+def _with_columns(mask: torch.Tensor) -> torch.Tensor:
+    """The mask with its columns beside each other; what is the same along another dim is still stored once."""
+    if not mask.dim() or _is(mask.shape[-1], 1) or _is(mask.stride(-1), 1):
+        return mask
+    once = mask
+    for dim in range(mask.dim() - 1):
+        if _is(mask.stride(dim), 0):
+            once = once.narrow(dim, 0, 1)
+    return once.contiguous().expand(mask.shape)
+
+
+def _is(extent: int | torch.SymInt, number: int) -> bool:
+    """Whether a size or a stride is a number, of all symbols' values."""
+    return type(extent) is int and extent == number
+
+
+def hides_nothing(mask: torch.Tensor, known: dict[Node, torch.Tensor | None]) -> bool:
+    """Whether a mask of bools is computed from numbers alone, and true everywhere."""
+    node = mask.__dict__.get("_node")
+    if mask.dtype is not torch.bool or node is None:
+        return False
+    with torch_compat.outside_modes():
+        value = _constant(node, known)
+        return value is not None and bool(value.all())
+
+
+def _constant(node: Node, known: dict[Node, torch.Tensor | None]) -> torch.Tensor | None:
+    """What a node gives, if that does not hang on inputs; computed on the CPU."""
+    if node not in known:
+        known[node] = None
+        val: Any = node.meta.get("val")
+        plain = node.op == "call_function" and node.target in _PLAIN and isinstance(val, torch.Tensor)
+        if plain and all(type(n) is int for n in val.shape) and val.numel() <= _MOST:
+            parts = {n: _constant(n, known) for n in node.all_input_nodes}
+            if all(part is not None for part in parts.values()):
+                known[node] = _computed(node, parts)
+    return known[node]
+
+
+def _computed(node: Node, parts: dict[Node, Any]) -> torch.Tensor:
+    args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: parts[n])
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": "cpu"}
+    plain = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+    return node.target(*args, **plain)  # type: ignore[operator, no-any-return]

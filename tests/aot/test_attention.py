@@ -1,0 +1,119 @@
+"""Masks of attention in training on a GPU: what PyTorch chooses the fused kernels by, on the CPU's fakes here."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from braze.aot import attention, partition
+from braze.decomp import table
+from braze.graph import fakes, torch_compat
+from tests.aot.cuda_fakes import partition_on_gpu
+from tests.aot.recording import CONTEXT, compile_aot, record
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(monkeypatch):
+    monkeypatch.setattr(attention, "is_on_gpu", lambda mask: True)
+
+
+def all_of(q):
+    """As transformers makes the mask of a model that hides nothing."""
+    rows = torch.arange(6, device=q.device)[None, None, :, None]
+    return (rows >= 0).expand(2, 1, 6, 6)
+
+
+def causal(q):
+    places = torch.arange(6, device=q.device)
+    return (places[:, None] >= places).expand(2, 1, 6, 6)
+
+
+def one_number(q):
+    return (q.detach()[:1, :1, :1, :1] > -9).expand(2, 1, 6, 6)
+
+
+def bias(q):
+    return q.detach()[:, :1, :, :1].expand(2, 1, 6, 6)
+
+
+def turned(q):
+    return (q.detach()[:, :1] @ q.detach()[:, :1].mT).mT
+
+
+def function(mask):
+    def f(q):
+        return F.scaled_dot_product_attention(q, q, q, mask(q)).square().mean()
+
+    return f
+
+
+def masks(f, context=CONTEXT):
+    """What attention is given in the traced graph."""
+    x = torch.randn(2, 3, 6, 8, requires_grad=True)
+    gm, given, _ = record(f, [x], grad=True)
+    part = partition(gm, given, context, table())
+    calls = [n for n in part.forward.graph.nodes if "flash_attention" in str(n.target)]
+    assert len(calls) == 1
+    return calls[0].kwargs.get("attn_mask")
+
+
+def test_a_mask_that_hides_nothing_is_left_out():
+    assert masks(function(all_of)) is None
+    assert masks(function(causal)) is not None
+
+
+@pytest.mark.parametrize("mask", [bias, turned])
+def test_columns_lie_beside_each_other(mask):
+    given = masks(function(mask)).meta["val"]
+    assert given.stride(-1) == 1
+    whole = mask(torch.randn(2, 3, 6, 8))
+    assert whole.stride(-1) != 1
+    assert (given.stride(0) == 0) == (whole.stride(0) == 0)  # stored once as before
+
+
+def test_what_is_the_same_is_stored_once():
+    mask = torch.tensor(True).expand(4, 1, 6, 6)
+    made = attention._with_columns(mask)
+    assert [made.stride(d) for d in (0, 2, 3)] == [0, 0, 1] and torch.equal(made, mask)
+    for same in (torch.ones(2, 3), torch.ones(3, 1).expand(3, 1), torch.ones(())):
+        assert attention._with_columns(same) is same
+
+
+@pytest.mark.parametrize("mask", [all_of, causal, one_number, bias, turned])
+def test_values_and_gradients(mask):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 6, 8, dtype=torch.float64, requires_grad=True)
+    f = function(mask)
+    _, call = compile_aot(f, [x], table(), grad=True)
+    want = torch.autograd.grad(f(x), x)
+    (found,) = call([x])
+    torch.testing.assert_close(torch.autograd.grad(found, x), want)
+
+
+def test_who_asks_for_eagers_numbers_gets_eagers_mask():
+    options = dataclasses.replace(CONTEXT.options, fallback_random=True)
+    context = dataclasses.replace(CONTEXT, options=options)
+    assert masks(function(all_of), context) is not None
+
+
+def test_on_a_gpu_the_result_lies_as_the_query_does():
+    """In inference attention is called whole: a result of other strides would be copied after each call."""
+
+    def f(x):
+        q = x.permute(0, 2, 1, 3)
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=0.0)
+
+    for strides in [(144, 24, 8, 1), (432, 72, 8, 1)]:  # whole, and a part of what holds keys and values too
+        x = torch.empty_strided((2, 6, 3, 8), strides, dtype=torch.bfloat16)
+        part = partition_on_gpu(f, [x])
+        (call,) = part.forward.graph.find_nodes(
+            op="call_function", target=aten.scaled_dot_product_attention.default
+        )
+        assert call.meta["val"].stride() == (144, 8, 24, 1)
+    mode = fakes.new_mode()
+    meta = torch.empty(2, 3, 6, 8, device="meta")
+    here = torch_compat.assemble_fake(mode.dispatch, meta, torch.device("cpu"), False)
+    assert mode.run(aten.scaled_dot_product_attention.default, (here, here, here), {}).shape == (2, 3, 6, 8)
