@@ -321,15 +321,10 @@ class _Functionalizer:
             for other in read_beside(node, target):
                 if self._storage(other) is not storage:
                     continue
-                seen = other.meta["val"]
-                if not is_custom(node.target):
-                    if (
-                        is_symbolic(val)
-                        or is_symbolic(seen)
-                        or (reads_in_place(node, other) and is_same(val, seen))
-                    ):
-                        continue
-                if may_overlap(val, seen):
+                seen, custom = other.meta["val"], is_custom(node.target)
+                if not custom and reads_in_place(node, other) and is_same(val, seen):
+                    continue
+                if may_overlap(val, seen, decide=not custom):
                     raise self._refuse("BZ2027", f"{node.target} on arguments that share memory")
 
     def _write(self, target: Node, value: Node) -> None:

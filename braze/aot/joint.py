@@ -67,6 +67,11 @@ class Differentiation:
         recorder.origin = None
         recorder.in_backward = True
         leaves = [recorder.leaves[i] for i in self.wanted]
+        _refuse_missing_derivatives(starts)
+        if not leaves:
+            raise Unsupported(
+                "BZ2021", "gradients that end at a leaf which the program makes, and reach no input"
+            )
         reaching = _reaching(starts, leaves)
         self.reaching = dict(zip(self.wanted, reaching, strict=True))
         try:
@@ -195,6 +200,12 @@ def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bo
                 f"the backward of {node.name().removesuffix('Backward')}, which may run for some of its gradients only",
                 why="which results have a part in the loss is known when the backward runs",
             )
+
+
+def _refuse_missing_derivatives(starts: list[Any]) -> None:
+    """What PyTorch has no derivative of raises in eager's backward, also where nothing that is asked for is behind it."""
+    if any(type(node).__name__ == "NotImplemented" for node in _leaves_first(starts)):
+        raise Unsupported("BZ2021", "the backward of an operation that has none")
 
 
 def _is_function(node: Any) -> bool:

@@ -11,13 +11,18 @@ from collections.abc import Sequence
 
 import torch
 
+from braze.graph.fakes import text_of
+
 #: (stride in bytes, size) of each dimension, outermost first
 Steps = tuple[tuple[int, int], ...]
 
 
-def may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one storage may share an element; so they do where a size is a symbol."""
-    regions = _region(a), _region(b)
+def may_overlap(a: torch.Tensor, b: torch.Tensor, *, decide: bool = False) -> bool:
+    """Whether two tensors of one storage may share an element.
+
+    So they do where a size is a symbol; ``decide``: it is asked what holds of the sizes here, and guards keep the answer.
+    """
+    regions = _region(a, decide), _region(b, decide)
     if regions[0] is None or regions[1] is None:
         return True
     (at, steps, width), (other_at, other_steps, other_width) = regions[0], regions[1]
@@ -34,9 +39,9 @@ def may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
         )
     if at + _reach(steps) + width <= other_at:
         return False
-    periods = {stride for stride, _ in (*steps, *other_steps)}
     return not any(
-        _apart_in(period, at, steps, width, other_at, other_steps, other_width) for period in periods
+        _apart_in(period, at, steps, width, other_at, other_steps, other_width)
+        for period, _ in (*steps, *other_steps)
     )
 
 
@@ -56,25 +61,25 @@ def is_symbolic(tensor: torch.Tensor) -> bool:
 
 def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one storage are the same elements in the same order."""
-    return (a.dtype, a.shape, a.stride(), a.storage_offset()) == (
-        b.dtype,
-        b.shape,
-        b.stride(),
-        b.storage_offset(),
-    )
+    return a.dtype is b.dtype and _layout(a) == _layout(b)
+
+
+def _layout(tensor: torch.Tensor) -> list[int | str]:
+    """Sizes, strides and offset, symbols as they are written: nothing is decided about them."""
+    return [text_of(n) for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset())]
 
 
 def _sizes(tensor: torch.Tensor) -> bool:
-    return all(tensor.shape)
+    return all(n != 0 for n in tensor.shape)
 
 
-def _region(tensor: torch.Tensor) -> tuple[int, Steps, int] | None:
-    """(first byte, steps, bytes of an element); None where a number is symbolic."""
-    if is_symbolic(tensor):
+def _region(tensor: torch.Tensor, decide: bool = False) -> tuple[int, Steps, int] | None:
+    """(first byte, steps, bytes of an element); None where a number is symbolic, and nothing is decided."""
+    if is_symbolic(tensor) and not decide:
         return None
     width = tensor.dtype.itemsize
-    steps = [(s * width, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s]
-    return int(tensor.storage_offset()) * width, tuple(sorted(steps, reverse=True)), width
+    steps = [(s * width, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s != 0]
+    return tensor.storage_offset() * width, tuple(sorted(steps, reverse=True)), width
 
 
 def _reach(steps: Sequence[tuple[int, int]]) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
+from braze.graph import torch_compat
+
 aten = torch.ops.aten
 
 
@@ -46,8 +48,18 @@ def dead_zone_backward(env: Any, grad: torch.Tensor, x: torch.Tensor, *others: A
     return torch.mul(grad, x)
 
 
+def difference(env: Any, a: Any, b: Any, **words: Any) -> Any:
+    """Eager subtracts no bools, PyTorch's fakes do: the error is eager's own."""
+    if torch.bool in (getattr(a, "dtype", None), getattr(b, "dtype", None)):
+        with torch_compat.outside_modes():
+            torch.sub(*(torch.ones((), dtype=t.dtype) if isinstance(t, torch.Tensor) else t for t in (a, b)))
+    return NotImplemented
+
+
 #: operator -> rule(env, arguments)
 RULES: dict[Any, Callable[..., Any]] = {
+    aten.sub.Tensor: difference,
+    aten.sub_.Tensor: difference,
     aten._ctc_loss.Tensor: ctc_loss,
     aten._ctc_loss_backward.Tensor: ctc_loss_backward,
     aten._unique.default: unique,

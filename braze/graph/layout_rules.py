@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from braze.graph import torch_compat
+from braze.graph.elementwise import allocated
 from braze.graph.extents import TENSORS, Extent, Geometry, is_symbolic
 
 aten = torch.ops.aten
@@ -63,6 +65,15 @@ def _power_of_number(base: Any, exponent: Tensor) -> Any:
     return row_major(exponent.shape, torch.result_type(base, typed))
 
 
+def _ldexp(x: Tensor, exponent: Tensor) -> Any:
+    """From 2.13 on a loop of its own; before, a product with a power of 2, of which meta tensors tell strides and type."""
+    if torch_compat.has_composite_kernel(aten.ldexp.Tensor):
+        return aten.mul.Tensor(x, aten.pow.Scalar(2.0, exponent))
+    one, other = (t.stand_in() if isinstance(t, Geometry) else t for t in (x, exponent))
+    dtype = torch.result_type(one, other)
+    return allocated([x, exponent], dtype if dtype.is_floating_point else torch.get_default_dtype())
+
+
 def _is_in(elements: Any, tested: Any, **options: Any) -> Any:
     return row_major(elements.shape if isinstance(elements, TENSORS) else (), torch.bool)
 
@@ -98,6 +109,7 @@ def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
 
 LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.pow.Scalar: _power_of_number,
+    aten.ldexp.Tensor: _ldexp,
     aten.isin.Tensor_Tensor: _is_in,
     aten.isin.Tensor_Scalar: _is_in,
     aten.log_sigmoid_forward.default: _log_sigmoid,

@@ -451,13 +451,6 @@ FACTORIES: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
-    """A product with a power: of an integer and a half type without dims a half type."""
-    power = aten.pow.Scalar(2.0, exponent)
-    # on meta tensors, whose kernels pick the strides that the CPU's pick
-    return aten.mul.Tensor(x, power)  # type: ignore[no-any-return]
-
-
 def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
     """MKL lays the transformed dimensions innermost, the rest around them in the order of the input's strides."""
     if not x.is_floating_point():
@@ -544,7 +537,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool2d,
     aten.constant_pad_nd.default: _pad,
     aten._fft_r2c.default: _fft_r2c,
-    aten.ldexp.Tensor: _ldexp,
     aten.masked_fill.Scalar: _masked_fill,
     aten.masked_fill.Tensor: _masked_fill,
     aten.gather.default: _gather,

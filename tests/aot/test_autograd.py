@@ -16,6 +16,7 @@ from braze.aot.wrap import eager_forward
 from braze.graph.specs import TensorSpec
 from tests.aot.recording import CONTEXT, compile_aot, record
 from tests.end_to_end.writes import hold_to_eager, numbers
+from tests.helpers import logged
 
 aten = torch.ops.aten
 
@@ -217,3 +218,35 @@ def test_what_a_backward_does_not_read_may_have_been_written() -> None:
         second.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         second.sum().backward()
+
+
+def test_what_has_no_derivative_refuses_a_backward_that_reaches_no_input():
+    """Eager's backward raises at it, wherever it leads."""
+
+    def fn(x):
+        with torch.no_grad():
+            v = x.reshape(-1)
+        return torch.nn.functional.logsigmoid(v).floor_divide_(2)
+
+    result = braze.compile(fn, options={"verify": 2})(torch.rand(5, requires_grad=True))
+    with pytest.raises(RuntimeError, match="floor_divide_ is not implemented"):
+        result.sum().backward()
+
+
+def test_a_derivative_that_subtracts_bools_is_refused_as_in_eager():
+    x, mask = torch.rand(3, requires_grad=True), torch.tensor([True, False, True])
+    result = braze.compile(torch.logaddexp, options={"verify": 2})(x, mask)
+    with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
+        result.sum().backward()
+
+
+def test_gradients_that_end_within_the_program_have_their_history():
+    def fn(x):
+        v = x + 1
+        v.requires_grad_()
+        return (v % 3).std(0)
+
+    with logged() as messages:
+        result = braze.compile(fn, options={"verify": 2})(torch.rand(8))
+    assert result.requires_grad
+    assert any("BZ2021" in message for message in messages)

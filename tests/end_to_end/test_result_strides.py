@@ -109,3 +109,12 @@ def test_ldexp_of_an_integer_has_the_type_of_the_power():
     found = braze.compile(torch.ldexp)(x, half)
     assert found.dtype is torch.half
     torch.testing.assert_close(found, torch.ldexp(x, half))
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
+@pytest.mark.parametrize("sizes", [((), ()), ((), (3,)), ((3,), (3,)), ((3,), ())])
+def test_ldexp_by_integers_has_eagers_type(dtype, sizes):
+    x, exponent = torch.rand(sizes[0], dtype=dtype), torch.ones(sizes[1], dtype=torch.int64)
+    found, wanted = braze.compile(torch.ldexp, options={"verify": 2})(x, exponent), torch.ldexp(x, exponent)
+    assert found.dtype is wanted.dtype
+    torch.testing.assert_close(found, wanted)
