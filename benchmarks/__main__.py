@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import kernels, optimizer, overhead, report, run
+from benchmarks import cudagraphs, kernels, optimizer, overhead, report, run
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
@@ -25,12 +25,13 @@ def main() -> int:
     """Measure, print a table, keep the numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "suite", choices=("models", "overhead", "compile_time", "memory", "optimizer", "kernels")
+        "suite",
+        choices=("models", "overhead", "compile_time", "memory", "optimizer", "kernels", "cudagraphs"),
     )
     parser.add_argument(
         "--impls",
         default=",".join(IMPLS),
-        help="of eager, torch, braze; for optimizer of loop, foreach, fused, torch, braze; for memory also whole, "
+        help="of eager, torch, braze; for optimizer of loop, foreach, fused, torch, braze; for cudagraphs also torch-ro, braze-ro (mode reduce-overhead); for memory also whole, "
         "which is braze with chunk_losses=False (default: all but that)",
     )
     parser.add_argument(
@@ -61,13 +62,19 @@ def main() -> int:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="kernels: cuda alone; overhead (default: cpu)",
+        help="kernels, cudagraphs: cuda alone; overhead (default: cpu)",
     )
-    parser.add_argument("--kernels", default="", help="kernels: words of names, by commas (default: all)")
+    parser.add_argument(
+        "--kernels", default="", help="kernels, cudagraphs: words of names, by commas (default: all)"
+    )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
     memory = arguments.suite == "memory"
-    known = {"optimizer": optimizer.IMPLS, "memory": (*IMPLS, "whole")}.get(arguments.suite, IMPLS)
+    others = {"optimizer": optimizer.IMPLS, "memory": (*IMPLS, "whole"), "cudagraphs": cudagraphs.IMPLS}
+    known = others.get(arguments.suite, IMPLS)
+    words = tuple(filter(None, arguments.kernels.split(",")))
+    if arguments.suite in ("kernels", "cudagraphs") and arguments.device != "cuda":
+        parser.error(f"{arguments.suite} are measured with --device cuda")
     if arguments.impls == ",".join(IMPLS) and not memory:
         impls = known
     else:
@@ -88,10 +95,11 @@ def main() -> int:
         rows = optimizer.run_optimizer(impls, arguments.rounds or 15, say)
         table = optimizer.optimizer_table(rows, impls)
     elif arguments.suite == "kernels":
-        if arguments.device != "cuda":
-            parser.error("kernels are measured with --device cuda")
-        rows = kernels.run_kernels(impls, tuple(filter(None, arguments.kernels.split(","))), say)
+        rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)
+    elif arguments.suite == "cudagraphs":
+        rows = cudagraphs.run_cudagraphs(impls, words, say)
+        table = report.cudagraphs_table(rows, impls)
     elif arguments.suite == "overhead":
         cases = overhead.CUDA_CASES if arguments.device == "cuda" else overhead.CASES
         rows = run.run_overhead(impls, tuple(cases), arguments.rounds or 15, say)

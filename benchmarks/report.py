@@ -184,6 +184,32 @@ def kernels_table(rows: list[Row], impls: Sequence[str]) -> Table:
     return table
 
 
+def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
+    """Microseconds a call, speed against eager, and of the last implementation seconds of the first calls, memory and recordings."""
+    table = Table(title="One call, microseconds (speed against eager)", title_justify="left")
+    table.add_column("case")
+    for impl in impls:
+        table.add_column(impl, justify="right")
+    for column in ("first calls, s", "peak, MB", "recordings", "difference"):
+        table.add_column(column, justify="right")
+    speeds: dict[str, list[float]] = {impl: [] for impl in impls}
+    for case, here in grouped(rows, "case"):
+        cells = []
+        eager = here.get("eager", {}).get("us")
+        for impl in impls:
+            us = here.get(impl, {}).get("us")
+            cells.append("failed" if us is None else f"{us:.1f}" + (f" ({eager / us:.2f})" if eager else ""))
+            speeds[impl] += [eager / us] if us and eager else []
+        last = here.get(impls[-1], {})
+        if "us" in last:
+            cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}", f"{last['peak_mb']:.0f}"]
+            cells += [str(last["recordings"]), f"{last['difference']:.1e}"]
+        table.add_row(case, *cells)
+    means = (f"({statistics.geometric_mean(speeds[i]):.2f})" if speeds[i] else "" for i in impls)
+    table.add_row("geometric mean", *means)
+    return table
+
+
 def compile_time_table(rows: list[Row], impls: Sequence[str]) -> Table:
     """Seconds of each kind of first call, and braze's share of torch.compile's."""
     kinds = {

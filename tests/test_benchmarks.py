@@ -55,6 +55,20 @@ def test_a_failed_row_is_shown_and_left_out_of_the_mean():
     assert report.failures(rows) == ["m: braze: ValueError: no"]
 
 
+def test_cudagraphs_table_has_speeds_against_eager():
+    more = {"first_s": 2.0, "warm_s": 0.125, "peak_mb": 20.0, "recordings": 1, "difference": 1e-7}
+    rows = [
+        {"case": "c", "impl": "eager", "us": 100.0, **more},
+        {"case": "c", "impl": "torch-ro", "failed": "no"},
+        {"case": "c", "impl": "braze-ro", "us": 25.0, **more},
+    ]
+    text = shown(report.cudagraphs_table(rows, ("eager", "torch-ro", "braze-ro")))
+    assert "25.0 (4.00)" in text
+    assert "failed" in text
+    assert "2.0 + 0.12" in text
+    assert "(4.00)" in text.split("geometric mean")[1]
+
+
 def test_compile_time_ratio_is_braze_over_torch():
     rows = [
         {"model": "m", "impl": "torch", "capture": 3.0, "cold": 12.0, "warm": 4.0},

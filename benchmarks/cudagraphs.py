@@ -1,0 +1,268 @@
+"""Calls that launches bound, with and without CUDA graphs: ``python -m benchmarks cudagraphs --device cuda``.
+
+Each case in eager, torch.compile and braze, the last two in the default mode and in ``mode="reduce-overhead"``; one process, rounds
+interleaved, medians. The time is a user's: from the first call of a run to the end of the device's work for the last, by the
+clock. ``torch.compiler.cudagraph_mark_step_begin`` is called before each call, for those who need it. Results are compared with eager's; a
+case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model and its inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import braze
+from braze.cli.torchvision_ops import make_torchvision_importable
+from braze.support import trace
+
+IMPLS = ("eager", "torch", "torch-ro", "braze", "braze-ro")
+#: runs of each implementation in turn, seconds that a run should take, calls before the first
+ROUNDS, RUN_S, WARM = 7, 0.05, 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """``make`` gives a function or module and its inputs; ``training``: its loss's backward too."""
+
+    make: Callable[[], tuple[Any, tuple[Any, ...]]]
+    training: bool = False
+
+
+class Decoder(nn.Module):
+    """One step of a Llama-like model over a cache of keys and values that is full to ``place``."""
+
+    def __init__(
+        self, layers: int, width: int, heads: int, inner: int, batch: int, length: int = 512
+    ) -> None:
+        super().__init__()
+        self.heads, self.layers = heads, layers
+        self.embedding = weight(8192, width)
+        self.qkv = nn.ParameterList([weight(3 * width, width) for _ in range(layers)])
+        self.out = nn.ParameterList([weight(width, width) for _ in range(layers)])
+        self.up = nn.ParameterList([weight(2 * inner, width) for _ in range(layers)])
+        self.down = nn.ParameterList([weight(width, inner) for _ in range(layers)])
+        self.norms = nn.ParameterList([nn.Parameter(torch.ones(width)) for _ in range(2 * layers)])
+        shape = layers, batch, heads, length, width // heads
+        self.register_buffer("keys", torch.randn(shape))
+        self.register_buffer("values", torch.randn(shape))
+
+    def norm(self, x: torch.Tensor, i: int) -> torch.Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        return wide.to(x.dtype) * self.norms[i]
+
+    def forward(self, tokens: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        x = F.embedding(tokens, self.embedding)
+        for i in range(self.layers):
+            split = F.linear(self.norm(x, 2 * i), self.qkv[i]).unflatten(-1, (3, self.heads, -1))
+            q, k, v = split.unbind(1)
+            q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+            keys = torch.cat((self.keys[i], k[:, :, None]), 2)
+            values = torch.cat((self.values[i], v[:, :, None]), 2)
+            found = F.scaled_dot_product_attention(q[:, :, None], keys, values)
+            x = x + F.linear(found[:, :, 0].flatten(1), self.out[i])
+            gate, up = F.linear(self.norm(x, 2 * i + 1), self.up[i]).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, self.down[i])
+        return F.linear(x, self.embedding)
+
+
+def weight(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape) / shape[-1] ** 0.5)
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def decoder(layers: int, width: int, heads: int, inner: int, batch: int) -> Any:
+    model = Decoder(layers, width, heads, inner, batch)
+    half = width // heads
+    return model, (torch.randint(0, 8192, (batch,)), torch.randn(half), torch.randn(half))
+
+
+class Recommender(nn.Module):
+    """DLRM: tables of categories beside numbers, their products, and layers above."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(10000, 64) for _ in range(26)])
+        self.below = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 64), nn.ReLU())
+        self.above = nn.Sequential(nn.Linear(27 * 27 + 64, 512), nn.ReLU(), nn.Linear(512, 1))
+
+    def forward(self, numbers: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+        dense = self.below(numbers)
+        rows = torch.stack([dense, *(t(categories[:, i]) for i, t in enumerate(self.tables))], 1)
+        products = (rows @ rows.transpose(1, 2)).flatten(1)
+        return torch.sigmoid(self.above(torch.cat((products, dense), 1)))
+
+
+def hub(model: str, config: str, *inputs: tuple[str, Any], **fields: Any) -> Any:
+    """A model of transformers with random weights, called with keywords."""
+    make_torchvision_importable()
+    transformers = importlib.import_module("transformers")
+    made = getattr(transformers, model)(getattr(transformers, config)(**fields)).eval()
+    names = [name for name, _ in inputs]
+
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = made
+
+        def forward(self, *values: Any) -> Any:
+            return self.inner(**dict(zip(names, values, strict=True)))[0]
+
+    return Called().eval(), tuple(value for _, value in inputs)
+
+
+def _tokens(length: int, vocabulary: int = 8192) -> torch.Tensor:
+    return torch.randint(0, vocabulary, (1, length))
+
+
+def gpt() -> Any:
+    fields = dict(
+        vocab_size=8192, n_embd=384, n_layer=6, n_head=6, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
+    )
+    return hub("GPT2Model", "GPT2Config", ("input_ids", _tokens(256)), ("use_cache", False), **fields)
+
+
+CASES: dict[str, Case] = {
+    "x + 1": Case(lambda: (lambda x: x + 1, (torch.randn(1024),))),
+    "mlp of 8 layers": Case(
+        lambda: (nn.Sequential(*(m for _ in range(8) for m in (nn.Linear(256, 256), nn.GELU()))), (torch.randn(1, 256),))
+    ),
+    "decode llama 24x1024 batch 1": Case(lambda: decoder(24, 1024, 16, 2816, 1)),
+    "decode llama 24x1024 batch 8": Case(lambda: decoder(24, 1024, 16, 2816, 8)),
+    "decode qwen 28x1024 batch 1": Case(lambda: decoder(28, 1024, 8, 3072, 1)),
+    "dlrm": Case(lambda: (Recommender(), (torch.randn(1, 13), torch.randint(0, 10000, (1, 26))))),
+    "nanogpt": Case(gpt),
+    "nanogpt training": Case(gpt, training=True),
+    "bert": Case(lambda: hub("BertModel", "BertConfig", ("input_ids", _tokens(128)), vocab_size=8192)),
+    "resnet": Case(lambda: hub("ResNetModel", "ResNetConfig", ("pixel_values", torch.randn(1, 3, 224, 224)))),
+    "t5 encoder": Case(lambda: hub("T5EncoderModel", "T5Config", ("input_ids", _tokens(128)), vocab_size=8192)),
+}  # fmt: skip
+
+
+def run_cudagraphs(
+    impls: tuple[str, ...], words: tuple[str, ...], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """A row for each implementation of each case whose name has one of the words."""
+    rows: list[dict[str, Any]] = []
+    for name, case in CASES.items():
+        if words and not any(word in name for word in words):
+            continue
+        found = _case(name, case, impls)
+        say(f"{name}: " + ", ".join(f"{row['impl']} {row.get('us', float('nan')):.1f}" for row in found))
+        rows += found
+        braze.reset()
+        torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+    return rows
+
+
+def _case(name: str, case: Case, impls: tuple[str, ...]) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    fn, inputs = case.make()
+    inputs = tuple(_moved(x) for x in inputs)
+    if isinstance(fn, nn.Module):
+        fn = fn.cuda().bfloat16().train(case.training)
+    wanted = [t.clone() for t in _call(fn, fn, inputs, case.training)()]
+    rows: list[dict[str, Any]] = []
+    calls: dict[str, Callable[[], list[torch.Tensor]]] = {}
+    for impl in impls:
+        row: dict[str, Any] = {"case": name, "impl": impl}
+        rows.append(row)
+        try:
+            calls[impl] = _call(_compiled(fn, impl), fn, inputs, case.training)
+            _first(calls[impl], row, wanted)
+        except Exception as error:
+            row["failed"] = f"{type(error).__name__}: {error}"
+            calls.pop(impl, None)
+    times: dict[str, list[float]] = {impl: [] for impl in calls}
+    many = {impl: max(1, int(RUN_S / _seconds(call, 3))) for impl, call in calls.items()}
+    for _ in range(ROUNDS):
+        for impl, call in calls.items():
+            times[impl].append(_seconds(call, many[impl]) * 1e6)
+    for row in rows:
+        if row["impl"] in times:
+            row["us"], row["rounds_us"] = statistics.median(times[row["impl"]]), times[row["impl"]]
+    return rows
+
+
+def _moved(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.cuda().bfloat16() if x.is_floating_point() else x.cuda()
+
+
+def _compiled(fn: Any, impl: str) -> Any:
+    """The function by an implementation: "braze-ro" is braze in mode reduce-overhead."""
+    kind, _, mode = impl.partition("-")
+    if kind == "eager":
+        return fn
+    compile = torch.compile if kind == "torch" else braze.compile
+    return compile(fn, mode="reduce-overhead") if mode else compile(fn)
+
+
+def _call(
+    compiled: Any, fn: Any, inputs: tuple[Any, ...], training: bool
+) -> Callable[[], list[torch.Tensor]]:
+    def infer() -> list[torch.Tensor]:
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            return [compiled(*inputs)]
+
+    def train() -> list[torch.Tensor]:
+        torch.compiler.cudagraph_mark_step_begin()
+        fn.zero_grad(set_to_none=True)
+        loss = compiled(*inputs).float().square().mean()
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in fn.parameters() if p.grad is not None)]
+
+    return train if training else infer
+
+
+def _first(call: Callable[[], list[torch.Tensor]], row: dict[str, Any], wanted: list[torch.Tensor]) -> None:
+    """The first calls: what they take beside the later ones, what they need of memory, and how far off results are."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    made = trace.COUNTERS["cudagraph_recordings"]
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    row["first_s"] = time.perf_counter() - start
+    start = time.perf_counter()
+    with trace.collect() as events:
+        for _ in range(WARM):
+            found = call()
+        torch.cuda.synchronize()
+    row["warm_s"] = time.perf_counter() - start
+    row["recordings"] = trace.COUNTERS["cudagraph_recordings"] - made
+    row["notes"] = sorted({str(note) for kind, note in events if kind == "cudagraph"})
+    row["peak_mb"] = (torch.cuda.max_memory_reserved() - before) / 2**20
+    row["difference"] = max(
+        (float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp_min(1e-9)))
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+def _seconds(call: Callable[[], Any], times: int) -> float:
+    """Of one call, of a row of them with the device's work."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times
