@@ -28,7 +28,7 @@ from braze.loops.ir import (
 from braze.loops.rewrite import Substitution, rewrite, roots
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
-from braze.schedule.kernels import Form, KernelPlan, likely, plan_kernel
+from braze.schedule.kernels import Form, KernelPlan, likely, limit_of, plan_kernel
 from braze.schedule.passes import flat, loads, over_row, passes_of
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
@@ -407,6 +407,7 @@ def split_groups(
             group.device != "cpu"
             and group.kind in (GroupKind.PERSISTENT, GroupKind.LOOPED)
             and not group.whole
+            and limit_of(group) is None
         ):
             found = split_group(group, buffers, choices, cores)
         if found is None:

@@ -78,6 +78,13 @@ def test_what_follows_is_in_the_same_walk(tmp_path):
     )
 
 
+def test_long_segments_of_few_rows_are_not_cut():
+    """Their blocks are short rows already, and a part would not know where its segment ends."""
+    plan = planned(gradient(2), torch.empty(16384, 768), torch.empty(16384, dtype=torch.int64))
+    buffers = {b.name: b for b in plan.program.buffers}
+    assert plan_kernel(plan.groups[-1], buffers).limit is not None
+
+
 @pytest.mark.parametrize("by_frequency", [True, False])
 def test_what_aten_does(by_frequency):
     """Gradients scaled by frequency, and of nothing at all."""
