@@ -179,10 +179,13 @@ def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan
     names = arguments(group)
     outer = len(limit.attr[1].symbols())
     columns = group.axes[outer:]
-    x = min(RAGGED, power(likely(product([a.extent for a in columns]))))
+    width = likely(product([a.extent for a in columns]))
+    x, r = min(RAGGED, power(width)), RAGGED_ROWS
+    if likely(product([a.extent for a in group.axes[:outer]])) * width < FEW_PROGRAMS * RAGGED:
+        x, r = min(x, RAGGED // 8), 8 * RAGGED_ROWS  # few long segments: more of each at once
     return KernelPlan(
         Form.COLUMNS, names, size_symbols(group), group.axes[:outer], (Tile("x", columns, x),),
-        Tile("r", group.row_axes, RAGGED_ROWS), False, passes_of(group.steps, group.row_axes), warps_of(x, EACH_ROW), 1,
+        Tile("r", group.row_axes, r), False, passes_of(group.steps, group.row_axes), warps_of(x * r // RAGGED_ROWS, EACH_ROW), 1,
         any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), limit=limit,
     )  # fmt: skip
 

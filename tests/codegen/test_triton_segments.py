@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from braze.schedule import kernels
 from braze.schedule.kernels import plan_kernel
 from tests.codegen.test_triton_forms import agree, numbers
 from tests.codegen.triton_bench import interpreted, planned
@@ -76,6 +77,12 @@ def test_what_follows_is_in_the_same_walk(tmp_path):
         numbers(100, 24),
         places(100, 24, "half"),
     )
+
+
+@pytest.mark.parametrize("how", ["spread", "half"])
+def test_tiles_of_a_large_table(how, tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "FEW_PROGRAMS", 0)
+    check(gradient(23, 4), tmp_path, numbers(200, 40), places(200, 23, how))
 
 
 def test_long_segments_of_few_rows_are_not_cut():
