@@ -8,6 +8,7 @@ fused projection. Anything else counts as overlapping. Counts in bytes, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -79,7 +80,8 @@ def _region(tensor: torch.Tensor, decide: bool = False) -> tuple[int, Steps, int
         return None
     width = tensor.dtype.itemsize
     steps = [(s * width, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1 and s != 0]
-    return tensor.storage_offset() * width, tuple(sorted(steps, reverse=True)), width
+    start: Any = tensor.storage_offset()
+    return start * width, tuple(sorted(steps, reverse=True)), width
 
 
 def _reach(steps: Sequence[tuple[int, int]]) -> int:
