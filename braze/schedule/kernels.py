@@ -28,7 +28,7 @@ FLAT, SQUARE = 1024, 64
 #: elements of a tile that walks a row, and one that holds short rows whole
 WALK, HELD = 2048, 2048
 #: tiles of a walk that are on their way at once, and bytes of them that a program may hold
-STAGES, ON_THE_WAY = 3, 96 << 10
+STAGES, ON_THE_WAY = 3, 64 << 10
 #: elements of a row that one thread has at once: two loads of 16 bytes are under way while others are reduced
 EACH_ROW = 16
 #: columns that programs take side by side: a few sectors of each row

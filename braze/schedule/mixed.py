@@ -16,14 +16,16 @@ from braze.loops.rewrite import Substitution, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import PLAIN, Form, likely, plan_kernel, tile_of_rows
+from braze.schedule.kernels import EACH_ROW, PLAIN, Form, likely, plan_kernel, tile_of_rows, warps_of
 from braze.schedule.passes import over_row, passes_of
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside, writes_what_it_reads
 from braze.symbolic.expr import Expr, Integer, floor_div
 
-#: programs that each multiprocessor has, and rows of one program at least
+#: programs that each multiprocessor has, and rows of one program, at least
 PROGRAMS, ROWS = 2, 8
+#: warps that each multiprocessor has: as many as their registers leave room for
+WARPS = 16
 
 
 def mix_groups(
@@ -128,7 +130,9 @@ def _mixed(
     rows: Group, columns: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
 ) -> tuple[list[Group], list[Buffer]]:
     """The kernel of both, and the one that adds what its programs leave; with the buffers between them."""
-    cut = _cut(columns.row_axes[0], tile_of_rows(rows)[0], PROGRAMS * cores)
+    x, width = tile_of_rows(rows)
+    programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps_of(x * width, EACH_ROW)))
+    cut = _cut(columns.row_axes[0], x, programs * cores)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()
     turned = _turned(rows, columns)
