@@ -277,55 +277,63 @@ class Site:
         """Trace, compile, guard, install."""
         started = time.perf_counter()
         symbolic = self._choose_symbolic(generic, mine, misses, function, locals)
-        keeper = self._keeper()
-        capture = (
-            keeper.find(function, locals, self.session.options, symbolic) if keeper is not None else None
-        )
+        keeper, options = self._keeper(), self.session.options
+        capture = keeper.find(function, locals, options, symbolic) if keeper is not None else None
         traced = capture is None
         if capture is None:
+            inner, trusting = self.hooked or self.resumed, self.doubts < MOST_DOUBTS
             capture = attempt(
-                self.session,
-                self.name,
-                function,
-                locals,
-                symbolic,
-                inner=self.hooked or self.resumed,
-                trusting=self.doubts < MOST_DOUBTS,
+                self.session, self.name, function, locals, symbolic, inner=inner, trusting=trusting
             )
         if capture is None:
             return self._uncapturable(function)
         packed = keeper.pack(capture, function) if keeper is not None and traced else None
         announce(capture, self.name, self.session, hooked=self.hooked, resumed=self.resumed)
-        if (
-            self.hooked
-            and capture.graph_break is not None
-            and capture.graph_break.reason == LOOKS_AT_THE_STACK
-        ):
+        broken = capture.graph_break
+        if self.hooked and broken is not None and broken.reason == LOOKS_AT_THE_STACK:
             return self._uncapturable(function)  # it is its caller's frame that it looks for
+        variant = self._variant(capture, function, locals, owner)
+        if variant is None:
+            return self._uncapturable(function)
+        variant.generic, variant.used = generic, self.misses
+        variant.seconds = time.perf_counter() - started
+        self._tell(variant, function, locals, traced)
+        answer = self._install(variant, function, locals)
+        if keeper is not None and packed is not None and variant in self.variants:
+            keeper.put(packed, function, locals, options, symbolic)
+        return answer
+
+    def _variant(
+        self, capture: Capture, function: FunctionType, locals: tuple[Any, ...], owner: int | None
+    ) -> Variant | None:
+        """A capture's graph compiled, its guards and its residual function; None where a broken frame cannot go on."""
         questions = Questions(capture)
         graph = self._compile_graph(capture)
         capture = questions.answered()
+        made: list[Variant] = []
         with collector_paused:
             try:
-                made: list[Variant] = []
                 doubted = functools.partial(self._doubt, made)
                 residual = build_residual(capture, graph, function, len(locals), self.session, doubted)
             except CannotResume as error:
                 warn_once(("BZ1008", function.__code__), f"BZ1008: {self.name} runs uncompiled: {error}")
-                return self._uncapturable(function)
+                return None
             table = build_table(capture, function, locals)
             program = table.program()
             if self.hooked and is_bound(residual, capture, function):
                 program = OfClosure(program, function)
-        variant = Variant(capture, table, program, residual, owner)
-        made.append(variant)
-        variant.generic = generic
-        variant.seconds = time.perf_counter() - started
-        variant.used = self.misses
+        made.append(Variant(capture, table, program, residual, owner))
+        return made[0]
+
+    def _tell(self, variant: Variant, function: FunctionType, locals: tuple[Any, ...], traced: bool) -> None:
+        """Count and log a variant that has been made."""
         if traced:
             trace.count("captures")
         if trace.collecting():
-            frame = compiled_frame(self.name, capture, program, variant.seconds, self.entry, function, locals)
+            program = variant.program
+            frame = compiled_frame(
+                self.name, variant.capture, program, variant.seconds, self.entry, function, locals
+            )
             trace.emit("frame", frame)
             variant.measured = getattr(program, "hits", 0)
         if self.resumed:
@@ -334,10 +342,6 @@ class Site:
                 variant.seconds,
                 self.name,
             )
-        answer = self._install(variant, function, locals)
-        if keeper is not None and packed is not None and variant in self.variants:
-            keeper.put(packed, function, locals, self.session.options, symbolic)
-        return answer
 
     def _doubt(self, made: list[Variant]) -> None:
         """A tensor holds what this variant was not made for: it is given up, and the next call makes another."""
