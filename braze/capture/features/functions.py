@@ -20,6 +20,7 @@ from braze.capture.python.attributes import load_attr
 from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
 from braze.graph.autograd_calls import applied
+from braze.graph.operators import OPERATORS, Family
 from braze.graph.torch_compat import disable_functions, function_apply, storage_key
 
 Function = torch.autograd.Function
@@ -164,14 +165,19 @@ def _backward(t: Trace, cls: Any, context: Context, output: Any) -> Traced | Non
 PRODUCTS = frozenset({"mul", "matmul", "mm", "bmm"})
 #: operations that give zeros if all arguments are
 SUMS = frozenset({"add", "sub", "cat", "stack"})
-#: operations that give zeros if the first argument is
+#: operations that give zeros if the first argument is, beside views
 OF_FIRST = frozenset(
     {
-        "neg", "clone", "contiguous", "detach", "view", "view_as", "reshape", "reshape_as", "flatten", "t", "transpose",
-        "permute", "expand", "expand_as", "squeeze", "unsqueeze", "getitem", "chunk", "split", "sum", "mean", "to",
+        "neg", "clone", "contiguous", "view_as", "reshape_as", "flatten", "expand_as", "getitem", "chunk", "sum", "mean", "to",
         "float", "double", "half", "bfloat16", "type_as", "tril", "triu", "div", "truediv",
     }
 )  # fmt: skip
+
+
+def is_of_first(name: str) -> bool:
+    """Whether an operation gives zeros if its first argument is zeros."""
+    known = OPERATORS.get(name)
+    return name in OF_FIRST or (known is not None and known.family is Family.VIEW)
 
 
 def scales(part: Traced) -> bool:
@@ -187,7 +193,7 @@ def scales(part: Traced) -> bool:
         elif name in SUMS:
             zero = behind.issuperset(given) and not any(isinstance(x, float | int) for x in node.args[:2])
         else:
-            zero = name in OF_FIRST and node.args[0] in behind and behind.isdisjoint(given[1:])
+            zero = is_of_first(name) and node.args[0] in behind and behind.isdisjoint(given[1:])
         if not zero:
             return False
         behind.add(node)
