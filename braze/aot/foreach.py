@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.graph.operators import is_elementwise
+from braze.graph.operators import OPERATORS, Family, is_elementwise
 
 aten = torch.ops.aten
 
@@ -51,10 +51,11 @@ def _rule(op: OpOverload, name: str) -> Callable[..., Any]:
 
 def _has_loop(name: str) -> bool:
     """Whether an operator on lists is what ``name`` does to each tensor: elementwise operators, and copies."""
-    packet = getattr(aten, name, None)
-    return name in ("copy", "zero") or (
-        packet is not None and any(is_elementwise(getattr(packet, each)) for each in packet.overloads())
-    )
+    known = OPERATORS.get(name)
+    if name in ("copy", "zero") or known is not None:
+        return known is None or known.family in (Family.ELEMENTWISE, Family.COPY)
+    packet = getattr(aten, name, None)  # PyTorch takes long to look one up
+    return packet is not None and any(is_elementwise(getattr(packet, each)) for each in packet.overloads())
 
 
 _NAMES = {n.removeprefix("_foreach_").removesuffix("_") for n in dir(torch) if n.startswith("_foreach_")}
