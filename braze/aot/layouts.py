@@ -50,7 +50,7 @@ def lay_out_convolutions(
     """Lay a functional graph out for its convolutions; those with long sums too, or as in eager."""
     graph = module.graph
     wanted = {n: _wanted(n, training, long_sums) for n in graph.nodes if n.target in _OPERANDS}
-    if torch.channels_last not in wanted.values() or any(n.target in BY_PLACE for n in graph.nodes):
+    if torch.channels_last not in wanted.values():
         return
     layouts = Layouts(kept_nodes(graph), mode)
     for node in list(graph.nodes):
@@ -210,7 +210,9 @@ def kept_nodes(graph: torch.fx.Graph) -> set[Node]:
 
 def sees_strides(node: Node) -> bool:
     """Whether what a node does hangs on its arguments' strides."""
-    return node.op == "output" or (node.op == "call_function" and not _is_blind(node))
+    if node.op == "output" or node.target in BY_PLACE:
+        return True
+    return node.op == "call_function" and not _is_blind(node)
 
 
 def _is_blind(node: Node) -> bool:

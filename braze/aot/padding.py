@@ -17,7 +17,6 @@ import torch
 from braze.aot.functionalize import evaluate
 from braze.aot.layouts import Layouts, is_on_gpu, is_written_here, kept_nodes, sees_strides
 from braze.graph.fakes import FakeMode
-from braze.graph.passes import BY_PLACE
 from braze.support.record import record
 
 aten = torch.ops.aten
@@ -69,8 +68,6 @@ class _Sizes:
 def pad_products(module: torch.fx.GraphModule, mode: FakeMode, *, training: bool) -> None:
     """Pad the operands of products in a functional graph, where it pays."""
     graph = module.graph
-    if any(n.target in BY_PLACE for n in graph.nodes):
-        return
     layouts = Layouts(kept_nodes(graph), mode)
     copies: _Copies = {}
     for node in list(graph.nodes):

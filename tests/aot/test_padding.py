@@ -66,6 +66,7 @@ CASES = {
     "addmm whole": (lambda c, a, b: torch.addmm(c, a.t(), b), [(9, 13), (11, 9), (11, 13)]),
     "addmm scalar": (torch.addmm, [(), (9, 11), (11, 13)]),
     "a chain": (lambda a, b, c: torch.mm(torch.mm(a, b), c), [(9, 11), (11, 13), (13, 5)]),
+    "by place": (lambda a, b: torch.mm(a, b).as_strided((4, 3), (7, 2), 1), [(9, 11), (11, 13)]),
     "one column": (torch.mm, [(9, 16), (16, 1)]),
     "one element": (torch.mm, [(1, 1), (1, 1)]),
 }
