@@ -30,8 +30,8 @@ from braze.aot.writes import (
     reads_in_place,
     written_arguments,
 )
-from braze.graph import torch_compat
-from braze.graph.fakes import FakeMode
+from braze.graph import own_memory, torch_compat
+from braze.graph.fakes import FakeMode, text_of
 from braze.graph.passes import drop_unread
 from braze.support.errors import Unsupported
 
@@ -46,6 +46,9 @@ CONTIGUOUS_VIEWS = frozenset(
 )
 
 Node = torch.fx.Node
+
+#: the generation of a storage of which a node holds what its tensor would, if none
+NEVER = -1
 
 
 class _Alias:
@@ -166,6 +169,11 @@ class _Functionalizer:
                 self._rewrite(node)
             elif node not in self.views:
                 self._enter(node)
+                if node.target is aten.as_strided.default and self._is_moved(node):
+                    self.aliases[node].generation = NEVER
+                    with self.graph.inserting_before(node):
+                        self._value(node)
+                    continue
                 self._refresh_arguments(node)
                 if node.target is aten.as_strided.default:
                     self._note_window(self.aliases[node], node, node.args[0])  # type: ignore[arg-type]
@@ -380,9 +388,23 @@ class _Functionalizer:
         before, now = (n.meta["val"].storage_offset() for n in (alias.parent.node, whole))
         if all(type(n) is int for n in (start, before, now)):
             start = start - before + now
+            if start < 0:
+                raise self._refuse(
+                    "BZ2014", "a write near an as_strided view of memory beside what it is taken of"
+                )
         elif not (type(before) is type(now) is int and before == now):
             raise self._refuse("BZ2014", "a write near an as_strided view of varying place")
         return (size, stride, start), {}
+
+    def _is_moved(self, node: Node) -> bool:
+        """Whether an ``as_strided`` view is of a tensor whose present value begins elsewhere in its memory: it is made anew of that."""
+        alias = self.aliases[node]
+        if alias.parent is None or not counts_from_start(node.target, node.args[1:], node.kwargs):
+            return False
+        with self.graph.inserting_before(node):
+            now = self._current(alias.parent, alias.storage)
+        before = alias.parent.node
+        return text_of(now.meta["val"].storage_offset()) != text_of(before.meta["val"].storage_offset())
 
     def _note_window(self, alias: _Alias, node: Node, parent: Node) -> None:
         """``node`` looks through ``alias`` at ``parent``, or writes there.
@@ -467,7 +489,7 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
             args = (copy.meta["val"], *args[1:])
         if mode.env is not None:
             unbacked.forget(args)
-        node.meta["val"] = mode.run(node.target, tuple(args), dict(kwargs))
+        node.meta["val"] = own_memory.from_start(args, mode.run(node.target, tuple(args), dict(kwargs)))
         unbacked.settle(mode.env, known, node.meta["val"])
     else:
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]

@@ -21,7 +21,7 @@ from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_
 from braze.aot.symbols import SymbolNodes
 from braze.aot.ways import DATA, Ways, counts_from_start
 from braze.aot.writes import called_as_it_is
-from braze.graph import kernels, torch_compat, torch_symbols
+from braze.graph import kernels, own_memory, torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
 from braze.graph.fakes import FakeMode, same, text_of
 from braze.graph.operators import functional_form
@@ -80,6 +80,8 @@ class Recorder(TorchDispatchMode):
         self.region: int | None = None
         #: which of its values are kept; nodes have the answer in ``meta["policy"]``
         self.policy: Policy | None = None
+        #: the device types for which autocast is on
+        self.casting: tuple[str, ...] = ()
         self.symbols = SymbolNodes(self.graph)
         #: whether masks of attention are made such that PyTorch takes a fused kernel; constants that were found in them
         self.fuses_attention = False
@@ -89,6 +91,8 @@ class Recorder(TorchDispatchMode):
         #: how views came to be
         self.ways = Ways()
         self.ways.watched = differentiable
+        #: memory -> where in eager's what lies at its start begins
+        self._moved: dict[int, Any] = {}
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         #: fields of the fakes that know their nodes
         self._knowing: list[dict[str, Any]] = []
@@ -171,6 +175,11 @@ class Recorder(TorchDispatchMode):
                 return derivatives.evenly_shared(*args)
         if self.policy is not None and func not in ALIASES and not _is_composite(func):
             return self._under_policy(self.policy, func, args, kwargs)
+        if self.casting and func not in KEPT and _is_composite(func):
+            with torch_compat.casting_on(self.casting):  # eager casts the parts that a composite calls
+                result = self._composed(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
         rule = self.decompositions.get(func) if torch.Tag.dynamic_output_shape not in func.tags else None
         if rule is not None:
             with self:  # autocast is off below dispatch modes: parts are not cast one by one
@@ -182,11 +191,18 @@ class Recorder(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         if func not in KEPT and _is_composite(func):
-            with self:
-                result = func.decompose(*args, **kwargs)
+            result = self._composed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         return self.emit(func, args, kwargs)
+
+    def _composed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A composite operator's result, by what PyTorch makes it of; in memory of its own where the CPU has a kernel besides."""
+        with self:
+            result = func.decompose(*args, **kwargs)
+        if own_memory.apart(func, args, kwargs, result) is not result:
+            return self.emit(aten.clone.default, (result,), {})
+        return result
 
     def _beside_kernels(self, func: Any, args: Any, kwargs: Any) -> Any:
         """As ever, where the program has kernels of its own for some operators: what eager calls, and only that, is called.
@@ -290,7 +306,7 @@ class Recorder(TorchDispatchMode):
             return self._inplace_view(func, args, kwargs)
         if counts_from_start(func, args[1:], kwargs):
             if self.windows:
-                args = (self.ways.memory(args[0]), *args[1:])
+                args, kwargs = self._counted(self.ways.memory(args[0]), args[1:], kwargs)
             else:
                 args, kwargs = self._from_own_start(args, kwargs)
         if kwargs and func._schema.is_mutable and any(map(self._is_without_memory, kwargs.values())):
@@ -305,6 +321,7 @@ class Recorder(TorchDispatchMode):
             return result  # an argument given back
         if shapes != [tuple(v.shape) for v in kwargs.values() if isinstance(v, torch.Tensor)]:
             raise Unsupported("BZ2009", f"{func}, whose out= has another shape", origin=self.origin)
+        result = self._from_start(args, result)
         node = self.graph.create_node(
             "call_function",
             func,
@@ -316,6 +333,19 @@ class Recorder(TorchDispatchMode):
         if not func._schema.is_mutable:
             self._note_views(func, args, kwargs, result)
         return result
+
+    def _from_start(self, args: Any, result: Any) -> Any:
+        """A result that eager lets begin within its memory begins at the start of ours."""
+        moved = own_memory.from_start(args, result)
+        if moved is not result:
+            self._moved[torch_compat.storage_key(moved)] = result.storage_offset()
+        return moved
+
+    def _counted(self, whole: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of ``as_strided`` over a whole value, which may begin elsewhere than eager's does."""
+        size, stride, *rest = args
+        start = rest[0] if rest else kwargs["storage_offset"]
+        return (whole, size, stride, start - self._moved.get(torch_compat.storage_key(whole), 0)), {}
 
     def _from_own_start(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """``as_strided`` that an operator is made of: where its tensor begins in memory is not the same in each call."""
@@ -426,6 +456,11 @@ class Recorder(TorchDispatchMode):
         before = self._alias(target)
         old = self.know(before, target.__dict__["_node"])
         old.meta["val"] = before
+        if old.target is operator.getitem:  # what several results came with holds them as they were, too
+            made, item = old.args
+            parts = list(made.meta["val"])
+            parts[item] = before
+            made.meta["val"] = type(made.meta["val"])(parts)
         after = self.emit(functional, (before, *args[1:]), kwargs)
         func(*args, **kwargs)
         self.know(target, after.__dict__["_node"])

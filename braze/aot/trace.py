@@ -168,6 +168,7 @@ def _called(
 ) -> Any:
     if node.target is getattr and args[1:] == ("data",) and type(args[0]) is FakeTensor:
         return recorder.without_version(args[0])
+    recorder.casting = torch_compat.casting_devices()
     with recorder:
         if (parts := read_parts(node, args, kwargs)) is not None:
             return parts

@@ -14,6 +14,12 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
+def _shifted(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """y · weight + bias; on the CPU eager adds a missing bias too, as 0, and no zero of its results is negative."""
+    y = _affine(y, weight, bias)
+    return aten.add.Scalar(y, 0.0) if bias is None and y.device.type == "cpu" else y
+
+
 def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if weight is not None and bias is not None:
         return aten.addcmul.default(widened(bias), y, widened(weight))
@@ -48,7 +54,7 @@ def native_layer_norm(
     kept = weight.dtype if weight is not None else x.dtype
     if x.device.type != "cpu":
         kept = compute_dtype(x.dtype)
-    return cast(_affine(y, weight, bias), x.dtype), cast(mean, kept), cast(rstd, kept)
+    return cast(_shifted(y, weight, bias), x.dtype), cast(mean, kept), cast(rstd, kept)
 
 
 @decompose(aten.rms_norm.default)
@@ -96,7 +102,8 @@ def native_group_norm(
     )
     y, mean, rstd = _normalized(grouped, [2], eps)
     y = aten.view.default(y, [n, channels, spread])
-    y = _affine(
+    put = _affine if weight is None else _shifted
+    y = put(
         y,
         None if weight is None else aten.unsqueeze.default(weight, -1),
         None if bias is None else aten.unsqueeze.default(bias, -1),
@@ -333,7 +340,9 @@ def _scaled(x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, bias
     """x · scale + shift with one scale and shift per channel; like eager's kernel rounded once, after the sum."""
     scale = invstd if weight is None else aten.mul.Tensor(invstd, widened(weight))
     if bias is None:
-        shift = aten.neg.default(aten.mul.Tensor(mean, scale))
+        shift = aten.rsub.Scalar(
+            aten.mul.Tensor(mean, scale), 0.0
+        )  # 0 - m: never the negative zero that -m may be
     else:
         shift = aten.addcmul.default(widened(bias), mean, scale, value=-1)
     per_channel = [1, x.shape[1], *[1] * (x.dim() - 2)]

@@ -20,6 +20,7 @@ from braze.graph import (
     fast_nodes,
     kernels,
     metadata,
+    own_memory,
     past_dispatcher,
     torch_compat,
     torch_import,
@@ -85,7 +86,7 @@ class _Dispatch(FakeTensorMode):
                 result = metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
         elif metadata.is_composite(func) and not metadata.has_rule_on_gpu(func, args):
             with self:
-                result = func.decompose(*args, **kwargs)
+                result = own_memory.apart(func, args, kwargs, func.decompose(*args, **kwargs))
         elif self.shape_env is not None and holds_unbacked(args):
             result = metadata.MISS  # our rules decide by sizes; PyTorch's know what to assume of these
         else:
@@ -102,9 +103,11 @@ class _Dispatch(FakeTensorMode):
             if made is not NotImplemented:
                 return made
         if self.shape_env is None:
-            return _without_wish(super().__torch_dispatch__(func, types, args, kwargs), args)
-        with torch_compat.python_dispatcher():
-            return _without_wish(super().__torch_dispatch__(func, types, args, kwargs), args)
+            made = super().__torch_dispatch__(func, types, args, kwargs)
+        else:
+            with torch_compat.python_dispatcher():
+                made = super().__torch_dispatch__(func, types, args, kwargs)
+        return own_memory.apart(func, args, kwargs, _without_wish(made, args))
 
 
 class FakeMode:

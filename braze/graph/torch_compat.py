@@ -291,6 +291,13 @@ def has_composite_kernel(func: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
+def has_cpu_kernel(func: Any) -> bool:
+    """Whether the CPU has a way of its own for an operator overload, which no composition of others stands for."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = func.name()
+    return has(name, "CPU") or not has(name, "CompositeImplicitAutograd")
+
+
 def is_batched(value: Any) -> bool:
     """Whether a value is a tensor that stands for many, under ``vmap``."""
     known = torch._C._functorch
@@ -316,6 +323,26 @@ def any_autocast() -> bool:
 def disable_autocast() -> Any:
     """A context in which autocast casts nothing."""
     return torch._C._DisableAutocast()
+
+
+#: device type -> the key under which autocast sits
+_AUTOCAST_KEYS = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
+
+
+def casting_devices() -> tuple[str, ...]:
+    """The device types for which autocast is on; below a dispatch mode it is off for all."""
+    if not torch._C._is_any_autocast_enabled():
+        return ()
+    return tuple(kind for kind in _AUTOCAST_KEYS if torch.is_autocast_enabled(kind))
+
+
+@contextlib.contextmanager
+def casting_on(devices: tuple[str, ...]) -> Iterator[None]:
+    """A context in which autocast is on for some device types below a dispatch mode too."""
+    with contextlib.ExitStack() as stack:
+        for kind in devices:
+            stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(_AUTOCAST_KEYS[kind], False))  # type: ignore[attr-defined]
+        yield
 
 
 def function_state() -> tuple[Any, ...]:

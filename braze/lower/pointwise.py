@@ -172,13 +172,17 @@ def _with_alpha(op: Op, alpha: Any) -> Scalar:
     def scalar(x: Node, y: Node) -> Node:
         if x.dtype is DType.BOOL:
             return build.either(x, y) if alpha else x
-        if isinstance(alpha, (bool, int, float)):
-            factor = build.const(alpha, x.dtype)
-        else:
-            factor = build.index(alpha, x.dtype)
-        return build.binary(op, x, build.mul(y, factor))
+        if op is Op.SUB and x.dtype.is_float and not (isinstance(alpha, (bool, int, float)) and alpha == 1):
+            # as eager does: a whole alpha of 0 is 0 when negated too, and gives the products other signs
+            return build.add(x, build.mul(y, _factor(-alpha, x.dtype)))
+        return build.binary(op, x, build.mul(y, _factor(alpha, x.dtype)))
 
     return scalar
+
+
+def _factor(alpha: Any, dtype: DType) -> Node:
+    """A number of the program's as a constant, or what a symbol says it is."""
+    return build.const(alpha, dtype) if isinstance(alpha, (bool, int, float)) else build.index(alpha, dtype)
 
 
 @lowering(aten.mul.Tensor, aten.mul.Scalar)

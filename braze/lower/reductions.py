@@ -342,17 +342,18 @@ def _single(results: Any) -> Any:
 def vector_norm(
     g: ProgramBuilder, x: Lazy, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    """(sum |x|^p)^(1/p) for p of 1, 2 and the infinities."""
+    """(sum |x|^p)^(1/p) for p of 1, 2 and the infinities; |x| of a single number, whose square may have no place."""
     out = x.dtype if dtype is None else g.dtype_of(dtype)
     if not out.is_float or not x.dtype.is_float or ord not in (1, 2, float("inf"), float("-inf")):
         return NotImplemented
     acc = compute_type(out)
     dims = reduced_dims(x, dim)
+    squared = ord == 2 and any(x.sizes[d] is not ONE for d in dims)
 
     def element(v: Node) -> Node:
         v = build.cast(build.cast(v, out), acc)
-        return build.mul(v, v) if ord == 2 else build.unary(Op.ABS, v)
+        return build.mul(v, v) if squared else build.unary(Op.ABS, v)
 
     kind = {1: ReduceKind.SUM, 2: ReduceKind.SUM, float("inf"): ReduceKind.MAX}.get(ord, ReduceKind.MIN)
-    finish: Finish | None = (lambda r: build.unary(Op.SQRT, r)) if ord == 2 else None
+    finish: Finish | None = (lambda r: build.unary(Op.SQRT, r)) if squared else None
     return one(g, x, dims, keepdim, kind, acc, out, element, finish)

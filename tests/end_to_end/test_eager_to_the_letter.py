@@ -1,0 +1,197 @@
+"""What random programs showed to differ from eager in memory, types and signs: who shares it, which type, the zero that is negative."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import braze
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def memory(x: torch.Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Equal numbers of equal signs, zeros too, and nan where nan is."""
+    assert ours.dtype is theirs.dtype
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    assert torch.equal(ours.nan_to_num(7.0), theirs.nan_to_num(7.0))
+    assert torch.equal(ours.signbit()[~ours.isnan()], theirs.signbit()[~theirs.isnan()])
+
+
+@pytest.mark.parametrize("shape", [(7, 1), (1,), (4, 3)])
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda x: x.unfold(0, 1, 1).clone(),
+        lambda x: x.unfold(-1, 1, 1).to(torch.float32, copy=True),
+        lambda x: x.view(-1).unfold(0, 1, 1).clone()[..., 0],
+    ],
+)
+def test_a_copy_of_windows_is_memory_of_its_own(copy, shape):
+    x = torch.ones(shape)
+    made = braze.compile(copy)(x)
+    assert memory(copy(x)) != memory(x)
+    assert memory(made) != memory(x)
+
+
+@pytest.mark.parametrize("backend", ["braze", "aot_eager", "eager"])
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda x: torch.channel_shuffle(x, 2),
+        lambda x: torch.native_channel_shuffle(x, 1),
+        lambda x: F.pixel_shuffle(x, 1),
+        lambda x: F.pixel_unshuffle(x, 1),
+    ],
+)
+def test_what_a_kernel_makes_anew_is_no_view(move, backend):
+    """PyTorch's fakes follow compositions of views there."""
+
+    def program(x):
+        y = move(x)
+        x.mul_(2)
+        return y, y.view(-1).add_(1)
+
+    x, theirs = torch.arange(8.0).view(2, 2, 2, 1), torch.arange(8.0).view(2, 2, 2, 1)
+    ours = braze.compile(program, backend=backend)(x)
+    for a, b in zip((*ours, x), (*program(theirs), theirs), strict=True):
+        assert torch.equal(a, b)
+    assert memory(ours[0]) != memory(x)
+
+
+def written_in_parts(x):
+    x[..., -1] = 5.0
+    return x.as_strided((2,), (2,), 3) + 0, x.as_strided((2,), (3,), 4)[1:] * 2
+
+
+def written_by_places(x):
+    x[torch.tensor([0])] = -1.0
+    seen = x.as_strided((2,), (2,), 3)
+    x.mul_(2)
+    seen.add_(1)
+    return seen + 0, x * 2, x.as_strided((3,), (1,), 5) + 1
+
+
+def scattered(x):
+    y = torch.select_scatter(x, x[:, 0] - 1, 1, -1)
+    return y.as_strided((2,), (2,), 5) + 0, y * 2
+
+
+def scattered_and_written(x):
+    y = torch.slice_scatter(x, x[:2] * 0 - 1, 0, 0, 2)
+    seen = y.as_strided((2,), (2,), 5)
+    seen.add_(100)
+    return y, seen
+
+
+@pytest.mark.parametrize("program", [written_in_parts, written_by_places, scattered, scattered_and_written])
+@pytest.mark.parametrize("begin", [0, 3])
+def test_a_window_counts_from_where_memory_starts_after_a_write(program, begin):
+    """The input begins inside its memory, what a write makes of it at the start of its own."""
+    start = torch.arange(42.0)
+    x, theirs = start.clone()[begin:].view(-1, 3), start.clone()[begin:].view(-1, 3)
+    ours = braze.compile(program)(x)
+    for a, b in zip((*ours, x), (*program(theirs), theirs), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_one_of_several_results_turned_in_place(dynamic):
+    def program(x):
+        places = x.cummin(-1).indices
+        places.swapaxes_(0, -1)
+        return places, places + 1
+
+    compiled = braze.compile(program, dynamic=dynamic)
+    for shape in ((4, 3, 5), (2, 6, 3)):
+        x = torch.arange(float(torch.Size(shape).numel())).neg().reshape(shape)
+        for a, b in zip(compiled(x), program(x), strict=True):
+            assert torch.equal(a, b) and a.stride() == b.stride()
+
+
+@pytest.mark.parametrize(
+    "exponent", [torch.tensor(-1), torch.tensor([2, 3]), torch.tensor(2.0, dtype=torch.double)]
+)
+@pytest.mark.parametrize("x", [torch.tensor(3.0), torch.tensor([3.0, 5.0]), torch.tensor(3)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_ldexp_has_the_type_of_what_it_scales(x, exponent, dtype):
+    x = x.to(dtype) if x.is_floating_point() else x
+    same_bits(braze.compile(torch.ldexp)(x, exponent), torch.ldexp(x, exponent))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.einsum("bij,bkj->bik", x, x),
+        lambda x: torch.inner(x[0], x[0]),
+        lambda x: torch.chain_matmul(x[0], x[0].T),
+        lambda x: F.nll_loss(x[0], torch.zeros(3, dtype=torch.int64)),
+        lambda x: F.pad(x, (1, 2), mode="replicate"),
+    ],
+)
+def test_autocast_casts_the_parts_of_composites_in_inference_too(fn, dtype):
+    def program(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return fn(x)
+
+    x = torch.arange(36.0).view(2, 3, 6).div(4).to(dtype)
+    same_bits(braze.compile(program)(x), program(x))
+
+
+def rows(dtype: torch.dtype) -> torch.Tensor:
+    """Rows of one number each; of the last, all but the first are the mean, and one is a zero."""
+    return torch.tensor([[-0.0] * 9, [0.0] * 9, [1.0] * 9, [-1.5] * 9, [4.0, -4.0, *[-0.0] * 7]], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x, one: F.layer_norm(x, (9,)),
+        lambda x, one: F.layer_norm(x, (9,), one),
+        lambda x, one: F.layer_norm(x, (9,), None, one * 0),
+        lambda x, one: F.group_norm(x, 1),
+        lambda x, one: F.rms_norm(x, (9,)),
+        lambda x, one: F.rms_norm(x, (9,), one),
+        lambda x, one: F.batch_norm(x.T, one[:5] * 0, one[:5]),
+        lambda x, one: F.batch_norm(x.T, None, None, training=True),
+        lambda x, one: F.batch_norm(x.T, None, None, one[:5], training=True),
+        lambda x, one: F.instance_norm(x[None]),
+    ],
+)
+def test_zeros_of_normalized_rows_have_eagers_signs(norm, dtype):
+    x, one = rows(dtype), torch.ones(9, dtype=dtype)
+    ours, theirs = braze.compile(norm)(x, one), norm(x, one)
+    zero = (theirs == 0) & (ours == 0)
+    assert zero.any()
+    assert torch.equal(ours[zero].signbit(), theirs[zero].signbit())
+
+
+@pytest.mark.parametrize("alpha", [0, 0.0, -0.0, 2])
+@pytest.mark.parametrize("op", [torch.add, torch.sub, torch.rsub])
+def test_zeros_of_sums_with_a_factor_have_eagers_signs(op, alpha):
+    x = torch.tensor([-0.0, -0.0, 0.0, 0.0, -0.0]).repeat(5)
+    y = torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0]).repeat(5)
+
+    def program(x, y):
+        return op(x, y, alpha=alpha), op(x, y.int(), alpha=int(alpha)), op(x.int(), y.int(), alpha=int(alpha))
+
+    for a, b in zip(braze.compile(program)(x, y), program(x, y), strict=True):
+        same_bits(a, b) if a.is_floating_point() else torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("order", [1, 2, 3, float("inf")])
+def test_the_norm_of_one_number_is_its_size(order, dynamic):
+    def program(x):
+        return torch.linalg.vector_norm(x, order, 0), x[0, 0].norm(order), x[:, :1].norm(order, (0, 1))
+
+    x = torch.tensor([[1e30, -1e-30, 0.0, -0.0, float("nan"), float("-inf")]])
+    for a, b in zip(braze.compile(program, dynamic=dynamic)(x), program(x), strict=True):
+        same_bits(a, b)
