@@ -45,7 +45,7 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
         if all(n in undefined for n in node.all_input_nodes if n in behind):
             undefined.add(node)
         elif (other := _other_summand(node, undefined)) is not None:
-            node.replace_all_uses_with(other)
+            node.replace_all_uses_with(_laid_out(graph, node, other))
         elif not _reads_zeros(graph, node, node.all_input_nodes, undefined):
             return backward, frozenset()
     output: Any = graph.output_node()
@@ -105,7 +105,7 @@ def _made_of(graph: torch.fx.Graph, tangents: Collection[Node]) -> set[Node]:
 
 
 def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
-    """What a sum is whose one summand is undefined, if the other has its form."""
+    """What a sum is whose one summand is undefined, if the other has its form, but for strides that are known."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
         return None
     others = [n for n in node.args if n not in undefined]
@@ -115,8 +115,22 @@ def _other_summand(node: Node, undefined: set[Node]) -> Node | None:
     if not isinstance(other, torch.Tensor):
         return None
     mine, its = spec_of(value), spec_of(other)
-    same = mine.dtype is its.dtype and mine.sizes == its.sizes and mine.strides == its.strides
+    known = all(isinstance(n, int) for n in (*mine.sizes, *mine.strides))
+    same = mine.dtype is its.dtype and mine.sizes == its.sizes and (known or mine.strides == its.strides)
     return others[0] if same else None
+
+
+def _laid_out(graph: torch.fx.Graph, node: Node, other: Node) -> Node:
+    """A value with the strides of the node that it stands for."""
+    value = node.meta["val"]
+    if spec_of(value).strides == spec_of(other.meta["val"]).strides:
+        return other
+    options = {"dtype": value.dtype, "device": torch_compat.device_of_fake(value)}
+    with graph.inserting_before(node):
+        empty = graph.call_function(aten.empty_strided.default, ([*value.shape], [*value.stride()]), options)
+        made = graph.call_function(aten.copy.default, (empty, other))
+    empty.meta["val"] = made.meta["val"] = value
+    return made
 
 
 def _zeros_for_constants(

@@ -107,3 +107,20 @@ def test_no_zeros_stand_for_a_large_result_without_a_gradient():
         return found
 
     assert peak(braze.compile(both)) <= 2.2 * 512 * 4096 * 4
+
+
+def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_in_any_layout() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.abs_()
+        turned = x.flip(-1)
+        part = turned[..., -1]
+        turned.neg_()
+        return part
+
+    found = []
+    for call in (program, braze.compile(program, backend="aot_eager"), braze.compile(program)):
+        leaf = (torch.arange(8.0).view(2, 2, 2) - 3.5).permute(2, 1, 0).requires_grad_()
+        (call(leaf * 1) * 2).sum().backward()
+        assert leaf.grad is not None
+        found.append((leaf.grad.tolist(), leaf.grad.signbit().tolist(), leaf.grad.stride()))
+    assert found[1] == found[0] and found[2] == found[0]
