@@ -39,7 +39,7 @@ from braze.graph_calls import (
     with_modes,
     with_subgraphs,
 )
-from braze.loops.ir import ExternCall, LoopProgram
+from braze.loops.ir import BufferView, ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
@@ -227,7 +227,8 @@ def recording_refusal(partition: Partition, program: LoopProgram, plan: Schedule
         tags = overload(call.target).tags
         if call.makes or torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
             return Refusal("BZ6204", f"sizes or numbers that only data tell ({call.target})")
-        if scalar_arguments(call):
+        numbers = scalar_arguments(call)
+        if any(isinstance(a, BufferView) and i in numbers for i, a in [*enumerate(call.args), *call.kwargs]):
             return Refusal("BZ6204", f"{call.target} takes a number that is computed on the device")
         if torch.Tag.cudagraph_unsafe in tags:
             return Refusal("BZ6204", f"{call.target} is tagged cudagraph_unsafe")

@@ -227,6 +227,7 @@ class Recorded:
                 each.evicted += 1
                 if each.evicted > MOVES:  # recordings that drive each other out cost more than they save
                     each.closed = "BZ6209"
+            self.forest.remove(oldest)
             if own:
                 return False
         return True

@@ -88,6 +88,10 @@ class Forest:
         """A recording of the tree is replayed."""
         tree.used = next(self._clock)
 
+    def remove(self, tree: Tree) -> None:
+        """All recordings of a tree are gone."""
+        self._trees.discard(tree)
+
     def held(self) -> int:
         """Bytes of all pools."""
         return sum(tree.pool.held() for tree in self._trees)

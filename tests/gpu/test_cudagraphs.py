@@ -169,23 +169,20 @@ def test_out_of_memory_while_recording_leaves_the_function_running(simulated, mo
 
 
 def test_what_is_let_go_of_gives_its_memory_back():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved()
-    f = braze.compile(lambda x: torch.sin(x) @ x + 1, mode="reduce-overhead")
-    x = numbers(2048, 2048)
-    for _ in range(4):
-        f(x)
-    held = device_of("cuda:0")
-    assert torch.cuda.memory_reserved() > before
-    del f, x
-    braze.reset()
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    assert held is not None
-    assert torch.cuda.memory_reserved() <= before + (40 << 20)
+    reserved = []
+    for _ in range(3):  # the first time libraries take memory that they keep
+        f = braze.compile(lambda x: torch.sin(x) @ x + 1, mode="reduce-overhead")
+        x = numbers(2048, 2048)
+        for _ in range(4):
+            f(x)
+        during = torch.cuda.memory_reserved()
+        del f, x
+        braze.reset()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[0] == reserved[1] == reserved[2] < during
 
 
 def test_sizes_that_vary():
