@@ -457,7 +457,8 @@ class Recorder(TorchDispatchMode):
         old = self.know(before, target.__dict__["_node"])
         old.meta["val"] = before
         if old.target is operator.getitem:  # what several results came with holds them as they were, too
-            made, item = old.args
+            pair: Any = old.args
+            made, item = pair
             parts = list(made.meta["val"])
             parts[item] = before
             made.meta["val"] = type(made.meta["val"])(parts)
