@@ -88,6 +88,7 @@ class Explanation:
     counters: tuple[tuple[str, int], ...]
     walks: tuple[GuardsReport, ...] = ()
     losses: tuple[str, ...] = ()  # which are made in chunks of rows, and why others are not
+    cudagraphs: tuple[tuple[str, int], ...] = ()  # what was recorded again or left unrecorded, and why
     history: tuple[str, ...] = ()  # recompiles of the function explained, before this run
 
     def as_dict(self) -> dict[str, Any]:
@@ -163,6 +164,7 @@ def gather(
     kernels: list[str] = []
     fallbacks: Counter[str] = Counter()
     aten: Counter[str] = Counter()
+    cudagraphs: Counter[str] = Counter()
     for kind, payload in events:
         if kind == "capture" and isinstance(payload, Capture):
             if payload.graph is not None:
@@ -185,6 +187,8 @@ def gather(
             fallbacks[str(payload)] += 1
         elif kind == "aten":
             aten[str(payload)] += 1
+        elif kind == "cudagraph":
+            cudagraphs[str(payload)] += 1
     order = {stage: i for i, stage in enumerate(STAGES)}
     by_stage: dict[str, float] = defaultdict(float)
     for stage, spent in seconds.items():
@@ -200,6 +204,7 @@ def gather(
         seconds=tuple(sorted(by_stage.items(), key=lambda item: order.get(item[0], len(order)))),
         counters=tuple(sorted(counters.items())),
         walks=tuple(_walk(frame) for frame in frames),
+        cudagraphs=tuple(cudagraphs.most_common()),
         losses=tuple(str(payload) for kind, payload in events if kind == "loss"),
     )
 
@@ -299,6 +304,7 @@ def _page(e: Explanation, whole: bool = False) -> Group:
             "Run by ATen in any case",
             [f"{name} ×{n}" for name, n in (Counter(dict(e.aten)) - Counter(dict(e.fallbacks))).items()],
         ),
+        ("CUDA graphs", [f"{text} ×{n}" for text, n in e.cudagraphs]),
         ("Losses of large vocabularies", list(e.losses)),
         ("Kernels", _joined(e.kernels)),
     ):

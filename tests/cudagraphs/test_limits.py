@@ -193,6 +193,13 @@ def test_on_a_processor_nothing_is_recorded():
         assert codes() == ["BZ6202"]
 
 
+def test_explain_tells_what_is_not_recorded_and_why():
+    page = braze.explain(fn, mode="reduce-overhead")(numbers(3, 3))
+    ((text, times),) = page.cudagraphs
+    assert text.startswith("BZ6202") and times == 1
+    assert "BZ6202" in str(page).split("CUDA graphs\n")[1]
+
+
 # -- modes and options
 
 
