@@ -11,7 +11,7 @@ import torch
 from tests.fuzz import metamorphic
 from tests.fuzz.tensors import check as checking
 from tests.fuzz.tensors import oracle
-from tests.fuzz.tensors.generate import generate
+from tests.fuzz.tensors.generate import STEPPING, generate
 from tests.fuzz.tensors.observe import Seen, observe
 from tests.fuzz.tensors.program import Given, Line, TensorProgram, parsed
 
@@ -184,3 +184,21 @@ def test_two_refusals_of_what_was_written_are_alike() -> None:
         ours, theirs = Seen(backward_error=mine), Seen(backward_error=its)
         checking.excuse(ours, theirs, checkpoints)
         assert (ours.backward_error == theirs.backward_error) is alike
+
+
+def test_a_mean_taken_off_is_as_near_as_the_numbers_it_is_of() -> None:
+    """Welford's mean of quarters is not their sum by their count; a row of what is left has the rounding of the whole numbers."""
+    text = "def program(x0):\n    v0 = F.batch_norm(x0, None, None, training=True)\n    v1 = x0.var(0)\n    return (v0, v1,)\n"
+    program = parsed(text, (Given("x0", ("numbers((7, 3), 'float64', 0, 'small') + 1000",)),))
+    theirs = checking.seen(program, program.function(), 0)
+    exact, rounded = checking.in_double(program, 0, theirs)
+    for name, value in theirs.values.items():
+        near, far = value + 1e-13, value + 1e-6
+        told = [oracle.verdict(v, value, exact[name], [r[name] for r in rounded]) for v in (near, far)]
+        if name.startswith("result"):
+            assert not told[0] and told[1]
+
+
+def test_a_step_is_not_asked_of_rounded_numbers():
+    assert STEPPING.search("v1 = torch.copysign(v0, x0)")
+    assert not STEPPING.search("v1 = torch.sign(v0)")

@@ -49,6 +49,8 @@ CONSTANTS = (
     "-128",
 )
 PLACE = re.compile(r"\{(\w)\}")
+#: rows of other tables that have a step: where a number is 0 or not, or on which side of it
+STEPPING = re.compile(r"torch\.(copysign|heaviside)\(")
 #: no value of a program is larger
 ELEMENTS = 2000
 
@@ -140,7 +142,7 @@ def extend(making: Making) -> None:
             continue
         operands = [name for name in line.uses() if name in making.tensors]
         rough = any(is_rough(making, name) for name in operands)
-        if family == "STEPS" and rough:
+        if rough and (family == "STEPS" or STEPPING.search(line.text)):
             continue
         if taken(making, line):
             making.lines.append(line)
