@@ -18,9 +18,9 @@ from braze.aot.missing_tangents import apart, separate_gradients, without_tangen
 from braze.aot.rebuild import evaluator
 from braze.aot.records import Backward, Partition, Saved, SavedFrom
 from braze.aot.wrap import symbol_reader
+from braze.graph import torch_compat
 from braze.graph.holders import taken_over
 from braze.graph.specs import TensorSpec
-from braze.graph.torch_compat import is_batched
 from braze.native.torch_state import hidden_from_dynamo
 from braze.runtime.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
@@ -199,7 +199,7 @@ class _Plan:
         found = []
         versions = dict(zip(self.given, ctx.versions, strict=True))
         for i, saved in zip(self.tensors, ctx._raw_saved_tensors, strict=True):
-            if not hasattr(saved, "data"):  # older than PyTorch 2.13
+            if not torch_compat.can_unpack_saved:
                 raise error
             if i in half.reads:
                 if i not in versions:
@@ -250,7 +250,7 @@ class _Plan:
             values = self.unpacked(ctx.saved_tensors, ctx.numbers)
         except RuntimeError as error:
             values = self.unpacked(self.readable(ctx, self.backward(given), error), ctx.numbers)
-        if any(map(is_batched, tangents)):
+        if any(map(torch_compat.is_batched, tangents)):
             return self.batched(values, tangents, ctx.sizes)
         # unless the graph is retained, only this list now holds what was saved: the backward empties it as it goes
         ctx.maybe_clear_saved_tensors()

@@ -37,6 +37,9 @@ BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 make_subclass = torch.Tensor._make_subclass
 
+#: whether what an operation saved can be asked for one by one (PyTorch 2.11 cannot)
+can_unpack_saved = hasattr(torch._C._autograd.SavedTensor, "unpack")  # type: ignore[attr-defined]
+
 
 def mute_fakes(when: Callable[[], bool]) -> None:
     """Keep PyTorch from logging errors of fake tensors while ``when()``: eager code raises its own, which users see."""

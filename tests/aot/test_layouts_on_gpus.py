@@ -76,17 +76,14 @@ def test_the_graph_computes_what_eager_computes():
 
 
 @pytest.mark.parametrize("why", ["double", "no TF32", "no cuDNN", "option"])
-def test_they_stay_as_in_eager_where_tensor_cores_do_not_compute_them(why, monkeypatch):
+def test_they_stay_as_in_eager_where_tensor_cores_do_not_compute_them(why):
     dtype, ctx = torch.float32, CTX
     if why == "double":
         dtype = torch.float64
     elif why == "option":
         ctx = dataclasses.replace(CTX, options=dataclasses.replace(CTX.options, channels_last=False))
-    elif why == "no TF32":
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    else:
-        monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    with torch.no_grad():
+    cudnn = torch.backends.cudnn.flags(enabled=why != "no cuDNN", allow_tf32=why != "no TF32")
+    with torch.no_grad(), cudnn:
         part = partition_on_gpu(block, operands(dtype), range(1, 9), ctx)
     assert not any(is_last(n) or is_last(n.args[0]) for n in convolutions(part))
 

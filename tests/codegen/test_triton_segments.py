@@ -10,7 +10,9 @@ pytest.importorskip("triton")
 from braze.schedule import kernels
 from braze.schedule.kernels import plan_kernel
 from tests.codegen.test_triton_forms import agree, numbers
-from tests.codegen.triton_bench import interpreted, planned
+from tests.codegen.triton_bench import computed_bounds, interpreted, planned
+
+pytestmark = computed_bounds
 
 NAN, INF = torch.nan, torch.inf
 DIGITS = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.3}

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from braze.graph.torch_import import VERSION
 from tests.end_to_end import corpus_module_kinds, corpus_tensor_kinds
 from tests.end_to_end.conformance import check_like_python, scenarios_of
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
 
-#: before PyTorch 2.12 a size of a nested tensor is a symbol that guards cannot read: such frames are compiled at each call
-FAULTS = {"nested_tensors": "BZ9013"} if VERSION < (2, 12) else {}
-
-
-def cases() -> list[object]:
-    names = [*scenarios_of(corpus_module_kinds), *scenarios_of(corpus_tensor_kinds)]
-    marks = {name: pytest.mark.provokes(code) for name, code in FAULTS.items()}
-    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
-
-
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", [*scenarios_of(corpus_module_kinds), *scenarios_of(corpus_tensor_kinds)])
 def test_kinds(name: str) -> None:
     check_like_python(name)
 
