@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from braze.graph import torch_symbols
+from braze.graph import bits, torch_symbols
 from braze.graph.numbers import QUESTIONS
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -296,7 +296,8 @@ class Ground(SizeSymbols):
         """``function(a, b)`` of numbers of which one is symbolic, in normal form where it has one."""
         method = _ARITHMETIC.get(function)
         if method is None:
-            return function(a, b)
+            found = bits.combined(self.combined, function, a, b) if function in bits.BITWISE else None
+            return function(a, b) if found is None else found
         left, right = self._part(a), self._part(b)
         if left is None or right is None:
             return function(a, b)

@@ -70,6 +70,9 @@ def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     first = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if first is not None and first.dim() > MOST_DIMS:
         return True
+    if name.startswith("as_strided"):  # symbolic sizes are taken for sizes
+        sizes = args[1] if len(args) > 1 else kwargs.get("size", ())
+        return any(size < 0 for size in sizes)
     if name in WITHOUT_IDENTITY:
         return first is not None and _is_empty(first)
     if name not in PRODUCTS or torch.is_autocast_enabled("cpu"):

@@ -89,6 +89,8 @@ class Explanation:
     walks: tuple[GuardsReport, ...] = ()
     losses: tuple[str, ...] = ()  # which are made in chunks of rows, and why others are not
     cudagraphs: tuple[tuple[str, int], ...] = ()  # what was recorded again or left unrecorded, and why
+    #: frames of broken calls that are not captured: generators, other libraries
+    uncaptured: tuple[str, ...] = ()
     history: tuple[str, ...] = ()  # recompiles of the function explained, before this run
 
     def as_dict(self) -> dict[str, Any]:
@@ -206,6 +208,7 @@ def gather(
         walks=tuple(_walk(frame) for frame in frames),
         cudagraphs=tuple(cudagraphs.most_common()),
         losses=tuple(str(payload) for kind, payload in events if kind == "loss"),
+        uncaptured=tuple(str(payload) for kind, payload in events if kind == "skipped"),
     )
 
 
@@ -306,6 +309,7 @@ def _page(e: Explanation, whole: bool = False) -> Group:
         ),
         ("CUDA graphs", [f"{text} ×{n}" for text, n in e.cudagraphs]),
         ("Losses of large vocabularies", list(e.losses)),
+        ("Run as it is in broken calls", list(e.uncaptured)),
         ("Kernels", _joined(e.kernels)),
     ):
         if lines:

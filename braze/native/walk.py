@@ -45,6 +45,7 @@ STEPS = frozenset(
         "func",
         "constant",
         "tensor_of",
+        "negative",
     }
 )
 #: steps without a parent
@@ -211,6 +212,10 @@ def read(step: str, key: Any, parent: Any, function: FunctionType, locals: Seque
             return class_attribute(parent, key)
         case "tensor_of":
             return torch_state.tensor_of(parent, key == "writable")
+        case "negative" if type(parent) is int:
+            return -parent
+        case "negative":
+            raise Mismatch
         case _:
             return of_function(step, key, parent)
 

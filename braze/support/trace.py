@@ -116,7 +116,7 @@ def collecting() -> bool:
 
 
 def emit(kind: str, payload: object) -> None:
-    """Hand an event to every collector: "capture", "break", "recompile", "frame", "compiled", "fallback", "aten"."""
+    """Hand an event to every collector: "capture", "break", "recompile", "frame", "compiled", "fallback", "aten", "skipped"."""
     if _muted.get():
         return
     for events in tuple(_collectors):

@@ -9,7 +9,7 @@ import traceback
 
 import torch
 
-from tests.end_to_end.conformance import case, said, scenario
+from tests.end_to_end.conformance import attempt, case, said, scenario
 
 X = torch.arange(6.0).reshape(2, 3)
 Y = X - 2.5
@@ -485,3 +485,27 @@ def what_an_error_from_outside_tells_is_asked_at_each_call(c):
 
     for given in (1, 2, None, "a", None, 3):
         yield told(X, given), awaited(answer(given))
+
+
+@case((X, X[:, :2]))
+def error_of_an_operator_has_no_context(x, y):
+    try:
+        x.add_(y)
+    except RuntimeError as error:
+        return chain(error), error.__cause__, error.__suppress_context__
+
+
+@scenario
+def error_of_a_condition_is_on_its_line(c):
+    @c
+    def f(x, n):
+        if n == x:
+            if True:
+
+                def one():
+                    return 1
+
+            n = one()
+        return n
+
+    yield attempt(f, X, 1)

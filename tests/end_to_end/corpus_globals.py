@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import fileinput
 from typing import Any
 
 import torch
@@ -110,3 +112,28 @@ def a_global_is_written(c):
 
     for _ in range(3):
         yield f(X), SCALE
+
+
+class Opener:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, *args, **kwargs):
+        self.count += 1
+        return kwargs
+
+
+@scenario
+def a_builtin_is_replaced_that_a_library_calls(c):
+    @c
+    def f(x, opener):
+        before = builtins.open
+        builtins.open = opener
+        try:
+            found = fileinput.hook_compressed("name", "rb")
+        finally:
+            builtins.open = before
+        return x + 1, found, opener.count
+
+    opener = Opener()
+    yield f(X, opener), f(X, opener), opener.count

@@ -20,6 +20,16 @@ MODULES = tuple(
 
 SUGGESTIONS = "Python finds names like the missing one in the variables of the traceback's frames, which are not the frame's own"
 SAME_TUPLE = "a function in C hands back the very tuple that it was called with; its call breaks the graph, and is made with another"
+REPLACED_INT = (
+    "while the program has another object in the place of builtins.int, braze's own code calls it, too"
+)
+SMALL_INTEGER = (
+    "how many references there are to the number 10 tells of all that holds one, what is compiled too"
+)
+TYPES_OF_ARRAYS = (
+    "Byte", "Double", "Float", "Int", "LongLong", "Long", "Short", "Unicode", "UnsignedByte", "UnsignedInt", "UnsignedLong",
+    "UnsignedLongLong", "UnsignedShort",
+)  # fmt: skip
 SIZES = "how much memory a dict takes tells how it was made"
 
 #: (minor versions, test without "test.") -> why it may differ; an entry that does not differ is a complaint, too
@@ -28,4 +38,6 @@ MAY_DIFFER: dict[tuple[str, str], str] = {
     ("11", "test_exceptions.NameErrorTests.test_name_error_suggestions_from_globals"): SUGGESTIONS,
     ("11", "test_dict.DictTest.test_splittable_popitem"): SIZES,
     ("11", "test_call.TestPEP590.test_vectorcall_override"): SAME_TUPLE,
+    ("11", "test_builtin.TestBreakpoint.test_envar_good_path_builtin"): REPLACED_INT,
+    **{("11", f"test_array.{name}Test.test_bug_782369"): SMALL_INTEGER for name in TYPES_OF_ARRAYS},
 }

@@ -82,7 +82,7 @@ def test_residuals_run_with_the_mode_off():
 
 
 @needs_hook
-def test_run_skips_generators():
+def test_run_asks_of_generators_and_takes_none_over():
     asked = []
 
     def numbers():
@@ -95,7 +95,7 @@ def test_run_skips_generators():
         asked.append(function.__name__)
 
     assert with_callback(callback, lambda: list(numbers())) == [3]
-    assert asked == ["<lambda>", "helper"]
+    assert asked == ["<lambda>", "numbers", "helper"]
 
 
 @needs_hook

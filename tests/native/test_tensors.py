@@ -337,3 +337,15 @@ def test_the_collector_goes_on():
     finally:
         if before:
             gc.enable()
+
+
+# -- numbers below zero
+
+
+@pytest.mark.parametrize("value", [-5, 3, 0, -(2**62), -(2**80), True, -1.5, "a", None])
+def test_minus_a_number_is_read(value):
+    nodes = [(-1, "local", 0), (0, "negative", None)]
+    found = [kind(nodes, [], (1,)).match(function, (value,)) for kind in PROGRAMS]
+    told = [kind(nodes, [], (1,)).explain(function, (value,)) for kind in PROGRAMS]
+    assert found[0] == found[1] == ((-value,) if type(value) is int else None)
+    assert [row is None for row in told] == [type(value) is int] * 2

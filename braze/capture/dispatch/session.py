@@ -11,7 +11,7 @@ from braze import native
 from braze.capture.dispatch.other_tracers import watch
 from braze.capture.dispatch.recompiles import Recompile
 from braze.capture.dispatch.shared import Backend, Shared, here
-from braze.capture.dispatch.skip import is_skipped
+from braze.capture.dispatch.skip import GENERATOR, is_skipped, other_library, why_skip
 from braze.capture.dispatch.variants import Site, all_sites, copies, turn_to
 from braze.capture.facts.markers import WITH_CALLEES
 from braze.capture.facts.records import Capture
@@ -20,12 +20,16 @@ from braze.capture.python.higher_order import of_other_compiler, run_whole
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import Place
 from braze.options import Options
+from braze.support import trace
 from braze.support.collector import collector_paused
+from braze.support.log import logger
 
 watch()
 
 Tracer = Callable[..., Capture]
 _hooked_codes: dict[CodeType, Any] = {}
+#: what has been said of frames that run uncompiled in broken calls
+_told_skipped: dict[Any, CodeType] = {}
 
 
 def compile_callable(
@@ -39,9 +43,10 @@ def reset() -> None:
     """Forget every variant of every live entry, and every decision about code met in broken calls."""
     for site in all_sites():
         site.clear()
-    for code in tuple(_hooked_codes):
+    for code in (*_hooked_codes, *_told_skipped.values()):
         native.forget_code(code)
     _hooked_codes.clear()
+    _told_skipped.clear()
     copies.clear()
 
 
@@ -138,11 +143,34 @@ def answer_hook(code: CodeType, function: FunctionType) -> Any:
         native.untraced_code(code)
         return None
     session: Session | None = getattr(here, "session", None)
-    if session is None or getattr(here, "busy", False) or is_skipped(code, function):
+    if session is None or getattr(here, "busy", False):
+        return None
+    if is_skipped(code, function):
+        tell_skipped(code, function)
         return None
     entry = session.entry(function, code.co_qualname, hooked=True)
     _hooked_codes[code] = entry
     return entry
+
+
+def tell_skipped(code: CodeType, function: FunctionType) -> None:
+    """Say once which frames of broken calls run uncompiled though tensors may be computed there: generators, and libraries."""
+    library = other_library(code)
+    why = why_skip(code, function)
+    if library is not None:
+        cause: Any = ("BZ1019", library)
+        text = f"BZ1019: what broken calls run of the library {library} runs as it is ({code.co_qualname} was the first)"
+        remedy = "compile a function that calls it: what it calls is captured there"
+    elif why == GENERATOR:
+        cause = ("BZ1009", code)
+        text = f"BZ1009: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) runs as it is in a broken call: it is {why}"
+        remedy = "what it calls is captured; iterate in the compiled function itself"
+    else:
+        return
+    if cause not in _told_skipped:
+        _told_skipped[cause] = code
+        trace.emit("skipped", text)
+        logger("graph_breaks").info("%s\n  do:  %s", text, remedy)
 
 
 __all__ = ["Backend", "Recompile", "Session", "compile_callable", "reset", "turn_to"]

@@ -23,6 +23,7 @@ MODEL_LIBRARIES = frozenset({"transformers", "timm", "torchvision", "diffusers",
 _GENERATORS = (
     inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 )
+GENERATOR = "a generator or coroutine"
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 
 
@@ -45,7 +46,7 @@ def why_skip(code: CodeType, function: Any = None) -> str | None:
     if code.co_flags & _FUNCTION != _FUNCTION:
         return "a class or module body"
     if code.co_flags & _GENERATORS:
-        return "a generator or coroutine"
+        return _library(file) or GENERATOR
     if code.co_name.startswith("<") and code.co_name != "<lambda>":
         return "a comprehension"
     if code.co_name.startswith("__") and code.co_name.endswith("__") and code.co_name != "__call__":
@@ -71,6 +72,12 @@ def _library(file: str) -> str | None:
             root = path[len(site) :].split(os.sep)[0].removesuffix(".py")
             return None if root in MODEL_LIBRARIES else f"the library {root}"
     return "the standard library" if path.startswith(_STDLIB) else None
+
+
+def other_library(code: CodeType) -> str | None:
+    """The name of the library in site-packages that code belongs to, if it is one that holds no model code; installers' own have none."""
+    name = (_library(code.co_filename) or "").partition("the library ")[2]
+    return name if name and not name.startswith("_") else None
 
 
 def is_skipped(code: CodeType, function: Any = None) -> bool:

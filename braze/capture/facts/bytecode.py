@@ -39,6 +39,7 @@ ENDS = frozenset(
     ]
 )
 EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
+NOP = dis.opmap["NOP"]
 
 
 # -- instructions
@@ -98,6 +99,12 @@ def previous_instruction(code: CodeType, offset: int) -> int:
     while code.co_code[at] == EXTENDED_ARG:
         at += 2
     return at
+
+
+def end_of(code: CodeType, offset: int, following: int) -> int:
+    """Where the instruction at ``offset`` ends, if there are only NOPs from there to ``following``; else ``following``."""
+    end = offset + 2 + 2 * cache_units(dis.opname[code.co_code[offset]])
+    return end if all(op == NOP for op in code.co_code[end:following:2]) and end <= following else following
 
 
 def safe_start(code: CodeType, offset: int) -> int:

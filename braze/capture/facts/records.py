@@ -34,6 +34,7 @@ class Step(enum.Enum):
     FUNC = "func"  # parent.__func__ (key "func") or parent.__self__ (key "self") of a bound method
     CONSTANT = "constant"  # key: an object known by identity (a module such as torch, a class) (root)
     TENSOR_OF = "tensor_of"  # key: "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
+    NEGATIVE = "negative"  # key: None; -parent, an int below zero: symbols are sizes, and above
 
 
 class IdentityKey:

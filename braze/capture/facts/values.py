@@ -35,9 +35,16 @@ class Identity(int):
 
 
 class UnknownText(str):
-    """What an f-string makes of a tensor: text nobody knows while tracing. It may be passed on, and dropped."""
+    """Text that only a call tells: an f-string's of a tensor, or of a number that is a symbol. It may be passed on, and dropped.
 
-    __slots__ = ()
+    ``made`` (a function and its arguments, symbols and such text among them) writes it when the graph has run. Whoever
+    looks at it before has it written for the numbers that the symbols stand for, which are guarded from then on.
+    """
+
+    __slots__ = ("made",)
+
+    def __init__(self) -> None:
+        self.made: tuple[Any, tuple[Any, ...]] | None = None
 
 
 NULL: Final = _Null()
@@ -88,7 +95,12 @@ BY_INDEX, UNTIL = type(iter(type("Items", (), {"__getitem__": None})())), type(i
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 FAKES = torch.Tensor
 #: symbols are numbers to the program
-NUMBER_OF = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+NUMBER_OF: dict[type, type] = {
+    torch.SymInt: int,
+    torch.SymFloat: float,
+    torch.SymBool: bool,
+    UnknownText: str,
+}
 
 
 def _is_identity_type(cls: type) -> bool:

@@ -142,7 +142,7 @@ def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         graph_break("BZ1007", "print() writes to a stream", HINT_MOVE)
     texts = []
     for value in args:
-        if isinstance(value, torch.Tensor) or type(value) is UnknownText:
+        if isinstance(value, torch.Tensor) or (type(value) is UnknownText and value.made is None):
             graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
         texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed

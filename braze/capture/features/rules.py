@@ -333,13 +333,6 @@ number(int)
 number(float)
 
 
-@rule(str)
-def str_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    if args and isinstance(args[0], torch.Tensor):
-        graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
-    return calls.call_c(t, str, tuple(map(operations.number, args)), kwargs)
-
-
 @rule(divmod)
 def divmod_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``divmod`` of a symbolic integer: its two halves, which raise what it raises."""
@@ -378,8 +371,8 @@ def of_numbers(function: Any) -> None:
     rule(function)(run)
 
 
-for _text in (repr, ascii, format, hash, hex, oct, bin, chr):
-    of_numbers(_text)
+for _on_number in (hash, chr):
+    of_numbers(_on_number)
 
 
 # -- what must not run while tracing

@@ -96,7 +96,10 @@ class RecipeTable(Recipes):
         if is_identity_type(kind) or is_constant(value) or isinstance(value, np.generic):
             return Constant(value)
         if kind is UnknownText:
-            raise Unrebuildable(value)
+            if value.made is None:
+                raise Unrebuildable(value)
+            function, args = value.made
+            return Build("call", (self.add(Constant(function)), *self.items(args)))
         return self.built(value, kind)
 
     # -- kinds
@@ -129,6 +132,9 @@ class RecipeTable(Recipes):
             return drawn
         if isinstance(value, torch.SymBool) and not unbacked.is_unbacked(value):
             return Constant(bool(value))
+        place = self.t.outside.tree.node_of(value)
+        if place is not None:
+            return FromSource(place.source)
         try:
             node = sizes.node_for(self.t.graph.recorder, value)
         except BreakSignal:

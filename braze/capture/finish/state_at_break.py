@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import opcode as cpython
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 from braze import native
 from braze.capture.facts.breaks import LOOKS_AT_THE_STACK, Retry
-from braze.capture.facts.bytecode import SAVED, stack_kinds, wanted_from
+from braze.capture.facts.bytecode import SAVED, end_of, stack_kinds, wanted_from
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind, FrameState, GraphBreak
 from braze.capture.facts.values import NULL
@@ -44,7 +45,7 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
             inner.entered_at
         )  # the frames below it must be there: up to the call that the outermost makes
     whole = signal is not None and signal.skip
-    following = inner.decoded.instruction(inner.at)[2]
+    following = after(inner)
     whole_call: Pending = (BreakKind.RUN, [], None, len(inner.stack), 0)
     kind, operands, detail, left, pushes = whole_call
     described = None if whole else describe(inner)
@@ -54,11 +55,11 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
         # this instruction cannot be run from outside: the whole inner call runs uncaptured
         if len(t.frames.stack) > 1:
             raise Retry(inner.entered_at)
-    offset = 2 * (following if kind is not BreakKind.RUN else start_of(inner))
+    offset = following if kind is not BreakKind.RUN else 2 * start_of(inner)
     stacks, handled = stacks_of(t, left)
     states = [suspended(table, inner, offset, stacks[0], pushes)]
     for f, stack in zip(reversed(t.frames.stack[:-1]), stacks[1:], strict=True):
-        states.append(suspended(table, f, 2 * f.decoded.instruction(f.at)[2], stack, 1))
+        states.append(suspended(table, f, after(f), stack, 1))
     code = signal.code if signal is not None else "BZ1001"
     # the line that cannot be carried may lie deeper than the call that is run instead
     trail = (signal.trail if signal is not None else ()) or trail_of(t)
@@ -94,6 +95,11 @@ def stacks_of(t: Trace, left: int) -> tuple[list[list[Any]], list[BaseException 
         stacks.append(stack)
     stacks[0] = stacks[0][:left]
     return stacks, every
+
+
+def after(f: Frame) -> int:
+    """The offset at which the instruction at hand ends."""
+    return end_of(f.code, 2 * f.at, 2 * f.decoded.instruction(f.at)[2])
 
 
 def start_of(f: Frame) -> int:
@@ -195,10 +201,14 @@ OF_THE_FRAME = (
 )
 
 
+#: what they give holds all objects, tuples that C code has not filled yet among them: nothing may look through it
+OF_THE_PROCESS = (gc.get_objects, gc.get_referrers, gc.get_referents)
+
+
 def call_pending(f: Frame, arg: int, stack: list[Any]) -> Pending | None:
     """A pending CALL."""
     fn, args = split_call(f, arg, stack)
-    if any(fn is builtin for builtin in OF_THE_FRAME):
+    if any(fn is builtin for builtin in (*OF_THE_FRAME, *OF_THE_PROCESS)):
         return None
     return BreakKind.CALL, [fn, *args], tuple(f.kwnames), len(stack) - arg - 2, 1
 

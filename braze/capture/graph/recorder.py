@@ -217,6 +217,7 @@ class Recorder(Recording):
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         plain = view_histories.without_history(self.mode.exact_views, args, kwargs)
+        refused = None
         try:
             result = self.mode.call(func, args, kwargs)
         except BreakSignal:
@@ -231,7 +232,10 @@ class Recorder(Recording):
             if type(error).__name__ == UNDECIDED and not self.oblivious:
                 return self.call_obliviously(func, args, kwargs)
             translate(self, error, name)
-            raise probe.eager_error(func, args, kwargs) or error from None
+            refused = error
+        if refused is not None:  # what fakes were at when they failed is no context of the program's error
+            refused.__context__ = None
+            raise probe.eager_error(func, args, kwargs) or refused
         if extents and extents != self.extents(kwargs["out"]):
             graph_break("BZ1010", f"{name} changes the shape of a tensor that comes from outside")
         if self.mode.env is not None:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
+from braze.capture.facts.values import UnknownText
 from braze.capture.graph import python_random
+from braze.capture.outside import texts
 from braze.capture.state.trace import Recording
 from braze.graph import torch_symbols
 from braze.graph.numbers import FUNCTIONS
@@ -15,13 +17,20 @@ from braze.graph.torch_symbols import SYMBOLIC
 
 HASHED = (dict, set, frozenset)
 
+#: in a tuple that is a key: what is not known now
+KEYS_LATER = frozenset({*SYMBOLIC, UnknownText})
+
 
 def as_key(value: Any) -> Any:
     """A key with the numbers that symbols in it stand for, which are guarded from here on: symbols have no hash."""
     kind = type(value)
     if kind in SYMBOLIC:
         return int(value) if kind is torch.SymInt else bool(value) if kind is torch.SymBool else float(value)
-    if (kind is tuple or kind is torch.Size) and any(type(v) in SYMBOLIC or type(v) is tuple for v in value):
+    if kind is UnknownText:
+        return texts.written(value)
+    if (kind is tuple or kind is torch.Size) and any(
+        type(v) in KEYS_LATER or type(v) is tuple for v in value
+    ):
         return kind(map(as_key, value))
     return value
 

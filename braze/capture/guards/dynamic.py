@@ -35,7 +35,7 @@ def is_data(source: Source) -> bool:
 
 
 #: steps to what changes from call to call; the others lead to defaults, classes and the like
-DATA = frozenset({Step.LOCAL, Step.GLOBAL, Step.CELL, Step.ATTR, Step.DICT, Step.ITEM})
+DATA = frozenset({Step.LOCAL, Step.GLOBAL, Step.CELL, Step.ATTR, Step.DICT, Step.ITEM, Step.NEGATIVE})
 
 
 def is_argument(source: Source) -> bool:
@@ -64,8 +64,13 @@ def changed_extents(capture: Capture, function: Any, locals: Sequence[Any]) -> f
             value = read_source(guard.source, function, locals)
             wanted = int if isinstance(guard.expected, SymbolSpec) else type(guard.expected)
             if type(value) is wanted and value != guard.expected:
-                found.add((guard.source, -1))
+                found.add((itself(guard.source), -1))
     return frozenset(found)
+
+
+def itself(source: Source) -> Source:
+    """Where a number is found, whatever its sign."""
+    return source.parent if source.step is Step.NEGATIVE and source.parent is not None else source
 
 
 def all_extents(capture: Capture) -> frozenset[tuple[Source, int]]:
@@ -76,8 +81,8 @@ def all_extents(capture: Capture) -> frozenset[tuple[Source, int]]:
             continue
         if guard.check is Check.TENSOR and not is_model_state(guard):
             found.update((guard.source, i) for i in range(len(guard.expected.sizes)))
-        elif guard.check is Check.EQUAL and is_about_extents(guard) and is_argument(guard.source):
-            found.add((guard.source, -1))
+        elif guard.check is Check.EQUAL and is_about_extents(guard) and is_argument(itself(guard.source)):
+            found.add((itself(guard.source), -1))
     return frozenset(found)
 
 

@@ -11,10 +11,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, CONTAINERS, UnknownText
+from braze.capture.outside import texts
 from braze.capture.state.trace import Trace
 
 #: types of most arguments: they hold nothing
 LEAVES = CONSTANTS | {FakeTensor, torch.dtype, torch.device, slice}
+WRITABLE = frozenset({list, dict})
 
 
 def fill(t: Trace, value: Any) -> None:
@@ -31,10 +33,20 @@ def fill(t: Trace, value: Any) -> None:
         shadow.fill(t)
 
 
+def write_texts(container: list[Any] | dict[Any, Any]) -> None:
+    """Text in a container, written: C code looks into it."""
+    pairs = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+    for key, value in pairs:
+        if type(value) is UnknownText and value.made is not None:
+            container[key] = texts.written(value)
+
+
 def fill_arguments(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep."""
     for value in values:
         kind = type(value)
+        if kind in WRITABLE and depth < 4:
+            write_texts(value)
         if kind in LEAVES:
             continue
         if not issubclass(kind, CONTAINERS):

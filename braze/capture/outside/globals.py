@@ -17,6 +17,9 @@ from braze.capture.facts.values import (
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
+#: what a builtin is, unless the program has put something in its place
+PYTHONS = frozenset({types.BuiltinFunctionType, type})
+
 
 class Globals:
     """The globals of one module. ``owner``: a node from which ``step`` reads them; None for the root frame's."""
@@ -92,7 +95,10 @@ class Globals:
             raise NameError(f"name '{name}' is not defined", name=name)
         if self.owner is None and not self.library:
             return root_global(t, name, value)
-        return value
+        if type(value) in PYTHONS and value.__module__ == "builtins":
+            return value
+        space = t.outside.tree.constant(builtins)  # what the program has put there is an object as any other
+        return t.read(space, Step.DICT, name, value) if vars(builtins).get(name) is value else value
 
 
 def globals_of(t: Trace, f: Frame) -> Globals:

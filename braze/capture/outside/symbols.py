@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from braze.capture.facts.records import Check
+from braze.capture.facts.records import Check, Step
 from braze.capture.guards.dynamic import is_argument
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
@@ -39,8 +39,14 @@ def is_symbolic(t: Trace, node: Node, dim: int) -> bool:
 
 
 def symbolic_int(t: Trace, node: Node, real: int) -> Any:
-    """A symbol for an int argument."""
+    """A symbol for an int argument. Symbols are above zero: one below it is minus the symbol of a place of its own."""
     mode, outside = t.graph.mode, t.outside
+    if real < -1:
+        node.guards.append((Check.TYPE, int))
+        outside.tree.order.append(node)
+        node.real, node.value = real, -symbolic_int(t, node.child(Step.NEGATIVE, None), -real)
+        outside.tree.known[id(node.value)] = node
+        return node.value
     value = mode.symbol(real, str(node.source))
     node.real, node.value = real, value
     if isinstance(value, torch.SymInt):

@@ -22,13 +22,14 @@ from braze.capture.facts.values import (
     MISSING,
     NUMBER_OF,
     Lookups,
+    UnknownText,
     held_by,
     is_constant,
     is_identity_type,
     is_immutable,
     lookup_in_mro,
 )
-from braze.capture.outside import cells
+from braze.capture.outside import cells, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.globals import globals_at
 from braze.capture.outside.shadows import instance_dict, write_instance
@@ -77,6 +78,8 @@ def _reader_of(cls: type) -> Any:
         return symbol_attr
     if cls in BUILTIN_VALUES:
         return native_attr
+    if cls is UnknownText:
+        return text_attr
     if cls is types.CellType:
         return cells.attribute
     if issubclass(cls, torch.Tensor):
@@ -109,6 +112,11 @@ reader_of: Callable[[type], Any] = functools.cache(_reader_of)
 def native_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """C types whose attributes need no guard: the object itself is guarded or ours."""
     return getattr(obj, name)
+
+
+def text_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
+    """An attribute of text that is written later: a method that looks into it, but for its class."""
+    return str if name == "__class__" else getattr(texts.written(obj), name)
 
 
 #: attributes of integers that the integer itself is

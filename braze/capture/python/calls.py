@@ -24,6 +24,7 @@ from braze.capture.facts.values import (
     LRU_CACHE,
     MISSING,
     PYBIND,
+    UnknownText,
     is_constant,
     lookup_in_mro,
 )
@@ -31,7 +32,7 @@ from braze.capture.graph import python_random
 from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.graph.replays import replay
 from braze.capture.graph.sizes import HASHED, as_key
-from braze.capture.outside import changes, identities
+from braze.capture.outside import changes, identities, texts
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.outside.opaque import refuse_opaque
@@ -184,8 +185,12 @@ def call_native(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
 
 def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bool = False) -> Any:
     """Run a C function that may call back: tensor operations are recorded, Python frames interpreted."""
+    if UnknownText in map(type, args) and texts.stores(fn, args):
+        return canonical(t, fn(*args, **(kwargs or {})))
+    args = texts.look_into(args)
     fill_arguments(t, args)
     if kwargs:
+        kwargs = {name: texts.written(value) for name, value in kwargs.items()}
         fill_arguments(t, kwargs.values())
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
@@ -212,6 +217,7 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
         if fn in policy.SETTINGS:
             return t.outside.settings.told(fn, args, kwargs)
         if purity is policy.Purity.BLIND:
+            args = texts.look_into(args)
             return fn(*args, **kwargs) if kwargs else fn(*args)
         if purity is policy.Purity.CALLS:
             return call_c(t, fn, args, kwargs)
@@ -291,6 +297,8 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     owner = args[0]
+    if type(owner) is UnknownText:
+        owner, *_ = args = texts.look_into(args)
     if isinstance(owner, torch.Tensor):
         fill_arguments(t, args)
         return tensor_method(t, fn, tuple(args), kwargs or {})

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_DATA, graph_break
-from braze.capture.facts.values import MISSING, lookup_in_mro
+from braze.capture.facts.values import MISSING, UnknownText, lookup_in_mro
 from braze.capture.graph import constant_evaluation, unbacked
+from braze.capture.outside import texts
 from braze.capture.outside.filling import fill
 from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.python import data_errors
@@ -39,6 +40,8 @@ def iterate(t: Trace, value: Any) -> Any:
         if value.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
         return iter(t.graph.recorder.call(torch.Tensor.unbind, (value, 0), {}))
+    if type(value) is UnknownText:
+        return iter(texts.written(value))
     method = python_method(t, value, "__iter__")
     if method is not MISSING:
         return t.call(method, (value,), None)
@@ -100,6 +103,8 @@ def truth(t: Trace, value: Any) -> bool:
             return bool(holds)
         graph_break("BZ1003", "control flow depends on what a tensor holds", HINT_DATA)
     kind = type(value)
+    if kind is UnknownText:
+        return bool(texts.written(value))
     if kind in PLAIN_TRUTH:
         return (
             data_errors.of_sizes(t, value)
@@ -125,6 +130,7 @@ def length(t: Trace, value: Any) -> int:
         if value.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
         return value.shape[0]
+    value = texts.written(value)
     method = python_method(t, value, "__len__")
     if method is not MISSING:
         return t.call(method, (value,), None)

@@ -14,6 +14,7 @@ from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import CONSTANTS, MISSING, UnknownText, lookup_in_mro, words
 from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
+from braze.capture.outside import texts
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.python.attributes import special_method
@@ -21,6 +22,7 @@ from braze.capture.python.calls import call_c
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
+TEXT = frozenset({str, UnknownText})
 SAFE = CONSTANTS | {slice, range, torch.dtype, torch.device, torch.Size, type, *SYMBOLIC}
 
 #: operator function -> (method, reflected method)
@@ -53,6 +55,11 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     """``a + b`` and the like, and their in-place forms."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return tensor_operator(t, function, a, b)
+    if type(a) in TEXT or type(b) is UnknownText:
+        later = text_of_two(t, function, a, b)
+        if later is not None:
+            return later
+        a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
             return floats.combine(t, function, a, b)
@@ -61,6 +68,15 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         return on_numbers(function, a, number(b) if type(a) is str else b)
     *own, reflected = METHODS[function]
     return by_classes(t, function, a, b, own, reflected)
+
+
+def text_of_two(t: Trace, function: Any, a: Any, b: Any) -> Any:
+    """``a + b`` and ``a % b`` where symbols stand in text; None where there are none, or the text must be known now."""
+    if function in (operator.mod, operator.imod) and type(a) is str:
+        return texts.percent(t, a, b)
+    if UnknownText in (type(a), type(b)) and function in (operator.add, operator.iadd):
+        return texts.joined(t, (a, b))
+    return None
 
 
 def by_classes(t: Trace, function: Any, a: Any, b: Any, own: Sequence[str], reflected: str) -> Any:
@@ -126,6 +142,8 @@ def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         ):
             return function is operator.ne
         return tensor_operator(t, function, a, b)
+    if UnknownText in (type(a), type(b)):
+        a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
         return on_numbers(function, a, b)
     own, reflected = COMPARE_METHODS[function]
@@ -314,7 +332,9 @@ def text(t: Trace, value: Any, conversion: Any, spec: str) -> str:
         return t.done.claim(UnknownText())  # most often the message of a check that holds
     if unbacked.is_unbacked(value):
         return t.done.claim(UnknownText())
-    value = number(value)
+    if texts.is_told_later(value) and (later := texts.formatted(t, value, conversion, spec)) is not None:
+        return later  # type: ignore[no-any-return]
+    value, spec = texts.written(number(value)), texts.written(spec)
     if type(value) in CONSTANTS:
         return format(conversion(value) if conversion is not None else value, spec)
     if conversion is not None:

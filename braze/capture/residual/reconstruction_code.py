@@ -129,6 +129,8 @@ class SourceText:
                 return f"{parent}.__{key}__"
             case Step.TENSOR_OF:
                 return f"{name(torch.from_numpy)}({parent})"
+            case Step.NEGATIVE:
+                return f"(-{parent})"
         raise InternalError("BZ9010", f"residual code cannot read a source of step {step}")
 
 

@@ -4,7 +4,7 @@
 static const char *const step_names[STEP_COUNT] = {
     "local", "global", "cell", "globals_of", "attr", "dict", "item", "key",
     "type", "class_attr", "defaults", "kwdefaults", "closure", "func", "constant",
-    "tensor_of",
+    "tensor_of", "negative",
 };
 static const char *const check_names[CHECK_STATE] = {
     "type", "is", "equal", "length", "keys", "has_key", "absent", "tensor", "int", "alias", "distinct", "range",

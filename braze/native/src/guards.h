@@ -21,6 +21,7 @@ enum {
     STEP_FUNC,
     STEP_CONSTANT,
     STEP_TENSOR_OF,
+    STEP_NEGATIVE,
     STEP_COUNT
 };
 

@@ -270,7 +270,10 @@ evaluate_frame(PyThreadState *state, Frame *frame)
     if (mode == MODE_TRACE) {
         return trace_frame(state, frame, code, function);
     }
-    if (code->co_flags & generator_flags) {
+    if (code->co_flags & generator_flags) { /* runs as it is; the callback is to say so, once */
+        if (frame_callback != NULL && (facts == NULL || !facts->skip) && ask_callback(code, function) < 0) {
+            PyErr_Clear();
+        }
         return pass_on(state, frame, 0);
     }
     return run_frame(state, frame, code, function);

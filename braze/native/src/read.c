@@ -194,6 +194,13 @@ read_tensor_of(Walk *walk, PyObject *array, bool writable)
     return keep(walk, tensor);
 }
 
+/* Minus an int: what a symbol stands for, where the number is below zero. */
+static PyObject *
+read_negative(Walk *walk, PyObject *number)
+{
+    return PyLong_CheckExact(number) ? keep(walk, PyNumber_Negative(number)) : NULL;
+}
+
 PyObject *
 node_read(Walk *walk, int index, bool *cacheable)
 {
@@ -224,6 +231,8 @@ node_read(Walk *walk, int index, bool *cacheable)
         return (PyObject *)Py_TYPE(parent);
     case STEP_TENSOR_OF:
         return read_tensor_of(walk, parent, node->index == 1);
+    case STEP_NEGATIVE:
+        return read_negative(walk, parent);
     case STEP_CLASS_ATTR:
         *cacheable = true;
         return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, node->key) : NULL;

@@ -12,6 +12,7 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, NULL, UnknownText
 from braze.capture.graph.sizes import as_key
+from braze.capture.outside import texts
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.filling import fill
 from braze.capture.python.calls import call_c
@@ -66,8 +67,8 @@ def build_const_key_map(t: Any, f: Any, arg: int) -> None:
 @opcode("BUILD_STRING")
 def build_string(t: Any, f: Any, arg: int) -> None:
     parts = popn(f, arg)
-    known = all(type(part) is not UnknownText for part in parts)
-    f.stack.append("".join(parts) if known else t.done.claim(UnknownText()))
+    later = texts.joined(t, parts) if UnknownText in map(type, parts) else "".join(parts)
+    f.stack.append(t.done.claim(UnknownText()) if later is None else later)
 
 
 @opcode("BUILD_SLICE")

@@ -1,0 +1,118 @@
+"""A number that changes from call to call is compiled for twice, not once a value: in text, below zero, bit by bit."""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from braze.graph import bits
+
+X = torch.arange(3.0)
+LOG: list[str] = []
+
+TEXTS: dict[str, Callable[..., Any]] = {
+    "f-string": lambda x, n: (x + 1, f"step {n}", f"{n:>4}|{n!r}|{n:x}"),
+    "str": lambda x, n: (x + n, str(n) + "!", "a" + repr(n) + ascii(n) + hex(n)),
+    "percent": lambda x, n: (x + 1, "%d of %5d" % (n, 9), "%s" % n),  # noqa: UP031
+    "format": lambda x, n: (x + 1, "{} {:>3} {{}}".format(n, n), format(n, "+d")),  # noqa: UP032
+    "join": lambda x, n: (x + 1, ", ".join(["a", str(n), f"<{n}>"])),
+    "of a quotient": lambda x, n: (x + 1, f"{n / 3:.3f}", f"{n // 2}"),
+    "in a list": lambda x, n: [x + 1, [f"{n}", {"k": f"{n + 1}"}]],
+    "as its class": lambda x, n: (x + 1, isinstance(f"{n}", str), type(f"{n}"), f"{n}".__class__),
+}
+
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "sum": lambda x, n: (x + n, n, -n, abs(n), n * n),
+    "division": lambda x, n: (x * (n // 3), n % 3, n // -4, divmod(n, 5), x / n),
+    "xor": lambda x, n: (x + (n ^ 1), n ^ 5, 6 ^ n, n ^ -3),
+    "and": lambda x, n: (x * (n & 6), n & -4, n & 7, n | 9, n | -2),
+    "shifts": lambda x, n: (x + (n << 2), n >> 1, ~n),
+}
+
+LOOKED_INTO: dict[str, Callable[..., Any]] = {
+    "length": lambda x, n: (x + 1, len(f"{n}")),
+    "truth": lambda x, n: (x + 1, 1 if f"{n}" else 2, not str(n)),
+    "key": lambda x, n: (x + 1, {f"l{n}": 1}.get("l3"), {"l5", f"l{n}"} >= {"l4"}),
+    "equal": lambda x, n: (x + 1, f"{n}" == "4", f"{n}" < "5", f"{n}" in "345", "4" in f"{n}"),
+    "method": lambda x, n: (x + 1, f"n{n}".upper(), "n4".startswith(f"n{n}"), f"{n}".isdigit(), str.title(f"n{n}")),
+    "part": lambda x, n: (x + 1, f"{n}"[-1], list(f"{n}a"), int(f"{n}"), [*f"{n}"]),
+    "through C": lambda x, n: (x + 1, sorted([f"{n}", "4"]), max("4", f"{n}"), "-".join((f"{n}", *"ab"))),
+    "odd format": lambda x, n: (x + 1, f"{n:*^9}", "%c" % (n + 70), f"{n:{n + 20}}"),  # noqa: UP031
+}  # fmt: skip
+
+
+def told(f: Callable[..., Any], values: Any, backend: str = "eager") -> int:
+    """How often a function is compiled over values, each of which gives what Python gives."""
+    compiled = braze.compile(f, backend=backend)
+    for n in values:
+        ours, theirs = compiled(X, n), f(X, n)
+        assert repr(ours) == repr(theirs)
+    return int(compiled.misses)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_of_a_number_that_changes_is_written_after_the_graph(name: str) -> None:
+    assert told(TEXTS[name], range(2, 14)) == 2
+    assert told(TEXTS[name], range(-14, -2)) == 2
+
+
+@pytest.mark.parametrize("name", LOOKED_INTO)
+def test_text_that_is_looked_into_is_the_text_of_this_call(name: str) -> None:
+    told(LOOKED_INTO[name], [3, 4, 5, 11, -2, -3, 4])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_numbers_below_zero_are_symbols_too(name: str, backend: str) -> None:
+    assert told(ARITHMETIC[name], range(-14, -2), backend) == 2
+    assert told(ARITHMETIC[name], [7, 3, -5, 8, -2, -9, 12, 0, 1, -1, 5, -4], backend) <= 7
+
+
+def test_a_number_below_zero_that_decides_is_guarded() -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        return (x * 2 if n < -5 else x + n), n > 3, x[n:], n == -7
+
+    assert told(f, [-3, -2, -9, -7, -3, -8, -100, 4, 9, 2**40, -(2**40), -(2**62), -(2**63)]) < 12
+
+
+def test_text_is_printed_stored_and_kept_over_a_break(capsys: pytest.CaptureFixture[str]) -> None:
+    def f(x: torch.Tensor, n: int, log: list[str]) -> Any:
+        print(f"n is {n}", n)
+        log.append(f"{n}")
+        text = str(n) + "!"
+        braze.graph_break()
+        return x + 1, text
+
+    compiled = braze.compile(f, backend="eager")
+    for n in (3, 4, 5, -6, 5):
+        log: list[str] = []
+        assert compiled(X, n, log)[1] == f"{n}!" and log == [f"{n}"]
+    assert capsys.readouterr().out.splitlines() == [f"n is {n} {n}" for n in (3, 4, 5, -6, 5)]
+
+
+def test_text_of_a_tensor_that_is_looked_into_breaks_the_graph() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, len(f"{x}-"), bool(f"{x}"), f"{x}".upper()
+
+    assert repr(braze.compile(f, backend="eager")(X)) == repr(f(X))
+
+
+def test_bits_by_arithmetic() -> None:
+    class Number(int):
+        pass
+
+    rng = random.Random(0)
+    for _ in range(20_000):
+        n = rng.choice([rng.randint(-70, 70), rng.randint(-(2**63), 2**63 - 1)])
+        mask = rng.choice(
+            [rng.randint(-70, 70), rng.randint(-(2**40), 2**40), 0, -1, 2**62 - 1, 2**62, -(2**63)]
+        )
+        for function in (operator.and_, operator.or_, operator.xor):
+            found = bits.combined(lambda f, a, b: f(a, b), function, Number(n), mask)
+            assert found is None or found == function(n, mask), (n, mask)

@@ -1,0 +1,63 @@
+"""Frames of broken calls that run as they are, though tensors may be computed there, are told of once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import einops
+import pytest
+import torch
+
+import braze
+from tests.helpers import logged
+
+X = torch.arange(3.0)
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def parts(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield doubled(x)
+    yield x + 1
+
+
+def calls_broken(x: torch.Tensor) -> Any:
+    exec("pass")  # what such a frame calls from here on is captured frame by frame
+    return sum(parts(x)) + sum(parts(x)), einops.rearrange(x, "a -> a 1")
+
+
+def test_generators_and_libraries_in_broken_calls_are_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    braze.reset()
+    compiled = braze.compile(calls_broken, backend="eager")
+    with caplog.at_level(logging.INFO, "braze.graph_breaks"), logged() as said:
+        for _ in range(3):
+            compiled(X)
+    told = [message for message in said if "as it is" in message and "pluggy" not in message]
+    assert len(told) == 2
+    assert "BZ1009: parts" in told[0] and __file__ in told[0] and "what it calls is captured" in told[0]
+    assert "BZ1019" in told[1] and "the library einops" in told[1]
+
+
+def test_explain_tells_of_them() -> None:
+    braze.reset()
+    found = braze.explain(calls_broken, backend="eager")(X)
+    assert [text.split(":")[0] for text in found.uncaptured] == ["BZ1009", "BZ1019"]
+    assert "Run as it is in broken calls" in str(found)
+
+
+def test_what_such_a_generator_calls_is_captured() -> None:
+    braze.reset()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    braze.compile(calls_broken, backend=backend)(X)
+    assert len(graphs) == 1
