@@ -318,14 +318,17 @@ def _roots(results: Sequence[Any]) -> list[Any]:
 
 
 def _layout(spec: Any) -> Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]:
-    """f(tangent, sizes) -> the tangent in the memory layout that the backward was compiled for; zeros for None."""
+    """f(tangent, sizes) -> the tangent in the memory layout that the backward was compiled for; zeros for None.
+
+    Below zero: added to what another tangent gives they leave the signs of its zeros.
+    """
     sizes, strides = evaluator(spec.sizes), evaluator(spec.strides)
 
     def laid_out(tangent: torch.Tensor | None, names: dict[str, int]) -> torch.Tensor:
         wanted = strides(names)
         if tangent is None:
             fresh = torch.empty_strided(sizes(names), wanted, dtype=spec.dtype, device=spec.device)
-            return fresh.zero_()
+            return fresh.fill_(-0.0) if spec.dtype.is_floating_point else fresh.zero_()
         if tangent.is_conj() or tangent.is_neg():
             tangent = tangent.resolve_conj().resolve_neg()
         if tangent.stride() == wanted or _same(tangent, wanted):

@@ -109,7 +109,10 @@ def test_no_zeros_stand_for_a_large_result_without_a_gradient():
     assert peak(braze.compile(both)) <= 2.2 * 512 * 4096 * 4
 
 
-def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_in_any_layout() -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_in_any_layout(
+    dynamic: bool | None,
+) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         x.abs_()
         turned = x.flip(-1)
@@ -118,7 +121,10 @@ def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_in_any_layo
         return part
 
     found = []
-    for call in (program, braze.compile(program, backend="aot_eager"), braze.compile(program)):
+    for call in (
+        program,
+        *(braze.compile(program, backend=b, dynamic=dynamic) for b in ("aot_eager", "braze")),
+    ):
         leaf = (torch.arange(8.0).view(2, 2, 2) - 3.5).permute(2, 1, 0).requires_grad_()
         (call(leaf * 1) * 2).sum().backward()
         assert leaf.grad is not None
