@@ -45,7 +45,9 @@ def without_tangents(backward: Backward, missing: Collection[int]) -> tuple[Back
         if all(n in undefined for n in node.all_input_nodes if n in behind):
             undefined.add(node)
         elif (other := _other_summand(node, undefined)) is not None:
-            node.replace_all_uses_with(_laid_out(graph, node, other))
+            stands_in = _laid_out(graph, node, other)
+            behind.add(stands_in)
+            node.replace_all_uses_with(stands_in)
         elif not _reads_zeros(graph, node, node.all_input_nodes, undefined):
             return backward, frozenset()
     output: Any = graph.output_node()

@@ -130,3 +130,22 @@ def test_a_gradient_that_no_other_joins_keeps_the_signs_of_its_zeros_in_any_layo
         assert leaf.grad is not None
         found.append((leaf.grad.tolist(), leaf.grad.signbit().tolist(), leaf.grad.stride()))
     assert found[1] == found[0] and found[2] == found[0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_gradient_of_three_parts_keeps_the_one_whose_tangent_comes_in(backend: str) -> None:
+    """A sum of sums, of which all parts but a widened one are missing: that one has other strides than the sum."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x + x)[None], x.sum(0, keepdim=True)
+
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        leaf = torch.arange(7.0).requires_grad_()
+        doubled, total = call(leaf)
+        (doubled * 0.5).sum().backward(retain_graph=True)
+        first, leaf.grad = leaf.grad, None
+        (total * 0.25).sum().backward()
+        assert first is not None and leaf.grad is not None
+        found.append((first.tolist(), leaf.grad.tolist()))
+    assert found[1] == found[0] == ([1.0] * 7, [0.25] * 7)
