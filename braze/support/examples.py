@@ -268,14 +268,14 @@ def f(x):
         """\
 @braze.compile(dynamic=True)
 def f(x, n):
-    return x.new_zeros(n & 6)
+    return x.new_zeros(n & x.shape[0])
 
 f(torch.ones(3), 5)
 """,
         """\
 @braze.compile(dynamic=False)
 def f(x, n):
-    return x.new_zeros(n & 6)
+    return x.new_zeros(n & x.shape[0])
 """,
     ),
     "BZ1016": Example(

@@ -38,7 +38,8 @@ def test_generators_and_libraries_in_broken_calls_are_told_of_once(
     with caplog.at_level(logging.INFO, "braze.graph_breaks"), logged() as said:
         for _ in range(3):
             compiled(X)
-    told = [message for message in said if "as it is" in message and "pluggy" not in message]
+    ours = ("parts (", "library einops")  # other tests have other libraries' code run first here
+    told = [message for message in said if "as it is" in message and any(name in message for name in ours)]
     assert len(told) == 2
     assert "BZ1009: parts" in told[0] and __file__ in told[0] and "what it calls is captured" in told[0]
     assert "BZ1019" in told[1] and "the library einops" in told[1]
