@@ -12,23 +12,20 @@ import torch.fx
 import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
-from braze.aot.records import InputRole, Partition
+from braze.aot.records import Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
-from braze.codegen.host.externs import overload, scalar_arguments
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.cudagraphs.device import DeviceGraphs
-from braze.cudagraphs.plan import Plan, Refusal
+from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recorded import Limits, Recorded
 from braze.cudagraphs.recording import Leave
 from braze.cudagraphs.registry import device_of, records
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.holders import is_held_once
-from braze.graph.specs import SymbolSpec, TensorSpec
-from braze.graph.subgraph_ops import entries_of
 from braze.graph.torch_compat import is_out_of_memory
 from braze.graph_calls import (
     Later,
@@ -39,14 +36,14 @@ from braze.graph_calls import (
     with_modes,
     with_subgraphs,
 )
-from braze.loops.ir import BufferView, ExternCall, LoopProgram
+from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
+from braze.recording_plans import recording_plan
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
-from braze.runtime.purity import may_draw
 from braze.schedule import schedule
 from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
@@ -177,62 +174,6 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     trace.count("writes_in_place_disproved")
     program = lower_graph(partition, ctx, in_place=False)
     return program, schedule_program(program, ctx)
-
-
-def recording_plan(partition: Partition, program: LoopProgram, plan: Schedule, ctx: CompileContext) -> Plan:
-    """What a recorder must know of a graph's call."""
-    specs, names = partition.inputs, program.inputs
-    tensors = tuple(i for i, spec in enumerate(specs) if not isinstance(spec, SymbolSpec))
-    held = range(len(specs), len(names))
-    layouts = {i: (s.sizes, s.strides) for i, s in enumerate(specs) if isinstance(s, TensorSpec)}
-    sizes = [(i, d) for i, (n, _) in layouts.items() for d, size in enumerate(n) if isinstance(size, str)]
-    sizes += [(i, -1) for i, spec in enumerate(specs) if isinstance(spec, SymbolSpec)]
-    varying = {i for i, pair in layouts.items() if any(isinstance(n, str) for part in pair for n in part)}
-    roots = {root for _, root in program.again}
-    written = {i for i, name in enumerate(names) if name and name in {*program.mutated, *roots}}
-    again = range(len(names) - len(program.again), len(names))
-    fixed = {*written, *again, *(i for i, _ in partition.anchored)}
-    if partition.beyond or partition.shared:
-        fixed.update(tensors)
-    roles = enumerate(partition.input_roles)
-    return Plan(
-        ctx.name,
-        program.device,
-        (*tensors, *held),
-        tuple(sizes),
-        tuple(sorted(varying)),
-        frozenset({*held, *(i for i, role in roles if role is InputRole.PARAMETER)}),
-        frozenset(fixed),
-        bool(written),
-        any(may_draw(overload(g.call.target)) for g in plan.groups if isinstance(g.call, ExternCall)),
-        ctx.consumes,
-        recording_refusal(partition, program, plan),
-    )
-
-
-def recording_refusal(partition: Partition, program: LoopProgram, plan: Schedule) -> Refusal | None:
-    """What of a graph no recording can hold."""
-    device = program.device
-    for name in filter(None, program.inputs):
-        if program.buffer(name).device != device:
-            return Refusal("BZ6203", f"input {name} is on {program.buffer(name).device}")
-    if entries_of(partition.forward.graph):
-        return Refusal("BZ6204", "what runs depends on data (control flow)")
-    for group in plan.groups:
-        if group.device != device:
-            return Refusal("BZ6204", f"{group.name} runs on {group.device}")
-        call = group.call
-        if not isinstance(call, ExternCall):
-            continue
-        tags = overload(call.target).tags
-        if call.makes or torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags:
-            return Refusal("BZ6204", f"sizes or numbers that only data tell ({call.target})")
-        numbers = scalar_arguments(call)
-        if any(isinstance(a, BufferView) and i in numbers for i, a in [*enumerate(call.args), *call.kwargs]):
-            return Refusal("BZ6204", f"{call.target} takes a number that is computed on the device")
-        if torch.Tag.cudagraph_unsafe in tags:
-            return Refusal("BZ6204", f"{call.target} is tagged cudagraph_unsafe")
-    return None
 
 
 def recorded_calls(call: Boxed, plan: Plan, ctx: CompileContext, *, borrowable: bool) -> Boxed:

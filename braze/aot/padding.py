@@ -16,6 +16,8 @@ import torch
 
 from braze.aot.functionalize import evaluate
 from braze.aot.layouts import Layouts, is_on_gpu, is_written_here, kept_nodes, sees_strides
+from braze.aot.timeline import bytes_of
+from braze.aot.views import hint
 from braze.graph.fakes import FakeMode
 from braze.support.record import record
 
@@ -88,7 +90,7 @@ def _sizes(node: Node) -> _Sizes | None:
     a, b = (node.args[i].meta["val"] for i in (place.a, place.b))  # type: ignore[union-attr]
     if not is_on_gpu(a) or not _on_tensor_cores(a.dtype) or a.dtype != b.dtype or a.dim() < 2 or b.dim() < 2:
         return None
-    rows, k = math.prod(map(_likely, a.shape[:-1])), b.shape[-1 if place.linear else -2]
+    rows, k = math.prod(map(hint, a.shape[:-1])), b.shape[-1 if place.linear else -2]
     n = b.shape[-2 if place.linear else -1]
     if type(k) is not int or type(n) is not int or 0 in (rows, k, n):
         return None
@@ -96,13 +98,8 @@ def _sizes(node: Node) -> _Sizes | None:
     along += "k" if _is_turned(b) != place.linear else "n"
     if "m" in along and (place.linear or type(a.shape[-2]) is not int):
         return None
-    batch = _likely(a.shape[0]) if node.target is aten.bmm.default else 1
+    batch = hint(a.shape[0]) if node.target is aten.bmm.default else 1
     return _Sizes(batch, rows // batch, n, k, along)
-
-
-def _likely(n: int | torch.SymInt) -> int:
-    """A size, or what it was when tracing."""
-    return n if isinstance(n, int) else int(n.node.hint or 0)
 
 
 def _is_turned(val: torch.Tensor) -> bool:
@@ -132,17 +129,17 @@ def _padding(node: Node, sizes: _Sizes, layouts: Layouts, training: bool) -> dic
     return more if gain > _copied(node, more, layouts, training) else {}
 
 
-def _copied(node: Node, more: dict[str, int], layouts: Layouts, training: bool) -> int:
+def _copied(node: Node, more: dict[str, int], layouts: Layouts, training: bool) -> float:
     """What the copies cost, in bytes."""
-    place, total = _PRODUCTS[node.target], 0
+    place, total = _PRODUCTS[node.target], 0.0
     for i, axes in ((place.a, "mk"), (place.b, "kn")):
         base = _turned_from(node.args[i]) or node.args[i]
         constant = not training and base.meta.get("role") == "parameter"  # type: ignore[union-attr]
         written = is_written_here(base) and all(map(_is_product, base.users))  # type: ignore[arg-type, union-attr]
         if not constant and not written and any(axis in more for axis in axes):
-            total += 2 * _bytes(base) + LAUNCH  # type: ignore[arg-type]
+            total += 2 * bytes_of(base) + LAUNCH  # type: ignore[arg-type]
     if "n" in more and (node in layouts.kept or any(map(_is_product, node.users))):
-        total += 2 * _bytes(node) + LAUNCH
+        total += 2 * bytes_of(node) + LAUNCH
     return total
 
 
@@ -170,11 +167,6 @@ def _turned_from(node: object) -> Node | None:
         )
     )
     return source if turns and isinstance(source, Node) else None
-
-
-def _bytes(node: Node) -> int:
-    val = node.meta["val"]
-    return int(val.numel()) * int(val.dtype.itemsize)
 
 
 def _padded_product(node: Node, more: dict[str, int], layouts: Layouts, copies: _Copies) -> Node:
