@@ -1,0 +1,39 @@
+"""Serving: models under piecewise compilation and CUDA graphs, and an engine that drives them.
+
+Names are fetched when first used, so that the import costs nothing and imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: where each public name stands
+_PLACES = {
+    "AttentionCGSupport": "policy.modes",
+    "AttentionMetaData": "step.context",
+    "BatchDescriptor": "policy.dispatch",
+    "CUDAGraphMode": "policy.modes",
+    "Context": "step.context",
+    "DPMetadata": "step.context",
+    "ForwardContext": "step.context",
+    "SpecDecodeMetadata": "step.context",
+    "forward_context": "step.context",
+    "get_forward_context": "step.context",
+    "reset_forward_context": "step.context",
+    "set_forward_context": "step.context",
+}
+
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'braze.serving' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"braze.serving.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(_PLACES)
