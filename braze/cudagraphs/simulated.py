@@ -34,6 +34,13 @@ _EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_em
 _WAITS = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 #: bytes that a block's size is a multiple of
 _GRAIN = 64
+#: operators that only call others, with the Python that does so
+_HOST: dict[Any, Callable[..., Any]] = {}
+
+
+def on_the_host(operator: Any, function: Callable[..., Any]) -> None:
+    """An operator is Python that calls other operators: those are recorded, and the Python does not run again at a replay."""
+    _HOST[operator] = function
 
 
 class SimulatedPool:
@@ -137,6 +144,9 @@ class _Log(TorchDispatchMode):
             raise NotRecordable(f"{func} makes the host wait for the device")
         if func.overloadpacket is aten.set_:
             return func(*args, **kwargs)
+        if func in _HOST:
+            with self:
+                return _HOST[func](*args, **kwargs)
         for name, value in _written(func, args, kwargs):
             self._remember(name, value)
         place = self._places((args, kwargs))

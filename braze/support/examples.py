@@ -459,4 +459,16 @@ torch.autograd.grad(loss, x, create_graph=True)
 """,
         counterpart="torch.compile with aot_autograd does not currently support double backward",
     ),
+    "BZ7401": Example(
+        """\
+import braze.serving.engine.attention.operators
+from braze.serving.step.context import AttentionMetaData, forward_context
+
+x = torch.randn(1, 1, 8)
+ends, one = torch.tensor([0, 1], dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+metadata = AttentionMetaData(ends, one, one[:, None] - 1, torch.zeros(1, dtype=torch.int64), 1, 1, 1)
+with forward_context(metadata):
+    torch.ops.braze.unified_attention_with_output(x, x, x, x.clone(), 0, 1.0)
+"""
+    ),
 }
