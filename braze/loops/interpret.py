@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from braze.loops.dtypes import TORCH_NAME
+from braze.loops.dtypes import TORCH_NAME, truncated_to
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -396,8 +396,9 @@ def convert(x: Array, source: DType, to: DType) -> Array:
         return round_to_bf16(np.asarray(x).astype(np.float32))
     if to.is_integer and source.is_float:
         whole = np.trunc(x.astype(np.float64))
-        fits = np.abs(whole) < 2.0**63
-        return np.where(fits, whole, -(2.0**63)).astype(np.int64).astype(NUMPY[to])
+        limit = 2.0 ** (8 * truncated_to(to).itemsize - 1)
+        fits = (whole >= -limit) & (whole < limit)
+        return np.where(fits, whole, -limit).astype(np.int64).astype(NUMPY[to])
     return np.asarray(x).astype(NUMPY[to])
 
 

@@ -321,6 +321,28 @@ def test_empty_and_single_elements(shape: tuple[int, int]) -> None:
             torch.testing.assert_close(a, b)
 
 
+def test_what_lies_behind_no_elements_is_not_read() -> None:
+    """A load that stands outside of its loop, for no axis moves it, would be one through a null pointer."""
+    x = torch.empty(0, 0)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.repeat(3, 1).tanh().mean(), x.repeat(3, 1), x.expand(4, 0, 0).exp() + 1)
+
+    call, _ = compiled(fn, (x,))
+    with torch.no_grad():
+        for ours, eager in zip(call(x), fn(x), strict=True):
+            torch.testing.assert_close(ours, eager, equal_nan=True)
+
+
+def test_a_mean_of_nothing_is_cast_as_eager_casts_a_nan() -> None:
+    """The C compiler knows that number, and what is undefined of it."""
+    x = torch.empty(3, 0)
+    call, _ = compiled(lambda x: (x.mean().to(torch.int64), x.mean(1).to(torch.int32)), (x,))
+    with torch.no_grad():
+        assert torch.equal(call(x)[0], x.mean().to(torch.int64))
+        assert torch.equal(call(x)[1], x.mean(1).to(torch.int32))
+
+
 def test_inference_mode_then_no_grad() -> None:
     """The arena of a first call under inference_mode serves later calls outside, and the other way round."""
     x = torch.randn(4, 8, 8)

@@ -130,6 +130,8 @@ def _cast(body: Writer, v: Value, source: DType, to: DType, rep: str, varying: b
             return v.text
         zero = {"f32": "0.0f", "f64": "0.0"}.get(v.rep, "0")
         return f"bz_mask_{v.rep}x{w}({v.text} != {zero})" if varying else f"{v.text} != {zero}"
+    if source.is_float and to.is_integer:
+        return _rounded(body, _truncated(body, v, to, rep, varying), to, varying)
     if not varying:
         return _rounded(body, f"({SCALAR[rep]}){v.text}", to, varying) if source is not to else v.text
     if v.rep == "b":
@@ -144,6 +146,16 @@ def _cast(body: Writer, v: Value, source: DType, to: DType, rep: str, varying: b
     if _holds(source, to):
         return text
     return _rounded(body, text, to, varying)
+
+
+def _truncated(body: Writer, v: Value, to: DType, rep: str, varying: bool) -> str:
+    """A float as an integer of a representation; bytes take the low bits of a long one, as eager's do."""
+    through = "i64" if to is DType.U8 and v.rep == "f64" else rep
+    if not varying:
+        text = f"bz_to{through}_{v.rep}s({v.text})"
+        return text if through == rep else f"({SCALAR[rep]}){text}"
+    text = f"bz_to{through}_{v.rep}x{body.lanes}({v.text})"
+    return text if through == rep else f"__builtin_convertvector({text}, {rep}x{body.lanes})"
 
 
 def _bitcast(body: Writer, v: Value, source: DType, to: DType, varying: bool) -> str:
