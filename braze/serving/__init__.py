@@ -18,10 +18,14 @@ _PLACES = {
     "DPMetadata": "step.context",
     "ForwardContext": "step.context",
     "SpecDecodeMetadata": "step.context",
+    "SplitItem": "pieces.split",
+    "direct_register_custom_op": "pieces.custom_ops",
     "forward_context": "step.context",
     "get_forward_context": "step.context",
+    "mark_splitting_op": "pieces.custom_ops",
     "reset_forward_context": "step.context",
     "set_forward_context": "step.context",
+    "split_graph": "pieces.split",
 }
 
 __all__ = sorted(_PLACES)
