@@ -7,6 +7,11 @@ every request decodes and one for all others; :meth:`CUDAGraphMode.decode_mode` 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Any
+
+from braze.options import near
+from braze.support.errors import UserError
 
 
 class CUDAGraphMode(enum.Enum):
@@ -83,3 +88,64 @@ class AttentionCGSupport(enum.IntEnum):
     #: every request has as many tokens
     UNIFORM_BATCH = 2
     ALWAYS = 3
+
+
+#: words for the mode of one kind of step
+_WORDS = {
+    "none": CUDAGraphMode.NONE,
+    "disabled": CUDAGraphMode.NONE,
+    "piecewise": CUDAGraphMode.PIECEWISE,
+    "breakable": CUDAGraphMode.PIECEWISE,
+    "full": CUDAGraphMode.FULL,
+}
+
+
+def parse(value: Any) -> CUDAGraphMode:
+    """The mode that a word, a value of the enum, or ``{"decode": ..., "mixed": ...}`` stands for; else BZ7103.
+
+    ``"breakable"`` in such a dict is PIECEWISE by breaking the recording instead of the graph (see :func:`is_breakable`).
+    """
+    if isinstance(value, CUDAGraphMode):
+        return value
+    if isinstance(value, Mapping):
+        return _of_pair(value)
+    if isinstance(value, str) and value.strip().upper() in CUDAGraphMode.__members__:
+        return CUDAGraphMode[value.strip().upper()]
+    if isinstance(value, (int, tuple)) and not isinstance(value, bool):
+        for mode in CUDAGraphMode:
+            if mode.value == value:
+                return mode
+    hint = near(value.strip().upper(), CUDAGraphMode.__members__) if isinstance(value, str) else _KNOWN
+    raise UserError("BZ7103", f"cudagraph_mode= does not take {value!r}", hints=[hint])
+
+
+_KNOWN = f"known: {', '.join(CUDAGraphMode.__members__)}, or {{'decode': 'full', 'mixed': 'piecewise'}}"
+
+
+def is_breakable(value: Any) -> bool:
+    """Whether a mode was given in words that ask for recordings that are broken at capture."""
+    return isinstance(value, Mapping) and "breakable" in (str(word).lower() for word in value.values())
+
+
+def _of_pair(pair: Mapping[str, Any]) -> CUDAGraphMode:
+    """The mode of a dict: each kind of step by its word."""
+    if set(pair) != {"decode", "mixed"}:
+        raise UserError("BZ7103", f"cudagraph_mode= does not take {dict(pair)!r}", hints=[_KNOWN])
+    parts = []
+    for kind, word in pair.items():
+        found = word if isinstance(word, CUDAGraphMode) else _WORDS.get(str(word).strip().lower())
+        if found is None or not found.is_runtime_mode():
+            raise UserError(
+                "BZ7103", f"cudagraph_mode[{kind!r}] does not take {word!r}", hints=[near(str(word), _WORDS)]
+            )
+        parts.append((kind, found))
+    wanted = dict(parts)
+    for mode in CUDAGraphMode:
+        if (mode.decode_mode(), mode.mixed_mode()) == (wanted["decode"], wanted["mixed"]):
+            return mode
+    pairs = ", ".join(f"{m.decode_mode().name}/{m.mixed_mode().name}" for m in CUDAGraphMode)
+    raise UserError(
+        "BZ7103",
+        f"no mode decodes with {wanted['decode'].name} and runs mixed batches with {wanted['mixed'].name}",
+        hints=[f"pairs of decode/mixed: {pairs}"],
+    )
