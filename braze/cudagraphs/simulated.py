@@ -12,7 +12,6 @@ them through :meth:`SimulatedGraphs.launched`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from braze import native
 from braze.cudagraphs.device import NotRecordable
-from braze.cudagraphs.storages import tensor_over, uses
+from braze.cudagraphs.storages import borrowed, tensor_over, uses
 from braze.graph.torch_compat import pytree
 from braze.support.record import record
 
@@ -73,10 +72,7 @@ class Foreign:
 
     def storage(self) -> torch.UntypedStorage:
         """What lies there now."""
-        if not self.size:
-            return torch.empty(0, dtype=torch.uint8).untyped_storage()
-        memory = (ctypes.c_char * self.size).from_address(self.address)
-        return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        return borrowed(self.address, self.size)
 
 
 @record

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -26,6 +29,28 @@ def tensor_over(
 ) -> torch.Tensor:
     """A tensor of its own, a view of none, over memory that is there; an inference tensor in inference mode."""
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, sizes, strides)
+
+
+def borrowed(
+    address: int, size: int, device: torch.device | str = "cpu", owner: Any = None
+) -> torch.UntypedStorage:
+    """Memory that is there, seen without being held: whoever owns it may give it to others.
+
+    On a processor ``owner`` lives as long as what sees it, so that the memory is always somebody's; on a GPU a pool's graphs see to that.
+    """
+    if not size:
+        return torch.empty(0, dtype=torch.uint8, device=device).untyped_storage()
+    if torch.device(device).type != "cpu":
+        return torch._C._construct_storage_from_data_pointer(address, torch.device(device), size)  # type: ignore[no-any-return]
+    memory = _memory(size).from_address(address)
+    memory.owner = owner
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+
+@functools.lru_cache(1024)
+def _memory(size: int) -> Any:
+    """The type of so many bytes."""
+    return type("Memory", (ctypes.Array,), {"_type_": ctypes.c_char, "_length_": size})
 
 
 def spoil(storage: torch.UntypedStorage, message: str) -> None:
