@@ -41,7 +41,8 @@ def borrowed(
     if not size:
         return torch.empty(0, dtype=torch.uint8, device=device).untyped_storage()
     if torch.device(device).type != "cpu":
-        return torch._C._construct_storage_from_data_pointer(address, torch.device(device), size)  # type: ignore[no-any-return]
+        there: Any = torch._C._construct_storage_from_data_pointer(address, torch.device(device), size)
+        return there  # type: ignore[no-any-return]
     memory = _memory(size).from_address(address)
     memory.owner = owner
     return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
