@@ -83,6 +83,14 @@ class Options:
     cudagraph_memory: float = option(
         0.5, "memory of all recordings of a GPU, as a share of its memory (up to 1) or in bytes"
     )
+    cudagraph_launches: int = option(
+        3,
+        "graphs, and parts of them between cuts, of fewer launches are not recorded; a call of ATen counts for two",
+    )
+    splitting_ops: tuple[str, ...] = option(
+        (),
+        "operators ('mylib::attention', 'aten.mm.default') at which recorded graphs are cut, besides those that cannot be recorded",
+    )
     outputs: str = option(
         "own",
         "outputs of a recorded graph: as in eager (own), or without copies and valid until the graph is called again (borrow); "
@@ -173,6 +181,24 @@ def _sizes(value: Any) -> int | tuple[int, ...]:
     return value if type(value) is int else tuple(dict.fromkeys(listed))
 
 
+def _operators(value: Any) -> tuple[str, ...]:
+    """The value of ``splitting_ops``."""
+    if not isinstance(value, (list, tuple)) or any(type(name) is not str for name in value):
+        raise UserError("BZ0003", f"option 'splitting_ops' takes a list of operators' names, not {value!r}")
+    for name in value:
+        if not 1 <= name.replace("::", ".").count(".") <= 2:
+            raise UserError(
+                "BZ0003",
+                f"option 'splitting_ops' takes names of operators, not {name!r}",
+                hints=["with the namespace: 'mylib::attention', or 'aten.mm.default'"],
+            )
+    return tuple(dict.fromkeys(value))
+
+
+#: option -> what makes its value of what the user gives
+PARSED = {"cudagraph_sizes": _sizes, "splitting_ops": _operators}
+
+
 def make_options(
     *, mode: str | None = None, options: Mapping[str, Any] | None = None, **named: Any
 ) -> Options:
@@ -197,8 +223,8 @@ def make_options(
                 )
             values[name] = tuple(value.items())
             continue
-        if name == "cudagraph_sizes":
-            values[name] = _sizes(value)
+        if name in PARSED:
+            values[name] = PARSED[name](value)
             continue
         wanted = bool if known[name] is None else type(known[name])
         if wanted is float and type(value) is int:

@@ -40,7 +40,7 @@ from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
-from braze.recording_plans import recording_plan
+from braze.recording_plans import Division, divided
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
@@ -95,7 +95,7 @@ def for_recording(ctx: CompileContext) -> CompileContext:
     """The context of a graph whose calls are recorded: it keeps nothing of its own from call to call that a replay would not see."""
     if not ctx.options.cudagraphs:
         return ctx
-    options = dataclasses.replace(ctx.options, hoist=False, gemm_template=False, arena=False)
+    options = dataclasses.replace(ctx.options, gemm_template=False, arena=False)
     if not records(ctx.target.kind):
         note(
             "BZ6202", ctx.name, f"is not recorded: it runs on a device ({ctx.target.kind}) that has no graphs"
@@ -150,11 +150,10 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     program, plan = scheduled(partition, ctx)
     if trace.collecting() and (ctx.consumes or partition.backward is not None):
         trace.emit("peak", peak_of_half(partition, plan, ctx))
-    host = generate_code(plan, ctx)
-    call = load_code(host, ctx)
-    if ctx.options.cudagraphs:
-        whole = recording_plan(partition, program, plan, ctx)
-        call = recorded_calls(call, whole, ctx, borrowable=partition.backward is None and not ctx.consumes)
+    division = divided(partition, plan, ctx) if ctx.options.cudagraphs else Division(plan)
+    host = generate_code(division.schedule, ctx)
+    record = Recorder(division, ctx, borrowable=partition.backward is None and not ctx.consumes)
+    call = record.whole(load_code(host, ctx, record.part))
     call = with_inputs_again(call, program)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
@@ -176,16 +175,29 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     return program, schedule_program(program, ctx)
 
 
-def recorded_calls(call: Boxed, plan: Plan, ctx: CompileContext, *, borrowable: bool) -> Boxed:
-    """``call``, recorded at its second use and replayed from then on. ``borrowable``: its outputs are the user's alone."""
-    if plan.refusal is not None:
-        note(plan.refusal.code, plan.name, f"is not recorded: {plan.refusal.why}")
-        return call
-    leave = Leave.OWN
-    if ctx.options.outputs == "borrow" and borrowable:
-        leave = Leave.WATCHED if ctx.options.verify else Leave.BORROWED
-    limits = Limits(ctx.options.cudagraph_sizes, ctx.options.cudagraph_memory, leave)
-    return Recorded(call, plan, device_of(plan.device), limits)
+class Recorder:
+    """Makes of the calls of a division's plans such that are recorded at their second use. ``borrowable``: outputs are the user's alone."""
+
+    def __init__(self, division: Division, ctx: CompileContext, *, borrowable: bool) -> None:
+        self.division, self.options = division, ctx.options
+        self.plans = dict(division.parts)
+        self.leave = Leave.OWN
+        if self.options.outputs == "borrow" and borrowable:
+            self.leave = Leave.WATCHED if self.options.verify else Leave.BORROWED
+
+    def whole(self, call: Boxed) -> Boxed:
+        """The call of the graph."""
+        return self._recorded(call, self.division.whole)
+
+    def part(self, number: int, call: Boxed) -> Boxed:
+        """The call of a part."""
+        return self._recorded(call, self.plans.get(number))
+
+    def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
+        if plan is None:
+            return call
+        limits = Limits(self.options.cudagraph_sizes, self.options.cudagraph_memory, self.leave)
+        return Recorded(call, plan, device_of(plan.device), limits)
 
 
 def recorder(device: str) -> DeviceGraphs | None:
@@ -272,7 +284,8 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     """Groups to kernels, and the module that calls them."""
     with trace.stage("codegen"):
         on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
-        plans = (plan,) if plan.fixed is None else (plan, plan.fixed)
+        plans = [part.schedule for part in plan.parts] or [plan]
+        plans += [plan.fixed] if plan.fixed is not None else []
         kernels = tuple(
             k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_code.generate(p, ctx))
         )
@@ -284,7 +297,9 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     return host
 
 
-def load_code(host: HostModule, ctx: CompileContext) -> Boxed:
+def load_code(
+    host: HostModule, ctx: CompileContext, part: Callable[[int, Boxed], Boxed] = lambda number, call: call
+) -> Boxed:
     """Build what the cache does not have, load it, bind the host module."""
     library = None
     if host.units:
@@ -296,7 +311,7 @@ def load_code(host: HostModule, ctx: CompileContext) -> Boxed:
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
         launches = recorder(host.device) if ctx.options.cudagraphs else None
-        runtime = loader.Runtime(library, pool, triton, is_held_once, launches)
+        runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part)
         call = loader.load_host(host.name, host.source, runtime)
         return with_modes(call) if host.calls_aten else call
 

@@ -21,7 +21,7 @@ class Plan:
     that vary are found, as (input, dimension), or (input, -1) for a number. ``varying``: tensors whose
     layout varies. ``constants``: parameters, buffers, and what the graph holds itself, which keep their addresses as a rule.
     ``fixed``: those that the graph writes or sees memory around, so that no copy can stand for them; ``written``: whether
-    it writes any. ``draws``: the graph draws random numbers, or calls the program's operators. ``consumes``:
+    it writes any. ``fresh``: those that the host makes anew at each call, wherever there is memory. ``draws``: the graph draws random numbers, or calls the program's operators. ``consumes``:
     the call empties its list of inputs.
     """
 
@@ -35,4 +35,4 @@ class Plan:
     written: bool = False
     draws: bool = False
     consumes: bool = False
-    refusal: Refusal | None = None
+    fresh: frozenset[int] = frozenset()

@@ -151,7 +151,8 @@ class Recorded:
             if tree is not None and tree not in near and i not in group.unsteady:
                 near.append(tree)
             steady = tree is not None or i in self.plan.constants or isinstance(x, torch.nn.Parameter)
-            steady = steady or group.seen.get(i) == native.data_ptr(x)
+            if i not in self.plan.fresh:
+                steady = steady or group.seen.get(i) == native.data_ptr(x)
             if i in self.plan.fixed or (steady and i not in group.unsteady):
                 static.append(i)
             else:

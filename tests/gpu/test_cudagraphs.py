@@ -187,7 +187,9 @@ def test_what_is_let_go_of_gives_its_memory_back():
 
 def test_sizes_that_vary():
     fn = lambda x, w: torch.relu(x @ w).sum(1)
-    f = braze.compile(fn, dynamic=True, options={"cudagraphs": True, "cudagraph_sizes": 4})
+    f = braze.compile(
+        fn, dynamic=True, options={"cudagraphs": True, "cudagraph_launches": 1, "cudagraph_sizes": 4}
+    )
     w = numbers(32, 32)
     with recordings() as made:
         for _ in range(4):
