@@ -31,6 +31,7 @@ from braze.aot.writes import (
     written_arguments,
 )
 from braze.graph import own_memory, torch_compat
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, text_of
 from braze.graph.passes import drop_unread
 from braze.support.errors import Unsupported
@@ -350,7 +351,7 @@ class _Functionalizer:
             raise self._refuse(
                 "BZ2012", "a write to a tensor whose elements share memory, or to a view of one"
             )
-        if not any(link.node.meta.get("unversioned") for link in chain):
+        if not any(facts(link.node).unversioned for link in chain):
             storage.counted = True
             self.counted.update(link.node for link in chain)
         olds = [self._current(link, storage) for link in chain[1:]]
@@ -447,16 +448,16 @@ class _Functionalizer:
             return args[0]  # type: ignore[no-any-return]
         args = torch.fx.node.map_aggregate(args, self._symbolic)  # type: ignore[assignment]
         node = self.graph.call_function(target, args, kwargs)
-        here = self.here.meta if self.here is not None else {}
-        node.meta["origin"] = here.get("origin")
-        node.meta.update({k: here[k] for k in ("checkpoint", "policy") if k in here})
+        if self.here is not None:
+            here = facts(self.here)
+            set_facts(node, origin=here.origin, checkpoint=here.checkpoint, policy=here.policy)
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:
         return self.symbols.node(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
     def _refuse(self, code: str, what: str) -> Unsupported:
-        origin = self.here.meta.get("origin") if self.here is not None else None
+        origin = facts(self.here).origin if self.here is not None else None
         return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
 
 
@@ -484,7 +485,7 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
                 copy = node.graph.call_function(
                     aten.clone.default, (source,), {"memory_format": torch.contiguous_format}
                 )
-            copy.meta["origin"] = node.meta.get("origin")
+            set_facts(copy, origin=facts(node).origin)
             node.args = (evaluate(copy, mode), *node.args[1:])
             args = (copy.meta["val"], *args[1:])
         if mode.env is not None:

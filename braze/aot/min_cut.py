@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from braze.aot.symbols import is_size
 from braze.aot.views import elements, is_view
 from braze.graph.checkpoints import SAVING
+from braze.graph.facts import InputRole, facts
 from braze.graph.operators import is_cheap, is_elementwise, is_reduction
 from braze.graph.passes import is_impure
 from braze.runtime.purity import may_draw
@@ -81,13 +82,13 @@ class Halves:
         for node in self.graph.nodes:
             if is_view(node) and node.args[0] in gone:
                 gone.add(node)
-            region = node.meta.get("checkpoint")
+            region = facts(node).checkpoint
             if region is None or node in self.behind or node in self.results or is_random(node):
                 continue
-            if node.meta.get("policy") in SAVING:
+            if facts(node).policy in SAVING:
                 continue
             users = [u for u in node.users if u in self.forward]
-            if all(u.meta.get("checkpoint") == region for u in users):
+            if all(facts(u).checkpoint == region for u in users):
                 if not any(n in gone for n in node.all_input_nodes):
                     forced.add(node)
         return forced
@@ -97,7 +98,7 @@ class Halves:
 
         Nor can a copy in another layout, where what it copies can.
         """
-        if node.meta.get("copy_in_layout") and self.can_be_saved(node.args[0]):  # type: ignore[arg-type]
+        if facts(node).copy_in_layout and self.can_be_saved(node.args[0]):  # type: ignore[arg-type]
             return False
         return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymFloat)) and not (
             is_view(node) or node.op == "get_attr" or node in self.written or node in self.forced
@@ -105,7 +106,7 @@ class Halves:
 
     def must_be_saved(self, node: Node) -> bool:
         """Whether a checkpoint's policy forbids to compute a value of the forward again; views are no values."""
-        must = node.meta.get("policy") is CheckpointPolicy.MUST_SAVE
+        must = facts(node).policy is CheckpointPolicy.MUST_SAVE
         return must and self.is_made(node) and self.can_be_saved(node)
 
     def is_made(self, node: Node) -> bool:
@@ -242,7 +243,7 @@ def min_cut_choice(halves: Halves) -> set[Node]:
         cost = endless
         if halves.can_be_saved(node):
             cost = sizes[node] * (1 + STEP_COST * steps[node])
-            if node.meta.get("role") == "parameter":
+            if facts(node).role is InputRole.PARAMETER:
                 cost *= 1e-6  # it stays anyway
         edge(2 * i, 2 * i + 1, cost)
         made_again = halves.is_made_again(node) and not (

@@ -11,6 +11,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.graph import kernels
+from braze.graph.facts import facts
 from braze.graph.functional_ops import functional_of
 from braze.graph.operators import functional_form, is_elementwise, written_parameters
 from braze.support.errors import Unsupported
@@ -181,5 +182,5 @@ def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:
 
 def _refuse(node: Node, why: str) -> Unsupported:
     return Unsupported(
-        "BZ2016", f"{node.target}, which writes to a tensor", why=why, origin=node.meta.get("origin")
+        "BZ2016", f"{node.target}, which writes to a tensor", why=why, origin=facts(node).origin
     )

@@ -12,6 +12,7 @@ import torch.fx
 
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
+from braze.graph.facts import facts
 from braze.graph.passes import may_fail
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
@@ -170,7 +171,7 @@ class GraphLowering:
 
     def input_buffer(self, node: torch.fx.Node, val: torch.Tensor, kind: BufferKind) -> str:
         g = self.builder
-        g.origin = node.meta.get("origin")
+        g.origin = facts(node).origin
         name = buffer_name(node)
         g.new_buffer(
             from_torch(val.dtype),
@@ -196,7 +197,7 @@ class GraphLowering:
             return
         val = node.meta.get("val")
         if target in unbacked.TARGETS or isinstance(val, torch.SymBool):
-            self.builder.origin = node.meta.get("origin")
+            self.builder.origin = facts(node).origin
             args = [self.resolve(a) for a in node.args]
             self.env[node] = unbacked.lowered(self.builder, target, args, val)
             return
@@ -211,7 +212,7 @@ class GraphLowering:
                 "BZ3003",
                 f"{target} in an ATen graph",
                 why="it is not an operator overload",
-                origin=node.meta.get("origin"),
+                origin=facts(node).origin,
             )
         self.env[node] = self.lower_call(node, target, val)
 
@@ -220,7 +221,7 @@ class GraphLowering:
         g.val = val
         g.wanted = self.parts_read(node) if isinstance(val, (tuple, list)) else frozenset()
         g.op_name = target.__name__.partition(".")[0]
-        g.origin = node.meta.get("origin")
+        g.origin = facts(node).origin
         if node in self.in_place.links:
             return self.in_place.write(node, self.resolve)
         args = [self.resolve(a) for a in node.args]
@@ -282,7 +283,7 @@ class GraphLowering:
         if isinstance(value, Lazy) and value.weak:
             return self.builder.realize(value)
         if isinstance(value, Lazy):
-            self.builder.origin = a.meta.get("origin")
+            self.builder.origin = facts(a).origin
             return self.output_view(value, self.builder.symbols.exprs(a.meta["val"].stride()))
         return value
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from braze import pipeline
 from braze.context import CompileContext
+from braze.graph.facts import InputRole, set_facts
 from braze.graph.fakes import new_mode
 from braze.options import Options
 from braze.runtime import build
@@ -40,7 +41,7 @@ def captured(fn: Callable[..., Any], inputs: Sequence[Any], parameters: Sequence
         zip((n for n in gm.graph.nodes if n.op == "placeholder"), fakes, strict=False)
     ):
         node.meta["val"] = fake
-        node.meta["role"] = "parameter" if k in parameters else "user"
+        set_facts(node, role=InputRole.PARAMETER if k in parameters else InputRole.USER)
     return gm, fakes
 
 
@@ -300,7 +301,7 @@ def test_symbolic_sizes() -> None:
     ]
     for node, fake in zip((n for n in gm.graph.nodes if n.op == "placeholder"), fakes, strict=False):
         node.meta["val"] = fake
-        node.meta["role"] = "user"
+        set_facts(node, role=InputRole.USER)
     with torch.no_grad():
         call = pipeline.compile_graph(gm, fakes, CONTEXT)
         for batch, length in ((3, 7), (2, 50), (5, 2), (3, 7)):
