@@ -1,7 +1,7 @@
 """The forward context: what a step tells a model's layers beside the call's arguments.
 
 Each thread has its own. Python does not run again when a recording is replayed, so that only what runs outside of recordings
-(attention between pieces) sees a step's context each time.
+(attention between pieces) sees a step's context each time; what a recorded region reads is held to: see ``frozen.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
+from braze.serving.step.frozen import Reads, per_step, view
 from braze.support.errors import InternalError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class AttentionMetaData:
     slot_mapping: torch.Tensor
     max_seqlen_q: int
     max_seqlen_k: int
-    num_actual_tokens: int
+    num_actual_tokens: int = per_step()
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Context:
 
     positions: torch.Tensor
     is_prefill: bool = False
-    batch_size: int = 0
+    batch_size: int = per_step(0)
     graph_bs: int = 0
     is_draft: bool = False
 
@@ -96,17 +97,33 @@ class ForwardContext:
 
 
 class _Here(threading.local):
-    """This thread's context."""
+    """This thread's context, and what a region that it is recording reads of it."""
 
     current = ForwardContext()
+    reads: Reads | None = None
 
 
 _here = _Here()
 
 
 def get_forward_context() -> ForwardContext:
-    """This thread's forward context; an empty one where no step has set any."""
-    return _here.current
+    """This thread's forward context; an empty one where no step has set any. While recording, a view that notes what is read."""
+    reads = _here.reads
+    return _here.current if reads is None else view(_here.current, reads)
+
+
+@contextlib.contextmanager
+def recorded_reads() -> Iterator[Reads]:
+    """A block in which a recording is made. What it reads of the context is in the result, whose ``check`` goes before each replay.
+
+    In the block, reading what is another at each step raises UserError (BZ7301), and writing the context BZ7303.
+    """
+    before = _here.reads
+    _here.reads = reads = Reads()
+    try:
+        yield reads
+    finally:
+        _here.reads = before
 
 
 def set_forward_context(
