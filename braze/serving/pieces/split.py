@@ -4,7 +4,7 @@ Nodes keep their order, so that writes happen as they did, but for three kinds t
 what made the tuple; a size that is asked for, and memory that is only taken, behind a splitting operator belong to the piece before it.
 What crosses from piece to piece is a tensor or a number: tuples and ``torch.Size`` do not.
 
-Applies to captured graphs (torch level) and to any other ``GraphModule``; metadata (``meta["val"]``, ``meta["origin"]``) go along.
+Applies to captured graphs (torch level) and to any other ``GraphModule``; metadata (``meta["val"]``, facts) go along.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch.fx
 from torch.fx import Graph, GraphModule, Node
 
+from braze.graph.facts import facts, set_facts, share_facts
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
 from braze.support.errors import Unsupported
 from braze.support.record import record
@@ -95,7 +96,7 @@ def _take_sizes_apart(graph: Graph) -> None:
             if dim not in extents:
                 with graph.inserting_before(node):
                     made = extents[dim] = graph.call_function(_SYM_SIZE, (tensor, dim))
-                made.meta = {k: v for k, v in node.meta.items() if k != "val"}
+                share_facts(made, node)
                 if "val" in node.meta:
                     made.meta["val"] = node.meta["val"][dim]
             return extents[dim]
@@ -205,7 +206,7 @@ def _refuse_settings(graph: Graph, numbers: dict[Node, int]) -> None:
     depth, begun = 0, -1
     others: dict[str, int] = {}
     for node in graph.nodes:
-        if not node.meta.get("setting"):
+        if not facts(node).setting:
             continue
         name = _name(node)
         if name == "autocast_increment_nesting":
@@ -221,7 +222,7 @@ def _refuse_settings(graph: Graph, numbers: dict[Node, int]) -> None:
 def _without_grad_modes(graph: Graph) -> None:
     """Where no gradients are recorded, blocks that switch them off change nothing."""
     for node in list(graph.nodes):
-        if node.meta.get("setting") and not node.users and _name(node) in _GRAD_MODES:
+        if facts(node).setting and not node.users and _name(node) in _GRAD_MODES:
             graph.erase_node(node)
 
 
@@ -231,7 +232,7 @@ def _unsplittable(node: Node) -> Unsupported:
         f"a graph cannot be split inside a block that changes PyTorch's settings ({_name(node)})",
         why="each piece is compiled by itself, under the settings that hold around the model",
         hints=["enter the block outside of the model", 'split="capture", which compiles the graph whole'],
-        origin=node.meta.get("origin"),
+        origin=facts(node).origin,
     )
 
 
@@ -317,7 +318,8 @@ class _Splitter:
         call.meta["val"] = tuple(n.meta.get("val") for n in crossing)
         for i, n in enumerate(crossing):
             self.env[n] = made = self.outer.call_function(operator.getitem, (call, i))
-            made.meta.update({k: n.meta[k] for k in ("val", "origin") if k in n.meta})
+            made.meta["val"] = n.meta.get("val")
+            set_facts(made, origin=facts(n).origin)
 
 
 def _attribute(gm: torch.nn.Module, path: Any) -> Any:

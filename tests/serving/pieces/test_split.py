@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import braze
+from braze.graph.facts import facts
 from braze.serving.pieces.custom_ops import direct_register_custom_op, mark_splitting_op
 from braze.serving.pieces.split import SplitItem, split_graph
 from braze.support.errors import Unsupported
@@ -271,7 +272,7 @@ def test_pieces_tell_where_their_operators_come_from():
         for node in item.graph.graph.nodes:
             assert "val" in node.meta
             if node.op.startswith("call_"):
-                assert node.meta["origin"].file == __file__
+                assert facts(node).origin.file == __file__
 
 
 # -- random graphs ----------------------------------------------------------------------------------
