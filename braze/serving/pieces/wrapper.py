@@ -23,9 +23,13 @@ from braze.options import make_options
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
-from braze.serving.step.context import get_forward_context
+from braze.serving.step.context import get_forward_context, recorded_reads
+from braze.serving.step.frozen import Reads
 from braze.support import trace
 from braze.support.errors import UserError
+
+#: the context was read or written in a way that a recording cannot hold: the program's mistake, which no other way of running mends
+_FROZEN = ("BZ7301", "BZ7303")
 
 
 class CUDAGraphWrapper:
@@ -38,7 +42,8 @@ class CUDAGraphWrapper:
     callables that may run twice. ``device``: its recorder; by default that of the first tensor among the arguments.
 
     What a replay returns is overwritten by the next replay of its pool: copy what is to be kept longer than the step.
-    UserError (BZ7207) for a call that does not fit the recording of its descriptor.
+    UserError (BZ7207) for a call that does not fit the recording of its descriptor, BZ7301 to BZ7303 where that reads of the forward context what
+    changes.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class CUDAGraphWrapper:
         if entry is None or entry.recording is None:
             return self._record_or_run(descriptor, args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
+        entry.recording.reads.check(context, anew=self.verify)
         return entry.recording.replay(values)
 
     def reasons(self) -> dict[BatchDescriptor, str]:
@@ -112,6 +118,8 @@ class CUDAGraphWrapper:
             try:
                 made, result = self._record(descriptor, device, args, kwargs)
             except Exception as error:
+                if isinstance(error, UserError) and error.code in _FROZEN:
+                    raise
                 return self._without(entry, descriptor, _why(error), args, kwargs)
             entry.recording = made
             return result
@@ -132,8 +140,9 @@ class CUDAGraphWrapper:
 
         if self.rehearse:
             run()
-        graph, result = record(device, self.pools.of(descriptor, device), run)
-        made = Recording(self, descriptor, device, graph, values, result)
+        with recorded_reads() as reads:
+            graph, result = record(device, self.pools.of(descriptor, device), run)
+        made = Recording(self, descriptor, device, graph, values, result, reads)
         graph.replay()
         trace.count("cudagraph_recordings")
         return made, made.first_outputs((*args, *kwargs.values()), result)
@@ -170,7 +179,9 @@ class Recording:
         graph: Graph,
         values: list[Any],
         result: Any,
+        reads: Reads,
     ) -> None:
+        self.reads = reads
         self.graph, self.lock, self.descriptor = graph, device.lock, descriptor
         self.name = wrapper.name
         self.buffers = [values[i] for i in wrapper.copied]

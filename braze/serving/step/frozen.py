@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,35 +31,59 @@ class Reads:
     """What a region has read: each value by its path in the context, with the line that read it first."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[Callable[[Any], Any], Any, Origin]] = {}
+        #: by the context's field, then by path: how to read it, what it was, and the line
+        self._read: dict[str, dict[str, tuple[Callable[[Any], Any], Any, Origin]]] = {}
+        #: mappings that have been compared, by the context's field
+        self._compared: dict[str, Any] = {}
 
     def __len__(self) -> int:
-        return len(self._read)
+        return len(self.paths())
 
     def paths(self) -> tuple[str, ...]:
         """What was read, as ``attn_metadata.slot_mapping``."""
-        return tuple(self._read)
+        return tuple(path for field in self._read.values() for path in field)
 
-    def note(self, path: str, get: Callable[[Any], Any], value: Any) -> None:
-        """A value was read; ``get`` reads it of another context."""
-        if path not in self._read:
-            self._read[path] = get, _print(value), reader()
+    def note(self, field: str, path: str, get: Callable[[Any], Any], value: Any) -> None:
+        """A value was read in a field of the context; ``get`` reads it of another context."""
+        found = self._read.setdefault(field, {})
+        if path not in found:
+            found[path] = get, _print(value), reader()
 
-    def check(self, context: Any) -> None:
-        """Refuse (BZ7302) a step whose context has other values than those in the recording."""
-        for path, (get, then, origin) in self._read.items():
-            try:
-                now = _print(get(context))
-            except (AttributeError, KeyError, TypeError):
-                now = "nothing"
-            if now != then:
-                raise UserError(
-                    "BZ7302",
-                    f"a recording has read {path} of the forward context, which is another now: {_words(now)}, then {_words(then)}",
-                    why="Python does not run again when a recording is replayed: what it read is frozen",
-                    hints=_HINTS,
-                    origin=origin,
-                )
+    def check(self, context: Any, *, anew: bool = False) -> None:
+        """Refuse (BZ7302) a step whose context has other values than those in the recording.
+
+        A mapping that is the object which was compared before (the caches of all layers) is not looked into again, unless ``anew``.
+        """
+        for field, read in self._read.items():
+            root = getattr(context, field, None)
+            mapping = isinstance(root, Mapping)
+            if mapping and not anew and self._compared.get(field) is root:
+                continue
+            for path, (get, then, origin) in read.items():
+                _compare(path, get, then, origin, context)
+            if mapping:
+                self._compared[field] = root
+
+
+def _field_of(path: str) -> str:
+    """The context's field that a path begins with."""
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def _compare(path: str, get: Callable[[Any], Any], then: Any, origin: Origin, context: Any) -> None:
+    """Refuse a value that is another than the one that is in the recording."""
+    try:
+        now = _print(get(context))
+    except (AttributeError, KeyError, TypeError):
+        now = "nothing"
+    if now != then:
+        raise UserError(
+            "BZ7302",
+            f"a recording has read {path} of the forward context, which is another now: {_words(now)}, then {_words(then)}",
+            why="Python does not run again when a recording is replayed: what it read is frozen",
+            hints=_HINTS,
+            origin=origin,
+        )
 
 
 _HINTS = (
@@ -133,7 +158,12 @@ class _Mapping(Mapping[Any, Any]):
 
     def __contains__(self, key: Any) -> bool:
         get = self._get
-        self._reads.note(f"{key!r} in {self._path}", lambda context: key in get(context), key in self._value)
+        self._reads.note(
+            _field_of(self._path),
+            f"{key!r} in {self._path}",
+            lambda context: key in get(context),
+            key in self._value,
+        )
         return key in self._value
 
     def __iter__(self) -> Iterator[Any]:
@@ -146,7 +176,12 @@ class _Mapping(Mapping[Any, Any]):
 
     def _keys(self) -> None:
         get = self._get
-        self._reads.note(f"the keys of {self._path}", lambda context: tuple(get(context)), tuple(self._value))
+        self._reads.note(
+            _field_of(self._path),
+            f"the keys of {self._path}",
+            lambda context: tuple(get(context)),
+            tuple(self._value),
+        )
 
 
 def _seen(value: Any, reads: Reads, path: str, get: Callable[[Any], Any]) -> Any:
@@ -156,7 +191,7 @@ def _seen(value: Any, reads: Reads, path: str, get: Callable[[Any], Any]) -> Any
     if isinstance(value, Mapping):
         return _Mapping(value, reads, path, get)
     if not (callable(value) and hasattr(value, "__self__")):  # methods are no values
-        reads.note(path, get, value)
+        reads.note(_field_of(path), path, get, value)
     return value
 
 

@@ -16,7 +16,7 @@ from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import CUDAGraphWrapper, clear_all_graphs
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
-from braze.serving.step.context import forward_context
+from braze.serving.step.context import AttentionMetaData, forward_context, get_forward_context
 from braze.support import trace
 from braze.support.errors import UserError
 from tests.helpers import logged
@@ -290,6 +290,33 @@ def test_the_programs_own_error_is_the_programs_and_leaves_nothing_behind(buffer
     with step(FULL, 4):
         assert torch.equal(wrapped(buffer[:4]), buffer[:4] + 1)
     assert len(wrapped.captured()) == 1
+
+
+def test_a_callable_that_reads_what_changes_is_refused_at_its_line(buffer):
+    def f(x):
+        return x * get_forward_context().attn_metadata.num_actual_tokens
+
+    wrapped = CUDAGraphWrapper(f, FULL)
+    metadata = AttentionMetaData(*[buffer] * 4, max_seqlen_q=1, max_seqlen_k=8, num_actual_tokens=3)
+    with (
+        forward_context(metadata, cudagraph_runtime_mode=FULL, batch_descriptor=BatchDescriptor(4)),
+        pytest.raises(UserError) as error,
+    ):
+        wrapped(buffer[:4])
+    assert error.value.code == "BZ7301"
+    assert error.value.origin.line == f.__code__.co_firstlineno + 1
+    assert not wrapped.captured()
+
+
+def test_a_replay_is_held_to_what_the_recording_has_read(buffer):
+    wrapped = CUDAGraphWrapper(lambda x: x * get_forward_context().attn_metadata["scale"], FULL)
+    fields = dict(cudagraph_runtime_mode=FULL, batch_descriptor=BatchDescriptor(4))
+    with forward_context({"scale": 3}, **fields):
+        wrapped(buffer[:4])
+        assert wrapped(buffer[:4]).equal(buffer[:4] * 3)
+    with forward_context({"scale": 4}, **fields), pytest.raises(UserError) as error:
+        wrapped(buffer[:4])
+    assert error.value.code == "BZ7302"
 
 
 def test_once_serving_has_begun_no_more_is_recorded(buffer):

@@ -112,6 +112,28 @@ def test_items_of_a_mapping_are_noted_by_key():
     assert "kv_cache_data['layer.0']" in error.value.what
 
 
+def test_a_mapping_that_was_compared_is_not_looked_into_again():
+    caches = {"layer.0": BUFFER}
+    with forward_context(kv_cache_data=caches), recorded_reads() as reads:
+        get_forward_context().kv_cache_data["layer.0"]
+    with forward_context(kv_cache_data=caches):
+        reads.check(get_forward_context())
+        caches["layer.0"] = BUFFER.clone()
+        reads.check(get_forward_context())
+        with pytest.raises(UserError):
+            reads.check(get_forward_context(), anew=True)
+    with forward_context(kv_cache_data=dict(caches)), pytest.raises(UserError):
+        reads.check(get_forward_context())
+
+
+def test_whether_a_key_is_there_is_held_to():
+    with forward_context(kv_cache_data={}), recorded_reads() as reads:
+        assert "a" not in get_forward_context().kv_cache_data
+    with forward_context(kv_cache_data={"a": 1}), pytest.raises(UserError) as error:
+        reads.check(get_forward_context())
+    assert "'a' in kv_cache_data" in error.value.what
+
+
 def test_a_step_without_what_was_read_is_told_so():
     reads = region(lambda context: context.attn_metadata.max_seqlen_k)
     with forward_context(), pytest.raises(UserError) as error:
