@@ -22,7 +22,7 @@ from braze.capture.dispatch import session
 from braze.capture.dispatch.stance import read_environment, set_stance
 from braze.capture.dispatch.variants import history_of
 from braze.capture.facts.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
-from braze.capture.facts.marks import check_names, mark_dynamic, mark_static, mark_unbacked
+from braze.capture.facts.marks import check_names, mark_batch, mark_dynamic, mark_static, mark_unbacked
 from braze.decomp import users
 from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module
@@ -48,6 +48,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "list_backends",
+    "mark_batch",
     "mark_dynamic",
     "mark_static",
     "mark_unbacked",

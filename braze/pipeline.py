@@ -19,7 +19,8 @@ from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.cudagraphs.device import DeviceGraphs
-from braze.cudagraphs.plan import Plan
+from braze.cudagraphs.padding import Padded
+from braze.cudagraphs.plan import Batch, Plan
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recorded import Limits, Recorded
 from braze.cudagraphs.recording import Leave
@@ -40,7 +41,7 @@ from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
-from braze.recording_plans import Division, divided
+from braze.recording_plans import Division, batch_of, divided
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
@@ -154,6 +155,8 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     host = generate_code(division.schedule, ctx)
     record = Recorder(division, ctx, borrowable=partition.backward is None and not ctx.consumes)
     call = record.whole(load_code(host, ctx, record.part))
+    if division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
+        call = padded(call, batch_of(partition, program), program.device, ctx)
     call = with_inputs_again(call, program)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
@@ -198,6 +201,15 @@ class Recorder:
             return call
         limits = Limits(self.options.cudagraph_sizes, self.options.cudagraph_memory, self.leave)
         return Recorded(call, plan, device_of(plan.device), limits)
+
+
+def padded(call: Boxed, batch: Batch | str | None, device: str, ctx: CompileContext) -> Boxed:
+    """``call`` with the rows of its batch filled up to the sizes that are recorded, where the program lets it."""
+    if isinstance(batch, Batch):
+        return Padded(call, ctx.name, batch, ctx.options.cudagraph_sizes, device_of(device))  # type: ignore[arg-type]
+    if batch is not None:
+        note("BZ6215", ctx.name, f"is not filled up to recorded sizes: {batch}")
+    return call
 
 
 def recorder(device: str) -> DeviceGraphs | None:

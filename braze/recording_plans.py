@@ -13,15 +13,16 @@ import torch
 from braze.aot.records import InputRole, Partition
 from braze.codegen.host.externs import overload, scalar_arguments
 from braze.context import CompileContext
-from braze.cudagraphs.plan import Plan, Refusal
+from braze.cudagraphs.plan import Batch, Plan, Refusal
 from braze.cudagraphs.reasons import note
 from braze.graph.specs import SymbolSpec, TensorSpec
-from braze.loops.ir import BufferKind, BufferView, DType, ExternCall, LoopProgram
+from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram
 from braze.runtime.purity import may_draw
 from braze.schedule.dependences import views_in
 from braze.schedule.parts import Run, cut, launches, runs_of
 from braze.schedule.records import Group, Schedule
 from braze.support.record import record
+from braze.symbolic.expr import Expr, Symbol
 
 #: operators over subgraphs: what they launch hangs on data
 _CONTROL_FLOW = frozenset({"braze.subgraphs", "braze.random_subgraphs", "braze.subgraph_gradients"})
@@ -36,6 +37,11 @@ class Division:
     schedule: Schedule
     whole: Plan | None = None
     parts: tuple[tuple[int, Plan], ...] = ()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether something of it is recorded."""
+        return self.whole is not None or bool(self.parts)
 
 
 def divided(partition: Partition, s: Schedule, ctx: CompileContext) -> Division:
@@ -122,6 +128,77 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
         ctx.consumes,
         frozenset(i for i in tensors if part.takes[i] in unrecorded),
     )
+
+
+def batch_of(partition: Partition, program: LoopProgram) -> Batch | str | None:
+    """Where the rows of a graph's batch are; a text: why it has none that could be filled up; None: nobody marked one."""
+    names = _marked(partition)
+    symbols = [x.symbol for x in program.sizes if x.symbol.name in names]
+    if not symbols:
+        return None
+    if len(set(symbols)) > 1:
+        return "it has several batches of sizes of their own"
+    if partition.backward is not None or any(role is InputRole.TANGENT for role in partition.input_roles):
+        return "it is trained"
+    if _written_inputs(program):
+        return "it writes to inputs"
+    if any(_is_random(step.target) for step in program.steps if isinstance(step, ExternCall)):
+        return "it draws random numbers"
+    return _rows(program, symbols[0])
+
+
+def _marked(partition: Partition) -> set[str]:
+    """The names of the sizes that ``mark_batch`` has marked."""
+    for node in partition.forward.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        if isinstance(value, torch.Tensor):
+            batches = value.fake_mode.owner.batches  # type: ignore[attr-defined]
+            return {str(size.node.expr) for size in batches}
+    return set()
+
+
+def _is_random(target: str) -> bool:
+    return torch.Tag.nondeterministic_seeded in overload(target).tags
+
+
+def _rows(program: LoopProgram, batch: Symbol) -> Batch | str:
+    """The dimensions that are as long as a batch, or a multiple of it."""
+    buffers = {b.name: b for b in program.buffers}
+    inputs: list[tuple[int, int]] = []
+    for i, name in enumerate(program.inputs):
+        if name:
+            found = _batch_dims(buffers[name].sizes, buffers[name].strides, batch)
+            if found is None or any(each != 1 for _, each in found) or len(found) > 1:
+                return f"rows of input {name} are not the outermost in memory"
+            inputs += [(i, dim) for dim, _ in found]
+    outputs: list[tuple[int, int, int]] = []
+    for k, o in enumerate(program.outputs):
+        if isinstance(o, BufferView):
+            found = _batch_dims(o.sizes, o.strides, batch)
+            if found is None or len(found) > 1 or batch in o.offset.symbols():
+                return f"rows of output {k} are not the outermost in memory"
+            outputs += [(k, dim, each) for dim, each in found]
+        elif isinstance(o, (Expr, Condition)) and batch in o.symbols():
+            return f"output {k} is the number of rows"
+    numbers = tuple(x.input for x in program.sizes if x.symbol is batch and x.dim < 0)
+    return Batch(tuple(inputs), numbers, tuple(outputs)) if inputs else "no input has its rows"
+
+
+def _batch_dims(
+    sizes: Sequence[Expr], strides: Sequence[Expr], batch: Symbol
+) -> list[tuple[int, int]] | None:
+    """(dimension, entries for each row) of a layout's sizes that hang on a batch; None where more does."""
+    if any(batch in e.symbols() for e in strides):
+        return None
+    found = []
+    for dim, size in enumerate(sizes):
+        if batch not in size.symbols():
+            continue
+        each = size.evaluate({batch: 1}) if size.symbols() == {batch} else 0
+        if each < 1 or any(size.evaluate({batch: n}) != n * each for n in (2, 3, 7, 64)):
+            return None
+        found.append((dim, each))
+    return found
 
 
 def _written_inputs(program: LoopProgram) -> set[int]:

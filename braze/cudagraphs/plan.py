@@ -14,6 +14,19 @@ class Refusal:
 
 
 @record
+class Batch:
+    """Where a call has the rows of its batch.
+
+    ``inputs``: (place, dimension) of tensors of so many rows, the outermost in memory; ``numbers``: places of inputs that are the number of
+    rows; ``outputs``: (place, dimension, entries for each row).
+    """
+
+    inputs: tuple[tuple[int, int], ...]
+    numbers: tuple[int, ...]
+    outputs: tuple[tuple[int, int, int], ...]
+
+
+@record
 class Plan:
     """A call ``call(inputs) -> outputs`` of one device, by places among its inputs.
 
