@@ -199,12 +199,7 @@ class Recorder:
     def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
         if plan is None:
             return call
-        limits = Limits(
-            self.options.cudagraph_sizes,
-            self.options.cudagraph_memory,
-            self.leave,
-            self.options.cudagraph_measure,
-        )
+        limits = Limits(self.options.cudagraph_sizes, self.options.cudagraph_memory, self.leave)
         return Recorded(call, plan, device_of(plan.device), limits)
 
 

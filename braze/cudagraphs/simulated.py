@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -26,7 +26,6 @@ from braze.graph.torch_compat import pytree
 from braze.support.record import record
 
 aten = torch.ops.aten
-T = TypeVar("T")
 
 #: operators that only take memory
 _EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided})
@@ -137,7 +136,7 @@ class _Log(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(tag in func.tags for tag in _WAITS):
+        if any(tag in func.tags for tag in _WAITS) and not _by_numbers(func, args):
             raise NotRecordable(f"{func} makes the host wait for the device")
         if func.overloadpacket is aten.set_:
             return func(*args, **kwargs)
@@ -197,8 +196,10 @@ class _Log(TorchDispatchMode):
     def _moved(self, results: Any, arguments: Any) -> tuple[Any, list[torch.UntypedStorage]]:
         """The results with new memory moved into the pool, and that memory."""
         homes: dict[int, torch.UntypedStorage] = {}
+        held = []  # by tensors, which count: the next result must not lie in the same block
         for key, fresh in _fresh(results, arguments).items():
             homes[key] = self.pool.take(fresh.nbytes())
+            held.append(tensor_over(homes[key], torch.uint8, 0, (0,), (1,)))
             self.inside[homes[key]._cdata] = homes[key]
             _fill(homes[key], fresh)
 
@@ -223,6 +224,13 @@ def _fresh(results: Any, arguments: Any) -> dict[int, torch.UntypedStorage]:
         if isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in given:
             found.setdefault(x.untyped_storage()._cdata, x.untyped_storage())
     return found
+
+
+def _by_numbers(func: Any, args: Any) -> bool:
+    """Whether this looks places up by their numbers: only those that a mask chooses are as many as data tell."""
+    return func is aten.index.Tensor and all(
+        x is None or x.dtype not in (torch.bool, torch.uint8) for x in args[1]
+    )
 
 
 def _fill(to: torch.UntypedStorage, of: torch.UntypedStorage) -> None:
@@ -250,8 +258,6 @@ class SimulatedGraphs:
         self.name = name
         self.bytes = bytes
         self.lock = threading.RLock()
-        #: seconds of a call; True: of one for which the device never waits
-        self.clock: Callable[[bool], float] = lambda behind: 1.0
         self._here = threading.local()
 
     def _log(self) -> _Log | None:
@@ -281,10 +287,6 @@ class SimulatedGraphs:
             yield
         finally:
             torch.set_rng_state(state)
-
-    def timed(self, run: Callable[[], T], behind: float = 0.0) -> tuple[T, float]:
-        """The seconds that ``clock`` tells, of calls as they are and of such that never wait."""
-        return run(), self.clock(behind > 0)
 
     def begin(self, pool: SimulatedPool) -> None:
         """Write down what this thread does from here on."""

@@ -471,4 +471,49 @@ with forward_context(metadata):
     torch.ops.braze.unified_attention_with_output(x, x, x, x.clone(), 0, 1.0)
 """
     ),
+    "BZ7403": Example(
+        """\
+from braze.serving.engine.models.config import read_config
+
+read_config({"architectures": ["GPT2LMHeadModel"]})
+"""
+    ),
+    "BZ7404": Example(
+        """\
+from braze.serving.engine.loading import load_model
+
+load_model("no/such/folder")
+"""
+    ),
+    "BZ7405": Example(
+        """\
+from braze.serving.engine.sampling import SamplingParams
+
+SamplingParams(temperature=-1.0)
+""",
+        """\
+SamplingParams(temperature=0.0)
+""",
+    ),
+    "BZ7406": Example(
+        """\
+from braze.serving.engine.requests import Request
+from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.scheduler import Limits, Scheduler
+
+scheduler = Scheduler(Limits(max_model_len=8), blocks=4)
+scheduler.add(Request("first", tuple(range(20)), SamplingParams()))
+"""
+    ),
+    "BZ7407": Example(
+        """\
+from braze.serving.engine.requests import Request
+from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.scheduler import Limits, Scheduler
+
+scheduler = Scheduler(Limits(max_waiting=1), blocks=4)
+for name in "ab":
+    scheduler.add(Request(name, (1, 2), SamplingParams(4)))
+"""
+    ),
 }

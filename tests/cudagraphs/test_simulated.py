@@ -177,3 +177,24 @@ def test_garbage_is_kept_and_what_the_program_froze_stays_frozen():
     with garbage_kept():
         assert not gc.isenabled() and gc.get_freeze_count() > 0
     assert gc.isenabled() == was
+
+
+def test_places_looked_up_by_number_are_recorded_and_by_a_mask_are_not(simulated):
+    """``table[places]`` has a size that places' size tells, ``table[mask]`` one that only data tell."""
+    table, places = torch.arange(10.0), torch.tensor([1, 3])
+    pool, out = simulated.new_pool(), torch.empty(2)
+    graph, _ = record(simulated, pool, lambda: out.copy_(table[places]))
+    places.copy_(torch.tensor([7, 2]))
+    graph.replay()
+    assert out.tolist() == [7, 2]
+    with pytest.raises(NotRecordable):
+        record(simulated, pool, lambda: table[table > 3])
+
+
+def test_results_of_one_operator_lie_apart(simulated):
+    """Both of ``topk``'s are of a block's size."""
+    x = torch.tensor([3.0, 1.0, 2.0])
+    graph, (values, places) = record(simulated, simulated.new_pool(), lambda: x.topk(2))
+    graph.replay()
+    assert values.tolist() == [3, 2]
+    assert places.tolist() == [0, 2]
