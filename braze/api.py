@@ -97,7 +97,7 @@ def compile(
 
     ``fullgraph``: a graph break is an error. ``dynamic``: sizes are symbolic at once (True), never
     (False), or from the second size on (None). ``backend``: a name of :func:`list_backends` or a callable
-    ``(GraphModule, example_inputs) -> callable``. ``mode``: "default", "reduce-overhead", "max-autotune" or
+    ``(GraphModule, example_inputs) -> callable``. ``mode``: "default", "reduce-overhead", "auto", "max-autotune" or
     "max-autotune-no-cudagraphs". ``options``: fields of ``braze.options.Options``. ``disable``: return
     ``model`` as it is. ``shapes``: sizes named up front, ``{"x": ("B", "S<=4096 %8")}``: named sizes are symbolic
     at once, the same name is the same size, and each call is held to it (docs/dynamic_shapes.md).

@@ -77,6 +77,10 @@ class Options:
     )
     max_autotune: bool = option(False, "try more configurations of each kernel")
     cudagraphs: bool = option(False, "record calls of graphs on a GPU, and replay them as CUDA graphs")
+    cudagraph_measure: bool = option(
+        False,
+        "record only graphs that launches limit: those for which the GPU waits over a tenth of the time in the first calls",
+    )
     cudagraph_sizes: int | tuple[int, ...] = option(
         16, "for how many choices of sizes a graph is recorded, those called most; or the sizes, as a list"
     )
@@ -145,6 +149,7 @@ class Options:
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cudagraphs": True},
+    "auto": {"cudagraphs": True, "cudagraph_measure": True},
     "max-autotune": {"max_autotune": True, "cudagraphs": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }

@@ -199,7 +199,12 @@ class Recorder:
     def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
         if plan is None:
             return call
-        limits = Limits(self.options.cudagraph_sizes, self.options.cudagraph_memory, self.leave)
+        limits = Limits(
+            self.options.cudagraph_sizes,
+            self.options.cudagraph_memory,
+            self.leave,
+            self.options.cudagraph_measure,
+        )
         return Recorded(call, plan, device_of(plan.device), limits)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from braze import native
 from braze.cudagraphs.device import NotRecordable
+from braze.cudagraphs.storages import keep_busy
+
+T = TypeVar("T")
 
 #: types of matrices whose products have handles and workspaces that are made at the first call on a stream
 _PRODUCTS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -63,6 +66,19 @@ class CudaGraphs:
             yield
         finally:
             torch.cuda.set_rng_state(state, self.device)
+
+    def timed(self, run: Callable[[], T], behind: float = 0.0) -> tuple[T, float]:
+        """By events around the work; ``behind``: after a kernel that sleeps for twice as long."""
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()
+            if behind:
+                keep_busy(2 * behind)
+            first.record()
+            result = run()
+            last.record()
+            last.synchronize()
+        return result, first.elapsed_time(last) / 1e3
 
     def _warmed(self) -> torch.cuda.Stream:
         """The stream on which recordings are made, with what libraries make at a thread's first call on it."""

@@ -57,6 +57,12 @@ class DeviceGraphs(Protocol):
     def kept_numbers(self) -> contextlib.AbstractContextManager[None]:
         """A block after which random numbers go on as if it had not been."""
 
+    def timed(self, run: Callable[[], T], behind: float = 0.0) -> tuple[T, float]:
+        """What ``run`` gives, and the seconds from its first to its last work on the device, which is idle before.
+
+        ``behind``: with the device kept busy before it for at least so many seconds, so that it never waits for launches.
+        """
+
     def begin(self, pool: Any) -> None:
         """Record from here on what this thread has the device do."""
 

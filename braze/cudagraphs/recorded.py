@@ -17,6 +17,7 @@ import torch
 
 from braze import native
 from braze.cudagraphs.device import DeviceGraphs, NotRecordable
+from braze.cudagraphs.idle import Idle
 from braze.cudagraphs.inputs import Inputs
 from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.reasons import note
@@ -39,11 +40,12 @@ MOVES = 3
 @record
 class Limits:
     """``sizes``: how many sizes of a graph are recorded, or which. ``memory``: bytes of all recordings of a device, or a share of its memory.
-    ``leave``: how outputs leave, unless too many are held."""
+    ``leave``: how outputs leave, unless too many are held. ``measured``: only what launches limit is recorded."""
 
     sizes: int | tuple[int, ...] = 16
     memory: float = 0.5
     leave: Leave = Leave.OWN
+    measured: bool = False
 
 
 @boxed
@@ -56,6 +58,7 @@ class Recorded:
         self.memory = limits.memory
         self.leave = limits.leave
         self.forest = forest_of(device)
+        self.idle = Idle(plan.name, device) if limits.measured else None
         self.told = object()
         _live.add(self)
 
@@ -67,6 +70,8 @@ class Recorded:
                 "runs inside a recording of somebody else's, and becomes a part of it",
             )
             return self.call(inputs)
+        if self.idle is not None and not self.idle.limits:
+            return self.idle.call(self.call, inputs) if self.idle.limits is None else self.call(inputs)
         with self.device.lock:
             group = self._group(inputs)
             outputs = self._from(group, inputs) if group is not None else None

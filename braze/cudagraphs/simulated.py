@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -26,6 +26,7 @@ from braze.graph.torch_compat import pytree
 from braze.support.record import record
 
 aten = torch.ops.aten
+T = TypeVar("T")
 
 #: operators that only take memory
 _EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided})
@@ -258,6 +259,8 @@ class SimulatedGraphs:
         self.name = name
         self.bytes = bytes
         self.lock = threading.RLock()
+        #: seconds of a call; True: of one for which the device never waits
+        self.clock: Callable[[bool], float] = lambda behind: 1.0
         self._here = threading.local()
 
     def _log(self) -> _Log | None:
@@ -287,6 +290,10 @@ class SimulatedGraphs:
             yield
         finally:
             torch.set_rng_state(state)
+
+    def timed(self, run: Callable[[], T], behind: float = 0.0) -> tuple[T, float]:
+        """The seconds that ``clock`` tells, of calls as they are and of such that never wait."""
+        return run(), self.clock(behind > 0)
 
     def begin(self, pool: SimulatedPool) -> None:
         """Write down what this thread does from here on."""

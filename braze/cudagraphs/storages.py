@@ -81,3 +81,12 @@ def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
             return 0 not in sizes
         reach = step * (n - 1) + reach
     return False
+
+
+#: cycles of a GPU in a second, at most
+_CYCLES = 2.5e9
+
+
+def keep_busy(seconds: float) -> None:
+    """Have the GPU do nothing for at least so long, on the current stream."""
+    torch.cuda._sleep(int(seconds * _CYCLES))
