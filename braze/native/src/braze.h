@@ -3,6 +3,7 @@
 #define BRAZE_H
 
 #include "compat.h"
+#include "vocabulary.h"
 
 /* -- guards.c ----------------------------------------------------------------------------------- */
 extern PyTypeObject GuardProgram_Type;
@@ -57,7 +58,6 @@ bool image_holds(const Image *image, PyObject *tensor);
 /* `image` (may be NULL: made) is now of this tensor; NULL if words alone cannot tell. Frees what it replaces. */
 Image *image_again(Image *image, PyObject *tensor, int requires_grad);
 
-enum { STATE_GRAD, STATE_INFERENCE, STATE_AUTOCAST, STATE_DTYPE, STATE_DEVICE, STATE_MODES, STATE_DETERMINISTIC };
 typedef struct {
     int device_type, enabled, dtype;
 } Autocast;
