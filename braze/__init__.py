@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         reset,
         set_stance,
     )
+    from braze.serving.served.batch import forward_context
+    from braze.serving.served.serve import serve
 
 __version__ = "0.1.0"
 
@@ -46,6 +48,7 @@ __all__ = [
     "decompositions",
     "disable",
     "explain",
+    "forward_context",
     "graph_break",
     "is_compiling",
     "list_backends",
@@ -56,8 +59,12 @@ __all__ = [
     "register_backend",
     "register_decomposition",
     "reset",
+    "serve",
     "set_stance",
 ]
+
+#: names that stand in braze.serving
+_OF_SERVING = ("forward_context", "serve")
 
 
 def __getattr__(name: str) -> Any:
@@ -65,7 +72,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'braze' has no attribute {name!r}")
     if name == "aot":
         return importlib.import_module("braze.aot")
-    value = getattr(_api(), name)
+    value = getattr(importlib.import_module("braze.serving") if name in _OF_SERVING else _api(), name)
     globals()[name] = value
     return value
 

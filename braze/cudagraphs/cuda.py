@@ -30,6 +30,12 @@ class CudaPool:
         """Bytes that recordings into this pool made the allocator take from the device."""
         return self.bytes
 
+    def memory(self) -> Iterator[tuple[int, int, torch.device]]:
+        """The allocator's segments of this pool."""
+        for segment in torch.cuda.memory_snapshot():
+            if tuple(segment["segment_pool_id"]) == tuple(self.handle):
+                yield segment["address"], segment["total_size"], torch.device("cuda", segment["device"])
+
 
 class CudaGraphs:
     """The recorder of one GPU. Recordings are made on a stream of its own and replayed on the caller's."""

@@ -29,6 +29,9 @@ class Pool(Protocol):
     def held(self) -> int:
         """Bytes that the pool has taken from the device."""
 
+    def memory(self) -> Iterator[tuple[int, int, torch.device]]:
+        """All its memory, as (address, bytes, device): between replays nothing in it means anything."""
+
 
 class Graph(Protocol):
     """One recording's work, to be done again at the addresses that it was recorded with."""

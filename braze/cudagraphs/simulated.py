@@ -53,6 +53,10 @@ class SimulatedPool:
         """Bytes of all blocks."""
         return sum(storage.nbytes() for storage, _ in self.blocks)
 
+    def memory(self) -> Iterator[tuple[int, int, torch.device]]:
+        """All blocks."""
+        return ((s.data_ptr(), s.nbytes(), torch.device("cpu")) for s, _ in self.blocks)
+
     def take(self, size: int) -> torch.UntypedStorage:
         """The smallest free block of at least ``size`` bytes, or a new one."""
         size = max(_GRAIN, -(-size // _GRAIN) * _GRAIN)

@@ -24,6 +24,12 @@ class Clearable(Protocol):
     def clear(self) -> None:
         """Let go of all recordings."""
 
+    def drop(self, descriptor: BatchDescriptor) -> None:
+        """Let go of a descriptor's recording."""
+
+    def captured(self) -> tuple[BatchDescriptor, ...]:
+        """The descriptors of which there are recordings."""
+
 
 class GraphPools:
     """Pools of one device for the recordings of one model, and whether more may be made.
@@ -54,9 +60,25 @@ class GraphPools:
         """Bytes of all pools."""
         return sum(pool.held() for pool in self._pools.values())
 
+    def pools(self) -> list[Pool]:
+        """All of them."""
+        return list(self._pools.values())
+
     def tiers(self) -> Iterator[tuple[Any, int]]:
         """Each tier and its bytes."""
         return ((tier, pool.held()) for tier, pool in self._pools.items())
+
+    def release(self, descriptor: BatchDescriptor) -> None:
+        """Let every user go of a descriptor's recordings; where it is the last one of its tier, the tier's memory comes back."""
+        for user in self.users():
+            user.drop(descriptor)
+        tier = self._tier(descriptor)
+        if not any(self._tier(other) == tier for user in self.users() for other in user.captured()):
+            self._pools.pop(tier, None)
+
+    def users(self) -> list[Any]:
+        """Who records here."""
+        return list(self._users)
 
     def enter(self, user: Clearable) -> None:
         """Know who records here."""
@@ -64,6 +86,6 @@ class GraphPools:
 
     def clear(self) -> None:
         """Let go of every recording and all memory, as when the caches that recordings point into are made anew."""
-        for user in list(self._users):
+        for user in self.users():
             user.clear()
         self._pools.clear()

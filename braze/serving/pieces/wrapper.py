@@ -100,6 +100,10 @@ class CUDAGraphWrapper:
         """Let go of the recordings; the next calls make others."""
         self.entries = {}
 
+    def drop(self, descriptor: BatchDescriptor) -> None:
+        """Let go of a descriptor's recording, or of the reason why there is none; the next call makes another."""
+        self.entries.pop(descriptor, None)
+
     def _record_or_run(self, descriptor: BatchDescriptor, args: Any, kwargs: Any) -> Any:
         """A first call of a descriptor, or one of which there is to be no recording."""
         entry = self.entries.setdefault(descriptor, CUDAGraphEntry())

@@ -109,7 +109,7 @@ def dispatch_again(
     if agreed is NONE:
         most = max(at_work, key=lambda row: row[0])
         bare = BatchDescriptor(most[0], most[1], 0, variant)
-        return Agreed(Decision(NONE, bare, "a rank cannot run a recording"), real)
+        return Agreed(Decision(NONE, bare, "another rank cannot replay"), real)
     tokens, reqs, query_len = _largest(at_work)
     decision = dispatcher.dispatch(
         tokens, reqs, max_query_len=query_len, variant=variant, valid_modes=_up_to(agreed), captured=captured
@@ -130,10 +130,14 @@ def dispatch_across(
         variant=batch.variant,
         captured=captured,
     )
+    if reduce is alone:
+        return Agreed(decision, (decision.descriptor.num_tokens,))
     agreed = dispatch_again(dispatcher, synchronise(batch, decision, reduce), batch.variant, captured)
     if agreed.decision.mode is NONE:
         bare = BatchDescriptor(batch.num_tokens, batch.num_reqs, 0, batch.variant)
-        return Agreed(Decision(NONE, bare, agreed.decision.reason), agreed.tokens_across_ranks)
+        mine = decision.mode is NONE and batch.num_tokens
+        reason = decision.reason if mine else agreed.decision.reason
+        return Agreed(Decision(NONE, bare, reason), agreed.tokens_across_ranks)
     return agreed
 
 

@@ -120,6 +120,14 @@ class StaticBuffers:
             raise UserError("BZ7305", f"slot {name!r} has no buffer yet", hints=["stage an input first"])
         return self._buffers[name].narrow(slot.dim, 0, size.of(slot))
 
+    def declare(self, name: str, slot: Slot, value: torch.Tensor) -> None:
+        """Make a slot and its buffer, like ``value`` but of the largest size, unless they are there."""
+        if name not in self.slots:
+            _check_slot(name, slot)
+            self.slots[name] = slot
+        if name not in self._buffers:
+            self._buffer(name, slot, value, value.shape[slot.dim])
+
     def reset(self) -> None:
         """Fill all buffers as when they were made: a capture then writes to nothing that lives (``slot_mapping`` is -1 everywhere)."""
         for name, buffer in self._buffers.items():

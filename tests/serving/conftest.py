@@ -1,4 +1,4 @@
-"""Tests of pieces may have the processor record, by a simulated device."""
+"""Tests of serving may have the processor record, by a simulated device."""
 
 from __future__ import annotations
 
