@@ -11,7 +11,7 @@ import torch
 
 from braze import native
 from braze.cudagraphs.device import NotRecordable
-from braze.cudagraphs.storages import keep_busy
+from braze.cudagraphs.storages import current_stream, keep_busy
 
 T = TypeVar("T")
 
@@ -43,6 +43,7 @@ class CudaGraphs:
     def __init__(self, name: str) -> None:
         self.name = name
         self.device = torch.device(name)
+        self.index = self.device.index or 0
         self.lock = threading.RLock()
         self._side = torch.cuda.Stream(self.device)
         self._warm: set[int] = set()  # threads whose handles know that stream
@@ -50,7 +51,7 @@ class CudaGraphs:
 
     def stream(self) -> int:
         """The number of the current stream."""
-        return torch.cuda.current_stream(self.device).cuda_stream
+        return current_stream(self.index)
 
     def busy(self) -> bool:
         """Whether the current stream is being captured."""

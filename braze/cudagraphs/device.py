@@ -44,6 +44,8 @@ class DeviceGraphs(Protocol):
     """One device's recorder. All but ``busy`` and ``stream`` are called under ``lock``."""
 
     lock: threading.RLock
+    #: the GPU's number; -1: memory is the processor's
+    index: int
 
     def stream(self) -> int:
         """The current stream: what was recorded for one is replayed on it alone."""

@@ -262,6 +262,7 @@ class SimulatedGraphs:
     def __init__(self, name: str, bytes: int = 1 << 30) -> None:
         self.name = name
         self.bytes = bytes
+        self.index = -1
         self.lock = threading.RLock()
         #: seconds of a call; True: of one for which the device never waits
         self.clock: Callable[[bool], float] = lambda behind: 1.0

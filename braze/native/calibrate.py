@@ -82,6 +82,7 @@ class Facts:
 _lock = threading.RLock()
 _found: list[Facts | None] = []
 _allocating: list[bool] = []
+_replaying: list[bool] = []
 _numbers: dict[Any, int] = {}
 
 
@@ -117,6 +118,18 @@ def _bind_allocation(known: Facts | None) -> None:
             if known is not None and known.keys and known.requires_grad:
                 with torch_state.no_modes():
                     allocation.configure(_core())
+
+
+def replays_natively() -> bool:
+    """Whether C may replay recordings: it must read tensors, make some over memory that is there, and see who holds memory."""
+    with _lock:
+        if not _replaying:
+            known = facts()
+            _bind_allocation(known)
+            plain = known is not None and known.keys and known.requires_grad
+            with torch_state.no_modes():
+                _replaying.append(plain and allocation.counts_storages(_core()))
+        return _replaying[0]
 
 
 def tensor_meta(tensor: Any) -> tuple[Any, ...]:

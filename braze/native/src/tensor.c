@@ -397,6 +397,28 @@ is_tensor(PyObject *value)
     return tensor_type != NULL && (Py_IS_TYPE(value, tensor_type) || PyType_IsSubtype(Py_TYPE(value), tensor_type));
 }
 
+void *
+tensor_handle(PyObject *value)
+{
+    return is_tensor(value) ? handle_of(value) : NULL;
+}
+
+int
+inference_mode_now(void)
+{
+    static PyObject *ask;
+    if (torch.inference_mode != NULL) {
+        return torch.inference_mode();
+    }
+    if (ask == NULL && (ask = package_function("torch", "is_inference_mode_enabled")) == NULL) {
+        return -1;
+    }
+    PyObject *answer = PyObject_CallNoArgs(ask);
+    int on = answer != NULL ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return on;
+}
+
 bool
 tensor_facts(PyObject *value, TensorFacts *facts)
 {
