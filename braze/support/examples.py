@@ -516,4 +516,37 @@ for name in "ab":
     scheduler.add(Request(name, (1, 2), SamplingParams(4)))
 """
     ),
+    "BZ7502": Example(
+        """\
+import tempfile
+from pathlib import Path
+
+from tokenizers import Tokenizer, models
+
+from braze.serving.server.tokens import FileTokens
+
+folder = Path(tempfile.mkdtemp())
+Tokenizer(models.BPE({"a": 0}, [])).save(str(folder / "tokenizer.json"))
+FileTokens(folder).chat([{"role": "user", "content": "a"}])
+"""
+    ),
+    "BZ7503": Example(
+        """\
+from pathlib import Path
+
+from braze.serving.server.tokens import tokens_of
+
+tokens_of(Path("a/model/with/random/weights"), vocab=300)
+"""
+    ),
+    "BZ7505": Example(
+        """\
+from braze.serving.server.protocol import CompletionRequest
+
+CompletionRequest(prompt="x", logprobs=5).params(room=100)
+""",
+        """\
+CompletionRequest(prompt="x").params(room=100)
+""",
+    ),
 }
