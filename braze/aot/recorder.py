@@ -306,8 +306,9 @@ class Recorder(TorchDispatchMode):
             args = args[0], self._of_number(args[1], args[0].device), *args[2:]
         if torch.Tag.inplace_view in func.tags:
             return self._inplace_view(func, args, kwargs)
+        of = args[0] if args else None
         if counts_from_start(func, args[1:], kwargs):
-            if self.windows:
+            if self.windows:  # of all the memory, but autograd knows of the tensor that it was called on
                 args, kwargs = self._counted(self.ways.memory(args[0]), args[1:], kwargs)
             else:
                 args, kwargs = self._from_own_start(args, kwargs)
@@ -333,7 +334,7 @@ class Recorder(TorchDispatchMode):
         set_facts(node, origin=self.origin)
         self._bind(node, result)
         if not func._schema.is_mutable:
-            self._note_views(func, args, kwargs, result)
+            self._note_views(func, (of, *args[1:]), kwargs, result)
         return result
 
     def _from_start(self, args: Any, result: Any) -> Any:
