@@ -93,6 +93,22 @@ def _channel_shuffle(x: Tensor, groups: int) -> Any:
     return row_major(x.shape, x.dtype)
 
 
+def _interpolation_gradient(gradient: Tensor, size: Sequence[Any], of: Sequence[Any], *rest: Any) -> Any:
+    return row_major(of, gradient.dtype)
+
+
+def _interpolation_gradient_as_laid_out(
+    gradient: Tensor, size: Sequence[Any], of: Sequence[Any], *rest: Any
+) -> Any:
+    """Channels-last as the gradient that comes in."""
+    if not suggests_channels_last(gradient):
+        return row_major(of, gradient.dtype)
+    steps: list[Any] = [of[1]]
+    for n in reversed(of[2:]):
+        steps.append(steps[-1] * n)
+    return Geometry(gradient.dtype, of, (steps.pop(), 1, *reversed(steps)))
+
+
 def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
     """Dimension by dimension two parts are put together, as ``cat`` lays them out."""
     if not dims or not x.dim() or 0 in x.shape or len(dims) != len(shifts):
@@ -115,6 +131,10 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
+    aten.upsample_linear1d_backward.default: _interpolation_gradient,
+    aten.upsample_bicubic2d_backward.default: _interpolation_gradient,
+    aten.upsample_bilinear2d_backward.default: _interpolation_gradient_as_laid_out,
+    aten.upsample_trilinear3d_backward.default: _interpolation_gradient_as_laid_out,
 }
 
 #: those of them that a GPU lays out in another way
