@@ -367,6 +367,7 @@ class _Functionalizer:
                 old = self._insert(aten.clone.default, (old,), {})
                 args, kwargs = self._within(link, old, call[1][2:], call[2])
                 call = call[0], (old, value, *args), kwargs
+            self._require_own_memory(link)
             value = self._insert(*call)
             self._note_window(link, value, old)
             parent.current, parent.generation = value, storage.generation
@@ -410,18 +411,24 @@ class _Functionalizer:
     def _note_window(self, alias: _Alias, node: Node, parent: Node) -> None:
         """``node`` looks through ``alias`` at ``parent``, or writes there.
 
-        ``as_strided`` counts in memory, of which a value has only what it is of. Whether that is laid out as it was is
-        looked at when all strides are known.
+        Whether what it counts in is laid out as it was is looked at when all strides are known.
         """
+        if alias.node.target is aten.as_strided.default and alias.parent is not None:
+            self._require_own_memory(alias)
+            whole = alias.parent.node.meta["val"]
+            self.windows[node] = parent, (whole.stride(), parent.meta["val"].storage_offset())
+
+    def _require_own_memory(self, alias: _Alias) -> None:
+        """``as_strided`` counts in memory, of which a value has only what it is of."""
         if alias.node.target is not aten.as_strided.default or alias.parent is None:
             return
         seen, whole = alias.node.meta["val"], alias.parent.node.meta["val"]
         known = not (is_symbolic(seen) or is_symbolic(whole))
-        if known and alias.storage.generation and not (is_dense(whole) and is_inside(seen, whole)):
+        inside = is_dense(whole) and (not known or is_inside(seen, whole))
+        if alias.storage.generation and not inside:
             raise self._refuse(
                 "BZ2014", "a write near an as_strided view of memory beside what it is taken of"
             )
-        self.windows[node] = parent, (whole.stride(), parent.meta["val"].storage_offset())
 
     def _require_same_layouts(self) -> None:
         """What windows count in the memory of is laid out as the program's tensor was."""

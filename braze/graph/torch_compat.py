@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -186,25 +186,26 @@ def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any])
 _DEAD_ZONES = (torch.ops.aten.softshrink.default, torch.ops.aten.hardshrink.default)
 _OF_AUTOGRAD = tuple(key for key in _KEYS if key.name.startswith("Autograd"))
 #: interpolations that PyTorch's kernels do, and which it takes apart in Python by another formula: a + (b - a) * t, which is nan
-#: beside a nan where t is 0
+#: beside a nan where t is 0, or laid out in another way
 _INTERPOLATIONS = (
     torch.ops.aten.upsample_linear1d,
     torch.ops.aten.upsample_bilinear2d,
     torch.ops.aten.upsample_trilinear3d,
     torch.ops.aten.upsample_bicubic2d,
+    torch.ops.aten.upsample_nearest1d,
+    torch.ops.aten._upsample_nearest_exact1d,
 )
 
 
-def _interpolated(packet: Any) -> Callable[..., torch.Tensor]:
+def interpolated(packet: Any) -> Callable[..., torch.Tensor]:
     """What an interpolation to sizes or by factors comes to: its kernel's operator, for sizes that may be symbols."""
 
-    def run(
-        x: torch.Tensor, output_size: Any, align_corners: bool, scale_factors: Sequence[float] | None = None
-    ) -> torch.Tensor:
+    def run(x: torch.Tensor, output_size: Any, *rest: Any, **named: Any) -> torch.Tensor:
+        *corners, scale_factors = (*rest, *named.values())  # most have align_corners before
         if output_size is None:
             output_size = [_scaled(n, s) for n, s in zip(x.shape[2:], scale_factors or (), strict=True)]
         scales = scale_factors or [None] * len(output_size)
-        return packet.default(x, output_size, align_corners, *scales)  # type: ignore[no-any-return]
+        return packet.default(x, output_size, *corners, *scales)  # type: ignore[no-any-return]
 
     return run
 
@@ -219,7 +220,7 @@ def python_composites() -> Iterator[None]:
     for op in (*_DEAD_ZONES, *(packet.default for packet in _INTERPOLATIONS)):
         op._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, torch._C.DispatchKey.Autograd))
     for packet in _INTERPOLATIONS:
-        packet.vec._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, _interpolated(packet)))
+        packet.vec._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, interpolated(packet)))
     try:
         with python_dispatcher():
             yield
