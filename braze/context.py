@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from braze.options import Options
+from braze.products import Product, Way
 from braze.support.record import record
 from braze.target import Target
 
@@ -14,6 +15,7 @@ class CompileContext:
     ``consumes``: the inputs belong to the call, which lets go of each after its last use, as a backward does.
     ``lean``: the graph is a half of a training step, whose peak adds to what is saved: large temporaries are
     taken from the allocator when they come and given back when they go.
+    ``products``: who computes which products of matrices, where that was measured.
     """
 
     options: Options
@@ -21,3 +23,4 @@ class CompileContext:
     name: str = "graph"
     consumes: bool = False
     lean: bool = False
+    products: tuple[tuple[Product, Way], ...] = ()

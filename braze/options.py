@@ -64,6 +64,12 @@ class Options:
     fusion: bool = option(True, "fuse loops")
     max_fusion_steps: int = option(64, "loop nests in one kernel at most")
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU")
+    measure_products: bool = option(
+        True,
+        "who multiplies two matrices on the CPU (our template, oneDNN, ATen) is measured once per shape and machine, and kept "
+        "in the cache folder; else a rule decides",
+        environment="BRAZE_MEASURE_PRODUCTS",
+    )
     channels_last: bool | None = option(
         None,
         "convolutions on a GPU, and in training on the CPU, get their operands in channels-last: all (True), none "

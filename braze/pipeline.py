@@ -12,7 +12,7 @@ import torch.fx
 import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
-from braze.aot.records import Partition
+from braze.aot.records import InputRole, Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
@@ -41,6 +41,7 @@ from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
+from braze.product_times import measured_products
 from braze.recording_plans import Division, batch_of, divided
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
@@ -167,6 +168,9 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
 
 def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, Schedule]:
     """A partition's forward graph as loops, and these as kernels: with writes to inputs in place, if they stand proof."""
+    parameters = [role is InputRole.PARAMETER for role in partition.input_roles]
+    products = measured_products(partition.forward.graph, parameters, ctx)
+    ctx = dataclasses.replace(ctx, products=products)
     program = lower_graph(partition, ctx)
     try:
         return program, schedule_program(program, ctx)

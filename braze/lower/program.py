@@ -14,6 +14,7 @@ from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
 from braze.graph.facts import facts
 from braze.graph.passes import may_fail
+from braze.graph.products import product_of
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
 from braze.loops.inputs_written import broken_writes, touches
@@ -106,6 +107,8 @@ class GraphLowering:
         self.device = device_of_inputs(gm.graph)
         self.outputs: list[Hashable] = []
         self.in_place = InPlace(self.builder, written, self.env)
+        #: who computes which products of matrices, where that was measured
+        self.ways = dict(ctx.products)
 
     def run(self) -> LoopProgram:
         self.readers = live_readers(self.gm.graph)
@@ -221,6 +224,8 @@ class GraphLowering:
         g.val = val
         g.wanted = self.parts_read(node) if isinstance(val, (tuple, list)) else frozenset()
         g.op_name = target.__name__.partition(".")[0]
+        product = product_of(node) if self.ways else None
+        g.way = self.ways.get(product) if product is not None else None
         g.origin = facts(node).origin
         if node in self.in_place.links:
             return self.in_place.write(node, self.resolve)
