@@ -6,6 +6,7 @@ Each program runs as it stands; a test runs it and looks for its code. ``braze e
 from __future__ import annotations
 
 from braze.support.record import record
+from braze.support.serving_examples import PROGRAMS
 
 
 @record
@@ -549,4 +550,5 @@ CompletionRequest(prompt="x", logprobs=5).params(room=100)
 CompletionRequest(prompt="x").params(room=100)
 """,
     ),
+    **{code: Example(program) for code, program in PROGRAMS.items()},
 }
