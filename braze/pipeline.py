@@ -95,9 +95,11 @@ def compile_graph(
 
 def for_recording(ctx: CompileContext) -> CompileContext:
     """The context of a graph whose calls are recorded: it keeps nothing of its own from call to call that a replay would not see."""
-    if not ctx.options.cudagraphs:
+    if not (ctx.options.cudagraphs or ctx.recordable):
         return ctx
     options = dataclasses.replace(ctx.options, gemm_template=False, arena=False)
+    if not ctx.options.cudagraphs:
+        return dataclasses.replace(ctx, options=options) if records(ctx.target.kind) else ctx
     if not records(ctx.target.kind):
         note(
             "BZ6202", ctx.name, f"is not recorded: it runs on a device ({ctx.target.kind}) that has no graphs"
@@ -186,7 +188,7 @@ class Recorder:
     """Makes of the calls of a division's plans such that are recorded at their second use. ``borrowable``: outputs are the user's alone."""
 
     def __init__(self, division: Division, ctx: CompileContext, *, borrowable: bool) -> None:
-        self.division, self.options = division, ctx.options
+        self.division, self.options, self.other = division, ctx.options, ctx.recorder
         self.plans = dict(division.parts)
         self.leave = Leave.OWN
         if self.options.outputs == "borrow" and borrowable:
@@ -203,6 +205,8 @@ class Recorder:
     def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
         if plan is None:
             return call
+        if self.other is not None:
+            return self.other(call, plan)
         limits = Limits(
             self.options.cudagraph_sizes,
             self.options.cudagraph_memory,
@@ -331,7 +335,7 @@ def load_code(
     with trace.stage("load"):
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
-        launches = recorder(host.device) if ctx.options.cudagraphs else None
+        launches = recorder(host.device) if ctx.options.cudagraphs or ctx.recordable else None
         runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part)
         call = loader.load_host(host.name, host.source, runtime)
         return with_modes(call) if host.calls_aten else call

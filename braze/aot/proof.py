@@ -32,7 +32,7 @@ from braze.graph.facts import facts
 from braze.graph.functional_ops import original_of
 from braze.graph.operators import SCATTERS, Family, functional_form, operator_facts
 from braze.graph.torch_symbols import SYMBOLIC
-from braze.runtime.purity import may_draw
+from braze.runtime.purity import is_known, may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
 
@@ -182,7 +182,7 @@ def _signature(op: OpOverload) -> tuple[tuple[str, ...], dict[str, Any], tuple[s
 
 
 def _is_custom_write(op: OpOverload) -> bool:
-    return op.namespace not in ("aten", "prims", "braze") and op._schema.is_mutable
+    return not is_known(op) and op._schema.is_mutable
 
 
 @functools.cache

@@ -57,6 +57,13 @@ class SimulatedPool:
         """All blocks."""
         return ((s.data_ptr(), s.nbytes(), torch.device("cpu")) for s, _ in self.blocks)
 
+    def at(self, address: int) -> torch.UntypedStorage | None:
+        """The block in which an address lies."""
+        for storage, _ in self.blocks:
+            if 0 <= address - storage.data_ptr() < storage.nbytes():
+                return storage
+        return None
+
     def take(self, size: int) -> torch.UntypedStorage:
         """The smallest free block of at least ``size`` bytes, or a new one."""
         size = max(_GRAIN, -(-size // _GRAIN) * _GRAIN)
@@ -135,7 +142,7 @@ class _Log(TorchDispatchMode):
         self.works: list[_Work] = []
         #: memory of the pool that the recording uses, by its number
         self.inside: dict[int, torch.UntypedStorage] = {}
-        #: memory of others that is written, with what it held before
+        #: memory of others that is written, and of the pool that is taken again, with what it held before
         self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.numbers = torch.get_rng_state()
 
@@ -148,8 +155,8 @@ class _Log(TorchDispatchMode):
         if func in _HOST:
             with self:
                 return _HOST[func](*args, **kwargs)
-        for name, value in _written(func, args, kwargs):
-            self._remember(name, value)
+        for value in _written(func, args, kwargs):
+            self._remember(value.untyped_storage())
         place = self._places((args, kwargs))
         results = func(*args, **kwargs)
         moved, made = self._moved(results, (args, kwargs))
@@ -162,7 +169,9 @@ class _Log(TorchDispatchMode):
         with _disable_current_modes():
             for value in pytree.tree_flatten(args)[0]:
                 if isinstance(value, torch.Tensor):
-                    self._remember(str(function), value)
+                    self._remember(value.untyped_storage())
+                elif isinstance(value, int) and (block := self.pool.at(value)) is not None:
+                    self._remember(block)  # an arena that an earlier recording has taken
             self.works.append(_Work(function, self._places((args, {})), []))
             return function(*args)
 
@@ -172,17 +181,18 @@ class _Log(TorchDispatchMode):
             return self._moved(torch.empty_strided(sizes, strides, dtype=dtype), ())[0]
 
     def finish(self) -> SimulatedGraph:
-        """Undo what was done, and spoil what was made."""
+        """Undo what was done, and spoil memory that is new."""
         for storage, contents in self.before.values():
             _fill(storage, contents)
         torch.set_rng_state(self.numbers)
         for storage in self.inside.values():
+            if storage._cdata in self.before:
+                continue
             tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
         return SimulatedGraph(self.works, self.pool)
 
-    def _remember(self, what: str, tensor: torch.Tensor) -> None:
+    def _remember(self, storage: torch.UntypedStorage) -> None:
         """Keep what memory of others holds before it is written."""
-        storage = tensor.untyped_storage()
         if storage._cdata not in self.inside and storage._cdata not in self.before:
             self.before[storage._cdata] = storage, storage.clone()
 
@@ -201,12 +211,18 @@ class _Log(TorchDispatchMode):
     def _moved(self, results: Any, arguments: Any) -> tuple[Any, list[torch.UntypedStorage]]:
         """The results with new memory moved into the pool, and that memory."""
         homes: dict[int, torch.UntypedStorage] = {}
-        held = []  # by tensors, which count: the next result must not lie in the same block
+        taken = []  # tensors over them: what nobody sees would be given to the next
         for key, fresh in _fresh(results, arguments).items():
-            homes[key] = self.pool.take(fresh.nbytes())
-            held.append(tensor_over(homes[key], torch.uint8, 0, (0,), (1,)))
-            self.inside[homes[key]._cdata] = homes[key]
-            _fill(homes[key], fresh)
+            blocks = len(self.pool.blocks)
+            home = homes[key] = self.pool.take(fresh.nbytes())
+            if len(self.pool.blocks) == blocks and home._cdata not in self.inside:
+                self.before[home._cdata] = (
+                    home,
+                    home.clone(),
+                )  # a recording before may have left it for this one's replay
+            self.inside[home._cdata] = home
+            taken.append(tensor_over(home, torch.uint8, 0, (home.nbytes(),), (1,)))
+            _fill(home, fresh)
 
         def moved(x: Any) -> Any:
             home = homes.get(x.untyped_storage()._cdata) if isinstance(x, torch.Tensor) else None
@@ -245,7 +261,7 @@ def _fill(to: torch.UntypedStorage, of: torch.UntypedStorage) -> None:
         tensor_over(to, torch.uint8, 0, (size,), (1,)).copy_(tensor_over(of, torch.uint8, 0, (size,), (1,)))
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """The tensors that an operator writes, by its schema."""
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
@@ -253,7 +269,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Ten
         value = args[i] if i < len(args) else kwargs.get(argument.name)
         for x in pytree.tree_flatten(value)[0]:
             if isinstance(x, torch.Tensor):
-                yield argument.name, x
+                yield x
 
 
 class SimulatedGraphs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
@@ -198,3 +199,55 @@ def test_results_of_one_operator_lie_apart(simulated):
     graph.replay()
     assert values.tolist() == [3, 2]
     assert places.tolist() == [0, 2]
+
+
+def test_results_of_one_operator_do_not_share_memory(device):
+    x = torch.randn(8, 8)
+    pool = device.new_pool()
+    kept = torch.empty(1024), torch.empty(1024)
+    record(device, pool, lambda: [t + 1 for t in kept])  # leaves free blocks larger than what is wanted
+    graph, (norm, mean, _) = record(device, pool, lambda: torch.native_layer_norm(x, [8], None, None, 1e-5))
+    graph.replay()
+    expected = torch.native_layer_norm(x, [8], None, None, 1e-5)
+    torch.testing.assert_close(norm, expected[0], rtol=0, atol=0)
+    torch.testing.assert_close(mean, expected[1], rtol=0, atol=0)
+
+
+def test_memory_of_the_pool_keeps_its_contents_while_another_recording_takes_it(device):
+    """A GPU does nothing while it records: what an earlier recording left is there for the replay."""
+    pool, x = device.new_pool(), torch.randn(8)
+    first, y = recorded(device, lambda: x + 1, pool)
+    first.replay()
+    held, address = [y], y.untyped_storage().data_ptr()
+    del y
+
+    def run():
+        z = held.pop() * 2
+        return z, x * 5  # the second takes the place of what the first has read
+
+    second, (z, w) = recorded(device, run, pool)
+    assert w.untyped_storage().data_ptr() == address
+    second.replay()
+    torch.testing.assert_close(z, (x + 1) * 2)
+    torch.testing.assert_close(w, x * 5)
+
+
+def test_an_arena_keeps_its_contents_while_another_recording_writes_it(device):
+    pool, x = device.new_pool(), torch.ones(8)
+
+    def kernel(x, arena):
+        torch.frombuffer((ctypes.c_char * 32).from_address(arena), dtype=torch.float32).mul_(x)
+
+    doubled = device.launched(kernel)
+
+    def begin():
+        arena = device.empty_strided((8,), (1,), dtype=torch.float32)
+        arena.copy_(x)
+        return arena
+
+    first, arena = recorded(device, begin, pool)
+    first.replay()
+    second, _ = recorded(device, lambda: doubled(x * 2, arena.data_ptr()), pool)
+    torch.testing.assert_close(arena, x)
+    second.replay()
+    torch.testing.assert_close(arena, x * 2)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from braze.runtime.purity import note_custom
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -66,6 +67,7 @@ def direct_register_custom_op(
         if known is None:
             _refuse_foreign(name)
             known = _known[name] = _Registration(schema, kept, {}, [])
+            note_custom(name)
             _library(target_lib).define(op_name + schema, tags=kept)
         _add(name, known, schema, kept, dispatch_key, op_func, target_lib)
         if fake_impl is not None and not known.fakes:

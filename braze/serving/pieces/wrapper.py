@@ -26,7 +26,7 @@ from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context, recorded_reads
 from braze.serving.step.frozen import Reads
 from braze.support import trace
-from braze.support.errors import UserError
+from braze.support.errors import BrazeError, UserError
 
 #: the context was read or written in a way that a recording cannot hold: the program's mistake, which no other way of running mends
 _FROZEN = ("BZ7301", "BZ7303")
@@ -53,6 +53,7 @@ class CUDAGraphWrapper:
         *,
         pools: GraphPools | None = None,
         copied: Sequence[int] = (),
+        fixed: Sequence[int] = (),
         verify: bool | None = None,
         warmups: int = 0,
         rehearse: bool = False,
@@ -68,7 +69,7 @@ class CUDAGraphWrapper:
             )
         self.runnable, self.runtime_mode = runnable, runtime_mode
         self.pools = pools or GraphPools()
-        self.copied = tuple(copied)
+        self.copied, self.fixed = tuple(copied), tuple(fixed)
         self.verify = make_options().verify > 0 if verify is None else verify
         self.warmups, self.rehearse, self.device = warmups, rehearse, device
         self.name = name or getattr(runnable, "__qualname__", type(runnable).__qualname__)
@@ -85,7 +86,16 @@ class CUDAGraphWrapper:
         if entry is None or entry.recording is None:
             return self._record_or_run(descriptor, args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
-        entry.recording.reads.check(context, anew=self.verify)
+        for reads in entry.recording.reads:
+            reads.check(context, anew=self.verify)
+        if self.fixed and entry.recording.moved(values):
+            note(
+                "BZ6205",
+                self.name,
+                f"writes to memory that lies elsewhere, and runs as it is at {descriptor}",
+                tell=self,
+            )
+            return self.runnable(*args, **kwargs)
         return entry.recording.replay(values)
 
     def reasons(self) -> dict[BatchDescriptor, str]:
@@ -125,40 +135,50 @@ class CUDAGraphWrapper:
                 if isinstance(error, UserError) and error.code in _FROZEN:
                     raise
                 return self._without(entry, descriptor, _why(error), args, kwargs)
-            entry.recording = made
+            if isinstance(made, str):
+                self._tell(entry, descriptor, made)
+            else:
+                entry.recording = made
+                trace.count("cudagraph_recordings")
             return result
 
     def _record(
         self, descriptor: BatchDescriptor, device: DeviceGraphs, args: Any, kwargs: Any
-    ) -> tuple[Recording, Any]:
-        """A recording, and the result of this call out of it, which holds its memory until the caller lets go of it."""
-        names = tuple(kwargs)
+    ) -> tuple[Recording | str, Any]:
+        """A recording or why there is none, and the result of this call, which holds its memory until the caller lets go of it."""
+        values, run = self._bound(args, kwargs)
+        if self.rehearse:
+            run()
+        with recorded_reads() as reads:
+            graph, result = record(device, self.pools.of(descriptor, device), run)
+        made = Recording(self, descriptor, device, graph, values, result, (reads,))
+        graph.replay()
+        return made, made.first_outputs((*args, *kwargs.values()), result)
+
+    def _bound(self, args: Any, kwargs: Any) -> tuple[list[Any], Callable[[], Any]]:
+        """The values that a recording is made with, where inputs that move have places of their own, and the call on them."""
         values = [*args, *kwargs.values()]
         for i in self.copied:
             values[i] = values[i].clone()
-        count = len(args)
+        names, count = tuple(kwargs), len(args)
 
         def run() -> Any:
             with torch.no_grad():
                 return self.runnable(*values[:count], **dict(zip(names, values[count:], strict=True)))
 
-        if self.rehearse:
-            run()
-        with recorded_reads() as reads:
-            graph, result = record(device, self.pools.of(descriptor, device), run)
-        made = Recording(self, descriptor, device, graph, values, result, reads)
-        graph.replay()
-        trace.count("cudagraph_recordings")
-        return made, made.first_outputs((*args, *kwargs.values()), result)
+        return values, run
 
     def _without(
         self, entry: CUDAGraphEntry, descriptor: BatchDescriptor, why: str, args: Any, kwargs: Any
     ) -> Any:
         """A call whose descriptor is not recorded, and will not be."""
         result = self.runnable(*args, **kwargs)  # where this raises, it was the program's error
+        self._tell(entry, descriptor, why)
+        return result
+
+    def _tell(self, entry: CUDAGraphEntry, descriptor: BatchDescriptor, why: str) -> None:
         entry.reason = why
         note("BZ7208", self.name, f"runs without a recording at {descriptor}: {why}", tell=self)
-        return result
 
 
 class CUDAGraphEntry:
@@ -183,9 +203,10 @@ class Recording:
         graph: Graph,
         values: list[Any],
         result: Any,
-        reads: Reads,
+        reads: Sequence[Reads],
     ) -> None:
-        self.reads = reads
+        #: what the callable has read of the forward context, if anything
+        self.reads = tuple(r for r in reads if len(r))
         self.graph, self.lock, self.descriptor = graph, device.lock, descriptor
         self.name = wrapper.name
         self.buffers = [values[i] for i in wrapper.copied]
@@ -196,12 +217,13 @@ class Recording:
             for i, x in enumerate(values)
             if wrapper.verify and isinstance(x, torch.Tensor) and i not in wrapper.copied
         ]
+        self.fixed = [(i, native.data_ptr(values[i])) for i in wrapper.fixed]
         leaves, self.spec = pytree.tree_flatten(result)
         inputs = {id(x): i for i, x in enumerate(values) if isinstance(x, torch.Tensor)}
         owned = {x.untyped_storage()._cdata for x in values if isinstance(x, torch.Tensor)}
         #: outputs that are inputs, as (place among the outputs, place among the inputs)
         self.passed = [(k, inputs[id(x)]) for k, x in enumerate(leaves) if id(x) in inputs]
-        self.leaves = [x if id(x) in inputs else _unheld(x, owned) for x in leaves]
+        self.leaves = [x if id(x) in inputs else unheld(x, owned) for x in leaves]
         self.plain = None if self.passed else pytree.tree_unflatten(self.leaves, self.spec)
         self.replays = 0
 
@@ -220,6 +242,10 @@ class Recording:
             self.graph.replay()
             self.replays += 1
         return self.outputs_as_given(values, self.plain)
+
+    def moved(self, values: Sequence[Any]) -> bool:
+        """Whether a tensor that is written lies elsewhere than when this was recorded."""
+        return any(native.data_ptr(values[i]) != address for i, address in self.fixed)
 
     def first_outputs(self, values: Sequence[Any], result: Any) -> Any:
         """What the recorded call gave: its memory is the caller's as long as it holds it, while others record into the pool."""
@@ -268,7 +294,7 @@ class Recording:
         )
 
 
-def _unheld(x: Any, owned: set[int]) -> Any:
+def unheld(x: Any, owned: set[int]) -> Any:
     """A tensor over the same memory that does not hold it; what sees an input's memory is kept as it is."""
     if not isinstance(x, torch.Tensor) or x.numel() == 0 or x.layout is not torch.strided:
         return x
@@ -288,6 +314,8 @@ def _recorder(values: Sequence[Any]) -> DeviceGraphs | None:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, BrazeError):
+        return f"{error.code}: {error.what}" + (f", at {error.origin}" if error.origin is not None else "")
     text = str(error).partition("\n")[0]
     if is_out_of_memory(error):
         return f"there was no memory for it: {text}"

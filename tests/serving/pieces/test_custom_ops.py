@@ -17,6 +17,7 @@ from braze.serving.pieces.custom_ops import (
     names_of,
     spelled,
 )
+from braze.support import trace
 from braze.support.errors import UserError
 
 
@@ -151,3 +152,41 @@ def test_a_mark_on_an_overload_is_of_that_overload_alone():
     assert not is_marked(torch.ops.aten.add.Tensor)
     mark_splitting_op("braze.t_marked")
     assert is_marked(op)
+
+
+def test_what_an_operator_does_besides_is_done_as_often_as_it_is_called():
+    """In braze's namespace, too, whose own operators only compute."""
+    seen = []
+
+    def noting(x: torch.Tensor) -> torch.Tensor:
+        seen.append(float(x.sum()))
+        return x + 1
+
+    op = direct_register_custom_op("t_noting", noting, fake_impl=fake_doubled, dispatch_key="CPU")
+
+    @braze.compile(fullgraph=True)
+    def f(x):
+        op(x * 3)
+        return op(x) + op(x)
+
+    x = torch.ones(2)
+    for _ in range(2):
+        seen.clear()
+        torch.testing.assert_close(f(x), x * 2 + 2)
+        assert seen == [6.0, 2.0, 2.0]
+
+
+def test_a_graph_with_an_operator_that_writes_is_compiled():
+    """It is no reason to run the graph as captured, also in braze's namespace."""
+    direct_register_custom_op("t_writes", scaled, ["out"], dispatch_key="CPU")
+
+    @braze.compile(fullgraph=True)
+    def f(x):
+        out = torch.empty_like(x)
+        torch.ops.braze.t_writes(x + 1, out, 3.0, "layer.0")
+        return out * 2
+
+    before = trace.COUNTERS["graphs_run_as_captured"]
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(f(x), (x + 1) * 6)
+    assert trace.COUNTERS["graphs_run_as_captured"] == before
