@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
@@ -39,7 +38,7 @@ class Recordings:
                     run = prepare(mode, key)
                     if run is not None:
                         self.full[key] = record(self.device, self.pool, run)[0]
-                except (NotRecordable, torch.OutOfMemoryError) as error:
+                except (NotRecordable, RuntimeError) as error:
                     self._skip((mode, key), error)
                 else:
                     self.keys.add((mode, key))

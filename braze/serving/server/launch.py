@@ -8,7 +8,9 @@ from typing import Any
 import torch
 import uvicorn
 
+from braze.cudagraphs.device import DeviceGraphs
 from braze.cudagraphs.registry import device_of, records
+from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import load_model
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
@@ -36,6 +38,8 @@ class LaunchOptions:
     sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     drafts: int = 0
     enforce_eager: bool = False
+    #: record on a device that is simulated on the processor: slow, to see what a GPU would do
+    simulated: bool = False
 
 
 def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) -> Engine:
@@ -52,7 +56,7 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
         min(options.max_model_len or longest, longest),
         options.block_size,
     )
-    recorder = device_of(str(device)) if records(device.type) else None
+    recorder = _recorder(device, options.simulated)
     runner = ModelRunner(
         model,
         limits,
@@ -68,6 +72,12 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
     runner.allocate_cache(options.blocks or None)
     runner.capture_cudagraph(progress)
     return Engine(runner)
+
+
+def _recorder(device: torch.device, simulated: bool) -> DeviceGraphs | None:
+    if device.type == "cpu" and simulated:
+        return SimulatedGraphs(str(device))
+    return device_of(str(device)) if records(device.type) else None
 
 
 def run_server(
