@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from braze.serving.policy.data_parallel import Batch
@@ -13,7 +13,6 @@ from braze.serving.step.context import AttentionMetaData, ForwardContext
 from braze.support.errors import UserError
 
 
-@contextlib.contextmanager
 def forward_context(
     attn_metadata: Any = None,
     config: Any = None,
@@ -23,7 +22,7 @@ def forward_context(
     num_reqs: int | None = None,
     variant: Hashable = None,
     **more: Any,
-) -> Iterator[ForwardContext]:
+) -> AbstractContextManager[ForwardContext]:
     """A step of a served model as a block: what its layers read, and what kind of batch its call has.
 
     ``uniform_q``: every request has so many tokens (1 where nothing is said: each row is a request that decodes). ``num_reqs``: so many
@@ -40,8 +39,7 @@ def forward_context(
         if value is not None and (isinstance(value, bool) or value < (name == "uniform_q")):
             raise UserError("BZ7103", f"{name}= does not take {value!r}", hints=["it takes a whole number"])
     more.setdefault("batch_descriptor", BatchDescriptor(0, num_reqs, uniform_q or 0, variant))
-    with step_context.forward_context(attn_metadata, config, context, **more) as made:
-        yield made
+    return step_context.forward_context(attn_metadata, config, context, **more)
 
 
 def batch_of(context: ForwardContext, tokens: int) -> Batch:

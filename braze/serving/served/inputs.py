@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import torch
@@ -61,22 +61,24 @@ class Inputs:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """A call's arguments by name; further positional ones by their places."""
-        names = [*self._positional, *(f"*{i}" for i in range(len(self._positional), len(args)))]
-        values = dict(zip(names, args, strict=False))
-        twice = set(values) & set(kwargs)
-        if twice:
-            raise TypeError(f"got multiple values for argument {min(twice)!r}")
-        return {**values, **kwargs}
+        values = dict(zip(self._positional, args, strict=False))
+        for i in range(len(self._positional), len(args)):
+            values[f"*{i}"] = args[i]
+        for name, value in kwargs.items():
+            if name in values:
+                raise TypeError(f"got multiple values for argument {name!r}")
+            values[name] = value
+        return values
 
     def call(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments as they are passed, always in the same order and form."""
-        args: list[Any] = []
-        names = iter([*self._positional, *(name for name in values if name[0] == "*")])
         rest = dict(values)
-        for name in names:
+        args = []
+        for name in self._positional:
             if name not in rest:
                 break
             args.append(rest.pop(name))
+        args += [rest.pop(name) for name in tuple(rest) if name[0] == "*"]
         return tuple(args), {name: rest[name] for name in sorted(rest)}
 
     def tokens(self, values: Mapping[str, Any]) -> int:
@@ -139,13 +141,16 @@ class Inputs:
         tensors = {name: value for name, value in values.items() if self._varies(name, value)}
         fields = {
             _FIELD + name: value
-            for name, value in _fields(metadata).items()
-            if name in self.slots and isinstance(value, torch.Tensor)
+            for name, value in _fields(metadata, self.slots)
+            if isinstance(value, torch.Tensor)
         }
+        known = self.buffers.slots
         for name, value in tensors.items():
-            self.buffers.declare(name, self._slot(name), value)
+            if name not in known:
+                self.buffers.declare(name, self._slot(name), value)
         for name, value in fields.items():
-            self.buffers.declare(name, self.slots[name.removeprefix(_FIELD)], value)
+            if name not in known:
+                self.buffers.declare(name, self.slots[name.removeprefix(_FIELD)], value)
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and name not in tensors:
                 self._hold(name, value)
@@ -181,11 +186,12 @@ class Inputs:
 _FIELD = "attn_metadata."
 
 
-def _fields(metadata: Any) -> Mapping[str, Any]:
-    """The fields of metadata: of a dataclass or a dict; nothing else has any."""
-    if dataclasses.is_dataclass(metadata) and not isinstance(metadata, type):
-        return {field.name: getattr(metadata, field.name) for field in dataclasses.fields(metadata)}
-    return metadata if isinstance(metadata, Mapping) else {}
+def _fields(metadata: Any, wanted: Container[str]) -> list[tuple[str, Any]]:
+    """The wanted fields of metadata, which is a dataclass or a dict; nothing else has any."""
+    if isinstance(metadata, Mapping):
+        return [(name, value) for name, value in metadata.items() if name in wanted]
+    known = getattr(type(metadata), "__dataclass_fields__", ())
+    return [(name, getattr(metadata, name)) for name in known if name in wanted]
 
 
 def _with_fields(metadata: Any, changes: Mapping[str, torch.Tensor]) -> Any:

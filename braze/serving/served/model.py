@@ -238,7 +238,7 @@ class ServedModel(nn.Module):
         arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded)
         with self._step(context, metadata, decision):
             result = self._call(arguments)
-        return self._outputs.real(result, real, padded, own=self._own)
+        return self._outputs.real(result, real, own=self._own)
 
     def _verified(
         self,
@@ -256,7 +256,7 @@ class ServedModel(nn.Module):
         def replay() -> Any:
             with self._step(context, metadata, decision):
                 result = self._call(arguments)
-            return self._outputs.real(result, real, padded, own=True)
+            return self._outputs.real(result, real, own=True)
 
         def eager() -> Any:
             with self._step(context, context.attn_metadata, bare):
@@ -273,10 +273,11 @@ class ServedModel(nn.Module):
         args, kwargs = self._inputs.call(arguments)
         return self._runnable(*args, **kwargs)
 
-    @contextlib.contextmanager
-    def _step(self, context: ForwardContext, metadata: Any, decision: Decision) -> Iterator[None]:
+    def _step(
+        self, context: ForwardContext, metadata: Any, decision: Decision
+    ) -> contextlib.AbstractContextManager[ForwardContext]:
         """The forward context of a step that runs as ``decision`` says."""
-        with forward_context(
+        return forward_context(
             metadata,
             None,
             context.context,
@@ -286,8 +287,7 @@ class ServedModel(nn.Module):
             spec_decode_metadata=context.spec_decode_metadata,
             cudagraph_runtime_mode=decision.mode,
             batch_descriptor=decision.descriptor,
-        ):
-            yield
+        )
 
     @contextlib.contextmanager
     def _state_kept(self) -> Iterator[None]:

@@ -41,18 +41,24 @@ class Outputs:
                 self._seen.clear()
                 return
 
-    def real(self, result: Any, real: Extent, padded: Extent, *, own: bool) -> Any:
+    def real(self, result: Any, real: Extent, *, own: bool) -> Any:
         """The rows of a result that are real; ``own``: as copies, which later replays do not overwrite."""
         assert self.varying is not None
+        if isinstance(result, torch.Tensor):  # the most of them, and flattening takes as long as a copy
+            return _rows(result, self.varying[0], real, own)
         leaves, spec = pytree.tree_flatten(result)
-        found = []
-        for leaf, dims in zip(leaves, self.varying, strict=True):
-            if isinstance(leaf, torch.Tensor):
-                for dim, unit in dims:
-                    leaf = leaf.narrow(dim, 0, real.tokens if unit == "tokens" else real.requests)
-                leaf = leaf.clone() if own else leaf
-            found.append(leaf)
-        return pytree.tree_unflatten(found, spec)
+        return pytree.tree_unflatten(
+            [_rows(leaf, dims, real, own) for leaf, dims in zip(leaves, self.varying, strict=True)], spec
+        )
+
+
+def _rows(leaf: Any, dims: tuple[tuple[int, str], ...], real: Extent, own: bool) -> Any:
+    """The rows of one output that are real."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    for dim, unit in dims:
+        leaf = leaf.narrow(dim, 0, real.tokens if unit == "tokens" else real.requests)
+    return leaf.clone() if own else leaf
 
 
 def _compared(

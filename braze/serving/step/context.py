@@ -141,17 +141,26 @@ def reset_forward_context() -> None:
     _here.current = ForwardContext()
 
 
-@contextlib.contextmanager
-def forward_context(
-    attn_metadata: Any = None, config: Any = None, context: Any = None, **more: Any
-) -> Iterator[ForwardContext]:
-    """A step as a block, after which the context of before is there again, also where an exception passes."""
-    before = _here.current
-    _here.current = made = _made(attn_metadata, config, context, more)
-    try:
-        yield made
-    finally:
-        _here.current = before
+class forward_context:
+    """A step as a block, after which the context of before is there again, also where an exception passes.
+
+    Arguments are those of :func:`set_forward_context`; ``as`` gives the context.
+    """
+
+    __slots__ = ("_before", "_context")
+
+    def __init__(
+        self, attn_metadata: Any = None, config: Any = None, context: Any = None, **more: Any
+    ) -> None:
+        self._context = _made(attn_metadata, config, context, more)
+
+    def __enter__(self) -> ForwardContext:
+        self._before = _here.current
+        _here.current = self._context
+        return self._context
+
+    def __exit__(self, *error: object) -> None:
+        _here.current = self._before
 
 
 def _made(attn_metadata: Any, config: Any, context: Any, more: dict[str, Any]) -> ForwardContext:

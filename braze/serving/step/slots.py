@@ -65,6 +65,24 @@ class Extent:
         return (self.tokens if slot.unit == "tokens" else self.requests) + slot.extra
 
 
+@record
+class _Row:
+    """Where one input of a step goes: ``target`` for what comes, ``view`` for the model, ``last`` as (tail, row that it repeats)."""
+
+    name: str
+    slot: Slot
+    target: torch.Tensor
+    view: torch.Tensor
+    last: tuple[torch.Tensor, torch.Tensor] | None
+    filled: bool
+    start: int
+    stop: int
+
+
+#: sizes of steps whose places are kept
+MOST_PLANS = 4096
+
+
 class StaticBuffers:
     """A buffer for each slot, of the largest size, made when its first input comes.
 
@@ -80,6 +98,7 @@ class StaticBuffers:
         self._buffers: dict[str, torch.Tensor] = {}
         #: rows from which on a tail is as it is to be
         self._dirty: dict[str, int] = {}
+        self._rows: dict[Any, tuple[_Row, ...]] = {}
 
     def stage(
         self, values: Mapping[str, torch.Tensor], real: Extent, padded: Extent
@@ -89,29 +108,52 @@ class StaticBuffers:
         ``values``: by slot, with ``real`` rows (for COPY with the padded ones). One that is its buffer's view is not copied. UserError (BZ7305)
         for a tensor of another size, type or layout, BZ7306 for a step that is larger than the limits.
         """
+        key = real.tokens, real.requests, padded.tokens, padded.requests, *values
+        rows = self._rows.get(key) or self._planned(key, values, real, padded)
+        targets: list[torch.Tensor] = []
+        sources: list[torch.Tensor] = []
+        for row, value in zip(rows, values.values(), strict=True):
+            target = row.target
+            if value.shape != target.shape or value.dtype != target.dtype:
+                raise _misfit(row.name, value, target)
+            if target.data_ptr() != value.data_ptr() or target.stride() != value.stride():
+                targets.append(target)
+                sources.append(value)
+        if targets:
+            copy_all(targets, sources)
+        for row in rows:
+            if row.last is not None:
+                row.last[0].copy_(row.last[1])
+            elif row.filled:
+                self._fill_tail(row)
+        return {row.name: row.view for row in rows}
+
+    def _planned(
+        self, key: Any, values: Mapping[str, torch.Tensor], real: Extent, padded: Extent
+    ) -> tuple[_Row, ...]:
+        """Where the inputs of a step of these sizes go; kept, since steps of a size come again and again."""
         if padded.tokens > self.limits.tokens or padded.requests > self.limits.requests:
             raise UserError(
                 "BZ7306",
                 f"a step of {padded.tokens} tokens and {padded.requests} requests is over the buffers' limits",
                 why=f"they hold {self.limits.tokens} tokens and {self.limits.requests} requests",
             )
-        targets: list[torch.Tensor] = []
-        sources: list[torch.Tensor] = []
-        views: dict[str, torch.Tensor] = {}
+        rows = []
         for name, value in values.items():
             slot = self._slot(name)
-            rows = (padded if slot.policy is PaddingPolicy.COPY else real).of(slot)
-            buffer = self._buffer(name, slot, value, rows)
-            target = buffer.narrow(slot.dim, 0, rows)
-            if target.data_ptr() != value.data_ptr() or target.stride() != value.stride():
-                targets.append(target)
-                sources.append(value)
-            views[name] = buffer.narrow(slot.dim, 0, padded.of(slot))
-        if targets:
-            copy_all(targets, sources)
-        for name in values:
-            self._fill_tail(name, self.slots[name], real, padded)
-        return views
+            start, stop = real.of(slot), padded.of(slot)
+            count = stop if slot.policy is PaddingPolicy.COPY else start
+            buffer = self._buffer(name, slot, value, count)
+            last = None
+            if slot.pad == LAST and stop > start > 0:
+                last = buffer.narrow(slot.dim, start, stop - start), buffer.narrow(slot.dim, start - 1, 1)
+            filled = slot.pad != LAST and slot.policy in (PaddingPolicy.SENTINEL, PaddingPolicy.ZERO)
+            target, view = buffer.narrow(slot.dim, 0, count), buffer.narrow(slot.dim, 0, stop)
+            rows.append(_Row(name, slot, target, view, last, filled, start, stop))
+        if len(self._rows) > MOST_PLANS:
+            self._rows.clear()
+        self._rows[key] = tuple(rows)
+        return self._rows[key]
 
     def view(self, name: str, size: Extent) -> torch.Tensor:
         """The rows of a step in a slot's buffer, to be written in place; BZ7305 where no input has come yet."""
@@ -172,29 +214,27 @@ class StaticBuffers:
                 )
             self._buffers[name] = buffer
             self._dirty[name] = 0
-        wanted = list(buffer.shape)
-        wanted[slot.dim] = rows
-        if list(value.shape) != wanted or value.dtype != buffer.dtype:
-            raise UserError(
-                "BZ7305",
-                f"the input of slot {name!r} is {value.dtype} of {tuple(value.shape)}",
-                why=f"this step has {buffer.dtype} of {tuple(wanted)}",
-                hints=["Slot(dim=, unit=, extra=) says which dimension varies, and with what"],
-            )
+        wanted = buffer.narrow(slot.dim, 0, rows)
+        if value.shape != wanted.shape or value.dtype != wanted.dtype:
+            raise _misfit(name, value, wanted)
         return buffer
 
-    def _fill_tail(self, name: str, slot: Slot, real: Extent, padded: Extent) -> None:
-        """What the policy says of the rows beyond the real size; rows from ``_dirty`` on hold it already."""
-        if slot.policy not in (PaddingPolicy.SENTINEL, PaddingPolicy.ZERO):
-            return
-        buffer, start, stop = self._buffers[name], real.of(slot), padded.of(slot)
-        if slot.pad == LAST:
-            if stop > start > 0:
-                buffer.narrow(slot.dim, start, stop - start).copy_(buffer.narrow(slot.dim, start - 1, 1))
-            return
-        if self._dirty[name] > start:
-            buffer.narrow(slot.dim, start, self._dirty[name] - start).fill_(_made_with(slot))
-        self._dirty[name] = stop if slot.written else start
+    def _fill_tail(self, row: _Row) -> None:
+        """Fill the rows beyond the real size; those from ``_dirty`` on hold the pad already."""
+        start, dirty = row.start, self._dirty[row.name]
+        if dirty > start:
+            buffer = self._buffers[row.name]
+            buffer.narrow(row.slot.dim, start, dirty - start).fill_(_made_with(row.slot))
+        self._dirty[row.name] = row.stop if row.slot.written else start
+
+
+def _misfit(name: str, value: torch.Tensor, wanted: torch.Tensor) -> UserError:
+    return UserError(
+        "BZ7305",
+        f"the input of slot {name!r} is {value.dtype} of {tuple(value.shape)}",
+        why=f"this step has {wanted.dtype} of {tuple(wanted.shape)}",
+        hints=["Slot(dim=, unit=, extra=) says which dimension varies, and with what"],
+    )
 
 
 def _made_with(slot: Slot) -> Any:
