@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         graph_break,
         is_compiling,
         list_backends,
-        mark_batch,
         mark_dynamic,
         mark_static,
         mark_unbacked,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
         reset,
         set_stance,
     )
-    from braze.serving.served.batch import forward_context
-    from braze.serving.served.serve import serve
 
 __version__ = "0.1.0"
 
@@ -48,23 +45,17 @@ __all__ = [
     "decompositions",
     "disable",
     "explain",
-    "forward_context",
     "graph_break",
     "is_compiling",
     "list_backends",
-    "mark_batch",
     "mark_dynamic",
     "mark_static",
     "mark_unbacked",
     "register_backend",
     "register_decomposition",
     "reset",
-    "serve",
     "set_stance",
 ]
-
-#: names that stand in braze.serving
-_OF_SERVING = ("forward_context", "serve")
 
 
 def __getattr__(name: str) -> Any:
@@ -72,7 +63,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'braze' has no attribute {name!r}")
     if name == "aot":
         return importlib.import_module("braze.aot")
-    value = getattr(importlib.import_module("braze.serving") if name in _OF_SERVING else _api(), name)
+    value = getattr(_api(), name)
     globals()[name] = value
     return value
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from braze.graph.facts import facts
 from braze.graph.numbers import ALLOWED
 from braze.graph.specs import Dialect
 from braze.support.errors import InternalError
@@ -116,5 +115,5 @@ def _fault(nodes: list[Node], i: int, fault: str, dialect: Dialect, after: str) 
         "BZ9020",
         f"{fault} ({nodes[i].name}, dialect {dialect.value}{', after ' + after if after else ''})",
         why="\n" + "\n".join(around),
-        origin=facts(nodes[i]).origin,
+        origin=nodes[i].meta.get("origin"),
     )

@@ -32,7 +32,6 @@ from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
 from braze.graph.captured import Captured
-from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
@@ -111,7 +110,7 @@ def finish(
         ]
     texts: dict[Any, str] = {}
     for node, place in inputs:
-        set_facts(node, source=text_of(place.source, texts))
+        node.meta["source"] = text_of(place.source, texts)
     return Capture(
         code=t.outside.function.__code__,
         name=t.outside.function.__qualname__,
@@ -136,7 +135,7 @@ def finish(
 def close_graph(t: Trace, table: RecipeTable) -> torch.fx.GraphModule | None:
     """The graph with its output; None where it computes nothing."""
     graph = t.graph.recorder.graph
-    computing = [n for n in graph.nodes if n.op != "placeholder" and not facts(n).setting]
+    computing = [n for n in graph.nodes if n.op != "placeholder" and not n.meta.get("setting")]
     if not computing:
         return None
     output = graph.output(tuple(table.outputs))
@@ -144,9 +143,9 @@ def close_graph(t: Trace, table: RecipeTable) -> torch.fx.GraphModule | None:
     drop_unread_parts(graph)
     origins: dict[Any, Origin] = {}
     for node in graph.nodes:
-        place = facts(node).place
-        if place is not None:
-            set_facts(node, origin=origin(place, origins), place=None)
+        here = node.meta.get("origin")
+        if type(here) is tuple:
+            node.meta["origin"] = origin(here, origins)
     return Captured(graph, t.graph.recorder.modules)
 
 

@@ -1,1 +1,0 @@
-"""Attention over a paged cache: the operators, their kernels, and a plain reference."""

@@ -1,4 +1,0 @@
-"""The engine behind HTTP.
-
-May import every other room of serving.
-"""
