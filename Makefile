@@ -10,13 +10,16 @@ PINNED := -c constraints/torch.txt
 NATIVE := $(wildcard braze/native/*.c braze/native/*.h braze/native/src/*.c braze/native/src/*.h)
 SETUP  := pyproject.toml setup.py constraints/torch.txt
 
-.PHONY: demo demo-train test test-models test-install test-sanitize fuzz mutants test-cpython lint bench format docs clean
+.PHONY: demo demo-train demo-serve test test-models test-install test-sanitize fuzz mutants test-cpython lint bench format docs clean
 
 demo: $(STAMPS)/demo
 	$(BIN)/python -m braze demo
 
 demo-train: $(STAMPS)/demo
 	$(BIN)/python -m braze demo-train
+
+demo-serve: $(STAMPS)/serve
+	$(BIN)/python -m braze demo-serve
 
 # a process per core; a file's tests stay together, and the largest files begin
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
@@ -86,6 +89,10 @@ $(STAMPS)/base: $(STAMPS)/torch $(SETUP) $(NATIVE)
 
 $(STAMPS)/demo: $(STAMPS)/base
 	$(PIP) install $(PINNED) -e '.[demo]'
+	@touch $@
+
+$(STAMPS)/serve: $(STAMPS)/base
+	$(PIP) install $(PINNED) -e '.[serve]' openai
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/base

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         graph_break,
         is_compiling,
         list_backends,
+        mark_batch,
         mark_dynamic,
         mark_static,
         mark_unbacked,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
         reset,
         set_stance,
     )
+    from braze.serving.served.batch import forward_context
+    from braze.serving.served.serve import serve
 
 __version__ = "0.1.0"
 
@@ -45,17 +48,23 @@ __all__ = [
     "decompositions",
     "disable",
     "explain",
+    "forward_context",
     "graph_break",
     "is_compiling",
     "list_backends",
+    "mark_batch",
     "mark_dynamic",
     "mark_static",
     "mark_unbacked",
     "register_backend",
     "register_decomposition",
     "reset",
+    "serve",
     "set_stance",
 ]
+
+#: names that stand in braze.serving
+_OF_SERVING = ("forward_context", "serve")
 
 
 def __getattr__(name: str) -> Any:
@@ -63,7 +72,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'braze' has no attribute {name!r}")
     if name == "aot":
         return importlib.import_module("braze.aot")
-    value = getattr(_api(), name)
+    value = getattr(importlib.import_module("braze.serving") if name in _OF_SERVING else _api(), name)
     globals()[name] = value
     return value
 

@@ -22,7 +22,7 @@ from braze.capture.dispatch import session
 from braze.capture.dispatch.stance import read_environment, set_stance
 from braze.capture.dispatch.variants import history_of
 from braze.capture.facts.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
-from braze.capture.facts.marks import check_names, mark_dynamic, mark_static, mark_unbacked
+from braze.capture.facts.marks import check_names, mark_batch, mark_dynamic, mark_static, mark_unbacked
 from braze.decomp import users
 from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module
@@ -48,6 +48,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "list_backends",
+    "mark_batch",
     "mark_dynamic",
     "mark_static",
     "mark_unbacked",
@@ -96,7 +97,7 @@ def compile(
 
     ``fullgraph``: a graph break is an error. ``dynamic``: sizes are symbolic at once (True), never
     (False), or from the second size on (None). ``backend``: a name of :func:`list_backends` or a callable
-    ``(GraphModule, example_inputs) -> callable``. ``mode``: "default", "reduce-overhead", "max-autotune" or
+    ``(GraphModule, example_inputs) -> callable``. ``mode``: "default", "reduce-overhead", "auto", "max-autotune" or
     "max-autotune-no-cudagraphs". ``options``: fields of ``braze.options.Options``. ``disable``: return
     ``model`` as it is. ``shapes``: sizes named up front, ``{"x": ("B", "S<=4096 %8")}``: named sizes are symbolic
     at once, the same name is the same size, and each call is held to it (docs/dynamic_shapes.md).

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from braze.options import Options
+from braze.products import Product, Way
 from braze.support.record import record
 from braze.target import Target
 
@@ -14,6 +18,8 @@ class CompileContext:
     ``consumes``: the inputs belong to the call, which lets go of each after its last use, as a backward does.
     ``lean``: the graph is a half of a training step, whose peak adds to what is saved: large temporaries are
     taken from the allocator when they come and given back when they go.
+    ``products``: who computes which products of matrices, where that was measured. ``recordable``: others record the call, as a part of
+    something larger. ``recorder``: makes of a call and its ``cudagraphs`` plan one that is recorded; None: the call's second use is.
     """
 
     options: Options
@@ -21,3 +27,6 @@ class CompileContext:
     name: str = "graph"
     consumes: bool = False
     lean: bool = False
+    products: tuple[tuple[Product, Way], ...] = ()
+    recordable: bool = False
+    recorder: Callable[[Any, Any], Any] | None = None

@@ -64,6 +64,12 @@ class Options:
     fusion: bool = option(True, "fuse loops")
     max_fusion_steps: int = option(64, "loop nests in one kernel at most")
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU")
+    measure_products: bool = option(
+        True,
+        "who multiplies two matrices on the CPU (our template, oneDNN, ATen) is measured once per shape and machine, and kept "
+        "in the cache folder; else a rule decides",
+        environment="BRAZE_MEASURE_PRODUCTS",
+    )
     channels_last: bool | None = option(
         None,
         "convolutions on a GPU, and in training on the CPU, get their operands in channels-last: all (True), none "
@@ -77,11 +83,23 @@ class Options:
     )
     max_autotune: bool = option(False, "try more configurations of each kernel")
     cudagraphs: bool = option(False, "record calls of graphs on a GPU, and replay them as CUDA graphs")
+    cudagraph_measure: bool = option(
+        False,
+        "record only graphs that launches limit: those for which the GPU waits over a tenth of the time in the first calls",
+    )
     cudagraph_sizes: int | tuple[int, ...] = option(
         16, "for how many choices of sizes a graph is recorded, those called most; or the sizes, as a list"
     )
     cudagraph_memory: float = option(
         0.5, "memory of all recordings of a GPU, as a share of its memory (up to 1) or in bytes"
+    )
+    cudagraph_launches: int = option(
+        3,
+        "graphs, and parts of them between cuts, of fewer launches are not recorded; a call of ATen counts for two",
+    )
+    splitting_ops: tuple[str, ...] = option(
+        (),
+        "operators ('mylib::attention', 'aten.mm.default') at which recorded graphs are cut, besides those that cannot be recorded",
     )
     outputs: str = option(
         "own",
@@ -137,6 +155,7 @@ class Options:
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cudagraphs": True},
+    "auto": {"cudagraphs": True, "cudagraph_measure": True},
     "max-autotune": {"max_autotune": True, "cudagraphs": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
@@ -173,6 +192,24 @@ def _sizes(value: Any) -> int | tuple[int, ...]:
     return value if type(value) is int else tuple(dict.fromkeys(listed))
 
 
+def _operators(value: Any) -> tuple[str, ...]:
+    """The value of ``splitting_ops``."""
+    if not isinstance(value, (list, tuple)) or any(type(name) is not str for name in value):
+        raise UserError("BZ0003", f"option 'splitting_ops' takes a list of operators' names, not {value!r}")
+    for name in value:
+        if not 1 <= name.replace("::", ".").count(".") <= 2:
+            raise UserError(
+                "BZ0003",
+                f"option 'splitting_ops' takes names of operators, not {name!r}",
+                hints=["with the namespace: 'mylib::attention', or 'aten.mm.default'"],
+            )
+    return tuple(dict.fromkeys(value))
+
+
+#: option -> what makes its value of what the user gives
+PARSED = {"cudagraph_sizes": _sizes, "splitting_ops": _operators}
+
+
 def make_options(
     *, mode: str | None = None, options: Mapping[str, Any] | None = None, **named: Any
 ) -> Options:
@@ -197,8 +234,8 @@ def make_options(
                 )
             values[name] = tuple(value.items())
             continue
-        if name == "cudagraph_sizes":
-            values[name] = _sizes(value)
+        if name in PARSED:
+            values[name] = PARSED[name](value)
             continue
         wanted = bool if known[name] is None else type(known[name])
         if wanted is float and type(value) is int:

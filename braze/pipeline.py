@@ -12,14 +12,15 @@ import torch.fx
 import braze
 from braze import aot, decomp
 from braze.aot.chunked_losses import chunk_losses
-from braze.aot.records import Partition
+from braze.aot.records import InputRole, Partition
 from braze.codegen import c as c_code
 from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
 from braze.cudagraphs.device import DeviceGraphs
-from braze.cudagraphs.plan import Plan
+from braze.cudagraphs.padding import Padded
+from braze.cudagraphs.plan import Batch, Plan
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recorded import Limits, Recorded
 from braze.cudagraphs.recording import Leave
@@ -40,7 +41,8 @@ from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
-from braze.recording_plans import recording_plan
+from braze.product_times import measured_products
+from braze.recording_plans import Division, batch_of, divided
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
@@ -93,9 +95,11 @@ def compile_graph(
 
 def for_recording(ctx: CompileContext) -> CompileContext:
     """The context of a graph whose calls are recorded: it keeps nothing of its own from call to call that a replay would not see."""
-    if not ctx.options.cudagraphs:
+    if not (ctx.options.cudagraphs or ctx.recordable):
         return ctx
-    options = dataclasses.replace(ctx.options, hoist=False, gemm_template=False, arena=False)
+    options = dataclasses.replace(ctx.options, gemm_template=False, arena=False)
+    if not ctx.options.cudagraphs:
+        return dataclasses.replace(ctx, options=options) if records(ctx.target.kind) else ctx
     if not records(ctx.target.kind):
         note(
             "BZ6202", ctx.name, f"is not recorded: it runs on a device ({ctx.target.kind}) that has no graphs"
@@ -136,7 +140,7 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> Boxed:
 
 def of_forward(ctx: CompileContext) -> CompileContext:
     """The context of a forward that a backward follows."""
-    return dataclasses.replace(ctx, lean=True)
+    return dataclasses.replace(ctx, lean=ctx.target.kind == "cpu")
 
 
 def of_backward(ctx: CompileContext) -> CompileContext:
@@ -150,11 +154,12 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     program, plan = scheduled(partition, ctx)
     if trace.collecting() and (ctx.consumes or partition.backward is not None):
         trace.emit("peak", peak_of_half(partition, plan, ctx))
-    host = generate_code(plan, ctx)
-    call = load_code(host, ctx)
-    if ctx.options.cudagraphs:
-        whole = recording_plan(partition, program, plan, ctx)
-        call = recorded_calls(call, whole, ctx, borrowable=partition.backward is None and not ctx.consumes)
+    division = divided(partition, plan, ctx) if ctx.options.cudagraphs else Division(plan)
+    host = generate_code(division.schedule, ctx)
+    record = Recorder(division, ctx, borrowable=partition.backward is None and not ctx.consumes)
+    call = record.whole(load_code(host, ctx, record.part))
+    if division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
+        call = padded(call, batch_of(partition, program), program.device, ctx)
     call = with_inputs_again(call, program)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
@@ -165,6 +170,9 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
 
 def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, Schedule]:
     """A partition's forward graph as loops, and these as kernels: with writes to inputs in place, if they stand proof."""
+    parameters = [role is InputRole.PARAMETER for role in partition.input_roles]
+    products = measured_products(partition.forward.graph, parameters, ctx)
+    ctx = dataclasses.replace(ctx, products=products)
     program = lower_graph(partition, ctx)
     try:
         return program, schedule_program(program, ctx)
@@ -176,16 +184,45 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     return program, schedule_program(program, ctx)
 
 
-def recorded_calls(call: Boxed, plan: Plan, ctx: CompileContext, *, borrowable: bool) -> Boxed:
-    """``call``, recorded at its second use and replayed from then on. ``borrowable``: its outputs are the user's alone."""
-    if plan.refusal is not None:
-        note(plan.refusal.code, plan.name, f"is not recorded: {plan.refusal.why}")
-        return call
-    leave = Leave.OWN
-    if ctx.options.outputs == "borrow" and borrowable:
-        leave = Leave.WATCHED if ctx.options.verify else Leave.BORROWED
-    limits = Limits(ctx.options.cudagraph_sizes, ctx.options.cudagraph_memory, leave)
-    return Recorded(call, plan, device_of(plan.device), limits)
+class Recorder:
+    """Makes of the calls of a division's plans such that are recorded at their second use. ``borrowable``: outputs are the user's alone."""
+
+    def __init__(self, division: Division, ctx: CompileContext, *, borrowable: bool) -> None:
+        self.division, self.options, self.other = division, ctx.options, ctx.recorder
+        self.plans = dict(division.parts)
+        self.leave = Leave.OWN
+        if self.options.outputs == "borrow" and borrowable:
+            self.leave = Leave.WATCHED if self.options.verify else Leave.BORROWED
+
+    def whole(self, call: Boxed) -> Boxed:
+        """The call of the graph."""
+        return self._recorded(call, self.division.whole)
+
+    def part(self, number: int, call: Boxed) -> Boxed:
+        """The call of a part."""
+        return self._recorded(call, self.plans.get(number))
+
+    def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
+        if plan is None:
+            return call
+        if self.other is not None:
+            return self.other(call, plan)
+        limits = Limits(
+            self.options.cudagraph_sizes,
+            self.options.cudagraph_memory,
+            self.leave,
+            self.options.cudagraph_measure,
+        )
+        return Recorded(call, plan, device_of(plan.device), limits)
+
+
+def padded(call: Boxed, batch: Batch | str | None, device: str, ctx: CompileContext) -> Boxed:
+    """``call`` with the rows of its batch filled up to the sizes that are recorded, where the program lets it."""
+    if isinstance(batch, Batch):
+        return Padded(call, ctx.name, batch, ctx.options.cudagraph_sizes, device_of(device))  # type: ignore[arg-type]
+    if batch is not None:
+        note("BZ6215", ctx.name, f"is not filled up to recorded sizes: {batch}")
+    return call
 
 
 def recorder(device: str) -> DeviceGraphs | None:
@@ -272,7 +309,8 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     """Groups to kernels, and the module that calls them."""
     with trace.stage("codegen"):
         on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
-        plans = (plan,) if plan.fixed is None else (plan, plan.fixed)
+        plans = [part.schedule for part in plan.parts] or [plan]
+        plans += [plan.fixed] if plan.fixed is not None else []
         kernels = tuple(
             k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_code.generate(p, ctx))
         )
@@ -284,7 +322,9 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     return host
 
 
-def load_code(host: HostModule, ctx: CompileContext) -> Boxed:
+def load_code(
+    host: HostModule, ctx: CompileContext, part: Callable[[int, Boxed], Boxed] = lambda number, call: call
+) -> Boxed:
     """Build what the cache does not have, load it, bind the host module."""
     library = None
     if host.units:
@@ -295,8 +335,8 @@ def load_code(host: HostModule, ctx: CompileContext) -> Boxed:
     with trace.stage("load"):
         triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
-        launches = recorder(host.device) if ctx.options.cudagraphs else None
-        runtime = loader.Runtime(library, pool, triton, is_held_once, launches)
+        launches = recorder(host.device) if ctx.options.cudagraphs or ctx.recordable else None
+        runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part)
         call = loader.load_host(host.name, host.source, runtime)
         return with_modes(call) if host.calls_aten else call
 

@@ -17,7 +17,13 @@ TITLES = {
     "BZ50": "Code generation and builds",
     "BZ60": "Run time and cache",
     "BZ62": "CUDA graphs",
+    "BZ71": "Serving: what is decided",
+    "BZ72": "Serving: pieces",
+    "BZ73": "Serving: steps",
+    "BZ74": "Serving: the engine",
+    "BZ75": "Serving: the server",
     "BZ90": "Broken invariants of braze itself",
+    "BZ91": "Broken invariants of serving",
 }
 
 

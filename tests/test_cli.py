@@ -208,3 +208,19 @@ def test_peak_memory_counts_what_is_live_at_once():
         return b, torch.empty(1 << 19)
 
     assert peak_bytes(work) == 8 << 20
+
+
+def test_demo_serve_gives_the_same_text_in_each_mode(capsys):
+    """The demo itself, small: a server, OpenAI's client, and recordings on the simulated device."""
+    pytest.importorskip("openai")
+    pytest.importorskip("uvicorn")
+    assert main(["demo-serve", "--requests", "3", "--tokens", "8"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("the same text") == 4
+    assert "FULL_DECODE_ONLY" in said
+
+
+def test_serve_tells_of_a_folder_that_is_not_there(capsys, tmp_path):
+    pytest.importorskip("uvicorn")
+    assert main(["serve", "--model", str(tmp_path)]) == 1
+    assert "BZ7404" in capsys.readouterr().err

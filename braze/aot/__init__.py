@@ -11,6 +11,7 @@ from braze.aot.partition import backward_partition, likely_sizes, needs_gradient
 from braze.aot.partition_functions import PartitionFn, default_partition, min_cut_partition
 from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition
 from braze.aot.wrap import eager_forward, wrap
+from braze.graph.facts import facts
 from braze.runtime.boxed import boxed
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "default_partition",
     "differentiable",
     "eager_forward",
+    "facts",
     "likely_sizes",
     "make_boxed_compiler",
     "make_boxed_func",

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from braze.aot.views import elements
+from braze.graph.facts import facts
 from braze.runtime.linear_loss import OPERATOR
 from braze.support import trace
 from braze.support.log import logger
@@ -81,7 +82,7 @@ def chunk_losses(gm: torch.fx.GraphModule, wanted: bool | None) -> torch.fx.Grap
             head = _head(loss)
             found[node] = loss, head, _rows(head)
         except Kept as why:
-            report(f"{node.name} at {node.meta.get('origin')}: its logits exist whole: {why}")
+            report(f"{node.name} at {facts(node).origin}: its logits exist whole: {why}")
     return _replaced(gm, found) if found else gm
 
 
@@ -119,7 +120,7 @@ def _replaced(gm: torch.fx.GraphModule, found: dict[Node, tuple[Loss, Head, int]
         )
         made[node].meta = dict(node.meta)
         trace.count("chunked_losses")
-        report(f"{node.name} at {node.meta.get('origin')}: in chunks of {rows} rows")
+        report(f"{node.name} at {facts(node).origin}: in chunks of {rows} rows")
     return torch.fx.GraphModule(gm, graph)
 
 

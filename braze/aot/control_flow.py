@@ -13,6 +13,7 @@ from torch.autograd import grad_mode
 from braze.graph import torch_compat
 from braze.graph.checkpoints import checkpointed
 from braze.graph.control_flow import holds_control_flow
+from braze.graph.facts import facts, set_facts
 from braze.graph.subgraph_ops import Entry, operators
 from braze.support.errors import Origin, Unsupported
 
@@ -33,7 +34,7 @@ def run(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any, run_graph: Ca
     with recorder:
         results = (random if drawn else plain)(entry.number, entry.tensors, entry.sizes)
     for result in results:
-        result.__dict__["_node"].args[0].meta["subgraphs"] = entry  # alive as long as the graph
+        set_facts(result.__dict__["_node"].args[0], subgraphs=entry)
     return results
 
 
@@ -46,7 +47,7 @@ def refuse_choices(node: torch.fx.Node, args: tuple[Any, ...]) -> None:
 def refusal(node: torch.fx.Node, why: str) -> Unsupported:
     """The stages cannot carry a node."""
     name = getattr(node.target, "__name__", str(node.target))
-    return Unsupported("BZ2022", f"{name} {why}", origin=node.meta.get("origin"))
+    return Unsupported("BZ2022", f"{name} {why}", origin=facts(node).origin)
 
 
 def flat(args: Any) -> list[Any]:

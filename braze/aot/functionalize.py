@@ -31,6 +31,7 @@ from braze.aot.writes import (
     written_arguments,
 )
 from braze.graph import own_memory, torch_compat
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, text_of
 from braze.graph.passes import drop_unread
 from braze.support.errors import Unsupported
@@ -350,7 +351,7 @@ class _Functionalizer:
             raise self._refuse(
                 "BZ2012", "a write to a tensor whose elements share memory, or to a view of one"
             )
-        if not any(link.node.meta.get("unversioned") for link in chain):
+        if not any(facts(link.node).unversioned for link in chain):
             storage.counted = True
             self.counted.update(link.node for link in chain)
         olds = [self._current(link, storage) for link in chain[1:]]
@@ -366,6 +367,7 @@ class _Functionalizer:
                 old = self._insert(aten.clone.default, (old,), {})
                 args, kwargs = self._within(link, old, call[1][2:], call[2])
                 call = call[0], (old, value, *args), kwargs
+            self._require_own_memory(link)
             value = self._insert(*call)
             self._note_window(link, value, old)
             parent.current, parent.generation = value, storage.generation
@@ -409,18 +411,24 @@ class _Functionalizer:
     def _note_window(self, alias: _Alias, node: Node, parent: Node) -> None:
         """``node`` looks through ``alias`` at ``parent``, or writes there.
 
-        ``as_strided`` counts in memory, of which a value has only what it is of. Whether that is laid out as it was is
-        looked at when all strides are known.
+        Whether what it counts in is laid out as it was is looked at when all strides are known.
         """
+        if alias.node.target is aten.as_strided.default and alias.parent is not None:
+            self._require_own_memory(alias)
+            whole = alias.parent.node.meta["val"]
+            self.windows[node] = parent, (whole.stride(), parent.meta["val"].storage_offset())
+
+    def _require_own_memory(self, alias: _Alias) -> None:
+        """``as_strided`` counts in memory, of which a value has only what it is of."""
         if alias.node.target is not aten.as_strided.default or alias.parent is None:
             return
         seen, whole = alias.node.meta["val"], alias.parent.node.meta["val"]
         known = not (is_symbolic(seen) or is_symbolic(whole))
-        if known and alias.storage.generation and not (is_dense(whole) and is_inside(seen, whole)):
+        inside = is_dense(whole) and (not known or is_inside(seen, whole))
+        if alias.storage.generation and not inside:
             raise self._refuse(
                 "BZ2014", "a write near an as_strided view of memory beside what it is taken of"
             )
-        self.windows[node] = parent, (whole.stride(), parent.meta["val"].storage_offset())
 
     def _require_same_layouts(self) -> None:
         """What windows count in the memory of is laid out as the program's tensor was."""
@@ -447,16 +455,16 @@ class _Functionalizer:
             return args[0]  # type: ignore[no-any-return]
         args = torch.fx.node.map_aggregate(args, self._symbolic)  # type: ignore[assignment]
         node = self.graph.call_function(target, args, kwargs)
-        here = self.here.meta if self.here is not None else {}
-        node.meta["origin"] = here.get("origin")
-        node.meta.update({k: here[k] for k in ("checkpoint", "policy") if k in here})
+        if self.here is not None:
+            here = facts(self.here)
+            set_facts(node, origin=here.origin, checkpoint=here.checkpoint, policy=here.policy)
         return evaluate(node, self.mode)
 
     def _symbolic(self, value: Any) -> Any:
         return self.symbols.node(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
     def _refuse(self, code: str, what: str) -> Unsupported:
-        origin = self.here.meta.get("origin") if self.here is not None else None
+        origin = facts(self.here).origin if self.here is not None else None
         return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
 
 
@@ -484,7 +492,7 @@ def evaluate(node: Node, mode: FakeMode) -> Node:
                 copy = node.graph.call_function(
                     aten.clone.default, (source,), {"memory_format": torch.contiguous_format}
                 )
-            copy.meta["origin"] = node.meta.get("origin")
+            set_facts(copy, origin=facts(node).origin)
             node.args = (evaluate(copy, mode), *node.args[1:])
             args = (copy.meta["val"], *args[1:])
         if mode.env is not None:

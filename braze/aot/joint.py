@@ -20,6 +20,7 @@ from braze.aot.views import is_dense
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import applied
+from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.hooked import Hooked
 from braze.support.errors import Unsupported
@@ -111,7 +112,7 @@ class Differentiation:
             key = torch_compat.storage_key(value)
             if id(value) not in self.outputs.sources and key not in self.outputs.bases:
                 continue
-            origin = node.meta.get("origin")
+            origin = facts(node).origin
             if self.functions and _has_function(value.grad_fn, known):
                 raise Unsupported(
                     "BZ2028",
@@ -335,5 +336,5 @@ def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], ou
                 "BZ2001",
                 f"a result, {captured.name}, whose need of a gradient the trace does not reproduce",
                 why=f"it was {spec_of(was)}, and is {spec_of(traced)}",
-                origin=captured.meta.get("origin"),
+                origin=facts(captured).origin,
             )

@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate
 from braze.aot.min_cut import is_random
 from braze.aot.views import is_view
+from braze.graph.facts import InputRole, facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
 from braze.graph.operators import is_elementwise
@@ -98,8 +99,8 @@ class Layouts:
         if known is None:
             with reader.graph.inserting_before(reader):
                 known = reader.graph.call_function(aten.clone.default, (operand,), {"memory_format": form})
-            known.meta.update({k: v for k, v in reader.meta.items() if k != "val"})
-            known.meta["copy_in_layout"] = True
+            share_facts(known, reader)
+            set_facts(known, copy_in_layout=True)
             self.changed.add(known)
             self.copies[operand, form] = evaluate(known, self.mode)
         return known
@@ -140,7 +141,7 @@ def _turns_weight(weight: Node, training: bool) -> bool:
     """Whether a weight is turned once for many calls, or by the kernel that makes it anyway. Else ATen may turn it."""
     if not is_on_gpu(weight.meta["val"]):
         return False
-    return is_written_here(weight) or (not training and weight.meta.get("role") == "parameter")
+    return is_written_here(weight) or (not training and facts(weight).role is InputRole.PARAMETER)
 
 
 def is_written_here(node: Node) -> bool:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from braze.aot.symbols import is_size
 from braze.aot.views import elements, is_view
 from braze.graph.checkpoints import SAVING
+from braze.graph.facts import InputRole, facts
 from braze.graph.operators import is_cheap, is_elementwise, is_reduction
 from braze.graph.passes import is_impure
 from braze.runtime.purity import may_draw
@@ -81,13 +82,13 @@ class Halves:
         for node in self.graph.nodes:
             if is_view(node) and node.args[0] in gone:
                 gone.add(node)
-            region = node.meta.get("checkpoint")
+            region = facts(node).checkpoint
             if region is None or node in self.behind or node in self.results or is_random(node):
                 continue
-            if node.meta.get("policy") in SAVING:
+            if facts(node).policy in SAVING:
                 continue
             users = [u for u in node.users if u in self.forward]
-            if all(u.meta.get("checkpoint") == region for u in users):
+            if all(facts(u).checkpoint == region for u in users):
                 if not any(n in gone for n in node.all_input_nodes):
                     forced.add(node)
         return forced
@@ -97,7 +98,7 @@ class Halves:
 
         Nor can a copy in another layout, where what it copies can.
         """
-        if node.meta.get("copy_in_layout") and self.can_be_saved(node.args[0]):  # type: ignore[arg-type]
+        if facts(node).copy_in_layout and self.can_be_saved(node.args[0]):  # type: ignore[arg-type]
             return False
         return isinstance(node.meta.get("val"), (torch.Tensor, torch.SymFloat)) and not (
             is_view(node) or node.op == "get_attr" or node in self.written or node in self.forced
@@ -105,7 +106,7 @@ class Halves:
 
     def must_be_saved(self, node: Node) -> bool:
         """Whether a checkpoint's policy forbids to compute a value of the forward again; views are no values."""
-        must = node.meta.get("policy") is CheckpointPolicy.MUST_SAVE
+        must = facts(node).policy is CheckpointPolicy.MUST_SAVE
         return must and self.is_made(node) and self.can_be_saved(node)
 
     def is_made(self, node: Node) -> bool:
@@ -228,7 +229,6 @@ def min_cut_choice(halves: Halves) -> set[Node]:
     number = {node: i for i, node in enumerate(nodes)}
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
     steps = _steps_to_readers(halves, nodes)
-    far = _far_from_operands(halves, nodes)
     edges: list[tuple[int, int]] = []
     costs: list[float] = []
 
@@ -243,13 +243,11 @@ def min_cut_choice(halves: Halves) -> set[Node]:
         cost = endless
         if halves.can_be_saved(node):
             cost = sizes[node] * (1 + STEP_COST * steps[node])
-            if node.meta.get("role") == "parameter":
+            if facts(node).role is InputRole.PARAMETER:
                 cost *= 1e-6  # it stays anyway
         edge(2 * i, 2 * i + 1, cost)
         made_again = halves.is_made_again(node) and not (
-            node in halves.forward
-            and halves.can_be_saved(node)
-            and (node in far or halves.is_read_whole(node))
+            node in halves.forward and halves.can_be_saved(node) and halves.is_read_whole(node)
         )
         if not made_again:
             edge(source, 2 * i, endless)
@@ -310,46 +308,6 @@ def _origin(halves: Halves, node: Node) -> set[Node] | None:
         if halves.has_memory(node):
             return {node, *small} if halves.can_be_saved(node) else None
     return None
-
-
-def _far_from_operands(halves: Halves, nodes: list[Node]) -> set[Node]:
-    """What a GPU makes of a value that has gone through an operator that fuses with nothing meanwhile: of a residual stream.
-
-    To make the sum again takes the stream before, and so on to its beginning. The backward needs the last sum first, so that one
-    kernel would make all of them at its start, to live until each is needed: a quarter of a vision transformer's peak.
-    """
-    place = {node: k for k, node in enumerate(nodes)}
-    end = len(nodes)
-    #: where the first operator reads a value, or what was fused from it, whole
-    whole: dict[Node, int] = {}
-    for node in reversed(nodes):
-        found = [
-            whole[u] if is_view(u) or fuses(u) else place[u]
-            for u in node.users
-            if u in place and u in halves.forward
-        ]
-        whole[node] = min(found, default=end)
-    return {
-        user
-        for node in nodes
-        if whole[node] < end and node.op == "call_function" and _is_on_gpu(node)
-        for user in _readers(node)
-        if user in place and place[user] > whole[node] and is_elementwise(user.target)
-    }
-
-
-def _is_on_gpu(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
-
-
-def _readers(node: Node) -> Iterable[Node]:
-    """Who reads a value, through views too."""
-    for user in node.users:
-        if is_view(user):
-            yield from _readers(user)
-        else:
-            yield user
 
 
 def _is_constant(node: Node) -> bool:

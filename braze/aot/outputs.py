@@ -14,6 +14,7 @@ from braze.aot.symbols import SymbolNodes
 from braze.aot.views import is_view
 from braze.aot.ways import Ways
 from braze.graph import torch_compat
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, spec_of, text_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import TensorSpec
@@ -123,9 +124,7 @@ class Outputs:
         for node, value, counted in functional.mutated:
             spec = spec_of(node.meta["val"])
             if tuple(value.meta["val"].shape) != tuple(node.meta["val"].shape):
-                raise Unsupported(
-                    "BZ2009", "an input that changes its shape", origin=value.meta.get("origin")
-                )
+                raise Unsupported("BZ2009", "an input that changes its shape", origin=facts(value).origin)
             mutations.append(
                 OutputRole(OutputKind.MUTATION, spec=spec, input=self.number[node], counted=counted)
             )
@@ -304,7 +303,7 @@ def copied(node: Node, before: Node, mode: FakeMode) -> Node:
     """A copy of a node's value, made before another node."""
     with before.graph.inserting_before(before):
         copy = before.graph.call_function(aten.clone.default, (node,))
-    copy.meta["origin"] = node.meta.get("origin")
+    set_facts(copy, origin=facts(node).origin)
     return evaluate(copy, mode)
 
 

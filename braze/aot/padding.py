@@ -18,6 +18,7 @@ from braze.aot.functionalize import evaluate
 from braze.aot.layouts import Layouts, is_on_gpu, is_written_here, kept_nodes, sees_strides
 from braze.aot.timeline import bytes_of
 from braze.aot.views import hint
+from braze.graph.facts import InputRole, facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode
 from braze.support.record import record
 
@@ -134,7 +135,7 @@ def _copied(node: Node, more: dict[str, int], layouts: Layouts, training: bool) 
     place, total = _PRODUCTS[node.target], 0.0
     for i, axes in ((place.a, "mk"), (place.b, "kn")):
         base = _turned_from(node.args[i]) or node.args[i]
-        constant = not training and base.meta.get("role") == "parameter"  # type: ignore[union-attr]
+        constant = not training and facts(base).role is InputRole.PARAMETER  # type: ignore[arg-type]
         written = is_written_here(base) and all(map(_is_product, base.users))  # type: ignore[arg-type, union-attr]
         if not constant and not written and any(axis in more for axis in axes):
             total += 2 * bytes_of(base) + LAUNCH  # type: ignore[arg-type]
@@ -200,7 +201,7 @@ def _copy_for_those_who_see_strides(window: Node, product: Node, layouts: Layout
             copy = window.graph.call_function(
                 aten.clone.default, (window,), {"memory_format": torch.contiguous_format}
             )
-        copy.meta.update({key: value for key, value in product.meta.items() if key != "val"})
+        share_facts(copy, product)
         evaluate(copy, layouts.mode)
         for user in seeing:
             user.replace_input_with(window, copy)
@@ -225,7 +226,7 @@ def _grown(operand: Node, ends: tuple[int, int], reader: Node, mode: FakeMode, c
             pad = [0, ends[0], 0, ends[1]] if ends[1] else [0, ends[0]]
             with reader.graph.inserting_before(reader):
                 made = reader.graph.call_function(aten.constant_pad_nd.default, (operand, pad, 0.0))
-        made.meta["origin"] = reader.meta.get("origin")
+        set_facts(made, origin=facts(reader).origin)
         copies[operand, ends] = evaluate(made, mode)
     return copies[operand, ends]
 
@@ -234,7 +235,7 @@ def _shortened(window: Node, product: Node, dim: int, size: int, mode: FakeMode)
     """The first ``size`` elements of a dim; all but itself read this."""
     with window.graph.inserting_after(window):
         part = window.graph.call_function(aten.slice.Tensor, (window, dim, 0, size))
-    part.meta.update({key: value for key, value in product.meta.items() if key != "val"})
+    share_facts(part, product)
     evaluate(part, mode)
     window.replace_all_uses_with(part, delete_user_cb=lambda user: user is not part)
     return part

@@ -30,6 +30,7 @@ from braze.aot.trace import Traced, trace
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, on_fakes, spec_of, was_given_history
 from braze.graph.passes import DEFAULT, run_passes
 from braze.graph.printer import print_graph
@@ -184,9 +185,9 @@ def _joint_graph(
     owners = tuple(i for i, node in zip(joint.wanted, traced.extras, strict=True) if node is not None)
     written = tuple(joint.outputs.placeholders[role.input] for role in mutations)
     for node in written:
-        node.meta["written"] = True
+        set_facts(node, written=True)
     for node in joint.tangents:
-        node.meta["input_role"] = InputRole.TANGENT
+        set_facts(node, role=InputRole.TANGENT)
     items: Any = output_of(traced.module).args[0]
     forward = ancestors(items[: len(known)])
     for node in traced.module.graph.nodes:
@@ -248,7 +249,7 @@ def needs_gradients(gm: torch.fx.GraphModule) -> bool:
         elif node.op == "placeholder" and isinstance(value, torch.Tensor):
             if was_given_history(value):
                 return True
-            if value.requires_grad and not node.meta.get("requires_grad", True):
+            if value.requires_grad and facts(node).requires_grad is False:
                 return True
     return False
 
@@ -270,11 +271,11 @@ def _refuse_unusual_tensors(gm: torch.fx.GraphModule) -> None:
                 "BZ2003",
                 "a lazily conjugated or negated tensor",
                 hints=["call .resolve_conj().resolve_neg()"],
-                origin=node.meta.get("origin"),
+                origin=facts(node).origin,
             )
         if val.device.type == "meta":
             raise Unsupported(
-                "BZ2003", "a tensor without data, on the meta device", origin=node.meta.get("origin")
+                "BZ2003", "a tensor without data, on the meta device", origin=facts(node).origin
             )
 
 
@@ -295,7 +296,7 @@ def _refuse_windows_on_inputs(gm: torch.fx.GraphModule) -> None:
         base = node.args[0].meta["val"]
         if offset is not None and base.requires_grad and torch_compat.storage_key(base) in inputs:
             raise Unsupported(
-                "BZ2031", "the gradient of as_strided over an input's memory", origin=node.meta.get("origin")
+                "BZ2031", "the gradient of as_strided over an input's memory", origin=facts(node).origin
             )
 
 
@@ -315,11 +316,11 @@ def _roles(module: torch.fx.GraphModule, training: bool) -> list[InputRole]:
     """``training``: weights change between calls, nothing is worth keeping that is made of them."""
     roles = []
     for node in module.graph.nodes:
-        if node.op != "placeholder" or node.meta.get("input_role") is InputRole.TANGENT:
+        if node.op != "placeholder" or facts(node).role is InputRole.TANGENT:
             continue
         if not isinstance(node.meta["val"], torch.Tensor):
             roles.append(InputRole.SYMBOL)
-        elif node.meta.get("role") == "parameter" and not training:
+        elif facts(node).role is InputRole.PARAMETER and not training:
             roles.append(InputRole.PARAMETER)
         else:
             roles.append(InputRole.USER)

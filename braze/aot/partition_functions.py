@@ -21,6 +21,7 @@ from braze.aot.roles import output_of, placeholders
 from braze.aot.split_joint import split
 from braze.aot.symbols import SymbolNodes
 from braze.graph.captured import Late
+from braze.graph.facts import facts
 from braze.graph.fakes import mode_of, new_mode, on_fakes
 from braze.options import Options
 from braze.support import trace
@@ -137,7 +138,7 @@ def _halves(joint_module: torch.fx.GraphModule, results: int, choice: Choice) ->
     mode = mode_of(n.meta.get("val") for n in graph.nodes) or new_mode()
     inputs = placeholders(module)
     tangents = tuple(n for n in inputs if _is_tangent(n))
-    written = tuple(n for n in inputs if n.meta.get("written"))
+    written = tuple(n for n in inputs if facts(n).written)
     with on_fakes(mode):
         backward = split(JointGraph(module, results, written, tangents, (), (), mode), choice)
     output = output_of(module)
@@ -160,5 +161,5 @@ def _halves(joint_module: torch.fx.GraphModule, results: int, choice: Choice) ->
 
 
 def _is_tangent(node: Node) -> bool:
-    role = node.meta.get("input_role")
+    role = facts(node).role
     return role is InputRole.TANGENT if role is not None else "tangents" in str(node.target)

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.graph import torch_compat
+from braze.graph.facts import InputRole, set_facts
 from braze.graph.fakes import FakeMode, new_mode
 from braze.graph.torch_compat import pytree
 from braze.support.errors import UserError
@@ -45,9 +46,9 @@ class Program:
         nodes = []
         for i, (name, fake, real) in enumerate(zip(names, self.examples, inputs, strict=True)):
             node = self.graph.placeholder(name)
-            node.meta.update(val=fake, role="parameter" if i < parameters else "user", source=name)
-            # the fake may gain a history when the function runs
-            node.meta.update(requires_grad=real.requires_grad, leaf=real.is_leaf)
+            node.meta["val"] = fake
+            role = InputRole.PARAMETER if i < parameters else InputRole.USER
+            set_facts(node, role=role, source=name, requires_grad=real.requires_grad, leaf=real.is_leaf)
             nodes.append(node)
         leaves = self._tried(mode)
         call = self.graph.call_function(self._flat, tuple(nodes))

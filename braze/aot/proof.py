@@ -28,10 +28,11 @@ from braze.aot.overlap import is_symbolic
 from braze.aot.views import has_overlap
 from braze.aot.writes import is_write, written_arguments
 from braze.graph import torch_compat
+from braze.graph.facts import facts
 from braze.graph.functional_ops import original_of
-from braze.graph.operators import SCATTERS, Family, facts, functional_form
+from braze.graph.operators import SCATTERS, Family, functional_form, operator_facts
 from braze.graph.torch_symbols import SYMBOLIC
-from braze.runtime.purity import may_draw
+from braze.runtime.purity import is_known, may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
 
@@ -181,7 +182,7 @@ def _signature(op: OpOverload) -> tuple[tuple[str, ...], dict[str, Any], tuple[s
 
 
 def _is_custom_write(op: OpOverload) -> bool:
-    return op.namespace not in ("aten", "prims", "braze") and op._schema.is_mutable
+    return not is_known(op) and op._schema.is_mutable
 
 
 @functools.cache
@@ -491,7 +492,7 @@ _OTHER_ELEMENTS = frozenset({aten.view_as_real.default, aten.view_as_complex.def
 
 def moves(op: Any) -> bool:
     """Whether an operator only moves elements."""
-    known = facts(op)
+    known = operator_facts(op)
     if known is None or op in SAME or op in _OTHER_ELEMENTS:
         return False
     return known.family is Family.VIEW or op in _SCATTERS
@@ -576,5 +577,5 @@ def _wrong(what: str, node: Node, value: Node) -> InternalError:
         "BZ9024",
         f"removing writes changed {what} now {value.name}",
         why=_WHY,
-        origin=node.meta.get("origin"),
+        origin=facts(node).origin,
     )

@@ -23,6 +23,7 @@ from braze.aot.ways import DATA, Ways, counts_from_start
 from braze.aot.writes import called_as_it_is
 from braze.graph import kernels, own_memory, torch_compat, torch_symbols
 from braze.graph.checkpoints import Policy
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, same, text_of
 from braze.graph.operators import functional_form
 from braze.graph.printer import describe
@@ -76,9 +77,9 @@ class Recorder(TorchDispatchMode):
         self.windows = False
         #: whether PyTorch's derivative formulas run, and not the program
         self.in_backward = False
-        #: the checkpointed region that is traced: its nodes have the number in ``meta["checkpoint"]``
+        #: the checkpointed region that is traced: its nodes know the number
         self.region: int | None = None
-        #: which of its values are kept; nodes have the answer in ``meta["policy"]``
+        #: which of its values are kept; nodes know the answer
         self.policy: Policy | None = None
         #: the device types for which autocast is on
         self.casting: tuple[str, ...] = ()
@@ -113,9 +114,10 @@ class Recorder(TorchDispatchMode):
     def input(self, captured: torch.fx.Node, example: Any) -> Any:
         """A placeholder like the captured one; the value to trace with."""
         node = self.graph.placeholder(captured.name)
-        node.meta.update({k: captured.meta[k] for k in ("role", "source", "origin") if k in captured.meta})
+        known = facts(captured)
+        set_facts(node, role=known.role, source=known.source, origin=known.origin)
         if isinstance(example, torch.Tensor):
-            grad = captured.meta.get("requires_grad", example.requires_grad)
+            grad = _told(known.requires_grad, example.requires_grad)
             example = self._input_tensor(
                 captured, example if isinstance(example, FakeTensor) else self.mode.fake(example)
             )
@@ -131,14 +133,14 @@ class Recorder(TorchDispatchMode):
 
     def _input_tensor(self, captured: torch.fx.Node, fake: Any) -> Any:
         """The fake to trace with; what requires grad is a leaf, or a copy of one where it is the result of others."""
-        grad = self.differentiable and captured.meta.get("requires_grad", fake.requires_grad)
+        grad = self.differentiable and _told(facts(captured).requires_grad, fake.requires_grad)
         alias = self._alias(fake)
         if not grad:
             self.leaves.append(None)
             return alias
         alias.requires_grad_()
         self.leaves.append(alias)
-        if captured.meta.get("leaf", fake.is_leaf):
+        if _told(facts(captured).leaf, fake.is_leaf):
             return alias
         with torch.enable_grad():
             copy = alias.clone()
@@ -236,8 +238,8 @@ class Recorder(TorchDispatchMode):
             self.policy = policy
         for part in result if isinstance(result, (tuple, list)) else (result,):
             node = part.__dict__.get("_node") if isinstance(part, torch.Tensor) else None
-            if node is not None and node.meta.get("checkpoint") == self.region:
-                node.meta.setdefault("policy", found)
+            if node is not None and facts(node).checkpoint == self.region and facts(node).policy is None:
+                set_facts(node, policy=found)
         return result
 
     def _decomposed(self, rule: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -304,8 +306,9 @@ class Recorder(TorchDispatchMode):
             args = args[0], self._of_number(args[1], args[0].device), *args[2:]
         if torch.Tag.inplace_view in func.tags:
             return self._inplace_view(func, args, kwargs)
+        of = args[0] if args else None
         if counts_from_start(func, args[1:], kwargs):
-            if self.windows:
+            if self.windows:  # of all the memory, but autograd knows of the tensor that it was called on
                 args, kwargs = self._counted(self.ways.memory(args[0]), args[1:], kwargs)
             else:
                 args, kwargs = self._from_own_start(args, kwargs)
@@ -328,10 +331,10 @@ class Recorder(TorchDispatchMode):
             tuple(map(self.argument, args)),
             {name: self.argument(value) for name, value in kwargs.items()},
         )
-        node.meta["origin"] = self.origin
+        set_facts(node, origin=self.origin)
         self._bind(node, result)
         if not func._schema.is_mutable:
-            self._note_views(func, args, kwargs, result)
+            self._note_views(func, (of, *args[1:]), kwargs, result)
         return result
 
     def _from_start(self, args: Any, result: Any) -> Any:
@@ -384,7 +387,7 @@ class Recorder(TorchDispatchMode):
     def number(self, node: torch.fx.Node, args: tuple[Any, ...]) -> torch.SymFloat:
         """Arithmetic on floats as captured: its value is what the node computes, no formula."""
         made = self.graph.create_node("call_function", node.target, tuple(map(self.argument, args)), {})
-        made.meta["origin"] = self.origin
+        set_facts(made, origin=self.origin)
         self._bind(made, node.meta["val"])
         # also in a graph without tensors, whose mode knows of no symbols
         self.symbols.bind(node.meta["val"], made)
@@ -394,7 +397,7 @@ class Recorder(TorchDispatchMode):
         """Let later uses of ``result`` refer to ``node``."""
         node.meta["val"] = result
         if self.region is not None:
-            node.meta["checkpoint"] = self.region
+            set_facts(node, checkpoint=self.region)
         if isinstance(result, torch.Tensor):
             if "_node" not in result.__dict__:
                 self.know(result, node)
@@ -402,7 +405,8 @@ class Recorder(TorchDispatchMode):
             for i, part in enumerate(result):
                 if isinstance(part, torch.Tensor) and "_node" not in part.__dict__:
                     item = self.graph.call_function(operator.getitem, (node, i))
-                    item.meta.update(val=part, origin=self.origin)
+                    item.meta["val"] = part
+                    set_facts(item, origin=self.origin)
                     self.know(part, item)
         if self.mode.env is not None:
             for part in result if isinstance(result, (tuple, list)) else (result,):
@@ -494,7 +498,8 @@ class Recorder(TorchDispatchMode):
         """``value.data``: the same memory, in which autograd counts no writes."""
         alias = self._alias(value)
         node = self.graph.call_function(aten.alias.default, (self.argument(value),))
-        node.meta.update(val=alias, origin=self.origin, unversioned=True)
+        node.meta["val"] = alias
+        set_facts(node, origin=self.origin, unversioned=True)
         self.know(alias, node)
         self.ways.note(alias, value, DATA)
         return alias
@@ -534,13 +539,19 @@ class Recorder(TorchDispatchMode):
         self.constants[name] = tensor
         node = self.graph.create_node("get_attr", name)
         fake = self._alias(self.mode.fake(tensor))
-        node.meta.update(val=fake, origin=self.origin)
+        node.meta["val"] = fake
+        set_facts(node, origin=self.origin)
         self.know(fake, node)
         self._known[id(tensor)] = (tensor, fake)
         return fake
 
 
 @functools.cache
+def _told(fact: bool | None, fake: bool) -> bool:
+    """What the captured graph says, or else what the fake says."""
+    return fake if fact is None else fact
+
+
 def _is_composite(func: Any) -> bool:
     """Whether PyTorch defines the operator by others."""
     return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)

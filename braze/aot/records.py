@@ -8,19 +8,10 @@ from typing import Any
 
 import torch.fx
 
+from braze.graph.facts import InputRole
 from braze.graph.fakes import FakeMode
 from braze.graph.specs import Dialect, FloatSpec, SymbolSpec, TensorSpec
 from braze.support.record import record
-
-
-class InputRole(enum.Enum):
-    USER = "user"  # a tensor the caller passes: storage differs between calls
-    PARAMETER = (
-        "parameter"  # a parameter, buffer or other tensor found through a module: same object on every call
-    )
-    SYMBOL = "symbol"  # a symbolic int
-    SAVED = "saved"  # of a backward: what its forward left for it; of a Partition: that nobody else holds
-    TANGENT = "tangent"  # of a joint graph or a backward: the gradient that comes in for a result
 
 
 class OutputKind(enum.Enum):
@@ -163,7 +154,7 @@ class Partition:
     ``forward.graph`` returns one tuple: first every MUTATION's value, then the user outputs that
     are computed (bases for ALIAS_OF_OUTPUT, then each VALUE), then what only the backward reads. ``mutations`` and
     ``outputs`` say what each is; an ``outputs`` entry that is ALIAS, SAME or CONSTANT takes no place in the graph's
-    tuple. Each node's ``meta["val"]`` is its FakeTensor (or SymInt, number), ``meta["origin"]`` an Origin or None.
+    tuple. Each node's ``meta["val"]`` is its FakeTensor (or SymInt, number); the rest stands in its facts (graph/facts.py).
     ``made``: the last outputs are not the user's but sizes of these names, by which views are rebuilt. ``shared``: the last
     inputs are not the user's but memory that several of theirs see. ``anchored``: (input, offset) of those that must begin
     there in their memory. ``beyond``: the graph sees memory of an input

@@ -1,6 +1,6 @@
 """Roles written onto graphs, for those who compile or divide them: what each input and each output is.
 
-A placeholder has its :class:`InputRole` in ``meta["input_role"]``; ``module.meta["input_roles"]`` and
+A placeholder has its :class:`InputRole` in ``facts(placeholder).role``; ``module.meta["input_roles"]`` and
 ``module.meta["output_roles"]`` list the roles of all inputs and of the items of the graph's tuple.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch.fx
 
 from braze.aot.records import Backward, InputRole, OutputKind, OutputRole, Partition, SavedFrom
+from braze.graph.facts import facts, set_facts
 from braze.graph.specs import TensorSpec
 
 Node = torch.fx.Node
@@ -32,7 +33,7 @@ def tell_forward(
     module: torch.fx.GraphModule, results: Sequence[OutputRole], gradients: Sequence[int] = ()
 ) -> None:
     """Roles of a forward, or of a joint graph, whose tangents have theirs: what stands behind is saved, or a gradient."""
-    inputs = [n.meta.get("input_role") or _role_of_input(n) for n in placeholders(module)]
+    inputs = [_role_of_input(n) for n in placeholders(module)]
     behind: Any = [OutputRole(OutputKind.GRADIENT, input=i) for i in gradients]
     if not gradients:
         behind = [OutputRole(OutputKind.SAVED)] * (len(output_of(module).args[0]) - len(results))  # type: ignore[arg-type]
@@ -77,11 +78,11 @@ def results_of(part: Partition) -> tuple[OutputRole, ...]:
 def _role_of_input(node: Node) -> InputRole:
     if not isinstance(node.meta.get("val"), torch.Tensor):
         return InputRole.SYMBOL
-    return InputRole.PARAMETER if node.meta.get("role") == "parameter" else InputRole.USER
+    return facts(node).role or InputRole.USER
 
 
 def _tell(module: torch.fx.GraphModule, inputs: Sequence[InputRole], outputs: Sequence[OutputRole]) -> None:
     for node, role in zip(placeholders(module), inputs, strict=True):
-        node.meta["input_role"] = role
+        set_facts(node, role=role)
     module.meta["input_roles"] = tuple(inputs)
     module.meta["output_roles"] = tuple(outputs)

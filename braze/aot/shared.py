@@ -17,8 +17,8 @@ from braze.aot.overlap import is_symbolic, may_overlap
 from braze.aot.records import SharedInputs
 from braze.aot.writes import written_arguments
 from braze.graph import torch_compat
+from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
-from braze.support.errors import Origin
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -89,7 +89,8 @@ def _united(
     last = next(n for n in reversed(graph.nodes) if n.op == "placeholder")
     with graph.inserting_after(last):
         base = graph.placeholder(f"shared_{members[0].name}")
-    base.meta.update(val=_stretch(fakes[0], start, stop - start, mode), role="user", source=base.name)
+    base.meta["val"] = _stretch(fakes[0], start, stop - start, mode)
+    set_facts(base, role=InputRole.USER, source=base.name)
     views = {node: _view(graph, base, node, start) for node in members}
     numbers = {node: i for i, node in enumerate(placeholders)}
     offsets = tuple(int(fake.storage_offset()) - start for fake in fakes)
@@ -114,20 +115,22 @@ def _stretch(like: torch.Tensor, start: int, size: int, mode: FakeMode) -> torch
 def _view(graph: torch.fx.Graph, base: Node, node: Node, start: int) -> Node:
     """What stands for an input; slices where that is enough, which lower to plain indexing."""
     fake = node.meta["val"]
-    origin: Origin | None = node.meta.get("origin")
+    origin = facts(node).origin
     first = int(fake.storage_offset()) - start
     after = next(n for n in graph.nodes if n.op != "placeholder")
     with graph.inserting_before(after):
         if fake.is_contiguous():
             part = graph.call_function(aten.slice.Tensor, (base, 0, first, first + fake.numel()))
-            part.meta.update(val=_stretch(fake, start + first, fake.numel(), _mode(fake)), origin=origin)
+            part.meta["val"] = _stretch(fake, start + first, fake.numel(), _mode(fake))
+            set_facts(part, origin=origin)
             view = graph.call_function(aten.view.default, (part, list(fake.shape)))
         else:
             view = graph.call_function(
                 aten.as_strided.default, (base, list(fake.shape), list(fake.stride()), start + first)
             )
     node.replace_all_uses_with(view)
-    view.meta.update(val=fake, origin=origin)
+    view.meta["val"] = fake
+    set_facts(view, origin=origin)
     return view
 
 

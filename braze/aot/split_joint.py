@@ -13,6 +13,7 @@ from braze.aot.records import Backward, JointGraph, Saved, SavedFrom
 from braze.aot.symbols import SymbolNodes, is_size
 from braze.aot.views import is_view
 from braze.graph.captured import Late
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, spec_of
 from braze.graph.passes import drop_unread
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
@@ -142,7 +143,9 @@ class _Backward:
 
     def _placeholder(self, node: Node) -> None:
         made = self.graph.placeholder(node.name)
-        made.meta.update({k: node.meta[k] for k in ("val", "origin") if k in node.meta})
+        if "val" in node.meta:
+            made.meta["val"] = node.meta["val"]
+        set_facts(made, origin=facts(node).origin)
         self.env[node] = made
 
     def _size_inputs(self, needed: set[Node]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.foreach import FOREACH
+from braze.graph import torch_compat
 from braze.graph.operators import functional_form, name_of
 from braze.runtime import recurrent
 
@@ -152,6 +153,8 @@ STRUCTURAL: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType(
         aten.alpha_dropout.default: dropout,
         aten.native_batch_norm.default: native_batch_norm,
         aten.fill_diagonal_.default: fill_diagonal,
+        aten.upsample_nearest1d.vec: torch_compat.interpolated(aten.upsample_nearest1d),
+        aten._upsample_nearest_exact1d.vec: torch_compat.interpolated(aten._upsample_nearest_exact1d),
     }
 )
 

@@ -19,6 +19,7 @@ from braze.aot.ways import Ways
 from braze.graph import kernels, torch_compat
 from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
+from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, mode_of, new_mode
 from braze.graph.recurrent import with_end_states
 from braze.graph.torch_settings import way_back
@@ -117,7 +118,7 @@ def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder:
     """What a captured graph gives, whose placeholders have their values in ``env``."""
     try:
         for node in gm.graph.nodes:
-            recorder.origin = node.meta.get("origin")
+            recorder.origin = facts(node).origin
             recorder.windows = "as_strided" in str(getattr(node.target, "__name__", node.target))
             interrupts.point()
             if node.op == "output":

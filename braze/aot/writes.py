@@ -11,8 +11,10 @@ import torch
 from torch._ops import OpOverload
 
 from braze.graph import kernels
+from braze.graph.facts import facts
 from braze.graph.functional_ops import functional_of
 from braze.graph.operators import functional_form, is_elementwise, written_parameters
+from braze.runtime.purity import is_known
 from braze.support.errors import Unsupported
 
 aten = torch.ops.aten
@@ -51,7 +53,7 @@ def _argument(node: Node, position: int, parameter: Any) -> Any:
 
 def is_custom(op: Any) -> bool:
     """Whether an operator is not PyTorch's own, or has a kernel of the program's: nothing is known of it but its schema."""
-    return op.namespace not in ("aten", "prims", "braze") or op in kernels.called()
+    return not is_known(op) or op in kernels.called()
 
 
 def called_as_it_is(op: OpOverload) -> OpOverload:
@@ -181,5 +183,5 @@ def _fit(value: Any, like: torch.Tensor, insert: Insert) -> Node:
 
 def _refuse(node: Node, why: str) -> Unsupported:
     return Unsupported(
-        "BZ2016", f"{node.target}, which writes to a tensor", why=why, origin=node.meta.get("origin")
+        "BZ2016", f"{node.target}, which writes to a tensor", why=why, origin=facts(node).origin
     )

@@ -1,4 +1,4 @@
-"""``braze demo``, ``braze demo-train``, ``braze explain script.py``, ``braze explain BZ1012``, ``braze env``."""
+"""``braze demo``, ``braze demo-train``, ``braze serve``, ``braze demo-serve``, ``braze explain script.py``, ``braze explain BZ1012``, ``braze env``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import braze
+from braze.cli import serve
 from braze.support.errors import UserError
 
 
@@ -42,6 +43,17 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--steps", type=int, default=200, help="steps of each model (default: 200)")
     training.add_argument("--png", default="braze-training.png", help="where the loss curves are drawn")
     training.set_defaults(module="braze.cli.demo_train")
+
+    serving = commands.add_parser("serve", help="serve a language model by the OpenAI protocol")
+    serve.add_arguments(serving)
+    serving.set_defaults(module="braze.cli.serve")
+
+    asked = commands.add_parser(
+        "demo-serve", help="serve a small model in each mode, and ask it by OpenAI's client"
+    )
+    asked.add_argument("--requests", type=int, default=8, help="clients at once (default: 8)")
+    asked.add_argument("--tokens", type=int, default=64, help="tokens that each asks for (default: 64)")
+    asked.set_defaults(module="braze.cli.demo_serve")
 
     explain = commands.add_parser(
         "explain", help="run a script and tell what was compiled; or explain a code such as BZ1012"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from braze import native
 from braze.cudagraphs.device import NotRecordable
+from braze.cudagraphs.storages import current_stream, keep_busy
+
+T = TypeVar("T")
 
 #: types of matrices whose products have handles and workspaces that are made at the first call on a stream
 _PRODUCTS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -27,6 +30,12 @@ class CudaPool:
         """Bytes that recordings into this pool made the allocator take from the device."""
         return self.bytes
 
+    def memory(self) -> Iterator[tuple[int, int, torch.device]]:
+        """The allocator's segments of this pool."""
+        for segment in torch.cuda.memory_snapshot():
+            if tuple(segment["segment_pool_id"]) == tuple(self.handle):
+                yield segment["address"], segment["total_size"], torch.device("cuda", segment["device"])
+
 
 class CudaGraphs:
     """The recorder of one GPU. Recordings are made on a stream of its own and replayed on the caller's."""
@@ -34,6 +43,7 @@ class CudaGraphs:
     def __init__(self, name: str) -> None:
         self.name = name
         self.device = torch.device(name)
+        self.index = self.device.index or 0
         self.lock = threading.RLock()
         self._side = torch.cuda.Stream(self.device)
         self._warm: set[int] = set()  # threads whose handles know that stream
@@ -41,7 +51,7 @@ class CudaGraphs:
 
     def stream(self) -> int:
         """The number of the current stream."""
-        return torch.cuda.current_stream(self.device).cuda_stream
+        return current_stream(self.index)
 
     def busy(self) -> bool:
         """Whether the current stream is being captured."""
@@ -63,6 +73,19 @@ class CudaGraphs:
             yield
         finally:
             torch.cuda.set_rng_state(state, self.device)
+
+    def timed(self, run: Callable[[], T], behind: float = 0.0) -> tuple[T, float]:
+        """By events around the work; ``behind``: after a kernel that sleeps for twice as long."""
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()
+            if behind:
+                keep_busy(2 * behind)
+            first.record()
+            result = run()
+            last.record()
+            last.synchronize()
+        return result, first.elapsed_time(last) / 1e3
 
     def _warmed(self) -> torch.cuda.Stream:
         """The stream on which recordings are made, with what libraries make at a thread's first call on it."""

@@ -29,6 +29,9 @@ class Pool(Protocol):
     def held(self) -> int:
         """Bytes that the pool has taken from the device."""
 
+    def memory(self) -> Iterator[tuple[int, int, torch.device]]:
+        """All its memory, as (address, bytes, device): between replays nothing in it means anything."""
+
 
 class Graph(Protocol):
     """One recording's work, to be done again at the addresses that it was recorded with."""
@@ -41,6 +44,8 @@ class DeviceGraphs(Protocol):
     """One device's recorder. All but ``busy`` and ``stream`` are called under ``lock``."""
 
     lock: threading.RLock
+    #: the GPU's number; -1: memory is the processor's
+    index: int
 
     def stream(self) -> int:
         """The current stream: what was recorded for one is replayed on it alone."""
@@ -56,6 +61,12 @@ class DeviceGraphs(Protocol):
 
     def kept_numbers(self) -> contextlib.AbstractContextManager[None]:
         """A block after which random numbers go on as if it had not been."""
+
+    def timed(self, run: Callable[[], T], behind: float = 0.0) -> tuple[T, float]:
+        """What ``run`` gives, and the seconds from its first to its last work on the device, which is idle before.
+
+        ``behind``: with the device kept busy before it for at least so many seconds, so that it never waits for launches.
+        """
 
     def begin(self, pool: Any) -> None:
         """Record from here on what this thread has the device do."""

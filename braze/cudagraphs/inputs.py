@@ -58,9 +58,20 @@ class Inputs:
             with torch.no_grad():
                 copy_all(self._to, [_memory(inputs[i], size) for i, size in self._of])
 
+    def rows(self) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]:
+        """The same for the C core: (place, address, bytes) of what must lie there, and of what is copied there."""
+        fixed = tuple([(i, at, 0) for i, at in zip(self.static, self.addresses, strict=True)])
+        places = [(i, to.data_ptr(), _bytes(to)) for (i, _), to in zip(self._of, self._to, strict=True)]
+        return fixed, tuple(places)
+
     def forget(self) -> None:
         """Hold the caller's tensors no longer; their addresses stay."""
         self.values = []
+
+
+def _bytes(x: torch.Tensor) -> int:
+    """Bytes from the first element to the last."""
+    return extent(x.shape, x.stride()) * x.element_size()
 
 
 def _memory(x: torch.Tensor, size: int) -> torch.Tensor:

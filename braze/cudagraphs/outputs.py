@@ -26,9 +26,33 @@ class Held:
         """Take those who hold it now for the recording."""
         self._idle, self._named = uses(self.storage), sys.getrefcount(self.storage)
 
+    def row(self) -> tuple[Held, torch.UntypedStorage, int, int, int]:
+        """The same for the C core, which looks itself: its own reference aside, ``sys.getrefcount`` counts one more."""
+        return self, self.storage, self.storage._cdata, self._idle, self._named - 1
+
     def alive(self) -> bool:
         """Whether a tensor, a view, or a graph of autograd sees it, or the program has it as a storage."""
         return uses(self.storage) > self._idle or sys.getrefcount(self.storage) > self._named
+
+
+class OfMemory:
+    """An output over memory of the recording: a new tensor each time, which is no view."""
+
+    def __init__(self, result: torch.Tensor, storage: torch.UntypedStorage) -> None:
+        layout = result.dtype, int(result.storage_offset()), tuple(result.shape), result.stride()
+        self._layout, self._storage = layout, storage
+        #: tensors over that memory, outside inference mode and inside, for the C core to make others of
+        self.like = tensor_over(storage, *layout), _in_inference(storage, layout)
+
+    def __call__(self, inputs: Sequence[Any]) -> torch.Tensor:
+        if torch.is_inference_mode_enabled():
+            return tensor_over(self._storage, *self._layout)
+        return self.like[0].detach()
+
+
+def _in_inference(storage: torch.UntypedStorage, layout: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return tensor_over(storage, *layout)
 
 
 class Outputs:
@@ -50,13 +74,17 @@ class Outputs:
                 self._make.append(_of_input(result, i, values[i]))
             else:
                 held = found.setdefault(_number(result), Held(result.untyped_storage()))
-                self._make.append(_of_memory(result, held.storage))
+                self._make.append(OfMemory(result, held.storage))
         self.held = tuple(found.values())
 
     def settle(self) -> None:
         """To be called when nobody but the recording holds its results."""
         for held in self.held:
             held.settle()
+
+    def makers(self) -> tuple[Any, ...]:
+        """For each output what the C core makes it of: two tensors like it, or a function of the inputs."""
+        return tuple([make.like if isinstance(make, OfMemory) else make for make in self._make])
 
     def tensors(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs of the call with these inputs."""
@@ -96,19 +124,6 @@ def _of_input(result: torch.Tensor, i: int, value: torch.Tensor) -> Maker:
     sizes, strides = tuple(result.shape), result.stride()
     further = result.storage_offset() - value.storage_offset()
     return lambda inputs: inputs[i].as_strided(sizes, strides, inputs[i].storage_offset() + further)
-
-
-def _of_memory(result: torch.Tensor, storage: torch.UntypedStorage) -> Maker:
-    """An output over memory of the recording: a new tensor each time, which is no view."""
-    base = tensor_over(storage, result.dtype, int(result.storage_offset()), result.shape, result.stride())
-    again = result.dtype, int(result.storage_offset()), tuple(result.shape), result.stride()
-
-    def make(inputs: Sequence[Any]) -> torch.Tensor:
-        if torch.is_inference_mode_enabled():
-            return tensor_over(storage, *again)
-        return base.detach()
-
-    return make
 
 
 def _copied(x: torch.Tensor, copied: dict[int, Held]) -> torch.Tensor:

@@ -14,6 +14,19 @@ class Refusal:
 
 
 @record
+class Batch:
+    """Where a call has the rows of its batch.
+
+    ``inputs``: (place, dimension) of tensors of so many rows, the outermost in memory; ``numbers``: places of inputs that are the number of
+    rows; ``outputs``: (place, dimension, entries for each row).
+    """
+
+    inputs: tuple[tuple[int, int], ...]
+    numbers: tuple[int, ...]
+    outputs: tuple[tuple[int, int, int], ...]
+
+
+@record
 class Plan:
     """A call ``call(inputs) -> outputs`` of one device, by places among its inputs.
 
@@ -21,7 +34,7 @@ class Plan:
     that vary are found, as (input, dimension), or (input, -1) for a number. ``varying``: tensors whose
     layout varies. ``constants``: parameters, buffers, and what the graph holds itself, which keep their addresses as a rule.
     ``fixed``: those that the graph writes or sees memory around, so that no copy can stand for them; ``written``: whether
-    it writes any. ``draws``: the graph draws random numbers, or calls the program's operators. ``consumes``:
+    it writes any. ``fresh``: those that the host makes anew at each call, wherever there is memory. ``draws``: the graph draws random numbers, or calls the program's operators. ``consumes``:
     the call empties its list of inputs.
     """
 
@@ -35,4 +48,4 @@ class Plan:
     written: bool = False
     draws: bool = False
     consumes: bool = False
-    refusal: Refusal | None = None
+    fresh: frozenset[int] = frozenset()

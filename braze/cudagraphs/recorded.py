@@ -10,13 +10,14 @@ not any more, runs as it is, and says why.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from braze import native
 from braze.cudagraphs.device import DeviceGraphs, NotRecordable
+from braze.cudagraphs.idle import Idle
 from braze.cudagraphs.inputs import Inputs
 from braze.cudagraphs.plan import Plan
 from braze.cudagraphs.reasons import note
@@ -39,11 +40,12 @@ MOVES = 3
 @record
 class Limits:
     """``sizes``: how many sizes of a graph are recorded, or which. ``memory``: bytes of all recordings of a device, or a share of its memory.
-    ``leave``: how outputs leave, unless too many are held."""
+    ``leave``: how outputs leave, unless too many are held. ``measured``: only what launches limit is recorded."""
 
     sizes: int | tuple[int, ...] = 16
     memory: float = 0.5
     leave: Leave = Leave.OWN
+    measured: bool = False
 
 
 @boxed
@@ -52,14 +54,33 @@ class Recorded:
 
     def __init__(self, call: Call, plan: Plan, device: DeviceGraphs, limits: Limits) -> None:
         self.call, self.plan, self.device = call, plan, device
-        self.sizes = Sizes(limits.sizes)
+        self.sizes = Sizes(limits.sizes, _weakly(self))
         self.memory = limits.memory
         self.leave = limits.leave
         self.forest = forest_of(device)
+        self.idle = Idle(plan.name, device) if limits.measured else None
         self.told = object()
+        self._varies = bool(plan.sizes or plan.varying)
+        self._quick = self._new_quick()
         _live.add(self)
 
+    def _new_quick(self) -> native.Replays | None:
+        """What the C core replays of a graph whose sizes do not vary: there one call does it all."""
+        if self._varies or not native.replays_natively():
+            return None
+        device = self.device
+        return native.Replays(device.lock.acquire, device.lock.release, device.busy, device.stream)
+
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        outputs = self._quick(inputs) if self._quick is not None else None
+        if outputs is None:
+            return self._called(inputs)
+        if self.plan.consumes:
+            inputs.clear()  # type: ignore[attr-defined]
+        return outputs
+
+    def _called(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """A call that is not replayed by the C core at once."""
         if self.device.busy():
             note(
                 "BZ6211",
@@ -67,6 +88,8 @@ class Recorded:
                 "runs inside a recording of somebody else's, and becomes a part of it",
             )
             return self.call(inputs)
+        if self.idle is not None and not self.idle.limits:
+            return self.idle.call(self.call, inputs) if self.idle.limits is None else self.call(inputs)
         with self.device.lock:
             group = self._group(inputs)
             outputs = self._from(group, inputs) if group is not None else None
@@ -102,7 +125,11 @@ class Recorded:
     def _from(self, group: Group, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """The outputs from a recording; None where the call must run as it is."""
         for recording in group.recordings:
-            if recording.inputs.fit(inputs) and recording.free():
+            if recording.quick is not None:
+                outputs = recording.quick(inputs)
+                if outputs is not None:
+                    return outputs
+            elif recording.inputs.fit(inputs) and recording.free():
                 self.forest.touch(recording.tree)
                 return recording.replay(inputs)
         if group.closed:
@@ -138,7 +165,15 @@ class Recorded:
         # what reads the most where it lies is tried first
         group.recordings.sort(key=lambda r: -len(r.inputs.static))
         self._tell(group, fitting, recording)
+        recording.hasten(self.device, self.device.stream())
+        self.serve()
         return recording if self._within_budget(group, recording) else None
+
+    def serve(self) -> None:
+        """Hand the recordings that there are now to the C core."""
+        if self._quick is not None:
+            every = [r.quick for group in self.sizes.groups.values() for r in group.recordings]
+            self._quick.fill(tuple([quick for quick in every if quick is not None]))
 
     def _kinds(self, group: Group, inputs: Sequence[Any]) -> tuple[list[Tree], list[int], list[int]]:
         """The trees whose outputs the inputs are, the inputs read where they lie, and those copied."""
@@ -151,7 +186,8 @@ class Recorded:
             if tree is not None and tree not in near and i not in group.unsteady:
                 near.append(tree)
             steady = tree is not None or i in self.plan.constants or isinstance(x, torch.nn.Parameter)
-            steady = steady or group.seen.get(i) == native.data_ptr(x)
+            if i not in self.plan.fresh:
+                steady = steady or group.seen.get(i) == native.data_ptr(x)
             if i in self.plan.fixed or (steady and i not in group.unsteady):
                 static.append(i)
             else:
@@ -239,6 +275,19 @@ def release(group: Group, tree: Tree) -> None:
     group.recordings = [r for r in group.recordings if r.tree is not tree]
     for recording in gone:
         tree.drop(recording.number)
+    group.changed()
+
+
+def _weakly(recorded: Recorded) -> Callable[[], object]:
+    """Its ``serve``, which keeps it from nothing."""
+    known = weakref.ref(recorded)
+
+    def serve() -> None:
+        found = known()
+        if found is not None:
+            found.serve()
+
+    return serve
 
 
 def _first_line(error: Exception) -> str:

@@ -12,21 +12,21 @@ them through :meth:`SimulatedGraphs.launched`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from braze import native
 from braze.cudagraphs.device import NotRecordable
-from braze.cudagraphs.storages import tensor_over, uses
+from braze.cudagraphs.storages import borrowed, tensor_over, uses
 from braze.graph.torch_compat import pytree
 from braze.support.record import record
 
 aten = torch.ops.aten
+T = TypeVar("T")
 
 #: operators that only take memory
 _EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided})
@@ -34,6 +34,13 @@ _EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_em
 _WAITS = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 #: bytes that a block's size is a multiple of
 _GRAIN = 64
+#: operators that only call others, with the Python that does so
+_HOST: dict[Any, Callable[..., Any]] = {}
+
+
+def on_the_host(operator: Any, function: Callable[..., Any]) -> None:
+    """An operator is Python that calls other operators: those are recorded, and the Python does not run again at a replay."""
+    _HOST[operator] = function
 
 
 class SimulatedPool:
@@ -45,6 +52,17 @@ class SimulatedPool:
     def held(self) -> int:
         """Bytes of all blocks."""
         return sum(storage.nbytes() for storage, _ in self.blocks)
+
+    def memory(self) -> Iterator[tuple[int, int, torch.device]]:
+        """All blocks."""
+        return ((s.data_ptr(), s.nbytes(), torch.device("cpu")) for s, _ in self.blocks)
+
+    def at(self, address: int) -> torch.UntypedStorage | None:
+        """The block in which an address lies."""
+        for storage, _ in self.blocks:
+            if 0 <= address - storage.data_ptr() < storage.nbytes():
+                return storage
+        return None
 
     def take(self, size: int) -> torch.UntypedStorage:
         """The smallest free block of at least ``size`` bytes, or a new one."""
@@ -66,10 +84,7 @@ class Foreign:
 
     def storage(self) -> torch.UntypedStorage:
         """What lies there now."""
-        if not self.size:
-            return torch.empty(0, dtype=torch.uint8).untyped_storage()
-        memory = (ctypes.c_char * self.size).from_address(self.address)
-        return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        return borrowed(self.address, self.size)
 
 
 @record
@@ -127,18 +142,21 @@ class _Log(TorchDispatchMode):
         self.works: list[_Work] = []
         #: memory of the pool that the recording uses, by its number
         self.inside: dict[int, torch.UntypedStorage] = {}
-        #: memory of others that is written, with what it held before
+        #: memory of others that is written, and of the pool that is taken again, with what it held before
         self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.numbers = torch.get_rng_state()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(tag in func.tags for tag in _WAITS):
+        if any(tag in func.tags for tag in _WAITS) and not _by_numbers(func, args):
             raise NotRecordable(f"{func} makes the host wait for the device")
         if func.overloadpacket is aten.set_:
             return func(*args, **kwargs)
-        for name, value in _written(func, args, kwargs):
-            self._remember(name, value)
+        if func in _HOST:
+            with self:
+                return _HOST[func](*args, **kwargs)
+        for value in _written(func, args, kwargs):
+            self._remember(value.untyped_storage())
         place = self._places((args, kwargs))
         results = func(*args, **kwargs)
         moved, made = self._moved(results, (args, kwargs))
@@ -151,7 +169,9 @@ class _Log(TorchDispatchMode):
         with _disable_current_modes():
             for value in pytree.tree_flatten(args)[0]:
                 if isinstance(value, torch.Tensor):
-                    self._remember(str(function), value)
+                    self._remember(value.untyped_storage())
+                elif isinstance(value, int) and (block := self.pool.at(value)) is not None:
+                    self._remember(block)  # an arena that an earlier recording has taken
             self.works.append(_Work(function, self._places((args, {})), []))
             return function(*args)
 
@@ -161,17 +181,18 @@ class _Log(TorchDispatchMode):
             return self._moved(torch.empty_strided(sizes, strides, dtype=dtype), ())[0]
 
     def finish(self) -> SimulatedGraph:
-        """Undo what was done, and spoil what was made."""
+        """Undo what was done, and spoil memory that is new."""
         for storage, contents in self.before.values():
             _fill(storage, contents)
         torch.set_rng_state(self.numbers)
         for storage in self.inside.values():
+            if storage._cdata in self.before:
+                continue
             tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
         return SimulatedGraph(self.works, self.pool)
 
-    def _remember(self, what: str, tensor: torch.Tensor) -> None:
+    def _remember(self, storage: torch.UntypedStorage) -> None:
         """Keep what memory of others holds before it is written."""
-        storage = tensor.untyped_storage()
         if storage._cdata not in self.inside and storage._cdata not in self.before:
             self.before[storage._cdata] = storage, storage.clone()
 
@@ -190,10 +211,18 @@ class _Log(TorchDispatchMode):
     def _moved(self, results: Any, arguments: Any) -> tuple[Any, list[torch.UntypedStorage]]:
         """The results with new memory moved into the pool, and that memory."""
         homes: dict[int, torch.UntypedStorage] = {}
+        taken = []  # tensors over them: what nobody sees would be given to the next
         for key, fresh in _fresh(results, arguments).items():
-            homes[key] = self.pool.take(fresh.nbytes())
-            self.inside[homes[key]._cdata] = homes[key]
-            _fill(homes[key], fresh)
+            blocks = len(self.pool.blocks)
+            home = homes[key] = self.pool.take(fresh.nbytes())
+            if len(self.pool.blocks) == blocks and home._cdata not in self.inside:
+                self.before[home._cdata] = (
+                    home,
+                    home.clone(),
+                )  # a recording before may have left it for this one's replay
+            self.inside[home._cdata] = home
+            taken.append(tensor_over(home, torch.uint8, 0, (home.nbytes(),), (1,)))
+            _fill(home, fresh)
 
         def moved(x: Any) -> Any:
             home = homes.get(x.untyped_storage()._cdata) if isinstance(x, torch.Tensor) else None
@@ -218,6 +247,13 @@ def _fresh(results: Any, arguments: Any) -> dict[int, torch.UntypedStorage]:
     return found
 
 
+def _by_numbers(func: Any, args: Any) -> bool:
+    """Whether this looks places up by their numbers: only those that a mask chooses are as many as data tell."""
+    return func is aten.index.Tensor and all(
+        x is None or x.dtype not in (torch.bool, torch.uint8) for x in args[1]
+    )
+
+
 def _fill(to: torch.UntypedStorage, of: torch.UntypedStorage) -> None:
     """Copy bytes to the start of a block."""
     size = of.nbytes()
@@ -225,7 +261,7 @@ def _fill(to: torch.UntypedStorage, of: torch.UntypedStorage) -> None:
         tensor_over(to, torch.uint8, 0, (size,), (1,)).copy_(tensor_over(of, torch.uint8, 0, (size,), (1,)))
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """The tensors that an operator writes, by its schema."""
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
@@ -233,7 +269,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, torch.Ten
         value = args[i] if i < len(args) else kwargs.get(argument.name)
         for x in pytree.tree_flatten(value)[0]:
             if isinstance(x, torch.Tensor):
-                yield argument.name, x
+                yield x
 
 
 class SimulatedGraphs:
@@ -242,7 +278,10 @@ class SimulatedGraphs:
     def __init__(self, name: str, bytes: int = 1 << 30) -> None:
         self.name = name
         self.bytes = bytes
+        self.index = -1
         self.lock = threading.RLock()
+        #: seconds of a call; True: of one for which the device never waits
+        self.clock: Callable[[bool], float] = lambda behind: 1.0
         self._here = threading.local()
 
     def _log(self) -> _Log | None:
@@ -272,6 +311,10 @@ class SimulatedGraphs:
             yield
         finally:
             torch.set_rng_state(state)
+
+    def timed(self, run: Callable[[], T], behind: float = 0.0) -> tuple[T, float]:
+        """The seconds that ``clock`` tells, of calls as they are and of such that never wait."""
+        return run(), self.clock(behind > 0)
 
     def begin(self, pool: SimulatedPool) -> None:
         """Write down what this thread does from here on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from braze.cudagraphs.recording import Recording
@@ -11,7 +11,9 @@ from braze.cudagraphs.recording import Recording
 class Group:
     """The recordings of one graph for one choice of sizes on one stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], object]) -> None:
+        #: to be called when there are other recordings
+        self.changed = changed
         self.calls = 0
         self.recordings: list[Recording] = []
         #: where the inputs of the first call lay, by their places
@@ -27,9 +29,10 @@ class Group:
 
 
 class Sizes:
-    """The groups of one graph, by sizes. ``limit``: how many, or the sizes that are recorded."""
+    """The groups of one graph, by sizes. ``limit``: how many, or the sizes that are recorded; ``changed`` is called when a group has other recordings."""
 
-    def __init__(self, limit: int | tuple[int, ...]) -> None:
+    def __init__(self, limit: int | tuple[int, ...], changed: Callable[[], object] = lambda: None) -> None:
+        self._changed = changed
         self._most = limit if isinstance(limit, int) else None
         self._listed = frozenset() if isinstance(limit, int) else frozenset(limit)
         self.groups: dict[Hashable, Group] = {}
@@ -67,7 +70,7 @@ class Sizes:
         return self._enter(key), gone
 
     def _enter(self, key: Hashable) -> Group:
-        found = self.groups[key] = Group()
+        found = self.groups[key] = Group(self._changed)
         found.calls = 1
         return found
 

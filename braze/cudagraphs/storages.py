@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -26,6 +29,29 @@ def tensor_over(
 ) -> torch.Tensor:
     """A tensor of its own, a view of none, over memory that is there; an inference tensor in inference mode."""
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, sizes, strides)
+
+
+def borrowed(
+    address: int, size: int, device: torch.device | str = "cpu", owner: Any = None
+) -> torch.UntypedStorage:
+    """Memory that is there, seen without being held: whoever owns it may give it to others.
+
+    On a processor ``owner`` lives as long as what sees it, so that the memory is always somebody's; on a GPU a pool's graphs see to that.
+    """
+    if not size:
+        return torch.empty(0, dtype=torch.uint8, device=device).untyped_storage()
+    if torch.device(device).type != "cpu":
+        there: Any = torch._C._construct_storage_from_data_pointer(address, torch.device(device), size)
+        return there  # type: ignore[no-any-return]
+    memory = _memory(size).from_address(address)
+    memory.owner = owner
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+
+@functools.lru_cache(1024)
+def _memory(size: int) -> Any:
+    """The type of so many bytes."""
+    return type("Memory", (ctypes.Array,), {"_type_": ctypes.c_char, "_length_": size})
 
 
 def spoil(storage: torch.UntypedStorage, message: str) -> None:
@@ -55,3 +81,17 @@ def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
             return 0 not in sizes
         reach = step * (n - 1) + reach
     return False
+
+
+#: cycles of a GPU in a second, at most
+_CYCLES = 2.5e9
+
+
+def keep_busy(seconds: float) -> None:
+    """Have the GPU do nothing for at least so long, on the current stream."""
+    torch.cuda._sleep(int(seconds * _CYCLES))
+
+
+def current_stream(index: int) -> int:
+    """The number of a GPU's current stream."""
+    return torch._C._cuda_getCurrentRawStream(index)

@@ -15,8 +15,32 @@ from typing import Any
 
 import torch
 
+from braze import native
 from braze.cudagraphs.device import DeviceGraphs, Pool
 from braze.cudagraphs.outputs import Held
+
+
+class PlainHolders:
+    """Who holds the memory that recordings of a pool write: what the C core's Holders tells, without it."""
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._held: list[tuple[int, Held]] = []
+
+    def fill(self, rows: tuple[tuple[int, Any, Any, int, int, int], ...]) -> None:
+        """The memory that there is from now on."""
+        self._held = [row[:2] for row in rows]
+
+    def free_from(self, number: int) -> bool:
+        """Whether nobody holds what a recording of at least that number writes."""
+        return not any(n >= number and each.alive() for n, each in self._held)
+
+    def touch(self) -> None:
+        """It is used now."""
+        self.used = next(_clock)
+
+
+_clock = itertools.count(1)
 
 
 class Tree:
@@ -26,14 +50,24 @@ class Tree:
         self.pool = pool
         self._groups: list[weakref.ref[Any]] = []  # whose recordings these are, in order
         self._held: list[tuple[int, Held]] = []
-        self.used = 0  # when the last of its recordings was replayed
+        #: the same for the C core, and when the last of its recordings was replayed
+        self.holders: Any = native.Holders() if native.replays_natively() else PlainHolders()
 
     def add(self, group: Any, held: tuple[Held, ...]) -> int:
         """Enter a recording; its number."""
         number = len(self._groups)
         self._groups.append(weakref.ref(group))
         self._held += [(number, each) for each in held]
+        self._tell()
         return number
+
+    def _tell(self) -> None:
+        self.holders.fill(tuple([(number, *each.row()) for number, each in self._held]))
+
+    @property
+    def used(self) -> int:
+        """When the last of its recordings was replayed, in replays."""
+        return self.holders.used
 
     def groups(self) -> list[Any]:
         """Those that have recordings here, or had some."""
@@ -41,11 +75,12 @@ class Tree:
 
     def free_from(self, number: int) -> bool:
         """Whether no output of a recording of at least that number is alive."""
-        return not any(n >= number and each.alive() for n, each in self._held)
+        return self.holders.free_from(number)
 
     def drop(self, number: int) -> None:
         """A recording is gone; its outputs that are alive still must not be written."""
         self._held = [(n, each) for n, each in self._held if n != number or each.alive()]
+        self._tell()
 
     def has(self, place: int) -> bool:
         """Whether an output lies there."""
@@ -58,7 +93,6 @@ class Forest:
     def __init__(self) -> None:
         self._trees: weakref.WeakSet[Tree] = weakref.WeakSet()
         self._of: weakref.WeakValueDictionary[int, Tree] = weakref.WeakValueDictionary()
-        self._clock = itertools.count(1)
 
     def trees(self) -> list[Tree]:
         """Those that have recordings, the one used longest ago first."""
@@ -86,7 +120,7 @@ class Forest:
 
     def touch(self, tree: Tree) -> None:
         """A recording of the tree is replayed."""
-        tree.used = next(self._clock)
+        tree.holders.touch()
 
     def remove(self, tree: Tree) -> None:
         """All recordings of a tree are gone."""

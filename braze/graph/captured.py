@@ -16,6 +16,7 @@ from typing import Any
 import torch.fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
+from braze.graph.facts import facts
 from braze.graph.torch_settings import way_back
 
 _numbers = itertools.count()
@@ -107,7 +108,7 @@ def forward_of(graph: torch.fx.Graph) -> Callable[..., Any] | None:
         parameters, lines = _written(graph, scope)
     except _Unwritable:
         return None
-    if any(node.meta.get("setting") for node in graph.nodes):  # an error must not leave autocast on
+    if any(facts(node).setting for node in graph.nodes):  # an error must not leave autocast on
         scope["__way_back"] = way_back
         lines = ["    __set_back = __way_back()", "    try:", *["    " + line for line in lines]]
         lines += ["    except BaseException:", "        __set_back()", "        raise"]

@@ -13,7 +13,7 @@ import torch
 
 from braze.graph import extents
 from braze.graph.extents import TENSORS, Extent, Geometry, Undecided, is_symbolic
-from braze.graph.operators import Result, Takes, facts, name_of, operands
+from braze.graph.operators import Result, Takes, name_of, operands, operator_facts
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -24,7 +24,7 @@ _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
 @functools.cache
 def has_rule(op: Any) -> bool:
     """Whether the metadata of what an operator gives are told here."""
-    known = facts(op)
+    known = operator_facts(op)
     if known is None or known.result is None or op._overloadname == "decimals":
         return False
     return not (name_of(op).startswith("clamp") and op._overloadname == "Tensor")
@@ -32,7 +32,7 @@ def has_rule(op: Any) -> bool:
 
 def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The result's metadata as a meta tensor, or NotImplemented; ``args`` are plain meta tensors and numbers."""
-    known, name, count = facts(func), name_of(func), operands(func)
+    known, name, count = operator_facts(func), name_of(func), operands(func)
     assert known is not None
     rule = known.result
     given = list(args[:count])

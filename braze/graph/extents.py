@@ -117,6 +117,9 @@ class Extent:
             raise Undecided(f"whether {other} is above 0")
         return self._with(self.form // _form(other))
 
+    def __mod__(self, other: Any) -> Any:
+        return self - self // other * other
+
     def __rsub__(self, other: Any) -> Any:
         return self._with(_form(other) - self.form)
 

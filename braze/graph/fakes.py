@@ -131,6 +131,8 @@ class FakeMode:
         self.symbols: dict[str, SymbolSpec] = {}
         #: the symbols of ints, which guards bind as they are; those of sizes are bound where specs name them
         self.ints: set[str] = set()
+        #: sizes whose rows the program says are independent
+        self.batches: list[torch.SymInt] = []
         #: name of each symbolic float of the program -> its hint
         self.floats: dict[str, float] = {}
         #: those that nodes compute, with the floats that they are computed from

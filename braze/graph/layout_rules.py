@@ -28,6 +28,16 @@ def row_major(sizes: Sequence[Any], dtype: torch.dtype) -> Any:
     return torch.empty(list(sizes), dtype=dtype, device="meta")
 
 
+def channels_last(sizes: Sequence[Any], dtype: torch.dtype) -> Any:
+    """A new tensor with its channels innermost."""
+    if not is_symbolic(sizes):
+        return torch.empty(list(sizes), dtype=dtype, device="meta", memory_format=CHANNELS_LAST[len(sizes)])
+    steps: list[Any] = [sizes[1]]
+    for n in reversed(sizes[2:]):
+        steps.append(steps[-1] * n)
+    return Geometry(dtype, sizes, (steps.pop(), 1, *reversed(steps)))
+
+
 def suggests_channels_last(t: Tensor) -> bool:
     """Whether eager takes a tensor's strides for channels-last; not where one channel makes both orders possible."""
     return _channels_innermost(t.shape, t.stride())
@@ -53,8 +63,7 @@ def convolved(x: Tensor, weight: Tensor, sizes: Sequence[Any]) -> Any:
         made: Any = torch.empty((sizes[0], sizes[2], sizes[1]), dtype=x.dtype, device="meta")
         return made.transpose(1, 2)
     if suggests_channels_last(x) or suggests_channels_last(weight):
-        form = CHANNELS_LAST[weight.dim()]
-        return torch.empty(sizes, dtype=x.dtype, device="meta", memory_format=form)
+        return channels_last(sizes, x.dtype)
     return row_major(sizes, x.dtype)
 
 
@@ -89,8 +98,23 @@ def _channel_shuffle(x: Tensor, groups: int) -> Any:
     if x.dim() < 3 or type(groups) is not int or groups < 1 or x.shape[1] % groups != 0:
         return NotImplemented
     if x.dim() == 4 and suggests_channels_last(x):
-        return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=torch.channels_last)
+        return channels_last(x.shape, x.dtype)
     return row_major(x.shape, x.dtype)
+
+
+def _interpolation_gradient(gradient: Tensor, size: Sequence[Any], of: Sequence[Any], *rest: Any) -> Any:
+    return row_major(of, gradient.dtype)
+
+
+def _interpolation_gradient_as_laid_out(
+    gradient: Tensor, size: Sequence[Any], of: Sequence[Any], *rest: Any
+) -> Any:
+    """Channels-last as the gradient that comes in."""
+    return (channels_last if suggests_channels_last(gradient) else row_major)(of, gradient.dtype)
+
+
+def _interpolated_sequence(x: Tensor, size: Sequence[Any], *rest: Any) -> Any:
+    return row_major([*x.shape[:2], *size], x.dtype) if x.dim() == 3 and len(size) == 1 else NotImplemented
 
 
 def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
@@ -115,6 +139,15 @@ LAYOUTS: dict[Any, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.roll.default: _roll,
+    aten.upsample_nearest1d.default: _interpolated_sequence,
+    aten._upsample_nearest_exact1d.default: _interpolated_sequence,
+    aten.upsample_linear1d.default: _interpolated_sequence,
+    aten.upsample_nearest1d_backward.default: _interpolation_gradient,
+    aten._upsample_nearest_exact1d_backward.default: _interpolation_gradient,
+    aten.upsample_linear1d_backward.default: _interpolation_gradient,
+    aten.upsample_bicubic2d_backward.default: _interpolation_gradient,
+    aten.upsample_bilinear2d_backward.default: _interpolation_gradient_as_laid_out,
+    aten.upsample_trilinear3d_backward.default: _interpolation_gradient_as_laid_out,
 }
 
 #: those of them that a GPU lays out in another way

@@ -17,7 +17,7 @@ from braze.graph import torch_compat
 from braze.graph.elementwise import elementwise, has_rule
 from braze.graph.extents import Extent, Geometry, Undecided, extent
 from braze.graph.known_sizes import Ground
-from braze.graph.operators import facts, functional_form, name_of
+from braze.graph.operators import functional_form, name_of, operator_facts
 from braze.graph.rules import CPU_ONLY, FACTORIES, GPU_ONLY, RULES
 from braze.graph.view_rules import VIEWS
 
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 @functools.cache
 def is_direct(func: Any) -> bool:
     """Whether an operator's own meta kernel is asked."""
-    known = facts(func)
+    known = operator_facts(func)
     return known is not None and known.meta
 
 

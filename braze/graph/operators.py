@@ -144,7 +144,7 @@ def name_of(op: OpOverload) -> str:
     return op._schema.name.partition("::")[2]
 
 
-def facts(op: object) -> Facts | None:
+def operator_facts(op: object) -> Facts | None:
     """The row of one of ATen's operators that writes nothing."""
     return _row(op) if isinstance(op, OpOverload) else None
 
@@ -173,7 +173,7 @@ def is_view(op: object) -> bool:
 
 def is_cheap(op: object) -> bool:
     """Whether what an operator gives is sooner made again than kept, or read from where its parts lie."""
-    found = facts(op)
+    found = operator_facts(op)
     return is_elementwise(op) or (found is not None and found.cheap)
 
 
@@ -182,7 +182,7 @@ _SEVERAL = (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
 
 
 def _is_of(op: object, family: Family) -> bool:
-    found = facts(op)
+    found = operator_facts(op)
     return found is not None and found.family is family
 
 

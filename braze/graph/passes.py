@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from braze.graph.operators import facts
+from braze.graph.operators import operator_facts
 from braze.graph.specs import Dialect
 from braze.graph.verify import verify
 from braze.runtime.purity import may_draw
@@ -61,7 +61,7 @@ def is_impure(node: Node) -> bool:
 
 def may_fail(node: Node) -> bool:
     """Whether a node may raise for what its tensors hold, which eager does whoever reads it: integers divided by zero."""
-    known = facts(node.target)
+    known = operator_facts(node.target)
     if known is None or not known.divides:
         return False
     made, divisor = node.meta.get("val"), node.args[1] if len(node.args) > 1 else None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph.facts import facts
 from braze.support.dtypes import short
 
 
@@ -42,7 +43,7 @@ def print_graph(module: torch.fx.GraphModule, name: str = "forward") -> str:
         if node.op == "output":
             lines.append(f"    return {_text(node.args[0], names)}")
             break
-        origin = node.meta.get("origin")
+        origin = facts(node).origin
         if origin is not None and (origin.file, origin.line) != place:
             place = (origin.file, origin.line)
             lines.append(f"    # {origin}")
@@ -64,7 +65,8 @@ def describe(value: Any) -> str:
 
 
 def _role(node: torch.fx.Node) -> str:
-    words = [str(node.meta[k]) for k in ("role", "source") if node.meta.get(k)]
+    known = facts(node)
+    words = [*([known.role.value] if known.role else ()), *([known.source] if known.source else ())]
     return f"  ({', '.join(words)})" if words else ""
 
 

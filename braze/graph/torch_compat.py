@@ -185,19 +185,51 @@ def instead_of(ops: Iterable[OpOverload], function: Callable[[OpOverload], Any])
 #: dead zone, which is nan for a gradient of infinity
 _DEAD_ZONES = (torch.ops.aten.softshrink.default, torch.ops.aten.hardshrink.default)
 _OF_AUTOGRAD = tuple(key for key in _KEYS if key.name.startswith("Autograd"))
+#: interpolations that PyTorch's kernels do, and which it takes apart in Python by another formula: a + (b - a) * t, which is nan
+#: beside a nan where t is 0, or laid out in another way
+_INTERPOLATIONS = (
+    torch.ops.aten.upsample_linear1d,
+    torch.ops.aten.upsample_bilinear2d,
+    torch.ops.aten.upsample_trilinear3d,
+    torch.ops.aten.upsample_bicubic2d,
+    torch.ops.aten.upsample_nearest1d,
+    torch.ops.aten._upsample_nearest_exact1d,
+)
+
+
+def interpolated(packet: Any) -> Callable[..., torch.Tensor]:
+    """What an interpolation to sizes or by factors comes to: its kernel's operator, for sizes that may be symbols."""
+
+    def run(x: torch.Tensor, output_size: Any, *rest: Any, **named: Any) -> torch.Tensor:
+        *corners, scale_factors = (*rest, *named.values())  # most have align_corners before
+        if output_size is None:
+            output_size = [_scaled(n, s) for n, s in zip(x.shape[2:], scale_factors or (), strict=True)]
+        scales = scale_factors or [None] * len(output_size)
+        return packet.default(x, output_size, *corners, *scales)  # type: ignore[no-any-return]
+
+    return run
+
+
+def _scaled(size: Any, factor: float) -> Any:
+    return size * int(factor) if int(factor) == factor else torch.sym_int(size * factor)
 
 
 @contextlib.contextmanager
 def python_composites() -> Iterator[None]:
     """Inside, in this thread, composite operators take sizes that are symbols, and derivatives are those of plain tensors."""
-    for op in _DEAD_ZONES:
+    for op in (*_DEAD_ZONES, *(packet.default for packet in _INTERPOLATIONS)):
         op._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, torch._C.DispatchKey.Autograd))
+    for packet in _INTERPOLATIONS:
+        packet.vec._dispatch_cache.update(dict.fromkeys(_OF_AUTOGRAD, interpolated(packet)))
     try:
         with python_dispatcher():
             yield
     finally:
         for op in _DEAD_ZONES:
             op._dispatch_cache.clear()
+        for packet in _INTERPOLATIONS:
+            packet.vec._dispatch_cache.clear()
+            packet.default._dispatch_cache.clear()
 
 
 def assemble_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.graph.facts import facts
 from braze.graph.numbers import ALLOWED
 from braze.graph.specs import Dialect
 from braze.support.errors import InternalError
@@ -115,5 +116,5 @@ def _fault(nodes: list[Node], i: int, fault: str, dialect: Dialect, after: str) 
         "BZ9020",
         f"{fault} ({nodes[i].name}, dialect {dialect.value}{', after ' + after if after else ''})",
         why="\n" + "\n".join(around),
-        origin=nodes[i].meta.get("origin"),
+        origin=facts(nodes[i]).origin,
     )

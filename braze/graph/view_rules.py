@@ -137,7 +137,9 @@ def _view(x: Geometry, sizes: Sequence[Any]) -> Any:
             at -= 1
             strides[at] = step * done
             done = done * shape[at]
-        if not same(done, count):
+        if not same(done, count) and (
+            at or done != count
+        ):  # asked for once: what a dim is divided by divides it
             raise Undecided("whether a view has as many elements")
     return x.view(shape, strides) if not at else NotImplemented
 

@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Container, Mapping
 
-from braze.loops.dtypes import round_float, wrap_integer
+from braze.loops.dtypes import round_float, truncated_to, wrap_integer
 from braze.loops.ir import DType, Node, Op
 from braze.loops.scalars import SCALARS, TESTS
 from braze.symbolic.expr import Expr, FloorDiv, IntLike, Max, Min, Mod, Product, Sum, Symbol, as_expr
@@ -288,16 +288,11 @@ def _fold(op: Op, x: Node, y: Node) -> Node | None:
 def _cast_constant(value: Number, source: DType, dtype: DType) -> Node:
     if dtype is DType.BOOL:
         return const(value != 0, dtype)
-    if dtype.is_integer and source.is_float and not (math.isfinite(value) and abs(value) < 2**31):
-        return const(_beyond_range(value, dtype), dtype)
+    if dtype.is_integer and source.is_float:
+        limit = 2 ** (8 * truncated_to(dtype).itemsize - 1)
+        if not (math.isfinite(value) and -limit <= value < limit):
+            return const(wrap_integer(-limit, dtype), dtype)
     return const(value, dtype)
-
-
-def _beyond_range(value: Number, dtype: DType) -> int:
-    """What x86 makes of a float that 32 bits do not hold, as eager does; compilers of C and Triton fold it to anything."""
-    if dtype is DType.I64 and math.isfinite(value) and -(2**63) <= value < 2**63:
-        return int(value)
-    return wrap_integer(-(2**63) if dtype is DType.I64 else -(2**31), dtype)
 
 
 def _exact_cast(source: DType, to: DType) -> bool:

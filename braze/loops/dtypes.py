@@ -47,6 +47,11 @@ def wrap_integer(value: int, dtype: DType) -> int:
     return (value - low) % (high - low + 1) + low
 
 
+def truncated_to(dtype: DType) -> DType:
+    """The type whose low bits a float becomes in eager when it is cast to an integer type: its least value where that holds no such number."""
+    return DType.I64 if dtype in (DType.I64, DType.U8) else DType.I32
+
+
 def round_float(value: float, dtype: DType) -> float:
     """A Python float rounded to a float type (to nearest, ties to even; overflow to inf)."""
     if dtype is DType.F64 or value != value or value in (float("inf"), float("-inf")):

@@ -6,6 +6,7 @@ rounded on every conversion to bfloat16. Functions such as exp are computed in f
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from braze.loops.dtypes import TORCH_NAME
+from braze.loops.dtypes import TORCH_NAME, truncated_to
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -33,6 +34,7 @@ from braze.loops.ir import (
     StoreMode,
     TemplateCall,
 )
+from braze.loops.scalars import SCALARS
 from braze.runtime import philox
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol
@@ -378,13 +380,9 @@ def apply(node: Node, args: list[Array]) -> Array:
         return from_storage(raw.view(STORAGE[dtype]), dtype)
     if op is Op.WHERE:
         return np.where(args[0], args[1], args[2])
-    if op in _DOUBLE and dtype.is_float:
-        wide = [np.asarray(a, dtype=np.float64) for a in args]
-        return np.asarray(_DOUBLE[op](*wide)).astype(NUMPY[dtype])
-    if op is Op.SIGN:
-        # nan gives 0, as in eager
-        return np.where(args[0] > 0, 1, np.where(args[0] < 0, -1, 0)).astype(NUMPY[dtype])
-    out = _PLAIN[op](*args)
+    if dtype.is_float and (SCALARS[op].floats or op in (Op.POW, Op.FMA)):
+        args = [np.asarray(a, dtype=np.float64) for a in args]
+    out = _function(op)(*args)
     return np.asarray(out).astype(np.bool_ if dtype is DType.BOOL else NUMPY[dtype], copy=False)
 
 
@@ -396,8 +394,9 @@ def convert(x: Array, source: DType, to: DType) -> Array:
         return round_to_bf16(np.asarray(x).astype(np.float32))
     if to.is_integer and source.is_float:
         whole = np.trunc(x.astype(np.float64))
-        fits = np.abs(whole) < 2.0**63
-        return np.where(fits, whole, -(2.0**63)).astype(np.int64).astype(NUMPY[to])
+        limit = 2.0 ** (8 * truncated_to(to).itemsize - 1)
+        fits = (whole >= -limit) & (whole < limit)
+        return np.where(fits, whole, -limit).astype(np.int64).astype(NUMPY[to])
     return np.asarray(x).astype(NUMPY[to])
 
 
@@ -411,17 +410,6 @@ def round_to_bf16(x: Array) -> Array:
 def _vectorized(f: Callable[..., float]) -> Callable[..., Array]:
     made = np.frompyfunc(f, f.__code__.co_argcount if hasattr(f, "__code__") else 1, 1)
     return lambda *args: np.asarray(made(*args), dtype=np.float64)
-
-
-_DOUBLE: dict[Op, Callable[..., Any]] = {
-    Op.SQRT: np.sqrt, Op.RSQRT: lambda x: 1 / np.sqrt(x), Op.RECIPROCAL: lambda x: 1 / x, Op.EXP: np.exp,
-    Op.EXP2: np.exp2, Op.EXPM1: np.expm1, Op.LOG: np.log, Op.LOG2: np.log2, Op.LOG10: np.log10, Op.LOG1P: np.log1p,
-    Op.SIN: np.sin, Op.COS: np.cos, Op.TAN: np.tan, Op.ASIN: np.arcsin, Op.ACOS: np.arccos, Op.ATAN: np.arctan,
-    Op.ATAN2: np.arctan2, Op.SINH: np.sinh, Op.COSH: np.cosh, Op.TANH: np.tanh, Op.ASINH: np.arcsinh,
-    Op.ACOSH: np.arccosh, Op.ATANH: np.arctanh, Op.ERF: _vectorized(math.erf), Op.ERFC: _vectorized(math.erfc),
-    Op.SIGMOID: lambda x: 1 / (1 + np.exp(-x)), Op.POW: np.power, Op.HYPOT: np.hypot,
-    Op.FMA: lambda x, y, z: x * y + z,
-}  # fmt: skip
 
 
 def _floor_divide(x: Array, y: Array) -> Array:
@@ -451,17 +439,26 @@ def _remainder(x: Array, y: Array) -> Array:
     return np.where((rest != 0) & ((y < 0) != (rest < 0)), rest + y, rest)
 
 
-_PLAIN: dict[Op, Callable[..., Any]] = {
-    Op.ADD: np.add, Op.SUB: np.subtract, Op.MUL: np.multiply, Op.DIV: np.divide, Op.FLOORDIV: _floor_divide,
-    Op.TRUNCDIV: _trunc_divide, Op.REMAINDER: _remainder, Op.FMOD: np.fmod, Op.NEG: np.negative, Op.ABS: np.abs,
-    Op.MAXIMUM: np.maximum, Op.MINIMUM: np.minimum, Op.FLOOR: np.floor, Op.CEIL: np.ceil, Op.TRUNC: np.trunc,
-    Op.ROUND: np.rint, Op.COPYSIGN: np.copysign, Op.EQ: np.equal, Op.NE: np.not_equal, Op.LT: np.less,
-    Op.LE: np.less_equal, Op.GT: np.greater, Op.GE: np.greater_equal, Op.ISNAN: np.isnan, Op.ISINF: np.isinf,
-    Op.SIGNBIT: np.signbit, Op.AND: np.bitwise_and, Op.OR: np.bitwise_or, Op.XOR: np.bitwise_xor,
-    Op.NOT: np.invert, Op.SHL: np.left_shift, Op.SHR: np.right_shift,
-    # integers
-    Op.SIGN: np.sign, Op.POW: np.power,
+def _sign(x: Array) -> Array:
+    return np.where(x > 0, 1, np.where(x < 0, -1, 0))  # nan gives 0, as in eager
+
+
+_OWN = {
+    "np": np, "erf": _vectorized(math.erf), "erfc": _vectorized(math.erfc), "sign": _sign,
+    "floor_divide": _floor_divide, "trunc_divide": _trunc_divide, "remainder": _remainder,
 }  # fmt: skip
+
+
+@functools.cache
+def _function(op: Op) -> Callable[..., Any]:
+    """What the table of operations says in NumPy."""
+    row = SCALARS[op]
+    names = "abc"[: row.arity]
+    made: Callable[..., Any] = eval(
+        f"lambda {', '.join(names)}: {row.text['numpy'].format(**dict(zip(names, names)))}", _OWN
+    )
+    return made
+
 
 # -- storage
 

@@ -79,7 +79,7 @@ class Op(enum.Enum):
     REDUCED = "reduced"  # attr=k: result k of this nest's reductions (see Reduction.results)
     RANDOM = "random"  # attr="uniform"|"normal"; args=(seed, offset): Philox-4x32-10
     # conversions
-    CAST = "cast"  # to Node.dtype with C rules (float->int truncates, x->bool is x != 0)
+    CAST = "cast"  # to Node.dtype: float->int cuts off (dtypes.truncated_to says what is beyond), x->bool is x != 0
     BITCAST = "bitcast"
     # arithmetic
     ADD = "add"

@@ -2,7 +2,8 @@
 
 Two neighbouring axes become one where every index expression steps over them as over a single one:
 the outer coefficient is the inner one times the inner extent. Axes of size 1 go. Nothing else changes, so
-the order in which points are visited stays.
+the order in which points are visited stays. What would be read at none of
+a nest's points is not in it: a generator may move a load out of a loop, but a tensor without elements has no memory.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
+from braze.loops import build
 from braze.loops.ir import Axis, LoopNest, Step
 from braze.loops.rewrite import Substitution, index_exprs
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol
@@ -17,7 +19,27 @@ from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol
 
 def simplify_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Each loop nest with merged axes; other steps as they are."""
-    return tuple(merge_axes(s) if isinstance(s, LoopNest) else s for s in steps)
+    return tuple(merge_axes(without_points(s)) if isinstance(s, LoopNest) else s for s in steps)
+
+
+def without_points(nest: LoopNest) -> LoopNest:
+    """The nest, which reads no memory where it has no points."""
+    if _is_empty(nest.axes):
+        stores = tuple(
+            dataclasses.replace(s, index=ZERO, value=build.const(0, s.value.dtype), args=())
+            for s in nest.stores
+        )
+        return dataclasses.replace(nest, reduce_axes=(), reductions=(), stores=stores)
+    if _is_empty(nest.reduce_axes):
+        reductions = tuple(
+            dataclasses.replace(r, value=build.const(0, r.value.dtype)) for r in nest.reductions
+        )
+        return dataclasses.replace(nest, reductions=reductions)
+    return nest
+
+
+def _is_empty(axes: tuple[Axis, ...]) -> bool:
+    return any(axis.extent is ZERO for axis in axes)
 
 
 def merge_axes(nest: LoopNest) -> LoopNest:

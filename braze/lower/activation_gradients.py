@@ -40,6 +40,8 @@ def gradient(
             rest = [a for i, a in enumerate(args) if i not in tensors and i not in unused]
             if not all(isinstance(a, Lazy) and a.dtype.is_float for a in operands):
                 return NotImplemented
+            if len({a.dtype for a in operands}) > 1:  # eager's kernel promotes them, or refuses
+                return NotImplemented
             if not all(isinstance(a, _SWITCHES) for a in (*rest, *kwargs.values())):
                 return NotImplemented
 

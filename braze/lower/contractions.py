@@ -12,6 +12,8 @@ from braze.lower.pointwise_core import broadcast_index
 from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
 from braze.lower.views import permute_value, reshape_value
+from braze.products import Way
+from braze.runtime.operators import onednn_linear
 from braze.symbolic.expr import ONE, ZERO, Expr, axis_symbol, known_le, linear
 from braze.target import Target
 
@@ -20,7 +22,7 @@ from braze.target import Target
 def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = None) -> Any:
     """x @ weight.T + bias."""
     if weight.rank == 2:
-        out = gemm(g, x, permute_value(g, weight, [1, 0]), bias)
+        out = _by_choice(g, x, permute_value(g, weight, [1, 0]), bias)
         if out is not None:
             return out
     return call_extern(g, aten.linear.default, (x, weight, bias), {})
@@ -30,7 +32,7 @@ def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = N
 def addmm(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * bias + alpha * a @ b."""
     if beta == 1 and alpha == 1:
-        out = gemm(g, a, b, bias)
+        out = _by_choice(g, a, b, bias)
         if out is not None:
             return out
     scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
@@ -40,15 +42,25 @@ def addmm(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, beta: Any = 1, alp
 @lowering(aten.mm.default)
 def mm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
     """a @ b."""
-    out = gemm(g, a, b, None)
+    out = _by_choice(g, a, b, None)
     return call_extern(g, aten.mm.default, (a, b), {}) if out is None else out
 
 
-def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
+def _by_choice(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Any:
+    """The product by whom the measured table names, else by a rule; None where ATen is to do it."""
+    way = g.way
+    if way is Way.ONEDNN:
+        function = onednn_linear()
+        if function is not None and (bias is None or (bias.rank == 1 and bias.sizes[0] is b.sizes[1])):
+            return call_extern(g, function, (a, permute_value(g, b, [1, 0]), bias, "none", [], ""), {})
+    return gemm(g, a, b, bias, way) if way in (None, Way.OURS) else None
+
+
+def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None, way: Way | None = None) -> Lazy | None:
     """The template's call, or None where it does not apply.
 
     Applies when 1. the option is on and all is float32 on the CPU, 2. ``b`` is a matrix of known sizes, in a
-    CONSTANT buffer or worth packing in each call, 3. the rows of ``a`` lie, or can be laid, at one stride.
+    CONSTANT buffer or worth packing in each call (as measured, if ``way`` says so), 3. the rows of ``a`` lie, or can be laid, at one stride.
     """
     if not g.ctx.options.gemm_template or g.ctx.target.kind != "cpu":
         return None
@@ -59,7 +71,7 @@ def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
         return None
     k, n = b.sizes
     constant = b.view is not None and g.buffers[b.view.buffer].kind is BufferKind.CONSTANT
-    if not constant and not _worth_packing(g.ctx.target, numel(a.sizes[:-1]), k, n):
+    if not constant and way is not Way.OURS and not _worth_packing(g.ctx.target, numel(a.sizes[:-1]), k, n):
         return None
     view = b.view if b.view is not None and constant else g.realize(b)
     if (

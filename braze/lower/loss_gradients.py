@@ -30,7 +30,8 @@ def share(g: ProgramBuilder, x: Lazy, reduction: int, of: float = 1.0) -> Node:
 
 
 def _apply(g: ProgramBuilder, scalar: Callable[..., Node], operands: Sequence[Any], cost: int) -> Any:
-    if not all(isinstance(a, Lazy) and a.dtype.is_float for a in operands):
+    """The loop, of operands of one type; of several some of eager's kernels make one, and others refuse them."""
+    if not all(isinstance(a, Lazy) and a.dtype.is_float and a.dtype is operands[0].dtype for a in operands):
         return NotImplemented
     return elementwise(g, scalar, operands, cost=cost)
 

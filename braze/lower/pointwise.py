@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from braze.graph.operators import Result, facts
+from braze.graph.operators import Result, operator_facts
 from braze.loops import build
 from braze.loops.dtypes import wrap_integer
 from braze.loops.ir import DType, Node, Op
@@ -35,7 +35,7 @@ def pointwise(
     """Register a row: every tensor and number argument is an operand of ``op``."""
     scalar: Scalar = _scalar(op) if isinstance(op, Op) else op
     price = cost or (cost_of(op) if isinstance(op, Op) else 4)
-    known = facts(next(overloads_of(target)))
+    known = operator_facts(next(overloads_of(target)))
     if known is not None and known.result is Result.FLOAT:
         promote = Promote.INT_TO_FLOAT
     if isinstance(op, Op) and op in TESTS:

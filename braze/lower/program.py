@@ -12,7 +12,9 @@ import torch.fx
 
 from braze.aot.records import InputRole, Partition
 from braze.context import CompileContext
+from braze.graph.facts import facts
 from braze.graph.passes import may_fail
+from braze.graph.products import product_of
 from braze.loops.bounds import guarded
 from braze.loops.dtypes import from_torch
 from braze.loops.inputs_written import broken_writes, touches
@@ -105,6 +107,8 @@ class GraphLowering:
         self.device = device_of_inputs(gm.graph)
         self.outputs: list[Hashable] = []
         self.in_place = InPlace(self.builder, written, self.env)
+        #: who computes which products of matrices, where that was measured
+        self.ways = dict(ctx.products)
 
     def run(self) -> LoopProgram:
         self.readers = live_readers(self.gm.graph)
@@ -170,7 +174,7 @@ class GraphLowering:
 
     def input_buffer(self, node: torch.fx.Node, val: torch.Tensor, kind: BufferKind) -> str:
         g = self.builder
-        g.origin = node.meta.get("origin")
+        g.origin = facts(node).origin
         name = buffer_name(node)
         g.new_buffer(
             from_torch(val.dtype),
@@ -196,7 +200,7 @@ class GraphLowering:
             return
         val = node.meta.get("val")
         if target in unbacked.TARGETS or isinstance(val, torch.SymBool):
-            self.builder.origin = node.meta.get("origin")
+            self.builder.origin = facts(node).origin
             args = [self.resolve(a) for a in node.args]
             self.env[node] = unbacked.lowered(self.builder, target, args, val)
             return
@@ -211,7 +215,7 @@ class GraphLowering:
                 "BZ3003",
                 f"{target} in an ATen graph",
                 why="it is not an operator overload",
-                origin=node.meta.get("origin"),
+                origin=facts(node).origin,
             )
         self.env[node] = self.lower_call(node, target, val)
 
@@ -220,7 +224,9 @@ class GraphLowering:
         g.val = val
         g.wanted = self.parts_read(node) if isinstance(val, (tuple, list)) else frozenset()
         g.op_name = target.__name__.partition(".")[0]
-        g.origin = node.meta.get("origin")
+        product = product_of(node) if self.ways else None
+        g.way = self.ways.get(product) if product is not None else None
+        g.origin = facts(node).origin
         if node in self.in_place.links:
             return self.in_place.write(node, self.resolve)
         args = [self.resolve(a) for a in node.args]
@@ -282,7 +288,7 @@ class GraphLowering:
         if isinstance(value, Lazy) and value.weak:
             return self.builder.realize(value)
         if isinstance(value, Lazy):
-            self.builder.origin = a.meta.get("origin")
+            self.builder.origin = facts(a).origin
             return self.output_view(value, self.builder.symbols.exprs(a.meta["val"].stride()))
         return value
 

@@ -28,6 +28,7 @@ from braze.loops.ir import (
     Store,
 )
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, strided_lazy
+from braze.products import Way
 from braze.support.errors import InternalError, Origin
 from braze.symbolic.border import SizeSymbols
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, indirect, linear
@@ -53,6 +54,8 @@ class ProgramBuilder:
         self.val: Any = None
         #: which of its results, where it has several, somebody reads
         self.wanted: frozenset[int] = frozenset()
+        #: who computes it, where it is a product of matrices that was measured
+        self.way: Way | None = None
         #: the type of Python floats
         self.default_float = DType.F32
         self.symbols = SizeSymbols()

@@ -68,6 +68,10 @@ tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
 bind_driver = driver.bind
 parameter_sizes = driver.parameter_sizes
+replays_natively = calibrate.replays_natively if native_available else core.replays_natively
+Holders = core.Holders
+Replay = core.Replay
+Replays = core.Replays
 bind_torch = calibrate.bind_torch if native_available else core.bind_torch
 
 __all__ = [
@@ -79,7 +83,10 @@ __all__ = [
     "DeviceLauncher",
     "Entry",
     "GuardProgram",
+    "Holders",
     "Launcher",
+    "Replay",
+    "Replays",
     "Segment",
     "bind_driver",
     "bind_torch",
@@ -95,6 +102,7 @@ __all__ = [
     "mode",
     "native_available",
     "parameter_sizes",
+    "replays_natively",
     "run_hooked",
     "set_frame_callback",
     "shown_call",

@@ -134,3 +134,47 @@ def tabulate(
 def versions(tensors: tuple[Any, ...], /) -> bytes: ...
 def tensor_meta(tensor: Any, /) -> tuple[Any, ...]: ...
 def bind_torch() -> dict[str, bool]: ...
+def replays_natively() -> bool: ...
+
+class Holders:
+    """Who holds the memory that recordings of one pool write."""
+
+    used: int
+    def fill(self, rows: tuple[tuple[int, Any, Any, int, int, int], ...], /) -> None: ...
+    def free_from(self, number: int, /) -> bool: ...
+    def touch(self) -> None: ...
+
+class Replay:
+    """Replay one recording for inputs that fit; None where they do not, or its outputs are held.
+
+    ``fixed``: (place, address, 0) of inputs that must lie there; ``copied``: (place, address, bytes) of those copied there, by
+    ``place(inputs)`` where they are many. ``device``: the GPU's index, -1 on the processor. ``outputs``: of each a pair of tensors
+    over its memory, outside inference mode and inside, or a function of the inputs.
+    """
+
+    def __init__(
+        self,
+        holders: Holders,
+        first: int,
+        stream: int,
+        device: int,
+        fixed: tuple[tuple[int, int, int], ...],
+        copied: tuple[tuple[int, int, int], ...],
+        place: Callable[[Sequence[Any]], Any],
+        replay: Callable[[], Any],
+        outputs: tuple[Any, ...],
+    ) -> None: ...
+    def __call__(self, inputs: Sequence[Any], /) -> tuple[Any, ...] | None: ...
+
+class Replays:
+    """The outputs of a graph's first recording that serves, under a lock; None where none does, or ``busy()`` says so."""
+
+    def __init__(
+        self,
+        acquire: Callable[[], Any],
+        release: Callable[[], Any],
+        busy: Callable[[], bool],
+        stream: Callable[[], int],
+    ) -> None: ...
+    def __call__(self, inputs: Sequence[Any], /) -> tuple[Any, ...] | None: ...
+    def fill(self, recordings: tuple[Replay, ...], /) -> None: ...

@@ -78,6 +78,43 @@ def _agrees(core: Any, dtype: Any, where: Mapping[str, str] = MappingProxyType({
     return True
 
 
+def again(tensor: Any) -> Any:
+    """A tensor of its own, a view of none, over the memory and in the layout of another."""
+    torch = torch_state.torch()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def counts_storages(core: Any) -> bool:
+    """Let C read who holds memory, if it is seen where PyTorch counts; whether it may, and makes tensors over memory that is there."""
+    torch = torch_state.torch()
+    tensor = torch.zeros(6)
+    storage, held = tensor.untyped_storage(), []
+    found = set(range(8, 40, 4))
+    for _ in range(5):
+        count = torch_state.storage_uses(storage)
+        found = {at for at in found if core._word_at(storage._cdata, at) == count}
+        held.append(tensor.detach())
+    core._configure_replay(min(found) if len(found) == 1 else -1)
+    return len(found) == 1 and all(_is_again(core, inference) for inference in (False, True))
+
+
+def _is_again(core: Any, inference: bool) -> bool:
+    torch = torch_state.torch()
+    with torch.inference_mode(inference):
+        whole = torch.arange(24.0)
+        for tensor in (whole[3:15].view(3, 4).t(), whole, whole[2], whole[:0], whole.to(torch.bfloat16)[2:]):
+            base = again(tensor)
+            ours, theirs = core._again(base), again(tensor)
+            if _seen(ours) != _seen(theirs) or ours.data_ptr() != tensor.data_ptr() or ours._is_view():
+                return False
+            if not inference and (ours._version or ours.grad_fn is not None):
+                return False
+            if ours.untyped_storage()._cdata != tensor.untyped_storage()._cdata:
+                return False
+    return True
+
+
 def _seen(tensor: Any) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
     return (

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from braze.native import allocation, layout, tables, torch_state
+from braze.native.vocabulary import STATES
 from braze.support.record import record
 
 #: the numbers of c10::DeviceType
@@ -81,6 +82,7 @@ class Facts:
 _lock = threading.RLock()
 _found: list[Facts | None] = []
 _allocating: list[bool] = []
+_replaying: list[bool] = []
 _numbers: dict[Any, int] = {}
 
 
@@ -116,6 +118,18 @@ def _bind_allocation(known: Facts | None) -> None:
             if known is not None and known.keys and known.requires_grad:
                 with torch_state.no_modes():
                     allocation.configure(_core())
+
+
+def replays_natively() -> bool:
+    """Whether C may replay recordings: it must read tensors, make some over memory that is there, and see who holds memory."""
+    with _lock:
+        if not _replaying:
+            known = facts()
+            _bind_allocation(known)
+            plain = known is not None and known.keys and known.requires_grad
+            with torch_state.no_modes():
+                _replaying.append(plain and allocation.counts_storages(_core()))
+        return _replaying[0]
 
 
 def tensor_meta(tensor: Any) -> tuple[Any, ...]:
@@ -160,7 +174,7 @@ def calibrate() -> Facts | None:
         return None
     found = Facts(keys=keys is not None, requires_grad=grad, states=states)
     states = _agreeing_states(found)
-    bits = sum(1 << index for index, name in enumerate(STATE_SYMBOLS) if name in states)
+    bits = sum(1 << number for name, number in STATES.items() if name in states)
     core._configure(torch.Tensor, offset, -1 if keys is None else keys, grad, bits)
     if keys is not None and grad:
         _configure_images(core, offset, keys)
@@ -240,7 +254,7 @@ def _agreeing_states(found: Facts) -> frozenset[str]:
 
 def _state_agrees(found: Facts, name: str) -> bool:
     core = _core()
-    number = list(STATE_SYMBOLS).index(name)
+    number = STATES[name]
     value = torch_state.current(name)
     if name == "autocast":
         (_, enabled, dtype), cache = value

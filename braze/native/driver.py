@@ -30,6 +30,7 @@ def bind() -> bool:
         _address(driver, "cuCtxGetDevice"),
         _address(libtorch, "aoti_torch_get_current_cuda_stream"),
         _address(driver, "cuLaunchKernel"),
+        _address(driver, "cuMemcpyDtoDAsync_v2"),
     )
     return core._configure_driver(*found)
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
 from typing import Any
 
 from braze.native import calibrate, walk
+from braze.native.vocabulary import STATES, Check, Place, Step
 
-#: the numbers of the states in C, by the names of their checks
-STATES = {name: number for number, name in enumerate(calibrate.STATE_SYMBOLS)}
-_COMPARABLE = (int, float, complex, str, bytes, bool, type(None), type(...))
+_CHECKS = {check.value: check for check in Check}
+_STEPS = {step.value: step for step in Step}
+_ROOTLESS = (Place.LAST, Place.PROCESS)
 _THROUGH_PYTHON = (-1, 0, ())
-#: steps from a parent, and what is surely right to expect of an object
-_BELOW = walk.STEPS - walk.ROOTS
-_EXPECTED = {
-    "type": frozenset({type}),
-    "is": frozenset({type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType}),
-    "equal": frozenset(_COMPARABLE),
-    "length": frozenset({int}),
-    **dict.fromkeys(("keys", "absent", "has_key"), frozenset({tuple})),
-}
+#: steps from a parent, with the types of their keys, and what is surely right to expect of an object
+_BELOW = {step.value: step.key for step in Step if not step.root}
+_SURE = {check.value: check.sure for check in Check}
 
 
 def normalise(
@@ -34,15 +28,11 @@ def normalise(
         [row if type(row[1]) is str else (row[0], walk.plain(row[1]), row[2]) for row in checks]
     )
     for index, (parent, step, key) in enumerate(plain_nodes):
-        if (
-            not 0 <= parent < index
-            or step not in _BELOW
-            or type(key) is not walk.KEY_TYPES.get(step, type(key))
-        ):
+        if not 0 <= parent < index or step not in _BELOW or type(key) is not (_BELOW[step] or type(key)):
             _verify_node(index, parent, step, key)
     count = len(nodes)
     for index, (node, check, expected) in enumerate(plain_checks):
-        if not 0 <= node < count or type(expected) not in _EXPECTED.get(check, ()):
+        if not 0 <= node < count or type(expected) not in _SURE.get(check, ()):
             _verify_check(index, node, check, expected, count, symbols)
     for node in inputs:
         if not 0 <= node < len(nodes):
@@ -51,23 +41,22 @@ def normalise(
 
 
 def _verify_node(index: int, parent: int, step: str, key: Any) -> None:
-    if step not in walk.STEPS:
+    if step not in _STEPS:
         raise ValueError(f"node {index}: unknown step {step!r}")
     if not -1 <= parent < index:
         raise ValueError(f"node {index}: parent {parent} does not come before it")
-    if (parent < 0) != (step in walk.ROOTS):
+    if (parent < 0) != _STEPS[step].root:
         raise ValueError(f"node {index}: step {step!r} {'needs a' if parent < 0 else 'takes no'} parent")
-    wanted = walk.KEY_TYPES.get(step)
+    wanted = _STEPS[step].key
     if wanted is not None and type(key) is not wanted:
         raise TypeError(f"node {index}: step {step!r} takes a key of type {wanted.__name__}, not {key!r}")
 
 
 def _verify_check(index: int, node: int, check: str, expected: Any, count: int, symbols: int) -> None:
-    if check not in walk.CHECKS:
+    if check not in _CHECKS:
         raise ValueError(f"check {index}: unknown check {check!r}")
     where = f"check {index} ({check})"
-    rootless = check == "range" or check in walk.GLOBAL_CHECKS
-    if not (node == -1 if rootless else 0 <= node < count):
+    if not (node == -1 if _CHECKS[check].place in _ROOTLESS else 0 <= node < count):
         raise ValueError(f"{where}: no node {node}")
     if check == "int" and not 0 <= expected[1] < symbols:
         raise ValueError(f"{where}: no symbol {expected[1]}")
@@ -79,7 +68,7 @@ def _verify_check(index: int, node: int, check: str, expected: Any, count: int, 
         raise TypeError(f"{where}: {type(expected).__name__} is not a constant; use 'is' or 'type'")
     if check == "type" and not isinstance(expected, type):
         raise TypeError(f"{where}: takes a class, not {expected!r}")
-    if check in ("keys", "absent", "has_key") and type(expected) is not tuple:
+    if _CHECKS[check].sure == {tuple} and type(expected) is not tuple:
         raise TypeError(f"{where}: takes a tuple, not {expected!r}")
     if check == "tensor" and (type(expected) is not tuple or len(expected) != 7):
         raise TypeError(f"{where}: takes (type, dtype, device, sizes, strides, requires_grad, keys)")
@@ -89,7 +78,7 @@ def comparable(value: Any) -> bool:
     """Whether the ``equal`` check can compare this by value."""
     if isinstance(value, tuple):
         return all(map(comparable, value))
-    return type(value) in _COMPARABLE or walk.is_numpy_number(value)
+    return type(value) in Check.EQUAL.sure or walk.is_numpy_number(value)
 
 
 def tensor_spec(expected: tuple[Any, ...]) -> tuple[Any, ...] | None:

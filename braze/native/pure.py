@@ -269,6 +269,17 @@ class DeviceLauncher:
         return self._general(*args)
 
 
+#: recordings are replayed natively by C alone
+Holders: Any = None
+Replay: Any = None
+Replays: Any = None
+
+
+def replays_natively() -> bool:
+    """Whether C may replay recordings."""
+    return False
+
+
 class Segment:
     """Call ``int64_t f(void **buffers, const int64_t *sizes)`` with the GIL released."""
 

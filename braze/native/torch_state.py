@@ -203,3 +203,8 @@ def metadata(tensor: Any) -> tuple[Any, ...]:
 def versions(tensors: tuple[Any, ...]) -> bytes:
     """The version counters of tensors, four bytes each; RuntimeError for one made in inference mode."""
     return array.array("I", [tensor._version for tensor in tensors]).tobytes()
+
+
+def storage_uses(storage: Any) -> int:
+    """How many references PyTorch counts to a piece of memory."""
+    return torch()._C._storage_Use_Count(storage._cdata)

@@ -13,75 +13,8 @@ from types import FunctionType
 from typing import Any
 
 from braze.native import torch_state
-
-#: checks that hold of the process rather than of an object (node -1)
-GLOBAL_CHECKS = frozenset(
-    {
-        "grad_mode",
-        "inference_mode",
-        "autocast",
-        "default_dtype",
-        "default_device",
-        "function_modes",
-        "deterministic",
-        "setting",
-    }
-)
-STEPS = frozenset(
-    {
-        "local",
-        "global",
-        "cell",
-        "globals_of",
-        "attr",
-        "dict",
-        "item",
-        "key",
-        "type",
-        "class_attr",
-        "defaults",
-        "kwdefaults",
-        "closure",
-        "func",
-        "constant",
-        "tensor_of",
-        "negative",
-    }
-)
-#: steps without a parent
-ROOTS = frozenset({"local", "global", "cell", "constant"})
-#: the type of the key, where only one makes sense
-KEY_TYPES: dict[str, type] = {
-    "local": int,
-    "global": str,
-    "cell": int,
-    "globals_of": str,
-    "attr": str,
-    "dict": str,
-    "key": int,
-    "class_attr": str,
-    "defaults": int,
-    "kwdefaults": str,
-    "closure": int,
-    "func": str,
-    "tensor_of": str,
-}
-OBJECT_CHECKS = frozenset(
-    {
-        "type",
-        "is",
-        "equal",
-        "length",
-        "keys",
-        "has_key",
-        "absent",
-        "tensor",
-        "int",
-        "alias",
-        "distinct",
-    }
-)
-CHECKS = GLOBAL_CHECKS | OBJECT_CHECKS | {"range"}
+from braze.native.vocabulary import STATES
+from braze.support.errors import InternalError
 
 #: marks a size or stride of the ``tensor`` check that may be anything
 ANY = None
@@ -329,7 +262,7 @@ class Walk:
         """Whether one check holds."""
         if check == "range":
             return bool(expected(tuple(self.symbols)))
-        if check in GLOBAL_CHECKS:
+        if check in STATES:
             return torch_state.holds(check, expected)
         value = self.value(node)
         match check:
@@ -354,9 +287,11 @@ class Walk:
                 return type(value) is int and bind_symbol(self.symbols, expected[1], value)
             case "alias":
                 return value is self.value(expected)
-            case _:
+            case "distinct":
                 seen = {id(value), *(id(self.value(other)) for other in expected if other != node)}
                 return len(seen) == 1 + sum(other != node for other in expected)
+            case _:
+                raise InternalError("BZ9001", f"no rule for the check {check!r}")
 
     @staticmethod
     def _absent(value: Any, names: Sequence[str]) -> bool:
@@ -430,7 +365,7 @@ def seen(walk: Walk, node: int, check: str, expected: Any) -> Any:
     """What to show as the value a failed check saw."""
     if check == "range":
         return tuple(walk.symbols)
-    if check in GLOBAL_CHECKS:
+    if check in STATES:
         return torch_state.setting(expected)[-1] if check == "setting" else torch_state.current(check)
     value = walk.value(node)
     if check == "type":
@@ -440,10 +375,7 @@ def seen(walk: Walk, node: int, check: str, expected: Any) -> Any:
 
 __all__ = [
     "ANY",
-    "CHECKS",
-    "GLOBAL_CHECKS",
     "MISSING",
-    "STEPS",
     "Mismatch",
     "Walk",
     "explain",

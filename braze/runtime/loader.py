@@ -11,7 +11,7 @@ import torch
 
 from braze import native
 from braze.runtime.arena import POOL, Arena, ArenaPool, StreamPools
-from braze.runtime.boxed import boxed
+from braze.runtime.boxed import Boxed, boxed
 from braze.runtime.device_watch import Device, DeviceWatch
 from braze.runtime.operators import operator
 from braze.runtime.packed import PackedWeights, packer
@@ -57,8 +57,11 @@ class Runtime:
         triton: Mapping[str, Callable[..., Any]] | None = None,
         alone: Callable[[torch.Tensor], bool] = lambda tensor: False,
         launches: Launches | None = None,
+        part: Callable[[int, Boxed], Boxed] = lambda number, call: call,
     ) -> None:
         self._library = library
+        #: what becomes of the call of one part, by its number
+        self.part = part
         self._triton = dict(triton or {})
         self._launched = (launches or Direct).launched
         self.empty_strided = (launches or Direct).empty_strided

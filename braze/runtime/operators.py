@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,3 +35,14 @@ def operator(target: str) -> Any:
         return found
     namespace, name, overload = target.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+@cache
+def onednn_linear() -> Any:
+    """oneDNN's linear layer in float32, called as (x, weight, bias, "none", [], ""); None where PyTorch has none."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    try:
+        return operator("mkldnn._linear_pointwise.default")
+    except AttributeError:
+        return None

@@ -14,6 +14,18 @@ import torch
 
 #: PyTorch's operators, whose tags tell what they do; braze's own are tagged alike
 KNOWN = frozenset({"aten", "prim", "prims", "braze"})
+#: operators of programs that stand in one of these namespaces all the same, as those of a serving engine do in braze's
+_of_programs: set[str] = set()
+
+
+def note_custom(name: str) -> None:
+    """An operator ``"braze::attention"`` is the program's: nothing is known of it but its schema."""
+    _of_programs.add(name)
+
+
+def is_known(op: torch._ops.OpOverload) -> bool:
+    """Whether an operator is PyTorch's or the compiler's own."""
+    return op.namespace in KNOWN and op._schema.name not in _of_programs
 
 
 @functools.cache
@@ -25,7 +37,7 @@ def may_draw(op: Any) -> bool:
     """Whether an operator may give another result, or do something else, when it is called again with the same arguments."""
     if not isinstance(op, torch._ops.OpOverload):
         return False
-    return _is_tagged(op) or op.namespace not in KNOWN or is_of_the_program(op)
+    return _is_tagged(op) or not is_known(op) or is_of_the_program(op)
 
 
 def is_of_the_program(op: torch._ops.OpOverload) -> bool:

@@ -33,6 +33,8 @@ class Choices:
     fixed_bytes = 64 << 20
     #: bytes that a GPU moves while one more kernel is launched, and while a call looks whether constants have changed
     launch_bytes, look_bytes = 8 << 20, 32 << 20
+    #: the same of a recording: its kernels launch themselves, and the host that waits for the look runs ahead no more
+    replayed_bytes, waited_bytes = 2 << 20, 96 << 20
     #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
     sibling_share = 0.5
 
@@ -64,6 +66,8 @@ class Choices:
 
     def worth_a_look(self, steps: int, made: int) -> bool:
         """Whether so many steps that make so many bytes of constants cost a GPU more than the look that keeping these takes."""
+        if self.options.cudagraphs:
+            return steps * self.replayed_bytes + 2 * made >= self.waited_bytes
         return steps * self.launch_bytes + 2 * made >= self.look_bytes
 
     def worthwhile_siblings(self, shared: int, smaller: int) -> bool:

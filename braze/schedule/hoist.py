@@ -36,13 +36,27 @@ def hoist(program: LoopProgram, kept: set[str], choices: Choices) -> tuple[LoopP
     fixed_only = {k for k in steps if found[k].reads or not _cheap(program.steps[k], choices)}
     made = {name for k in fixed_only for name in found[k].writes}
     if program.device != "cpu" and not choices.worth_a_look(len(fixed_only), _bytes(program, made)):
-        return None, program
+        # what reads no constant needs no look
+        steps = _of_nothing(found, steps)
+        fixed_only &= steps
+        made = {name for k in fixed_only for name in found[k].writes}
     escaping = _escaping(program, found, fixed_only, made)
     if not escaping:
         return None, program
     fixed = _program_of(program, [s for k, s in enumerate(program.steps) if k in steps], escaping)
     rest = [s for k, s in enumerate(program.steps) if k not in fixed_only]
     return fixed, _remainder(program, needed_steps(tuple(rest), kept), escaping)
+
+
+def _of_nothing(found: list[Accesses], steps: set[int]) -> set[int]:
+    """Those of some steps that read nothing but results of each other: masks and tables of positions."""
+    made: set[str] = set()
+    kept = set()
+    for k in sorted(steps):
+        if set(found[k].reads) <= made:
+            kept.add(k)
+            made |= set(found[k].writes)
+    return kept
 
 
 def _bytes(program: LoopProgram, names: set[str]) -> int:

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op
 from braze.loops.rewrite import index_exprs, roots, walk
-from braze.loops.scalars import SCALARS
+from braze.loops.scalars import COARSE, SCALARS
 from braze.schedule.records import Group
 from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Symbol
 
-#: operations of which a GPU has cheap forms that are good to 17 bits and more
-_CHEAP = frozenset(op for op, row in SCALARS.items() if row.coarse)
 #: operations that make a large difference of the least one
 _STEPS = frozenset(op for op, row in SCALARS.items() if row.steps)
 
@@ -115,11 +113,11 @@ def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:
     if not all(s.buffer in group.internal or buffers[s.buffer].dtype in halves for s in stores):
         return False
     found = list(walk(*(r for step in group.steps for r in roots(step))))
-    if not any(n.op in _CHEAP for n in found):
+    if not any(n.op in COARSE for n in found):
         return False
     touched: set[str] = set()
     for step in group.steps:
-        if any(n.op in _CHEAP or (n.op is Op.LOAD and n.attr[0] in touched) for n in walk(*roots(step))):
+        if any(n.op in COARSE or (n.op is Op.LOAD and n.attr[0] in touched) for n in walk(*roots(step))):
             touched |= {s.buffer for s in step.stores}
     return not any(_is_step(n) and _sees(n, touched) for n in found)
 
@@ -132,6 +130,6 @@ def _is_step(node: Node) -> bool:
 
 def _sees(node: Node, touched: set[str]) -> bool:
     return any(
-        n.op in _CHEAP or n.op is Op.REDUCED or (n.op is Op.LOAD and n.attr[0] in touched)
+        n.op in COARSE or n.op is Op.REDUCED or (n.op is Op.LOAD and n.attr[0] in touched)
         for n in walk(*node.args)
     )

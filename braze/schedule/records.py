@@ -6,7 +6,7 @@ import enum
 
 from braze.loops.ir import Axis, Buffer, ExternCall, LoopNest, LoopProgram, TemplateCall
 from braze.support.record import record
-from braze.symbolic.expr import Expr
+from braze.symbolic.expr import Expr, Symbol
 
 
 class GroupKind(enum.Enum):
@@ -87,13 +87,33 @@ class MemoryPlan:
 @record
 class Schedule:
     """``fixed``: the part that depends on constants only. Its outputs are the last inputs of ``program``; the
-    host computes them once, and again when a constant changes."""
+    host computes them once, and again when a constant changes. ``parts``: the groups once more, cut; the host
+    calls one after another then, and only they have memory."""
 
     program: LoopProgram
     groups: tuple[Group, ...]
     memory: MemoryPlan
     aliases: tuple[tuple[str, str], ...] = ()  # buffer -> buffer whose storage it shares
     fixed: Schedule | None = None
+    parts: tuple[Part, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         return self.program.buffer(name)
+
+
+@record
+class Part:
+    """A run of a schedule's groups that the host calls as one.
+
+    ``schedule``'s inputs are ``takes``, then the sizes ``sizes`` as whole numbers; its outputs are ``gives``, then the sizes
+    ``told``. ``why``: the reason that no recorder may record it, or "". ``fixed``: of ``takes``, those whose
+    memory the part writes, so that no copy can stand for them.
+    """
+
+    schedule: Schedule
+    why: str
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    sizes: tuple[Symbol, ...]
+    told: tuple[Symbol, ...]
+    fixed: tuple[str, ...]

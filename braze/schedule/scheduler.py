@@ -65,7 +65,13 @@ def _scheduled(
     _prove_writes(program, groups)
     memory = plan_memory(program, groups, kept, lean=lean, consumes=consumes)
     memory = _proved(program, groups, memory, strict=choices.options.verify > 0)
-    return Schedule(program, tuple(groups), memory, _aliases(program))
+    return Schedule(program, tuple(groups), memory, aliases_of(program))
+
+
+def planned_memory(program: LoopProgram, groups: list[Group], ctx: CompileContext) -> MemoryPlan:
+    """The memory of groups that are in order already: a part of another schedule."""
+    memory = plan_memory(program, groups, kept_buffers(program), lean=ctx.lean, consumes=ctx.consumes)
+    return _proved(program, groups, memory, strict=ctx.options.verify > 0)
 
 
 def _split(
@@ -144,7 +150,7 @@ def _ordered(program: LoopProgram, groups: list[Group], kept: set[str], choices:
 _INPUTS = (BufferKind.INPUT, BufferKind.CONSTANT)
 
 
-def _aliases(program: LoopProgram) -> tuple[tuple[str, str], ...]:
+def aliases_of(program: LoopProgram) -> tuple[tuple[str, str], ...]:
     """Results of extern calls that may share storage with an argument."""
     return tuple(
         (out, other)

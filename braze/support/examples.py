@@ -6,6 +6,7 @@ Each program runs as it stands; a test runs it and looks for its code. ``braze e
 from __future__ import annotations
 
 from braze.support.record import record
+from braze.support.serving_examples import PROGRAMS
 
 
 @record
@@ -459,4 +460,95 @@ torch.autograd.grad(loss, x, create_graph=True)
 """,
         counterpart="torch.compile with aot_autograd does not currently support double backward",
     ),
+    "BZ7401": Example(
+        """\
+import braze.serving.engine.attention.operators
+from braze.serving.step.context import AttentionMetaData, forward_context
+
+x = torch.randn(1, 1, 8)
+ends, one = torch.tensor([0, 1], dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+metadata = AttentionMetaData(ends, one, one[:, None] - 1, torch.zeros(1, dtype=torch.int64), 1, 1, 1)
+with forward_context(metadata):
+    torch.ops.braze.unified_attention_with_output(x, x, x, x.clone(), 0, 1.0)
+"""
+    ),
+    "BZ7403": Example(
+        """\
+from braze.serving.engine.models.config import read_config
+
+read_config({"architectures": ["GPT2LMHeadModel"]})
+"""
+    ),
+    "BZ7404": Example(
+        """\
+from braze.serving.engine.loading import load_model
+
+load_model("no/such/folder")
+"""
+    ),
+    "BZ7405": Example(
+        """\
+from braze.serving.engine.sampling import SamplingParams
+
+SamplingParams(temperature=-1.0)
+""",
+        """\
+SamplingParams(temperature=0.0)
+""",
+    ),
+    "BZ7406": Example(
+        """\
+from braze.serving.engine.requests import Request
+from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.scheduler import Limits, Scheduler
+
+scheduler = Scheduler(Limits(max_model_len=8), blocks=4)
+scheduler.add(Request("first", tuple(range(20)), SamplingParams()))
+"""
+    ),
+    "BZ7407": Example(
+        """\
+from braze.serving.engine.requests import Request
+from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.scheduler import Limits, Scheduler
+
+scheduler = Scheduler(Limits(max_waiting=1), blocks=4)
+for name in "ab":
+    scheduler.add(Request(name, (1, 2), SamplingParams(4)))
+"""
+    ),
+    "BZ7502": Example(
+        """\
+import tempfile
+from pathlib import Path
+
+from tokenizers import Tokenizer, models
+
+from braze.serving.server.tokens import FileTokens
+
+folder = Path(tempfile.mkdtemp())
+Tokenizer(models.BPE({"a": 0}, [])).save(str(folder / "tokenizer.json"))
+FileTokens(folder).chat([{"role": "user", "content": "a"}])
+"""
+    ),
+    "BZ7503": Example(
+        """\
+from pathlib import Path
+
+from braze.serving.server.tokens import tokens_of
+
+tokens_of(Path("a/model/with/random/weights"), vocab=300)
+"""
+    ),
+    "BZ7505": Example(
+        """\
+from braze.serving.server.protocol import CompletionRequest
+
+CompletionRequest(prompt="x", logprobs=5).params(room=100)
+""",
+        """\
+CompletionRequest(prompt="x").params(room=100)
+""",
+    ),
+    **{code: Example(program) for code, program in PROGRAMS.items()},
 }

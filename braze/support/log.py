@@ -36,6 +36,7 @@ SUBJECTS = {
     "kernels": "kernels built or fetched from the cache",
     "cache": "cache hits and misses, with the part of the key that changed",
     "cudagraphs": "graphs recorded again, cut, or left unrecorded, and why",
+    "serving": "modes and sizes of serving, what was changed of them, and recordings that came to nothing",
     "perf": "seconds by stage",
 }
 

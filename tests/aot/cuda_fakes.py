@@ -11,6 +11,7 @@ from braze import pipeline
 from braze.aot.records import Partition
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
+from braze.graph.facts import InputRole, set_facts
 from braze.options import Options
 from braze.target import cuda_target
 from tests.aot.recording import Recorder
@@ -30,8 +31,9 @@ class _OnGPU(Recorder):
         device = torch.device("cuda:0")
         fake = torch_compat.assemble_fake(self.mode.dispatch, meta, device, False)
         node = self.graph.placeholder(name)
-        role = "parameter" if len(self.known) in self.parameters else "user"
-        node.meta.update(val=fake, role=role, source=name)
+        node.meta["val"] = fake
+        role = InputRole.PARAMETER if len(self.known) in self.parameters else InputRole.USER
+        set_facts(node, role=role, source=name)
         self.known[id(fake)] = (fake, node)
         return fake
 

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from braze.aot import Partition, differentiable, eager_forward, min_cut_choice, partition, wrap
 from braze.context import CompileContext
 from braze.graph import fakes
+from braze.graph.facts import set_facts
 from braze.options import Options
 from braze.target import cpu_target
 
@@ -30,7 +31,8 @@ class Recorder(TorchFunctionMode):
     def input(self, value: Any, name: str, **options: Any) -> Any:
         fake = self.mode.fake(value, source=name, **options) if isinstance(value, torch.Tensor) else value
         node = self.graph.placeholder(name)
-        node.meta.update(val=fake, role="user", source=name)
+        node.meta["val"] = fake
+        set_facts(node, source=name)
         self.known[id(fake)] = (fake, node)
         return fake
 

@@ -12,6 +12,7 @@ from torch import nn
 import braze
 from braze import aot
 from braze.aot import InputRole, OutputKind
+from braze.graph.facts import facts
 from braze.support.errors import BackwardError, Unsupported, UserError
 from tests.helpers import logged
 
@@ -130,7 +131,7 @@ def test_compilers_get_aten_graphs_with_roles_and_fakes():
     assert [(r.kind, r.input) for r in second["output_roles"]] == [(OutputKind.GRADIENT, 0)]
     for compiler in (forward, backward):
         names = [n for n in compiler.graphs[0].graph.nodes if n.op == "placeholder"]
-        assert [n.meta["input_role"] for n in names] == list(compiler.graphs[0].meta["input_roles"])
+        assert [facts(n).role for n in names] == list(compiler.graphs[0].meta["input_roles"])
         for example, node in zip(compiler.examples[0], names, strict=True):
             assert example is node.meta["val"]
 

@@ -11,6 +11,7 @@ from braze.aot.functionalize import functionalize
 from braze.aot.trace import trace
 from braze.decomp import table
 from braze.graph import fakes
+from braze.graph.facts import set_facts
 from braze.graph.printer import print_graph
 from braze.graph.specs import Dialect, SymbolSpec
 from braze.support.errors import Unsupported
@@ -125,7 +126,7 @@ def test_inputs_whose_memory_changes_are_refused(resize):
 
 def test_parameters_keep_their_role_and_numbers_are_constants():
     gm, made, _ = record(lambda x, w: x @ w, [torch.randn(2, 3), torch.randn(3, 2)])
-    list(gm.graph.nodes)[1].meta["role"] = "parameter"
+    set_facts(list(gm.graph.nodes)[1], role=InputRole.PARAMETER)
     part = partition(gm, made, CONTEXT)
     assert part.input_roles == (InputRole.USER, InputRole.PARAMETER)
     assert targets(part) == ["aten.mm.default"] and part.dialect is Dialect.FUNCTIONAL

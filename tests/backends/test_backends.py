@@ -10,6 +10,7 @@ import braze
 from braze.aot import needs_gradients
 from braze.backends import default
 from braze.backends.registry import find_backend, list_backends
+from braze.graph.facts import set_facts
 from braze.graph.fakes import new_mode
 from braze.options import Options
 from braze.support.errors import Unsupported
@@ -34,7 +35,7 @@ def captured(fn, *inputs):
         if node.op != "output":
             node.meta["val"] = value
         if node.op == "placeholder":
-            node.meta.update(role="user", source=f"L[{node.name}]")
+            set_facts(node, source=f"L[{node.name}]")
     return gm, fakes
 
 

@@ -6,12 +6,15 @@ import array
 import collections
 import contextlib
 import copy
+import dataclasses
 import enum
+import functools
 import gc
 import pickle
 import sys
 import traceback
 import typing
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,6 +47,20 @@ def errors(*functions: Callable[[], Any]) -> list[tuple[Any, ...]]:
             links = repr(e.__context__), repr(e.__cause__), e.__suppress_context__
             found.append((type(e).__name__, str(e), *links, getattr(e, "name", None)))
     return found
+
+
+class Bare:
+    """An object hashed by its address."""
+
+
+class Reduced:
+    """An object whose copies are given its namespace."""
+
+    def __reduce__(self) -> Any:
+        return Reduced, (), self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
 
 
 class UpTo:
@@ -496,3 +513,109 @@ def keywords_keep_the_order_of_an_ordered_dict() -> Any:
         return list(words)
 
     return take(**ordered), list({**ordered})
+
+
+@case
+def a_hash_made_of_an_address_is_that_of_the_object() -> Any:
+    made = Bare()
+    number, mixed = hash(made), hash((made, 1))
+    braze.graph_break()
+    return hash(made) == number, hash((made, 1)) == mixed, {number: 1}[hash(made)]
+
+
+def test_a_hash_of_what_comes_in_is_not_that_of_another() -> None:
+    compiled = braze.compile(lambda value: hash(value), backend="eager")
+    values = (Bare(), Bare(), (1, "a"), frozenset({2}), len, Bare, (Bare(), 1))
+    for value in (*values, *values):
+        assert compiled(value) == hash(value)
+
+
+@case
+def a_partial_keeps_the_attributes_put_on_it() -> Any:
+    part = functools.partial(int, base=2)
+    part.note, part.itself = [1], part  # type: ignore[attr-defined]
+    braze.graph_break()
+    return part.note, part.itself is part, part("11")  # type: ignore[attr-defined]
+
+
+@case
+def errors_may_be_each_others_context() -> Any:
+    one, two = ValueError(1), KeyError(2)
+    one.__context__, two.__context__ = two, one
+    braze.graph_break()
+    return one.__context__ is two, two.__context__ is one, one.args, two.args
+
+
+@case
+def an_error_may_be_its_own_argument() -> Any:
+    error = ValueError()
+    error.args = (error,)
+    braze.graph_break()
+    return error.args[0] is error
+
+
+@case
+def objects_share_the_namespace_that_they_were_given() -> Any:
+    one, two = Bare(), Bare()
+    one.__dict__ = two.__dict__ = {"a": 1}
+    braze.graph_break()
+    one.b = 2  # type: ignore[attr-defined]
+    return vars(two), sorted(vars(one))
+
+
+@case
+def a_copy_takes_over_the_namespace_of_the_original() -> Any:
+    one = Reduced()
+    one.a = [1]  # type: ignore[attr-defined]
+    other = copy.copy(one)
+    return other.a, other.a is one.a, vars(other)  # type: ignore[attr-defined]
+
+
+@case
+def a_class_is_named_after_the_module_that_asks_for_it() -> Any:
+    made = dataclasses.make_dataclass("made", [("a", int)])
+    return made.__module__ == "types" or made.__module__ == __name__, made(1).a
+
+
+@case
+def a_classmethod_of_a_descriptor() -> Any:
+    class Asked:
+        def __call__(self, *args: Any) -> Any:
+            return "called", len(args)
+
+        def __get__(self, owner: Any, cls: Any = None) -> Any:
+            return lambda *args: ("bound", len(args), owner is cls)
+
+    class Holder:
+        method = classmethod(Asked())  # type: ignore[arg-type]
+
+    return Holder.method(3), Holder().method(4)
+
+
+class Loud:
+    """A stream that refuses to be written to."""
+
+    def write(self, text: str) -> None:
+        raise RuntimeError(text)
+
+
+@case
+def what_printing_raises_is_handled_where_it_is_printed() -> Any:
+    with contextlib.redirect_stdout(Loud()):  # type: ignore[type-var]
+        try:
+            print("a")
+            return "printed"
+        except RuntimeError as error:
+            return str(error)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_is_an_error_is_handled_where_it_is_given() -> None:
+    def warned() -> str:
+        try:
+            warnings.warn("a", stacklevel=1)
+            return "said"
+        except UserWarning as error:
+            return str(error)
+
+    assert braze.compile(warned, backend="eager")() == warned() == "a"

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import braze
 from braze.graph import control_flow
+from braze.graph.facts import facts
 from braze.support.errors import BrazeError
 
 X = torch.arange(6.0).reshape(2, 3)
@@ -241,7 +242,7 @@ def test_subgraphs_are_modules_of_the_graph_and_know_their_lines():
     held = [gm.get_submodule(n.target) for n in gm.graph.nodes if n.op == "get_attr"]
     assert len(held) == 2
     for module in held:
-        lines = {n.meta["origin"].line for n in module.graph.nodes if n.op == "call_method"}
+        lines = {facts(n).origin.line for n in module.graph.nodes if n.op == "call_method"}
         assert lines == {two_ways.__code__.co_firstlineno + 1}
     assert "cond" in gm.print_readable(print_output=False)
 

@@ -9,6 +9,8 @@ import torch
 from captured import Run, check, same
 from torch import nn
 
+from braze.graph.facts import facts
+
 X = torch.arange(6.0).reshape(2, 3)
 
 
@@ -93,7 +95,7 @@ def test_parameters_are_inputs_with_a_role():
     module = nn.Linear(3, 3)
     run = Run(type(module).forward)
     run(module, X)
-    roles = {n.name: n.meta["role"] for n in run.graphs[0].graph.nodes if n.op == "placeholder"}
+    roles = {n.name: facts(n).role.value for n in run.graphs[0].graph.nodes if n.op == "placeholder"}
     assert sorted(roles.values()) == ["parameter", "parameter", "user"]
 
 

@@ -182,6 +182,44 @@ def test_casts(bench, source):
     bench.check([nest([i], stores)], {"x": x}, out, rtol=0)
 
 
+@pytest.mark.parametrize("source", [d for d in TORCH if d.is_float], ids=lambda d: d.label)
+def test_floats_beyond_an_integer_type_are_cast_as_eager_casts_them(bench, source):
+    """By lanes, for one number that all share, and in the interpreter."""
+    beyond = [
+        math.nan,
+        math.inf,
+        -math.inf,
+        1e30,
+        -1e30,
+        3e9,
+        -3e9,
+        2.0**31,
+        2.0**32 + 5,
+        2.0**63,
+        -(2.0**63),
+        7e4,
+        300,
+        -1.5,
+    ]
+    x = torch.tensor([*beyond, *(n + 0.5 for n in range(9))], dtype=torch.float64).to(TORCH[source])
+    i = axis("i0", len(x))
+    whole = [d for d in TORCH if d.is_integer]
+    stores = [
+        Store(f"to_{d.label}", i.symbol, op(Op.CAST, load("x", source, i.symbol), dtype=d)) for d in whole
+    ]
+    stores += [
+        Store(f"one{k}_{d.label}", i.symbol, op(Op.CAST, load("x", source, k), dtype=d))
+        for d in whole
+        for k in (0, 8)
+    ]
+    eager = {s.buffer: x.to(TORCH[s.value.dtype]) for s in stores}
+    eager = {n: v if n.startswith("to_") else v[int(n[3])].expand(len(x)) for n, v in eager.items()}
+    out = {n: torch.empty(len(x), dtype=v.dtype) for n, v in eager.items()}
+    bench.check([nest([i], stores)], {"x": x}, out, rtol=0)
+    bench.run([nest([i], stores)], tensors := {"x": x, **out})
+    assert all(torch.equal(tensors[n], v) for n, v in eager.items())
+
+
 @pytest.mark.parametrize("half", [DType.F16, DType.BF16], ids=lambda d: d.label)
 def test_half_types_round_to_nearest_even(bench, half):
     """Conversions to half types round ties to even, keep nan and infinities, and overflow to infinity."""

@@ -58,7 +58,7 @@ def planned(fn, *inputs: torch.Tensor, cores: int = 132) -> Schedule:
         for node, x in zip(places, inputs, strict=True):
             meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
             fake = torch_compat.assemble_fake(mode.dispatch, meta, torch.device("cuda:0"), False)
-            node.meta.update(val=fake, role="user")
+            node.meta["val"] = fake
             examples.append(fake)
         with mode:
             Values(captured).run(*examples)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from braze import pipeline
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
+from braze.graph.facts import InputRole, set_facts
 from braze.options import Options
 from braze.runtime.triton_load import compile_offline
 from braze.target import cuda_target
@@ -63,7 +64,8 @@ def on_gpu(fn: Callable, shapes: list[tuple]) -> tuple[fx.GraphModule, list[torc
     for node, shape in zip(places, shapes, strict=True):
         meta = torch.empty(shape, dtype=LONG if node.name == "ids" else torch.bfloat16, device="meta")
         fake = torch_compat.assemble_fake(mode.dispatch, meta, torch.device("cuda:0"), False)
-        node.meta.update(val=fake, role="user" if node.name in ("x", "ids") else "parameter")
+        node.meta["val"] = fake
+        set_facts(node, role=InputRole.USER if node.name in ("x", "ids") else InputRole.PARAMETER)
         examples.append(fake)
     return captured, examples
 

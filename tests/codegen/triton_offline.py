@@ -10,9 +10,10 @@ import tempfile
 from pathlib import Path
 
 from braze.codegen.triton import generate
-from braze.codegen.triton.ops import FLOATS, INTEGERS
+from braze.codegen.triton.ops import row
 from braze.context import CompileContext
 from braze.loops.ir import Axis, DType, LoopNest, LoopProgram, Node, Op, ReduceKind, Reduction, Store
+from braze.loops.scalars import SCALARS, TESTS
 from braze.options import Options
 from braze.runtime.triton_load import compile_offline
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
@@ -21,20 +22,15 @@ from braze.target import cuda_target
 from tests.codegen.triton_groups import F32, buffer, read, softmax_group
 
 CTX = CompileContext(Options(), cuda_target((9, 0), 132))
-TESTS = {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE, Op.ISNAN, Op.ISINF, Op.SIGNBIT}
-ARITY = {2: "{1}", 3: "{2}"}
 
 
-def every_op(dtype, table):
-    """One pointwise group that computes every operation of a table."""
+def every_op(dtype, operations):
+    """One pointwise group that computes every one of some operations."""
     i = axis_symbol("i", 1000)
     x, y = read("x", i, dtype), read("y", i, dtype)
     stores, buffers = [], [buffer("x", (1000,), dtype), buffer("y", (1000,), dtype)]
-    for op, text in table.items():
-        count = 3 if "{2}" in text else 2 if "{1}" in text else 1
-        args = (x, y, x)[:count]
-        if op is Op.WHERE:
-            args = (Node(Op.LT, DType.BOOL, (x, y)), x, y)
+    for op in operations:
+        args = (x, y, x)[: SCALARS[op].arity] if op in SCALARS else (Node(Op.LT, DType.BOOL, (x, y)), x, y)
         result = DType.BOOL if op in TESTS else dtype
         stores.append(Store(f"o_{op.value}", i, Node(op, result, args)))
         buffers.append(buffer(f"o_{op.value}", (1000,), result))
@@ -75,8 +71,11 @@ def dropout():
 
 def cases():
     yield dropout()
-    yield every_op(F32, FLOATS)
-    yield every_op(DType.I32, {op: t for op, t in INTEGERS.items() if op not in TESTS})
+    written = SCALARS.keys() - {Op.BITCAST, Op.RANDOM}
+    yield every_op(F32, [Op.WHERE, *(op for op in SCALARS if op in written and row(op, F32))])
+    yield every_op(
+        DType.I32, [op for op in SCALARS if op in written - TESTS and "triton_int" in SCALARS[op].text]
+    )
     names = [("x", (5, 41)), ("top", (5,)), ("e", (5, 41)), ("total", (5,)), ("out", (5, 41))]
     for kind in (GroupKind.PERSISTENT, GroupKind.LOOPED):
         yield softmax_group(5, 41, kind), [buffer(n, s) for n, s in names]

@@ -39,8 +39,8 @@ def placed(module: torch.nn.Module) -> Any:
 
 
 def recording(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """``fn`` compiled, its calls recorded."""
-    return braze.compile(fn, options={"cudagraphs": True, **options})
+    """``fn`` compiled, its calls recorded, however little there is to record."""
+    return braze.compile(fn, options={"cudagraphs": True, "cudagraph_launches": 1, **options})
 
 
 @contextlib.contextmanager

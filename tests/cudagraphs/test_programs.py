@@ -121,7 +121,9 @@ CHOSEN = st.sets(st.integers(0, len(FUNCTIONS) - 1), min_size=1, max_size=3)
 def compiled(**options: Any) -> list[Any]:
     braze.reset()
     return [
-        braze.compile(f, dynamic=True, options={"cudagraphs": True, "verify": 0, **options})
+        braze.compile(
+            f, dynamic=True, options={"cudagraphs": True, "cudagraph_launches": 1, "verify": 0, **options}
+        )
         for f in FUNCTIONS
     ]
 
@@ -237,7 +239,9 @@ def test_programs_that_train(program, seed):
     model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)).to(
         Place.device
     )
-    recorded = braze.compile(squared, dynamic=True, options={"cudagraphs": True, "verify": 0})
+    recorded = braze.compile(
+        squared, dynamic=True, options={"cudagraphs": True, "cudagraph_launches": 1, "verify": 0}
+    )
     theirs, ours = Trained(squared, model), Trained(recorded, copy.deepcopy(model))
     generator = torch.Generator().manual_seed(seed)
     for kind, a, rows in program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
@@ -177,3 +178,76 @@ def test_garbage_is_kept_and_what_the_program_froze_stays_frozen():
     with garbage_kept():
         assert not gc.isenabled() and gc.get_freeze_count() > 0
     assert gc.isenabled() == was
+
+
+def test_places_looked_up_by_number_are_recorded_and_by_a_mask_are_not(simulated):
+    """``table[places]`` has a size that places' size tells, ``table[mask]`` one that only data tell."""
+    table, places = torch.arange(10.0), torch.tensor([1, 3])
+    pool, out = simulated.new_pool(), torch.empty(2)
+    graph, _ = record(simulated, pool, lambda: out.copy_(table[places]))
+    places.copy_(torch.tensor([7, 2]))
+    graph.replay()
+    assert out.tolist() == [7, 2]
+    with pytest.raises(NotRecordable):
+        record(simulated, pool, lambda: table[table > 3])
+
+
+def test_results_of_one_operator_lie_apart(simulated):
+    """Both of ``topk``'s are of a block's size."""
+    x = torch.tensor([3.0, 1.0, 2.0])
+    graph, (values, places) = record(simulated, simulated.new_pool(), lambda: x.topk(2))
+    graph.replay()
+    assert values.tolist() == [3, 2]
+    assert places.tolist() == [0, 2]
+
+
+def test_results_of_one_operator_do_not_share_memory(device):
+    x = torch.randn(8, 8)
+    pool = device.new_pool()
+    kept = torch.empty(1024), torch.empty(1024)
+    record(device, pool, lambda: [t + 1 for t in kept])  # leaves free blocks larger than what is wanted
+    graph, (norm, mean, _) = record(device, pool, lambda: torch.native_layer_norm(x, [8], None, None, 1e-5))
+    graph.replay()
+    expected = torch.native_layer_norm(x, [8], None, None, 1e-5)
+    torch.testing.assert_close(norm, expected[0], rtol=0, atol=0)
+    torch.testing.assert_close(mean, expected[1], rtol=0, atol=0)
+
+
+def test_memory_of_the_pool_keeps_its_contents_while_another_recording_takes_it(device):
+    """A GPU does nothing while it records: what an earlier recording left is there for the replay."""
+    pool, x = device.new_pool(), torch.randn(8)
+    first, y = recorded(device, lambda: x + 1, pool)
+    first.replay()
+    held, address = [y], y.untyped_storage().data_ptr()
+    del y
+
+    def run():
+        z = held.pop() * 2
+        return z, x * 5  # the second takes the place of what the first has read
+
+    second, (z, w) = recorded(device, run, pool)
+    assert w.untyped_storage().data_ptr() == address
+    second.replay()
+    torch.testing.assert_close(z, (x + 1) * 2)
+    torch.testing.assert_close(w, x * 5)
+
+
+def test_an_arena_keeps_its_contents_while_another_recording_writes_it(device):
+    pool, x = device.new_pool(), torch.ones(8)
+
+    def kernel(x, arena):
+        torch.frombuffer((ctypes.c_char * 32).from_address(arena), dtype=torch.float32).mul_(x)
+
+    doubled = device.launched(kernel)
+
+    def begin():
+        arena = device.empty_strided((8,), (1,), dtype=torch.float32)
+        arena.copy_(x)
+        return arena
+
+    first, arena = recorded(device, begin, pool)
+    first.replay()
+    second, _ = recorded(device, lambda: doubled(x * 2, arena.data_ptr()), pool)
+    torch.testing.assert_close(arena, x)
+    second.replay()
+    torch.testing.assert_close(arena, x * 2)

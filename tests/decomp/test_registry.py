@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.decomp import decompose, table
 from braze.decomp.families import ours
-from braze.graph.operators import facts
+from braze.graph.operators import operator_facts
 from braze.lower import LOWERINGS
 from braze.support.errors import InternalError
 from tests.decomp.test_against_eager import CASES
@@ -29,7 +29,7 @@ def test_the_users_function_comes_first():
 
 def is_core(op):
     """Whether the table of operators has a row for it, or a lowering takes it."""
-    return facts(op) is not None or op in LOWERINGS or op is aten.sym_size.int
+    return operator_facts(op) is not None or op in LOWERINGS or op is aten.sym_size.int
 
 
 class Seen(TorchDispatchMode):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import braze
+from braze.graph.facts import InputRole, facts
 from braze.graph.holders import owns_all
 from braze.support import trace
 from braze.support.errors import CaptureError, UserError
@@ -102,7 +103,7 @@ def test_one_array_is_one_input() -> None:
     g(np.ones(3))
     (graph,) = g.graphs
     (given,) = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    assert given.meta["role"] == "user" and given.meta["val"].dtype is torch.float64
+    assert facts(given).role is InputRole.USER and given.meta["val"].dtype is torch.float64
 
 
 def test_metadata_alone_need_no_graph() -> None:
@@ -127,7 +128,7 @@ def test_an_array_of_a_module_is_no_parameter() -> None:
         model.table = np.full(3, n, np.float32)
         assert torch.equal(f(torch.ones(3)), torch.full((3,), float(n)))
     (graph,) = f.graphs
-    assert {node.meta["role"] for node in graph.graph.nodes if node.op == "placeholder"} == {"user"}
+    assert {facts(node).role for node in graph.graph.nodes if node.op == "placeholder"} == {InputRole.USER}
 
 
 def test_an_overlap_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -60,6 +60,15 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], Callable[[int, int], tuple[Tens
     "conv2d": (F.conv2d, lambda n, m: (leaf(n, 3, m + 2, 8), leaf(4, 3, 3, 3))),
     "pad": (lambda x: F.pad(x, (1, 2)).exp(), lambda n, m: (leaf(n, m),)),
     "nearest": (lambda x: F.interpolate(x, scale_factor=2), lambda n, m: (leaf(n, 2, m, 4),)),
+    "linear_interpolation": (
+        lambda x: F.interpolate(x, size=6, mode="linear"),
+        lambda n, m: (leaf(n, 2, m),),
+    ),
+    "bilinear_interpolation": (
+        lambda x: F.interpolate(x.to(memory_format=torch.channels_last), scale_factor=2, mode="bilinear"),
+        lambda n, m: (leaf(n, 3, m, m),),
+    ),
+    "bicubic": (lambda x: F.interpolate(x, size=(5, 6), mode="bicubic"), lambda n, m: (leaf(n, 2, m, m),)),
     "max_pool": (lambda x: F.max_pool2d(x, 2), lambda n, m: (leaf(n, 2, m, 4),)),
     "layer_norm": (lambda x, w: F.layer_norm(x, (3,), w), lambda n, m: (leaf(n, m, 3), leaf(3))),
     "group_norm": (lambda x: F.group_norm(x, 2), lambda n, m: (leaf(n, 4, m),)),
@@ -161,3 +170,17 @@ def test_layers_train_over_any_batch(name: str) -> None:
             for want, have in zip(eager.parameters(), ours.parameters(), strict=True):
                 torch.testing.assert_close(have.grad, want.grad)
     assert not [p for kind, p in events if kind == "fallback" and str(p).startswith("the graph of")]
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear"])
+def test_a_nan_beside_what_is_interpolated_reaches_as_far_as_in_eager(mode: str) -> None:
+    """To equal sizes, where PyTorch's formula for symbolic sizes multiplies it by 0."""
+    dims = {"linear": 1, "bilinear": 2, "trilinear": 3}[mode]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, size=(3,) * dims, mode=mode)
+
+    x = torch.zeros(2, 1, *[3] * dims)
+    x[0, 0].view(-1)[1] = torch.nan
+    made = braze.compile(program, dynamic=True)(x.requires_grad_())
+    assert torch.equal(made.isnan(), program(x).isnan())

@@ -46,3 +46,18 @@ def test_a_gradient_of_infinity_ends_in_a_dead_zone(shrink, dynamic, backend):
             call(x).backward(torch.full_like(x, tangent))
             found.append(x.grad)
         assert same(found[1], found[0]), tangent
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.soft_margin_loss])
+@pytest.mark.parametrize("exact", ["input", "target"])
+def test_the_gradient_of_a_loss_of_two_types_is_eagers_or_its_error(loss, exact):
+    found = []
+    for call in (loss, braze.compile(loss)):
+        x = torch.arange(4.0, dtype=torch.float64 if exact == "input" else torch.float32).requires_grad_()
+        y = torch.ones(4, dtype=torch.float64 if exact == "target" else torch.float32)
+        try:
+            call(x, y).backward()
+            found.append((x.grad.dtype, x.grad.tolist()))
+        except RuntimeError as error:
+            found.append(str(error))
+    assert found[1] == found[0]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from braze import pipeline
 from braze.context import CompileContext
+from braze.graph.facts import InputRole, set_facts
 from braze.graph.fakes import new_mode
 from braze.options import Options
 from braze.runtime import build
@@ -40,7 +41,7 @@ def captured(fn: Callable[..., Any], inputs: Sequence[Any], parameters: Sequence
         zip((n for n in gm.graph.nodes if n.op == "placeholder"), fakes, strict=False)
     ):
         node.meta["val"] = fake
-        node.meta["role"] = "parameter" if k in parameters else "user"
+        set_facts(node, role=InputRole.PARAMETER if k in parameters else InputRole.USER)
     return gm, fakes
 
 
@@ -300,7 +301,7 @@ def test_symbolic_sizes() -> None:
     ]
     for node, fake in zip((n for n in gm.graph.nodes if n.op == "placeholder"), fakes, strict=False):
         node.meta["val"] = fake
-        node.meta["role"] = "user"
+        set_facts(node, role=InputRole.USER)
     with torch.no_grad():
         call = pipeline.compile_graph(gm, fakes, CONTEXT)
         for batch, length in ((3, 7), (2, 50), (5, 2), (3, 7)):
@@ -319,6 +320,28 @@ def test_empty_and_single_elements(shape: tuple[int, int]) -> None:
         expected = torch.softmax(x * 2, -1) + 1, (x + 1).sum(-1), x.sum(), x.exp()
         for a, b in zip(call(x), expected, strict=True):
             torch.testing.assert_close(a, b)
+
+
+def test_what_lies_behind_no_elements_is_not_read() -> None:
+    """A load that stands outside of its loop, for no axis moves it, would be one through a null pointer."""
+    x = torch.empty(0, 0)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.repeat(3, 1).tanh().mean(), x.repeat(3, 1), x.expand(4, 0, 0).exp() + 1)
+
+    call, _ = compiled(fn, (x,))
+    with torch.no_grad():
+        for ours, eager in zip(call(x), fn(x), strict=True):
+            torch.testing.assert_close(ours, eager, equal_nan=True)
+
+
+def test_a_mean_of_nothing_is_cast_as_eager_casts_a_nan() -> None:
+    """The C compiler knows that number, and what is undefined of it."""
+    x = torch.empty(3, 0)
+    call, _ = compiled(lambda x: (x.mean().to(torch.int64), x.mean(1).to(torch.int32)), (x,))
+    with torch.no_grad():
+        assert torch.equal(call(x)[0], x.mean().to(torch.int64))
+        assert torch.equal(call(x)[1], x.mean(1).to(torch.int32))
 
 
 def test_inference_mode_then_no_grad() -> None:

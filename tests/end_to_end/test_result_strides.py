@@ -27,6 +27,13 @@ CASES = {
     "rrelu": (F.rrelu, [(2, 2, 8)]),
     "isin": (lambda x: torch.isin(x, torch.tensor([1, 2])), [(4, 3, 2)]),
     "channel_shuffle": (lambda x: torch.channel_shuffle(x, 2), [(2, 4, 4)]),
+    "channel_shuffle of pictures": (
+        lambda x: torch.channel_shuffle(x.contiguous(memory_format=torch.channels_last), 2),
+        [(5, 4, 4, 2)],
+    ),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2), [(5, 2, 2)]),
+    "nearest-exact": (lambda x: F.interpolate(x, size=3, mode="nearest-exact"), [(5, 2, 2)]),
+    "linear": (lambda x: F.interpolate(x, size=3, mode="linear"), [(5, 2, 2)]),
     "conv1d": (lambda x, w: F.conv1d(x, w, padding=2), [(2, 3, 4), (4, 3, 2)]),
     "conv1d of turned weights": (lambda x, w: F.conv1d(x, w.mT.contiguous().mT), [(2, 3, 4), (4, 3, 2)]),
     "batch_norm of rows": (normalized, [(3, 4)]),

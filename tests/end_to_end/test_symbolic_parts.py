@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import braze
+from tests.helpers import logged
 
 
 def split_then_written(x):
@@ -53,3 +54,33 @@ def test_parts_share_the_whole_memory_at_each_size(fn, backend):
         found, wanted = compiled(given), fn(theirs)
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
         torch.testing.assert_close(given, theirs, rtol=0, atol=0)
+
+
+def test_what_divides_a_dim_is_known_after_a_view_of_it() -> None:
+    """What is written through the view is of the sizes that the program told."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        pairs = x.unflatten(-1, (-1, 2))
+        pairs.neg_()
+        return pairs.sum(-1)
+
+    compiled = braze.compile(program, dynamic=True, backend="aot_eager")
+    with logged() as lines:
+        for n in (8, 2, 4, 6):
+            x = torch.arange(float(n))[None]
+            y = x.clone()
+            assert torch.equal(compiled(x), program(y))
+            assert torch.equal(x, y)
+    assert not any("eagerly" in line for line in lines)
+
+
+def test_a_write_through_a_window_on_spread_memory_is_refused_while_compiling() -> None:
+    def program(x: torch.Tensor) -> None:
+        window = x.as_strided(x.shape, x.stride())
+        torch.add(window, 1, out=window)
+
+    x = torch.arange(21).view(3, 7)[..., 2:-1]
+    with logged() as lines:
+        braze.compile(program, dynamic=True, backend="aot_eager")(x)
+    assert torch.equal(x, torch.arange(1, 22).view(3, 7)[..., 2:-1])
+    assert any("BZ2014" in line for line in lines)

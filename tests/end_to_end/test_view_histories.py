@@ -79,6 +79,22 @@ def test_a_view_follows_what_becomes_of_its_base(program, dynamic):
     assert found[1] == found[0]
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_what_as_strided_finds_beyond_its_tensor_has_no_gradient_there(backend):
+    """Autograd gives that of the tensor on which it was called, not of the memory."""
+
+    def program(x):
+        whole = x.std(2)
+        return whole.select(-1, -1).as_strided((4,), (3,), 0), whole
+
+    found = []
+    for call in (program, braze.compile(program, backend=backend)):
+        x = torch.arange(36.0).view(2, 2, 3, 3).sin().requires_grad_()
+        sum(part.sum() for part in call(x)).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_a_view_requires_grad_from_when_its_base_does():
     def program(x):
         whole = x * 2

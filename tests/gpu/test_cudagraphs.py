@@ -170,7 +170,7 @@ def test_out_of_memory_while_recording_leaves_the_function_running(simulated, mo
 
 def test_what_is_let_go_of_gives_its_memory_back():
     reserved = []
-    for _ in range(3):  # the first time libraries take memory that they keep
+    for _ in range(3):  # the first time libraries take memory that they keep, or give some back
         f = braze.compile(lambda x: torch.sin(x) @ x + 1, mode="reduce-overhead")
         x = numbers(2048, 2048)
         for _ in range(4):
@@ -182,12 +182,14 @@ def test_what_is_let_go_of_gives_its_memory_back():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         reserved.append(torch.cuda.memory_reserved())
-    assert reserved[0] == reserved[1] == reserved[2] < during
+    assert reserved[1] == reserved[2] < during
 
 
 def test_sizes_that_vary():
     fn = lambda x, w: torch.relu(x @ w).sum(1)
-    f = braze.compile(fn, dynamic=True, options={"cudagraphs": True, "cudagraph_sizes": 4})
+    f = braze.compile(
+        fn, dynamic=True, options={"cudagraphs": True, "cudagraph_launches": 1, "cudagraph_sizes": 4}
+    )
     w = numbers(32, 32)
     with recordings() as made:
         for _ in range(4):

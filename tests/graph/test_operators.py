@@ -15,15 +15,17 @@ aten = torch.ops.aten
 def functional(name: str) -> list[torch._ops.OpOverload]:
     packet = getattr(aten, name)
     found = [getattr(packet, overload) for overload in packet.overloads()]
-    return [op for op in found if operators.facts(op) is not None]
+    return [op for op in found if operators.operator_facts(op) is not None]
 
 
 def test_each_name_stands_in_one_row_and_is_an_operator():
     names = [name for _, names in operators._ROWS for name in names.split()]
     assert len(names) == len(set(names))
     assert all(functional(name) for name in names if not name.startswith("resize"))
-    assert operators.facts(aten.add_.Tensor) is None and operators.facts(aten.add.out) is None
-    assert operators.facts("add") is None
+    assert (
+        operators.operator_facts(aten.add_.Tensor) is None and operators.operator_facts(aten.add.out) is None
+    )
+    assert operators.operator_facts("add") is None
 
 
 def test_elementwise_rows_have_the_tag_where_pytorch_gives_it():

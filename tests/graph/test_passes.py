@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from braze.graph import fakes
+from braze.graph.facts import set_facts
 from braze.graph.passes import (
     DEFAULT,
     fold_view_chains,
@@ -119,7 +120,7 @@ def test_the_verifier_names_the_fault_and_shows_the_neighbours():
     module = graph_of(lambda call, x: call(aten.exp.default, x), (3,))
     verify(module, Dialect.FUNCTIONAL)
     node = next(n for n in module.graph.nodes if n.op == "call_function")
-    node.meta["origin"] = Origin("model.py", 7, function="forward")
+    set_facts(node, origin=Origin("model.py", 7, function="forward"))
     del node.meta["val"]
     with pytest.raises(InternalError) as caught:
         verify(module, Dialect.FUNCTIONAL, after="a pass")
@@ -164,7 +165,7 @@ def test_a_pass_that_breaks_the_graph_is_named():
 def test_the_printed_graph_runs_and_shows_shapes_and_lines():
     def build(call, x, y):
         a = call(aten.mul.Tensor, x, float("inf"))
-        a.meta["origin"] = Origin("model.py", 3, function="forward")
+        set_facts(a, origin=Origin("model.py", 3, function="forward"))
         parts = call(aten.split.Tensor, call(aten.cat.default, [x, y], 0), 2)
         return a, call(aten.to.dtype, x, torch.float64), parts
 

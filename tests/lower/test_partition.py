@@ -7,6 +7,7 @@ import torch
 
 from braze import aot, decomp
 from braze.context import CompileContext
+from braze.graph.facts import InputRole, set_facts
 from braze.graph.fakes import new_mode
 from braze.loops.interpret import interpret
 from braze.loops.ir import BufferKind, ExternCall, LoopProgram
@@ -52,7 +53,8 @@ def partition_of(module: torch.nn.Module, *inputs: torch.Tensor) -> tuple[aot.Pa
 
     def take(name: str, tensor: torch.Tensor, role: str) -> torch.fx.Node:
         node = graph.placeholder(name.replace(".", "_"))
-        node.meta.update(val=mode.fake(tensor.detach()), role=role)
+        node.meta["val"] = mode.fake(tensor.detach())
+        set_facts(node, role=InputRole(role))
         tensors.append(tensor.detach())
         fakes.append(node.meta["val"])
         return node
@@ -153,7 +155,7 @@ def test_constants_of_the_graph_are_its_last_inputs() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     mode = new_mode()
-    x.meta.update(val=mode.fake(torch.ones(3)), role="user")
+    x.meta["val"] = mode.fake(torch.ones(3))
     c = graph.get_attr("c")
     y = graph.call_function(torch.add, (x, c))
     z = graph.call_function(torch.mul, (y, c))

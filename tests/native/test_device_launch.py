@@ -51,7 +51,7 @@ class Driver:
 @pytest.fixture
 def driver():
     yield Driver()
-    core._configure_driver(0, 0, 0)
+    core._configure_driver(0, 0, 0, 0)
 
 
 class Asked:

@@ -114,6 +114,26 @@ def test_cheap_tables_are_not_loaded() -> None:
     assert [s.name for s in rest.steps] == ["s_count", "s_out"]
 
 
+def test_on_a_gpu_a_table_of_nothing_is_kept_where_a_look_at_constants_does_not_pay() -> None:
+    """What reads no constant can change with none, so that nobody has to look."""
+    b = Builder()
+    b.input("x", 16)
+    b.input("w", 16)
+    over = axes("i", 16)
+    i = over[0].symbol
+    dtype = b.buffers["x"].dtype
+    b.point("table", over, call(Op.SIN, Node(Op.CAST, dtype, (Node(Op.INDEX, dtype, (), i),))))
+    b.point("scale", over, call(Op.SIN, load("w", i)))
+    b.point("out", over, call(Op.MUL, call(Op.MUL, load("x", i), load("table", i)), load("scale", i)))
+    made = with_constants(b.program("out"), "w")
+    buffers = tuple(dataclasses.replace(x, device="cuda:0") for x in made.buffers)
+    steps = tuple(dataclasses.replace(s, device="cuda:0") for s in made.steps)
+    fixed, rest = hoisted(dataclasses.replace(made, buffers=buffers, steps=steps))
+    assert fixed is not None and fixed.inputs == ()
+    assert rest.inputs == ("x", "w", "table")
+    assert [s.name for s in rest.steps] == ["s_scale", "s_out"]
+
+
 def test_unknown_sizes_stay() -> None:
     """A table of symbolic length cannot be made before the call."""
     n = Symbol("n", 2, None)

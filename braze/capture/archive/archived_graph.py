@@ -15,6 +15,7 @@ from braze.capture.facts.records import Capture, Check, Source
 from braze.capture.guards.tables import compile_relation
 from braze.capture.outside.torch_state import TorchState
 from braze.graph import fakes
+from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import BrazeError
@@ -32,9 +33,9 @@ def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
         if fakes.holds_unbacked((node.meta.get("val"),)):
             raise NotArchived("the graph has numbers or sizes that only the data tell")
         held = _attribute(module, node.target) if node.op == "get_attr" else None
-        meta = node.meta
-        origin = meta.get("origin")
-        row = [node.target, node.args, node.kwargs, meta.get("role"), origin, bool(meta.get("setting")), held]
+        known = facts(node)
+        role = known.role.value if known.role is not None else None
+        row = [node.target, node.args, node.kwargs, role, known.origin, known.setting, held]
         rows.append([node.op, node.name, *map(writer.write, row)])
         writer.nodes[node] = len(writer.nodes)
     return rows
@@ -50,12 +51,8 @@ def read_graph(rows: list[Any], reader: Reader) -> torch.fx.GraphModule:
             held[target] = attribute
         node = graph.create_node(op, target, args, kwargs, name=name)
         reader.nodes.append(node)
-        if role is not None:
-            node.meta["role"] = role
-        if op not in ("placeholder", "output"):
-            node.meta["origin"] = origin
-        if setting:
-            node.meta["setting"] = True
+        role = InputRole(role) if role is not None else None
+        set_facts(node, role=role, origin=origin, setting=setting)
     return torch.fx.GraphModule(held, graph, class_name="Captured")
 
 
@@ -75,9 +72,9 @@ def revive(module: torch.fx.GraphModule, capture: Capture, reals: Sequence[Any])
                 _placeholders(module), reals, examples, capture.inputs, strict=True
             ):
                 node.meta["val"] = fake
-                node.meta["source"] = str(source)
+                set_facts(node, source=str(source))
                 if isinstance(real, torch.Tensor):
-                    node.meta["requires_grad"], node.meta["leaf"] = real.requires_grad, real.is_leaf
+                    set_facts(node, requires_grad=real.requires_grad, leaf=real.is_leaf)
             if mode.env is not None:
                 _establish(capture, mode, examples)
             _Walk(module, mode).run()
@@ -185,7 +182,7 @@ class _Walk:
             torch.set_grad_enabled(not args[0])
         elif name == "_exit_inference_mode":
             torch.set_grad_enabled(self.grad.pop())
-        elif node.target in DIRECT or node.meta.get("setting"):
+        elif node.target in DIRECT or facts(node).setting:
             node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
         else:
             node.meta["val"] = self.mode.call(node.target, args, kwargs)

@@ -406,6 +406,7 @@ class Site:
             return None
         if not any(node.op.startswith("call_") for node in graph.graph.nodes):
             return graph.forward
+        graph.meta["functions"] = capture.inlined
         try:
             compiled = self.session.backend(graph, list(capture.examples))
         except BrazeError as error:

@@ -23,7 +23,7 @@ MARKS = "_braze_sizes"
 class Mark:
     """What was asked of one dimension. ``strict``: it is an error if the program turns it into a constant."""
 
-    kind: str  # "dynamic" | "static" | "unbacked"
+    kind: str  # "dynamic" | "batch" | "static" | "unbacked"
     rule: SizeRule = SizeRule()
     strict: bool = True
     where: str = ""  # "x, dimension 0"
@@ -40,6 +40,17 @@ def mark_dynamic(
     if min is not None and max is not None and min > max:
         raise UserError("BZ0020", f"mark_dynamic: min={min} is above max={max}")
     _mark(tensor, dim, Mark("dynamic", SizeRule("", min, max)))
+
+
+@opaque
+def mark_batch(tensor: torch.Tensor, dim: int = 0) -> None:
+    """Rows along ``dim`` are independent: none of the results' rows hangs on another row, nor on how many there are.
+
+    The size is a symbol, as with :func:`mark_dynamic`. With ``options={"cudagraph_sizes": [...]}`` recorded calls are filled up to the next size
+    of the list, and the results cut; that rows are independent is checked at the first such call. An error
+    (BZ0022) if the program fixes the size.
+    """
+    _mark(tensor, dim, Mark("batch"))
 
 
 @opaque

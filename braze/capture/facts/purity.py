@@ -17,6 +17,7 @@ import torch.fx
 
 from braze.capture.facts.libraries import is_pytorchs
 from braze.graph.autograd_calls import Applied
+from braze.graph.facts import facts
 from braze.graph.operators import OPERATORS as OF_ATEN
 from braze.graph.operators import name_of as op_name
 from braze.runtime.purity import added_kernels, may_draw
@@ -65,7 +66,7 @@ def is_opaque(node: torch.fx.Node) -> bool:
 
 def is_random(node: torch.fx.Node) -> bool:
     """Whether a node may draw random numbers: also where it calls what braze does not look into."""
-    if node.op in ("placeholder", "output", "get_attr") or node.meta.get("setting") or _is_plain(node.target):
+    if node.op in ("placeholder", "output", "get_attr") or facts(node).setting or _is_plain(node.target):
         return False
     if node.op not in ("call_function", "call_method") or is_opaque(node) or isinstance(node.target, Applied):
         return True
@@ -102,7 +103,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 def computes(node: torch.fx.Node) -> bool:
     """Whether a node is known to do nothing but to compute what its arguments tell."""
-    if node.meta.get("setting") or is_random(node):
+    if facts(node).setting or is_random(node):
         return False
     target: Any = node.target
     found = operators_of(node)

@@ -9,32 +9,9 @@ from typing import Any
 import torch.fx
 
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
+from braze.native.vocabulary import Check, Step
 from braze.support.errors import Origin
 from braze.support.record import interned, record
-
-
-class Step(enum.Enum):
-    """How to get from a parent object to a child. The key's meaning stands beside each."""
-
-    __hash__ = object.__hash__  # Enum's own is written in Python
-
-    LOCAL = "local"  # key: index into the frame's localsplus (root)
-    GLOBAL = "global"  # key: name, in the frame's globals, else in builtins (root)
-    CELL = "cell"  # key: index into the function's closure; the cell's contents (root)
-    GLOBALS_OF = "globals_of"  # key: name; the globals of a function parent
-    ATTR = "attr"  # key: name; plain getattr: only where no Python code runs
-    DICT = "dict"  # key: name; the instance __dict__ read directly: parent.__dict__[key]
-    ITEM = "item"  # key: index (list, tuple) or constant key (dict)
-    KEY = "key"  # key: index; the i-th key of a dict, in order
-    TYPE = "type"  # key: None; type(parent)
-    CLASS_ATTR = "class_attr"  # key: name; looked up along the MRO of a class parent, without descriptors
-    DEFAULTS = "defaults"  # key: index into parent.__defaults__
-    KWDEFAULTS = "kwdefaults"  # key: name in parent.__kwdefaults__
-    CLOSURE = "closure"  # key: index; contents of a function parent's cell
-    FUNC = "func"  # parent.__func__ (key "func") or parent.__self__ (key "self") of a bound method
-    CONSTANT = "constant"  # key: an object known by identity (a module such as torch, a class) (root)
-    TENSOR_OF = "tensor_of"  # key: "writable" or "read-only", as the array is; torch.from_numpy(parent), a new tensor at each read
-    NEGATIVE = "negative"  # key: None; -parent, an int below zero: symbols are sizes, and above
 
 
 class IdentityKey:
@@ -100,32 +77,6 @@ def _below(at: str, step: Step, key: Any) -> str:
             return f"type({at})"
         case _:
             return f"{at}.<{step.value} {key}>" if at else f"<{step.value} {key}>"
-
-
-class Check(enum.Enum):
-    """What a guard asks of the object at its source; ``expected`` has the type given beside each."""
-
-    __hash__ = object.__hash__  # Enum's own is written in Python
-
-    TYPE = "type"  # class: type(x) is expected
-    IS = "is"  # any object: x is expected
-    EQUAL = "equal"  # int, float (bitwise), str, bytes, bool, None, complex, or tuple of such: type and value
-    LENGTH = "length"  # int
-    KEYS = "keys"  # tuple of constants: list(x.keys()), in order
-    HAS_KEY = "has_key"  # (constant key, bool)
-    ABSENT = "absent"  # tuple[str, ...]: names that x.__dict__ must not hold
-    TENSOR = "tensor"  # TensorSpec (symbolic sizes as names) ; also exact Python type and dispatch keys
-    ALIAS = "alias"  # Source: x is the object at that source
-    DISTINCT = "distinct"  # tuple[Source, ...]: the tensors there and x are all different objects
-    RANGE = "range"  # ShapeRelation on ints read from tensors' sizes and int inputs; source None
-    GRAD_MODE = "grad_mode"  # bool; source None, as for the rest
-    INFERENCE_MODE = "inference_mode"  # bool
-    AUTOCAST = "autocast"  # tuple of (device type, enabled, dtype) for the devices in use, and cache flag
-    DEFAULT_DTYPE = "default_dtype"  # torch.dtype
-    DEFAULT_DEVICE = "default_device"  # torch.device or None
-    FUNCTION_MODES = "function_modes"  # int: number of active torch function/dispatch modes (0)
-    DETERMINISTIC = "deterministic"  # bool
-    SETTING = "setting"  # (function of PyTorch, arguments, value): what it gives
 
 
 @record

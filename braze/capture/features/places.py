@@ -16,6 +16,7 @@ from braze.capture.python import calls
 from braze.capture.python.unwinding import trail_of
 from braze.capture.state.handlers import rule
 from braze.capture.state.trace import Trace
+from braze.graph.facts import facts
 from braze.graph.fakes import was_given_history
 
 INSIDE = "gradients are computed inside the function"
@@ -32,7 +33,7 @@ def end_before_use(t: Trace, tensor: Any, reason: str, *hints: str) -> None:
     uses = [n for n in t.graph.recorder.node_of(tensor).users if carries_gradient(n)]
     if uses:
         signal = BreakSignal("BZ1010", reason, hints)
-        signal.position = max(1, min(n.meta.get("step", 1) for n in uses))
+        signal.position = max(1, min(facts(n).step for n in uses))
         signal.trail = trail_of(t)
         raise signal
 

@@ -21,6 +21,7 @@ from braze.capture.outside.filling import fill_arguments
 from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.trace import Recording, Trace
 from braze.graph.captured import Captured
+from braze.graph.facts import facts, set_facts
 from braze.graph.torch_compat import pytree, storage_key
 
 
@@ -115,9 +116,9 @@ class Traced:
         for node in self.recorder.graph.nodes:
             if node.op != "placeholder":
                 made[node] = graph.node_copy(node, made.__getitem__)
-                here = node.meta.get("origin")
-                if type(here) is tuple:
-                    made[node].meta["origin"] = here[0].origin(here[1])
+                place = facts(node).place
+                if place is not None:
+                    set_facts(made[node], origin=place[0].origin(place[1]), place=None)
         results = [self.recorder.argument(x) for x in self.leaves]
         output = graph.output(tuple([made[x] if isinstance(x, torch.fx.Node) else x for x in results]))
         output.meta["val"] = tuple(self.leaves)
@@ -171,11 +172,11 @@ def note(
         name = f"{stem}_{len(recorder.modules)}"
         recorder.modules[name] = module
         node = recorder.graph.create_node("get_attr", name, (), {}, name=name)
-        node.meta["origin"] = t.frames.here()
+        set_facts(node, place=t.frames.here())
         held.append(node)
     args = (*map(recorder.argument, before), *held, *map(recorder.argument, after))
     node = recorder.add_node("call_function", target, args, {})
-    node.meta["origin"] = t.frames.here()
+    set_facts(node, place=t.frames.here())
     node.meta["val"] = results
     recorder.calls += 1
     recorder.spread(node, results)

@@ -18,6 +18,7 @@ from braze.capture.python.unwinding import resumable_step
 from braze.capture.state.handlers import rule
 from braze.capture.state.ledger import LaterSeed
 from braze.capture.state.trace import Trace
+from braze.graph.facts import set_facts
 from braze.graph.torch_settings import CUDNN
 
 C = torch._C
@@ -44,9 +45,8 @@ def note(t: Trace, function: Any, args: Any, kwargs: Any) -> Any:
     t.outside.settings.changed = True
     result = function(*args, **kwargs)
     node = t.graph.recorder.graph.create_node("call_function", function, tuple(args), dict(kwargs))
-    node.meta["origin"] = t.frames.here()
     node.meta["val"] = result
-    node.meta["setting"] = True
+    set_facts(node, place=t.frames.here(), setting=True)
     return result
 
 
@@ -96,8 +96,7 @@ def enter_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     from_mode = torch.autograd.grad_mode
     mode = args[0].mode
     node = t.graph.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
-    node.meta["origin"] = t.frames.here()
-    node.meta["setting"] = True
+    set_facts(node, place=t.frames.here(), setting=True)
     t.graph.inference.append((node, t.graph.inference_on, torch.is_grad_enabled(), resumable_step(t)))
     t.graph.inference_on = mode
     t.graph.knew_inference = True
@@ -110,8 +109,7 @@ def exit_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     node = t.graph.recorder.graph.create_node(
         "call_function", torch.autograd.grad_mode._exit_inference_mode, (entered,), {}
     )
-    node.meta["origin"] = t.frames.here()
-    node.meta["setting"] = True
+    set_facts(node, place=t.frames.here(), setting=True)
     t.graph.inference_on = before
     C._set_grad_enabled(grad)
 

@@ -32,6 +32,7 @@ from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
 from braze.graph.captured import Captured
+from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
@@ -110,7 +111,7 @@ def finish(
         ]
     texts: dict[Any, str] = {}
     for node, place in inputs:
-        node.meta["source"] = text_of(place.source, texts)
+        set_facts(node, source=text_of(place.source, texts))
     return Capture(
         code=t.outside.function.__code__,
         name=t.outside.function.__qualname__,
@@ -135,7 +136,7 @@ def finish(
 def close_graph(t: Trace, table: RecipeTable) -> torch.fx.GraphModule | None:
     """The graph with its output; None where it computes nothing."""
     graph = t.graph.recorder.graph
-    computing = [n for n in graph.nodes if n.op != "placeholder" and not n.meta.get("setting")]
+    computing = [n for n in graph.nodes if n.op != "placeholder" and not facts(n).setting]
     if not computing:
         return None
     output = graph.output(tuple(table.outputs))
@@ -143,9 +144,9 @@ def close_graph(t: Trace, table: RecipeTable) -> torch.fx.GraphModule | None:
     drop_unread_parts(graph)
     origins: dict[Any, Origin] = {}
     for node in graph.nodes:
-        here = node.meta.get("origin")
-        if type(here) is tuple:
-            node.meta["origin"] = origin(here, origins)
+        place = facts(node).place
+        if place is not None:
+            set_facts(node, origin=origin(place, origins), place=None)
     return Captured(graph, t.graph.recorder.modules)
 
 

@@ -199,8 +199,10 @@ class RecipeTable(Recipes):
         return tuple([self.id_of(v) for v in values])
 
     def attributes(self, value: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Names and recipes of an instance's attributes, slots too."""
-        own = dict(getattr(value, "__dict__", None) or {})
+        """Names and recipes of an instance's attributes, slots too. A namespace that the program has given it is the program's dict."""
+        space = getattr(value, "__dict__", None)
+        given = space is not None and self.t.done.namespaces.get(id(space)) is space
+        own = {"__dict__": space} if given else dict(space or {})
         for base in type(value).__mro__:
             for name, field in base.__dict__.items():
                 if type(field) is types.MemberDescriptorType and base.__flags__ & (1 << 9):
@@ -401,9 +403,7 @@ HANDLERS.recipes |= {
     np.ndarray: lambda table, v: _array(table, v),
     types.TracebackType: _traceback,
     types.MethodType: lambda table, v: Build("method", table.items((v.__func__, v.__self__))),
-    functools.partial: lambda table, v: Build(
-        "partial", table.items((v.func, *v.args, *v.keywords.values())), None, tuple(v.keywords)
-    ),
+    functools.partial: lambda table, v: _partial(table, v),
     super: lambda table, v: Build("super", table.items((v.__thisclass__, v.__self__))),
     type({}.keys()): lambda table, v: method_call(table, v.mapping, "keys"),
     types.SimpleNamespace: lambda table, v: Build(
@@ -416,6 +416,18 @@ HANDLERS.recipes |= {
     types.BuiltinFunctionType: lambda table, v: bound_builtin(table, v),
     types.MethodWrapperType: lambda table, v: bound_builtin(table, v),
 }
+
+
+def _partial(table: RecipeTable, value: functools.partial[Any]) -> Recipe:
+    """A partial call with the attributes that the program has put on it."""
+    parts = table.items((value.func, *value.args, *value.keywords.values()))
+    made = Build("partial", parts, None, tuple(value.keywords))
+    more = vars(value)
+    return (
+        Build("attributes", (table.add(made), *table.items(more.values())), None, tuple(more))
+        if more
+        else made
+    )
 
 
 def _weak(table: RecipeTable, ref: weakref.ref[Any]) -> Recipe:

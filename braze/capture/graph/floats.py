@@ -14,6 +14,7 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.state.trace import Trace
+from braze.graph.facts import set_facts
 
 #: operations that never raise, whatever the floats are
 TOTAL = {
@@ -50,7 +51,8 @@ def combine(t: Trace, function: Any, *operands: Any) -> Any:
     node = t.graph.recorder.graph.create_node(
         "call_function", kept, tuple(map(t.graph.recorder.argument, operands)), {}
     )
-    node.meta.update(val=made, origin=t.frames.here())
+    node.meta["val"] = made
+    set_facts(node, place=t.frames.here())
     t.graph.recorder.symbols[made.node.expr] = node
     return made
 
@@ -67,7 +69,8 @@ def combine_read(t: Trace, kept: Any, function: Any, operands: tuple[Any, ...]) 
     node = t.graph.recorder.graph.create_node(
         "call_function", kept, tuple(map(t.graph.recorder.argument, operands)), {}
     )
-    node.meta.update(val=made, origin=t.frames.here())
+    node.meta["val"] = made
+    set_facts(node, place=t.frames.here())
     t.graph.recorder.symbols[made.node._expr] = node
     return made
 

@@ -22,6 +22,7 @@ from braze.capture.outside.filling import fill_arguments
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
+from braze.graph.facts import set_facts
 from braze.graph.numbers import QUESTIONS
 
 #: methods of generators that give a number or numbers; of what they are given, ``shuffle`` alone changes something
@@ -181,7 +182,8 @@ def node_of(recorder: Recording, symbol: Any) -> torch.fx.Node | None:
     recorder.drawn[given] = index
     with recorder.graph.inserting_after(given):
         node = recorder.graph.create_node("call_method", "item", (given,), {})
-    node.meta.update(val=drawn, origin=here)
+    node.meta["val"] = drawn
+    set_facts(node, place=here)
     recorder.calls += 1
     recorder.symbols[symbol] = node
     return node

@@ -31,6 +31,7 @@ from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import fast_nodes, probe
+from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import disable_functions
 from braze.graph.torch_symbols import SYMBOLIC, UNDECIDED, size_oblivious
@@ -104,10 +105,10 @@ class Recorder(Recording):
         elif first is not None:
             first.prepend(node)
         node.meta["val"] = fake
-        node.meta["role"] = "parameter" if self.t.outside.is_model_state(place) else "user"
+        set_facts(node, role=InputRole.PARAMETER if self.t.outside.is_model_state(place) else InputRole.USER)
         if isinstance(place.real, torch.Tensor):
             # the fake may gain a history while tracing
-            node.meta["requires_grad"], node.meta["leaf"] = place.real.requires_grad, place.real.is_leaf
+            set_facts(node, requires_grad=place.real.requires_grad, leaf=place.real.is_leaf)
         self.placeholders.append((node, place))
         self.nodes[id(fake)] = (fake, node)
         return node
@@ -122,7 +123,8 @@ class Recorder(Recording):
         )
         with at:
             node = self.graph.create_node("placeholder", name, (), {}, name=name)
-        node.meta.update(val=fake, role="user", source=name, requires_grad=False, leaf=True)
+        node.meta["val"] = fake
+        set_facts(node, role=InputRole.USER, source=name, requires_grad=False, leaf=True)
         self.nodes[id(fake)] = (fake, node)
         return node
 
@@ -274,10 +276,10 @@ class Recorder(Recording):
         fx_args = tuple([self.argument(a) for a in args])
         fx_kwargs = {k: self.argument(v) for k, v in kwargs.items()} if kwargs else {}
         node = self.add_node(op, target, fx_args, fx_kwargs)
-        node.meta["origin"] = self.t.frames.here()
         node.meta["val"] = result
         self.calls += 1
-        self.t.frames.recorded_at = node.meta["step"] = self.t.frames.steps
+        step = self.t.frames.recorded_at = self.t.frames.steps
+        set_facts(node, place=self.t.frames.here(), step=step)
         self.spread(node, result)
         if self.mode.env is not None:
             unbacked.claim(self, node, result)
@@ -305,7 +307,7 @@ class Recorder(Recording):
                 if isinstance(item, torch.Tensor | list | tuple) and holds_tensor(item):
                     part = self.add_node("call_function", operator.getitem, (node, index), {})
                     part.meta["val"] = item
-                    part.meta["origin"] = node.meta["origin"]
+                    set_facts(part, place=facts(node).place)
                     self.spread(part, item)
 
 

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import logging
+import sys
+import types
+import warnings
 from typing import Any
 
 import torch
 
-from braze.capture.facts.values import UnknownText, is_constant, is_plain
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.values import MISSING, UnknownText, is_constant, is_plain, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.state.trace import Trace
 
 
+def may_raise(target: Any) -> bool:
+    """Whether a message raises as things are: a warning that is made an error, text for a stream written in Python."""
+    if target is warnings.warn:
+        return any(action == "error" for action, *_ in warnings.filters)
+    if target is print:
+        write, _ = lookup_in_mro(type(sys.stdout), "write")
+        return write is MISSING or isinstance(write, types.FunctionType)
+    return False
+
+
 def replay(t: Trace, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Call this when the graph has run; False where the arguments are not known now."""
+    """Call this when the graph has run; False where the arguments are not known now.
+
+    What may raise into a handler of the program ends the graph: it has to be called where the handler is.
+    """
+    if t.frames.may_catch() and may_raise(target):
+        graph_break("BZ1007", f"{target.__name__}() may raise what the program handles", HINT_MOVE)
     for value in (*args, *kwargs.values()):
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
         told = type(value) is UnknownText and value.made is not None

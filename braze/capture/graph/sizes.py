@@ -12,6 +12,7 @@ from braze.capture.graph import python_random
 from braze.capture.outside import texts
 from braze.capture.state.trace import Recording
 from braze.graph import torch_symbols
+from braze.graph.facts import set_facts
 from braze.graph.numbers import FUNCTIONS
 from braze.graph.torch_symbols import SYMBOLIC
 
@@ -75,7 +76,7 @@ def of_expression(recorder: Recording, expr: Any, value: Any = None) -> Any:
             done = expr.func(done, part)
             node = recorder.graph.create_node("call_function", function, (node, other), {})
         node.meta["val"] = value if value is not None else make_value(recorder, expr)
-        node.meta["origin"] = recorder.t.frames.here()
+        set_facts(node, place=recorder.t.frames.here())
     recorder.symbols[expr] = node
     return node
 
@@ -93,14 +94,15 @@ def of_symbol(recorder: Recording, symbol: Any) -> Any:
                     "call_function", torch.ops.aten.sym_size.int, (source, dim), {}
                 )
                 node.meta["val"] = size
-                node.meta["origin"] = recorder.t.frames.here()
+                set_facts(node, place=recorder.t.frames.here())
                 return node
     if symbol in recorder.sized:
         tensor, dim = recorder.sized[symbol]
         node = recorder.graph.create_node(
             "call_function", torch.ops.aten.sym_size.int, (recorder.node_of(tensor), dim), {}
         )
-        node.meta.update(val=tensor.shape[dim], origin=recorder.t.frames.here())
+        node.meta["val"] = tensor.shape[dim]
+        set_facts(node, place=recorder.t.frames.here())
         return node
     drawn = python_random.node_of(recorder, symbol)
     if drawn is not None:

@@ -20,6 +20,7 @@ from braze.capture.facts.values import MISSING
 from braze.capture.graph import python_random, sizes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_symbols
+from braze.graph.facts import facts, set_facts
 from braze.graph.torch_symbols import SYMBOLIC
 
 HINT_CHECK = "say what holds of it with torch._check(condition), or branch with torch.cond"
@@ -109,7 +110,8 @@ def scalar(recorder: Recording, tensor: torch.Tensor) -> Any:
     if type(value) not in SYMBOLIC or value.node._expr in recorder.symbols:
         return value  # a constant, or read before
     node = recorder.add_node("call_method", "item", (recorder.node_of(tensor),), {})
-    node.meta.update(val=value, origin=recorder.t.frames.here())
+    node.meta["val"] = value
+    set_facts(node, place=recorder.t.frames.here())
     recorder.calls += 1
     recorder.symbols[value.node._expr] = node
     if type(value) is torch.SymFloat:
@@ -191,7 +193,8 @@ def note_checks(recorder: Recording, message: Any = None) -> None:
             continue
         text = told(recorder, message if type(message) is str else f"expected {said(recorder, condition)}")
         made = recorder.add_node("call_function", torch.ops.aten._assert_scalar.default, (node, text), {})
-        made.meta.update(val=None, origin=recorder.t.frames.here())
+        made.meta["val"] = None
+        set_facts(made, place=recorder.t.frames.here())
     if not later:
         recorder.checks = env.num_deferred_runtime_asserts
 
@@ -215,7 +218,7 @@ def said(recorder: Recording, condition: Any) -> str:
         if symbol in recorder.sized:
             node = recorder.nodes[id(recorder.sized[symbol][0])][1]
         drawn = python_random.index_of(recorder.t, symbol)
-        here = node.meta.get("origin") if node is not None else None
+        here = facts(node).place if node is not None else None
         here = here if drawn is None else recorder.t.done.draws[drawn][2]
         if torch_symbols.is_unbacked_symbol(symbol) and here is not None:
             whence.append(f"{symbol} is from {here[0].origin(here[1])}")

@@ -41,8 +41,8 @@ RELATION_NAMES = {
 PARTS = {range: ("start", "stop", "step"), slice: ("start", "stop", "step"), torch.device: ("type", "index")}
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
 #: checks that the walker takes as they are
-_SIMPLE = frozenset({Check.TYPE, Check.IS, Check.LENGTH, Check.KEYS, Check.HAS_KEY, Check.ABSENT})
 _EQUAL = Check.EQUAL
+_SIMPLE = frozenset(check for check in Check if check.sure) - {_EQUAL}
 
 
 @record

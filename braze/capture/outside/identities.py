@@ -1,4 +1,4 @@
-"""``id()`` while tracing: a number that is compared and used as a key, and nothing else.
+"""``id()`` while tracing, and ``hash()`` where it is made of the address: a number that is compared and used as a key, and nothing else.
 
 An address means nothing at the next call, so it may meet other such numbers only, in containers of the trace. That
 the objects asked for are different ones is guarded.
@@ -7,6 +7,8 @@ the objects asked for are different ones is guarded.
 from __future__ import annotations
 
 import operator
+import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,15 +43,31 @@ METHODS = frozenset(
 )
 
 
-def identity(t: Trace, value: Any) -> Identity:
-    """``id(value)``."""
+def identity(t: Trace, value: Any, number: Callable[[Any], int] = id) -> Identity:
+    """``id(value)``, or ``hash(value)`` of what is hashed by its address."""
     node = t.outside.tree.node_of(value)
     if len(t.outside.identities) >= MOST:
         graph_break("BZ1004", "id() of many objects", HINT_MOVE)
     if node is not None and node.step is not Step.CONSTANT and not isinstance(value, torch.Tensor):
         t.outside.tree.asked[node] = None
     t.outside.identities[id(value)] = value
-    return t.done.claim(Identity(id(value if node is None else node.real)))
+    return t.done.claim(Identity(number(value if node is None else node.real)))
+
+
+def is_hashed_by_address(value: Any) -> bool:
+    """Whether ``hash(value)`` tells of its address and of nothing else."""
+    return getattr(type(value), "__hash__", None) in (object.__hash__, torch.Tensor.__hash__)
+
+
+def hides_addresses(value: Any) -> bool:
+    """Whether an address is mixed into ``hash(value)`` by code in C, where nobody can take it out."""
+    kind = type(value)
+    if kind in (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType):
+        return True
+    base: Any = tuple if isinstance(value, tuple) else frozenset
+    if isinstance(value, base) and kind.__hash__ is base.__hash__:
+        return any(is_hashed_by_address(v) or hides_addresses(v) for v in base.__iter__(value))
+    return False
 
 
 def refuse(what: str) -> None:

@@ -74,6 +74,8 @@ class Marked:
             torch_symbols.watch_specialisation(mode.env, self._seen)
             self.watching = True
         if isinstance(size, torch.SymInt):
+            if mark.kind == "batch":
+                mode.batches.append(size)
             if rule.multiple > 1 and size % rule.multiple != 0:
                 raise AssertionError("checked before the trace began")
             if mark.strict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -54,6 +55,10 @@ BUILTIN_VALUES = CONSTANTS | {
     torch.device,
 }
 C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+#: whether a classmethod asks the descriptor that it holds, as it did until Python 3.12
+CHAINS = sys.version_info < (3, 13)
 
 
 def load_attr(t: Trace, obj: Any, name: str, tail: bool = False) -> Any:
@@ -337,12 +342,13 @@ def bind_class_value(
 
 
 def bind_to(t: Trace, function: Any, first: Any) -> Any:
-    """A method of a function, or what its descriptor gives."""
-    if type(function) is types.FunctionType:
+    """What a classmethod gives: a method, or, until Python 3.12, what the descriptor gives that it holds."""
+    getter, _ = lookup_in_mro(type(function), "__get__")
+    if type(function) is types.FunctionType or not CHAINS or getter is MISSING:
         return types.MethodType(function, first)
-    return (
-        function.__get__(first) if hasattr(type(function), "__get__") else types.MethodType(function, first)
-    )
+    if type(getter) is types.FunctionType:
+        return t.call(getter, (function, first, first), None)
+    return function.__get__(first, first)
 
 
 def cached_property(t: Trace, found: Any, obj: Any) -> Any:

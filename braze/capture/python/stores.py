@@ -104,6 +104,8 @@ def store_field(t: Trace, obj: Any, name: str, found: Any, value: Any) -> None:
     node = t.outside.tree.node_of(obj)
     if node is None:
         found.__set__(obj, value)
+        if name == "__dict__":
+            t.done.namespaces[id(value)] = value
         return
     if type(found) is not types.MemberDescriptorType:
         graph_break("BZ1010", f"the field {name!r} of a {type(obj).__name__} from outside is assigned")

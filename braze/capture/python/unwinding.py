@@ -14,6 +14,8 @@ from braze.support.errors import Origin
 MAX_STEPS = 20_000_000
 #: what Python raises where a value is of the wrong kind, naming the kind; no program is to read of symbols
 OF_KINDS = frozenset({TypeError, AttributeError, ValueError})
+#: names by which code asks for frames above its own
+LOOKS_AT_CALLERS = frozenset({"_getframe", "_getframemodulename", "currentframe"})
 _SYMBOL = re.compile("Sym(Int|Float|Bool)")
 
 
@@ -48,8 +50,12 @@ def trail_of(t: Trace) -> tuple[Origin, ...]:
 
 
 def resumable_step(t: Trace) -> int:
-    """The instruction before which all frames can be suspended: the innermost, or an outer call into C."""
+    """The instruction before which all frames can be suspended: the innermost, or an outer call into C.
+
+    A frame that looks at its caller's, as those do that name classes after the caller's module, has none when it is resumed:
+    its call is made whole.
+    """
     for f in t.frames.stack[1:]:
-        if not f.tail:
+        if not f.tail or not LOOKS_AT_CALLERS.isdisjoint(f.code.co_names):
             return f.entered_at
     return t.frames.steps

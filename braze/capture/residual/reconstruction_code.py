@@ -39,10 +39,11 @@ from braze.capture.facts.replay import (
     nth_key,
     set_attribute,
 )
+from braze.capture.facts.resume import CannotResume
 from braze.support.errors import InternalError
 
 #: kinds whose instances can be made empty and filled later
-FILLABLE = frozenset({"list", "dict", "set", "deque", "object", "cell", "function"})
+FILLABLE = frozenset({"list", "dict", "set", "deque", "object", "attributes", "cell", "function"})
 
 
 class Namespace:
@@ -147,6 +148,8 @@ class Rebuilder:
         self.done: dict[int, str] = {}
         self.uses: collections.Counter[int] = collections.Counter()
         self.cyclic: set[int] = set()
+        #: those that are being made
+        self.making: set[int] = set()
         self._to_fill: list[int] = []
         self._survey(roots)
 
@@ -226,10 +229,24 @@ class Rebuilder:
                 text = self.sources.text(recipe.source)
                 simple = recipe.source in self.sources.inputs or recipe.source.step is Step.LOCAL
                 return text if simple or self.uses[index] == 1 else self._assign(index, text)
-        if index in self.cyclic and recipe.kind in FILLABLE:
-            self._assign(index, _empty(self, recipe))
+        if index in self.cyclic:
+            return self._on_cycle(index, recipe)
+        return self._made(index, recipe)
+
+    def _on_cycle(self, index: int, recipe: Build) -> str:
+        """What reaches itself through its parts: made empty and filled later, where its kind can be."""
+        if index in self.making:
+            raise CannotResume("a value is needed to make itself, as in error.args = (error,)")
+        self.making.add(index)
+        if recipe.kind in FILLABLE:
+            text = self._assign(index, _empty(self, recipe))
             self._to_fill.append(index)
-            return self.done[index]
+        else:
+            text = self._made(index, recipe)
+        self.making.remove(index)
+        return text
+
+    def _made(self, index: int, recipe: Build) -> str:
         if not _needs_fill(recipe):
             text = _WRITE[recipe.kind](self, recipe, [self._value(a) for a in recipe.args])
             return text if self.uses[index] == 1 and index not in self.cyclic else self._assign(index, text)

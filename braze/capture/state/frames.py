@@ -35,6 +35,10 @@ class Frames:
         self.recorded_at = 0
         self.budget_ends = budget
 
+    def may_catch(self) -> bool:
+        """Whether a ``try`` or a ``with`` of these frames surrounds where they stand."""
+        return any(start <= f.at < end for f in self.stack for start, end, *_ in f.decoded.table)
+
     def here(self) -> tuple[Decoded, int] | None:
         """Where the program is: the innermost frame outside torch."""
         frames = self.stack

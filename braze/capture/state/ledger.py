@@ -104,6 +104,8 @@ class Ledger:
         self.draws: list[tuple[Draw, Any, Any]] = []
         #: instance dicts written, by identity of the shadow (outside.shadows)
         self.dirty: dict[int, Any] = {}
+        #: dicts that the program has made the ``__dict__`` of an object, by identity
+        self.namespaces: dict[int, Any] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
         #: leaves of autograd that the trace made (parameters, ``requires_grad_``), by identity: they are claimed

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from braze.codegen.c import ops
 from braze.codegen.c.analysis import Ranges
 from braze.codegen.c.memory import scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.ir import DType, Node, Op
-from braze.loops.scalars import SIGNS, TESTS
+from braze.loops.scalars import SCALARS, TESTS
 from braze.support.errors import InternalError
 from braze.support.record import record
 
@@ -59,7 +58,7 @@ def expression(body: Writer, node: Node, args: list[Value], varying: bool) -> tu
     within = rep
     if rep in ("i32", "i64"):
         within = "i64" if any(a.rep == "i64" for a in args) else rep
-    text = _arithmetic(body, op, args, within, varying)
+    text = _written(body, op, args, within, varying)
     if within != rep:
         t = rep_vector(rep, body.lanes)
         text = f"__builtin_convertvector({text}, {t})" if varying else f"({SCALAR[rep]})({text})"
@@ -71,48 +70,40 @@ def _arg(body: Writer, v: Value, rep: str, varying: bool) -> str:
     return body.splat(v).text if varying else v.text
 
 
-def _arithmetic(body: Writer, op: Op, args: list[Value], rep: str, varying: bool) -> str:
-    table = ops.FLOAT if rep in ("f32", "f64") else ops.MASK if rep == "b" else ops.INTEGER
-    row = table.get(op)
-    if row is None:
+def templates(op: Op, rep: str) -> tuple[str, str] | None:
+    """The C of an operation on vectors of a representation and on single numbers, empty where that is lane 0 of the former."""
+    text = SCALARS[op].text
+    kind = {"f32": "c", "f64": "c", "b": "c_mask"}.get(rep, "c_int")
+    if kind not in text:
+        return None
+    vector = text[kind]
+    return vector, text.get(f"{kind}_1", "" if "{t}" in vector else vector)
+
+
+def _written(body: Writer, op: Op, args: list[Value], rep: str, varying: bool) -> str:
+    found = templates(op, rep)
+    if found is None:
         raise InternalError("BZ9064", f"no C for {op.value} on {rep}")
+    vector, scalar = found
     texts = [_arg(body, a, rep, varying) for a in args]
-    fields = {
-        "t": f"{rep}x{body.lanes}", "s": SCALAR[rep], "f": "f" if rep == "f32" else "",
-        "one": "1.0f" if rep == "f32" else "1.0", "zero": "0.0f" if rep == "f32" else "0.0",
-    }  # fmt: skip
-    named = dict(zip("abc", texts, strict=False))
-    if varying:
-        return row.vector.format(args=", ".join(texts), **named, **fields)
-    scalar = row.scalar or (ops.FLOAT_SCALAR.get(op, "") if rep in ("f32", "f64") else "")
-    if scalar:
-        return scalar.format(args=", ".join(texts), **named, **fields)
-    splats = [f"bz_splat_{rep}x{body.lanes}({t})" for t in texts]
-    named = dict(zip("abc", splats, strict=False))
-    return f"({row.vector.format(args=', '.join(splats), **named, **fields)})[0]"
+    t = f"{rep}x{body.lanes}"
+    fields = _FIELDS.get(rep, {}) | {"t": t, "s": SCALAR[rep], "i": f"i{rep[1:]}x{body.lanes}"}
+    if varying or scalar:
+        return (vector if varying else scalar).format(**dict(zip("abc", texts, strict=False)), **fields)
+    splats = [f"bz_splat_{t}({text})" for text in texts]
+    return f"({vector.format(**dict(zip('abc', splats, strict=False)), **fields)})[0]"
+
+
+_FIELDS = {
+    "f32": {"f": "f", "one": "1.0f", "zero": "0.0f", "most": "0x1.fffffep127f"},
+    "f64": {"f": "", "one": "1.0", "zero": "0.0", "most": "0x1.fffffffffffffp1023"},
+}
 
 
 def _test(body: Writer, op: Op, args: list[Value], varying: bool) -> str:
     rep = "i64" if any(a.rep == "i64" for a in args) else args[0].rep
-    a = [_arg(body, v, rep, varying) for v in args]
-    t = f"{rep}x{body.lanes}"
-    if rep == "b":
-        row = ops.MASK[op]
-        fields = {"a": a[0], "b": a[-1]}
-        return row.vector.format(**fields) if varying else row.scalar.format(**fields)
-    big = {"f32": "0x1.fffffep127f", "f64": "0x1.fffffffffffffp1023"}.get(rep, "0")
-    if op is Op.ISNAN:
-        text = f"{a[0]} != {a[0]}"
-    elif op is Op.ISINF:
-        text = f"({a[0]} > {big}) | ({a[0]} < -{big})"
-    elif op is Op.SIGNBIT and rep in ("f32", "f64"):
-        i = "i32" if rep == "f32" else "i64"
-        text = f"({i}x{body.lanes}){a[0]} < 0" if varying else f"__builtin_signbit({a[0]}) != 0"
-    elif op is Op.SIGNBIT:
-        text = f"{a[0]} < 0"
-    else:
-        text = f"{a[0]} {SIGNS[op]} {a[1]}"
-    return f"bz_mask_{t}({text})" if varying else text
+    text = _written(body, op, args, rep, varying)
+    return f"bz_mask_{rep}x{body.lanes}({text})" if varying and rep != "b" else text
 
 
 def _where(body: Writer, args: list[Value], rep: str, varying: bool) -> str:
@@ -130,6 +121,8 @@ def _cast(body: Writer, v: Value, source: DType, to: DType, rep: str, varying: b
             return v.text
         zero = {"f32": "0.0f", "f64": "0.0"}.get(v.rep, "0")
         return f"bz_mask_{v.rep}x{w}({v.text} != {zero})" if varying else f"{v.text} != {zero}"
+    if source.is_float and to.is_integer:
+        return _rounded(body, _truncated(body, v, to, rep, varying), to, varying)
     if not varying:
         return _rounded(body, f"({SCALAR[rep]}){v.text}", to, varying) if source is not to else v.text
     if v.rep == "b":
@@ -144,6 +137,16 @@ def _cast(body: Writer, v: Value, source: DType, to: DType, rep: str, varying: b
     if _holds(source, to):
         return text
     return _rounded(body, text, to, varying)
+
+
+def _truncated(body: Writer, v: Value, to: DType, rep: str, varying: bool) -> str:
+    """A float as an integer of a representation; bytes take the low bits of a long one, as eager's do."""
+    through = "i64" if to is DType.U8 and v.rep == "f64" else rep
+    if not varying:
+        text = f"bz_to{through}_{v.rep}s({v.text})"
+        return text if through == rep else f"({SCALAR[rep]}){text}"
+    text = f"bz_to{through}_{v.rep}x{body.lanes}({v.text})"
+    return text if through == rep else f"__builtin_convertvector({text}, {rep}x{body.lanes})"
 
 
 def _bitcast(body: Writer, v: Value, source: DType, to: DType, varying: bool) -> str:

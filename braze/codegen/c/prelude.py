@@ -214,6 +214,8 @@ def _section(name: str, lanes: int) -> str | None:
         return f"static inline {what}x{w} bz_splat_{what}x{w}({SCALAR[what]} x) {{ return x - ({what}x{w}){{}}; }}"
     if kind == "sel":
         return _select(what, w)
+    if kind in ("toi32", "toi64"):
+        return _truncate(kind[2:], what, w) if w else _truncate_scalar(kind[2:], what[:-1])
     if kind == "turn":
         return turn(what, STORAGE[what][0], w)
     if kind.startswith("rot"):
@@ -252,6 +254,32 @@ def _select(what: str, w: int) -> str:
     return (
         f"static inline {t} bz_sel_{t}(i32x{w} m, {t} a, {t} b) {{\n  const {i} k = {mask};\n"
         f"  return ({t})((k & ({i})a) | (~k & ({i})b));\n}}"
+    )
+
+
+def _truncate_scalar(to: str, source: str) -> str:
+    """A float cut off to an integer. What that does not hold is undefined in C, which compilers make use of: it is what the
+    processor's own instruction gives, and so eager."""
+    c, bits = SCALAR[source], int(to[1:])
+    limit = f"0x1p{bits - 1}{'f' if source == 'f32' else ''}"
+    return (
+        f"static inline {SCALAR[to]} bz_to{to}_{source}s({c} x) {{\n#ifdef __x86_64__\n"
+        f"  return x >= -{limit} && x < {limit} ? ({SCALAR[to]})x : ({SCALAR[to]})(1UL << {bits - 1});\n"
+        f"#else\n  return ({SCALAR[to]})x;\n#endif\n}}"
+    )
+
+
+def _truncate(to: str, source: str, w: int) -> str:
+    """The same by lanes."""
+    t, i, bits = f"{source}x{w}", f"i{REP_BYTES[source] * 8}x{w}", int(to[1:])
+    limit = f"0x1p{bits - 1}{'f' if source == 'f32' else ''}"
+    inside = "k" if i == f"{to}x{w}" else f"__builtin_convertvector(k, {to}x{w})"
+    return (
+        f"static inline {to}x{w} bz_to{to}_{t}({t} x) {{\n#ifdef __x86_64__\n"
+        f"  const {i} k = (x >= -{limit}) & (x < {limit});\n"
+        f"  const {to}x{w} r = __builtin_convertvector(({t})(k & ({i})x), {to}x{w});\n"
+        f"  return r | (~{inside} & ({SCALAR[to]})(1UL << {bits - 1}));\n"
+        f"#else\n  return __builtin_convertvector(x, {to}x{w});\n#endif\n}}"
     )
 
 

@@ -30,6 +30,8 @@ class CUnits:
 def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContext, c: CUnits) -> HostModule:
     """The host module of a schedule with one kernel text per loop or template group (by name)."""
     writers = [_Host(s.fixed, kernels, "fixed_")] if s.fixed is not None else []
+    for k, part in enumerate(s.parts):
+        writers.append(_Host(part.schedule, kernels, f"part{k}_", ctx.consumes, ctx.lean))
     writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean))
     functions = [line for writer in writers for line in ("", "", *writer.function())]
     source = "\n".join(
@@ -86,13 +88,16 @@ class _Host:
     def function(self) -> list[str]:
         """The function that makes the call, as lines."""
         self.body += self._checked(frozenset(self.sizes))
-        self._groups()
+        if self.schedule.parts:
+            self._parts()
+        else:
+            self._groups()
         body = [line for x in self.body for line in ([x] if isinstance(x, str) else self._segment(x))]
         returned = self._outputs()
         inputs = self._inputs()
         arena = self._arena()
         lines = [
-            f"def {'make_fixed' if self.prefix else 'make'}(runtime):",
+            f"def {maker(self.prefix)}(runtime):",
             "    as_strided, empty_strided = torch.as_strided, runtime.empty_strided",
             "    relayout, take, give = runtime.relayout, runtime.take, runtime.give",
             *_indent(self.bindings),
@@ -256,6 +261,26 @@ class _Host:
                     self.body += self._checked(known)
             self.body += self._releases(k)
 
+    def _parts(self) -> None:
+        """Call the parts in order; what is read by none after goes at once."""
+        parts = self.schedule.parts
+        last = {n: k for k, part in enumerate(parts) for n in part.takes}
+        for k, part in enumerate(parts):
+            self.bindings.append(f"part_{k} = runtime.part({k}, {maker(f'part{k}_')}(runtime))")
+            given = [*map(identifier, part.takes), *(identifier(s.name) for s in part.sizes)]
+            made = [*map(identifier, part.gives), *(identifier(s.name) for s in part.told)]
+            dead = [n for n in part.takes if last[n] == k and self._may_go(n)]
+            self.body.append(f"given = [{', '.join(given)}]")
+            if dead:
+                self.body.append(f"del {', '.join(map(identifier, dead))}")
+            call = f"part_{k}(given)"
+            self.body.append(f"{tuple_text(tuple(made))} = {call}" if made else call)
+
+    def _may_go(self, name: str) -> bool:
+        """Whether the host may let go of a tensor after the last part that reads it."""
+        made_here = self.homes.of(name) is not Home.ARGUMENT
+        return (made_here or self.consumes) and name not in self.lives.kept
+
     def _checked(self, known: Collection[Symbol]) -> list[str]:
         """Statements for the checks whose symbols are all known."""
         ready = [c for c in self.checks if c.condition.symbols() <= set(known)]
@@ -340,6 +365,11 @@ class _Host:
             else:
                 returned.append(str(o) if isinstance(o, (Expr, Condition)) else constant_text(o))
         return tuple_text(tuple(returned))
+
+
+def maker(prefix: str) -> str:
+    """The function that makes the call of the whole ("") or of a part ("part0_")."""
+    return f"make_{prefix}".rstrip("_")
 
 
 def _empty(homes: Homes, name: str) -> str:

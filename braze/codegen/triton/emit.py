@@ -138,7 +138,11 @@ class Emitter:
         template = row(node.op, operand, coarse)
         if template is None:
             raise Unsupported("BZ5010", f"Triton has no {node.op.value} on {operand.label}")
-        text = template.format(*(a.name for a in args), type=TYPES[node.dtype], bits=8 * node.dtype.itemsize)
+        text = template.format(
+            **dict(zip("abc", (a.name for a in args), strict=False)),
+            type=TYPES[node.dtype],
+            bits=8 * node.dtype.itemsize,
+        )
         return self.assign(text, deps, scope)
 
     def _quads(self, node: Node, scope: Scope) -> Value | None:

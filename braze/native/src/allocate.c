@@ -13,6 +13,7 @@ enum { CPU = 0, CUDA = 1 }; /* of c10::DeviceType */
 static struct {
     int32_t (*make)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
     int32_t (*release)(void *);
+    int32_t (*again)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     PyObject *(*wrap)(const void *);
 } torch;
 
@@ -96,6 +97,30 @@ make_tensor(PyObject *sizes, PyObject *strides, int number, int type, int index)
     return tensor;
 }
 
+PyObject *
+tensor_again(PyObject *tensor)
+{
+    static PyObject *plainly;
+    void *handle = tensor_handle(tensor), *made = NULL;
+    TensorLayout layout;
+    if (handle != NULL && torch.again != NULL && torch.wrap != NULL && tensor_layout(tensor, &layout)
+        && torch.again(handle, layout.ndim, layout.sizes, layout.strides, 0, &made) == 0) {
+        PyObject *wrapped = torch.wrap(made);
+        torch.release(made);
+        return wrapped;
+    }
+    if (plainly == NULL && (plainly = package_function("braze.native.allocation", "again")) == NULL) {
+        return NULL;
+    }
+    return PyObject_CallOneArg(plainly, tensor);
+}
+
+static PyObject *
+again(PyObject *module, PyObject *tensor)
+{
+    return tensor_again(tensor);
+}
+
 static PyObject *
 empty_strided(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -143,9 +168,11 @@ load_allocation(PyObject *module, PyObject *args)
     }
     void *make = symbol_in(libtorch, "aoti_torch_empty_strided");
     void *release = symbol_in(libtorch, "aoti_torch_delete_tensor_object");
+    void *again = symbol_in(libtorch, "aoti_torch__reinterpret_tensor");
     void *wrap = symbol_in(libtorch_python, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
     memcpy(&torch.make, &make, sizeof(make));
     memcpy(&torch.release, &release, sizeof(release));
+    memcpy(&torch.again, &again, sizeof(again));
     memcpy(&torch.wrap, &wrap, sizeof(wrap));
     return PyBool_FromLong(make != NULL && release != NULL && wrap != NULL);
 }
@@ -176,6 +203,7 @@ configure_allocation(PyObject *module, PyObject *rows)
 PyMethodDef allocation_functions[] = {
     {"empty_strided", (PyCFunction)(void (*)(void))empty_strided, METH_FASTCALL | METH_KEYWORDS,
      "empty_strided(sizes, strides, *, dtype, device=None)\n--\n\nWhat torch.empty_strided makes."},
+    {"_again", again, METH_O, "A tensor of its own over the memory of another, in its layout."},
     {"_load_allocation", load_allocation, METH_VARARGS,
      "Look up what is needed in libtorch and libtorch_python; whether all was found."},
     {"_configure_allocation", configure_allocation, METH_O, "((dtype, its number), ...) to make here from now on."},

@@ -3,6 +3,7 @@
 #define BRAZE_H
 
 #include "compat.h"
+#include "vocabulary.h"
 
 /* -- guards.c ----------------------------------------------------------------------------------- */
 extern PyTypeObject GuardProgram_Type;
@@ -57,7 +58,6 @@ bool image_holds(const Image *image, PyObject *tensor);
 /* `image` (may be NULL: made) is now of this tensor; NULL if words alone cannot tell. Frees what it replaces. */
 Image *image_again(Image *image, PyObject *tensor, int requires_grad);
 
-enum { STATE_GRAD, STATE_INFERENCE, STATE_AUTOCAST, STATE_DTYPE, STATE_DEVICE, STATE_MODES, STATE_DETERMINISTIC };
 typedef struct {
     int device_type, enabled, dtype;
 } Autocast;
@@ -98,10 +98,23 @@ bool tensor_place(PyObject *value, int *index);
 /* Whether this is a tensor, and tensors can be read here. */
 bool is_tensor(PyObject *value);
 
+/* The at::Tensor in a Python tensor; NULL if the value is no tensor that can be read here. */
+void *tensor_handle(PyObject *value);
+
+/* Whether inference mode is on; -1 with an exception set. */
+int inference_mode_now(void);
+
 extern PyMethodDef tensor_methods[];
 
 /* -- allocate.c --------------------------------------------------------------------------------- */
 extern PyMethodDef allocation_functions[];
+
+/* A tensor of its own, a view of none, over the memory and in the layout of another; NULL with an exception set. */
+PyObject *tensor_again(PyObject *tensor);
+
+/* -- replay.c ----------------------------------------------------------------------------------- */
+extern PyTypeObject Holders_Type, Replay_Type, Replays_Type;
+extern PyMethodDef replay_functions[];
 
 /* -- table.c ------------------------------------------------------------------------------------ */
 extern PyMethodDef table_functions[];
@@ -154,6 +167,9 @@ extern PyTypeObject Segment_Type;
 /* -- device_launch.c ---------------------------------------------------------------------------- */
 extern PyTypeObject DeviceLauncher_Type;
 extern PyMethodDef device_launch_functions[];
+
+/* Copy bytes on a GPU, on its current stream; false where that is for PyTorch to do. */
+bool device_copy(int device, void *to, const void *from, size_t bytes);
 
 /* -- module.c ----------------------------------------------------------------------------------- */
 /* A function of a Python module of this package; new reference. */

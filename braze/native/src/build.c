@@ -1,14 +1,9 @@
 /* From the plain data of a guard program to the arrays that the walk goes along. */
 #include "guards.h"
 
-static const char *const step_names[STEP_COUNT] = {
-    "local", "global", "cell", "globals_of", "attr", "dict", "item", "key",
-    "type", "class_attr", "defaults", "kwdefaults", "closure", "func", "constant",
-    "tensor_of", "negative",
-};
-static const char *const check_names[CHECK_STATE] = {
-    "type", "is", "equal", "length", "keys", "has_key", "absent", "tensor", "int", "alias", "distinct", "range",
-};
+static const char *const step_names[] = {STEP_WORDS};
+static const char *const check_names[] = {CHECK_WORDS};
+static const int check_places[] = {CHECK_PLACES};
 
 static int
 index_of(PyObject *word, const char *const *names, int count)
@@ -164,33 +159,14 @@ class_is_fixed(PyObject *type)
            && !PyType_IsSubtype((PyTypeObject *)type, &PyModule_Type);
 }
 
-enum { PLACE_NONE, PLACE_MEMBER, PLACE_INSTANCE, PLACE_ITEMS, PLACE_ALWAYS };
-
-/* Where a check is made: with the node's reading, with the reading of what the node holds, or always. */
+/* Where a check is made. An object whose class may change is asked for it when what it holds is read. */
 static int
 place_of(const Check *check, const int *has_instance)
 {
-    switch (check->kind) {
-    case CHECK_IS:
-    case CHECK_EQUAL:
-        return PLACE_MEMBER;
-    case CHECK_TYPE:
-        if (class_is_fixed(check->expected)) {
-            return PLACE_MEMBER;
-        }
+    if (check->kind == CHECK_TYPE && !class_is_fixed(check->expected)) {
         return has_instance[check->node] >= 0 ? PLACE_INSTANCE : PLACE_ALWAYS;
-    case CHECK_ABSENT:
-        return PLACE_INSTANCE;
-    case CHECK_LENGTH:
-    case CHECK_KEYS:
-    case CHECK_HAS_KEY:
-        return PLACE_ITEMS;
-    case CHECK_STATE:
-    case CHECK_RANGE:
-        return PLACE_NONE;
-    default:
-        return PLACE_ALWAYS;
     }
+    return check_places[check->kind];
 }
 
 typedef struct {

@@ -227,36 +227,33 @@ distinct_holds(GuardProgram *program, Distinct *distinct)
     return holds;
 }
 
+/* The rules, by the words of the checks (CHECK_RULES); each may use what it needs. */
+#define RULE(word) \
+    static bool holds_##word(Walk *walk __attribute__((unused)), const Check *check, PyObject *value)
+
+RULE(type) { return (PyObject *)Py_TYPE(value) == check->expected; }
+RULE(is) { return value == check->expected; }
+RULE(equal) { return same_constant(value, check->expected); }
+RULE(length) { return length_is(value, check->number); }
+RULE(keys) { return keys_are(value, check->expected); }
+RULE(has_key) { return has_key_is(value, check->expected); }
+RULE(absent) { return absent(value, check->expected); }
+RULE(tensor) { return tensor_holds(&walk->program->tensor[check->number], value, &walk->program->symbols); }
+RULE(int) { return int_binds(value, check->number, &walk->program->symbols); }
+RULE(alias) { return value == walk->program->values[check->number]; }
+RULE(distinct) { (void)value; return distinct_holds(walk->program, &walk->program->distinct[check->number]); }
+
 bool
 check_holds(Walk *walk, const Check *check)
 {
-    GuardProgram *program = walk->program;
-    PyObject *value = check->node >= 0 ? program->values[check->node] : NULL;
+    PyObject *value = check->node >= 0 ? walk->program->values[check->node] : NULL;
     switch (check->kind) {
-    case CHECK_TYPE:
-        return (PyObject *)Py_TYPE(value) == check->expected;
-    case CHECK_IS:
-        return value == check->expected;
-    case CHECK_EQUAL:
-        return same_constant(value, check->expected);
-    case CHECK_LENGTH:
-        return length_is(value, check->number);
-    case CHECK_KEYS:
-        return keys_are(value, check->expected);
-    case CHECK_HAS_KEY:
-        return has_key_is(value, check->expected);
-    case CHECK_ABSENT:
-        return absent(value, check->expected);
-    case CHECK_TENSOR:
-        return tensor_holds(&program->tensor[check->number], value, &program->symbols);
-    case CHECK_INT:
-        return int_binds(value, check->number, &program->symbols);
-    case CHECK_ALIAS:
-        return value == program->values[check->number];
-    case CHECK_DISTINCT:
-        return distinct_holds(program, &program->distinct[check->number]);
+#define CASE(NAME, word) \
+    case CHECK_##NAME: \
+        return holds_##word(walk, check, value);
+        CHECK_RULES(CASE)
     case CHECK_STATE:
-        return state_holds(&program->states[check->number]);
+        return state_holds(&walk->program->states[check->number]);
     default:
         return false;
     }

@@ -12,6 +12,7 @@ enum { MOST_BUFFERS = 400, MOST_SIZES = 60, MOST_SCRATCH = 4, ALIGNED = 15 };
 static struct {
     int (*current_device)(int *);
     int32_t (*current_stream)(int32_t, void **);
+    int (*copy)(uint64_t, uint64_t, size_t, void *); /* may be NULL */
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 } driver;
 
@@ -41,6 +42,18 @@ typedef struct {
     void *parameters[MOST_BUFFERS + MOST_SIZES + MOST_SCRATCH];
     void *nothing;
 } Packed;
+
+bool
+device_copy(int device, void *to, const void *from, size_t bytes)
+{
+    int current;
+    void *stream = NULL;
+    if (driver.copy == NULL || driver.current_device(&current) != 0 || current != device
+        || driver.current_stream(device, &stream) != 0) {
+        return false;
+    }
+    return bytes == 0 || driver.copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, stream) == 0;
+}
 
 /* Whether nobody has hooked Triton's launches. */
 static bool
@@ -253,20 +266,22 @@ PyTypeObject DeviceLauncher_Type = {
     .tp_clear = (inquiry)device_launcher_clear,
 };
 
-/* The addresses of cuCtxGetDevice, of a function (device, void **stream), and of cuLaunchKernel; zeros: none. */
+/* The addresses of cuCtxGetDevice, of a function (device, void **stream), of cuLaunchKernel, and of cuMemcpyDtoDAsync; zeros: none. */
 static PyObject *
 configure_driver(PyObject *module, PyObject *args)
 {
-    unsigned long long device, stream, launch_;
-    if (!PyArg_ParseTuple(args, "KKK:_configure_driver", &device, &stream, &launch_)) {
+    unsigned long long device, stream, launch_, copy;
+    if (!PyArg_ParseTuple(args, "KKKK:_configure_driver", &device, &stream, &launch_, &copy)) {
         return NULL;
     }
-    uintptr_t found[] = {(uintptr_t)device, (uintptr_t)stream, (uintptr_t)launch_};
+    uintptr_t found[] = {(uintptr_t)device, (uintptr_t)stream, (uintptr_t)launch_, (uintptr_t)copy};
     bool whole = found[0] && found[1] && found[2];
     memcpy(&driver.current_device, &found[0], sizeof(void *));
     memcpy(&driver.current_stream, &found[1], sizeof(void *));
     found[2] = whole ? found[2] : 0;
     memcpy(&driver.launch, &found[2], sizeof(void *));
+    found[3] = whole ? found[3] : 0;
+    memcpy(&driver.copy, &found[3], sizeof(void *));
     return PyBool_FromLong(whole);
 }
 

@@ -4,43 +4,6 @@
 
 #include "braze.h"
 
-enum {
-    STEP_LOCAL,
-    STEP_GLOBAL,
-    STEP_CELL,
-    STEP_GLOBALS_OF,
-    STEP_ATTR,
-    STEP_DICT,
-    STEP_ITEM,
-    STEP_KEY,
-    STEP_TYPE,
-    STEP_CLASS_ATTR,
-    STEP_DEFAULTS,
-    STEP_KWDEFAULTS,
-    STEP_CLOSURE,
-    STEP_FUNC,
-    STEP_CONSTANT,
-    STEP_TENSOR_OF,
-    STEP_NEGATIVE,
-    STEP_COUNT
-};
-
-enum {
-    CHECK_TYPE,
-    CHECK_IS,
-    CHECK_EQUAL,
-    CHECK_LENGTH,
-    CHECK_KEYS,
-    CHECK_HAS_KEY,
-    CHECK_ABSENT,
-    CHECK_TENSOR,
-    CHECK_INT,
-    CHECK_ALIAS,
-    CHECK_DISTINCT,
-    CHECK_RANGE,
-    CHECK_STATE, /* the rest: of the process */
-};
-
 /* References are borrowed from the program's tuples, which never change. */
 typedef struct {
     int parent, step;

@@ -44,6 +44,9 @@ fill_module(PyObject *module)
         {"Launcher", &Launcher_Type},
         {"Segment", &Segment_Type},
         {"DeviceLauncher", &DeviceLauncher_Type},
+        {"Holders", &Holders_Type},
+        {"Replay", &Replay_Type},
+        {"Replays", &Replays_Type},
     };
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         if (PyType_Ready(types[i].type) < 0
@@ -65,6 +68,7 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, table_functions) < 0
                    || PyModule_AddFunctions(module, allocation_functions) < 0
                    || PyModule_AddFunctions(module, device_launch_functions) < 0
+                   || PyModule_AddFunctions(module, replay_functions) < 0
                ? -1
                : 0;
 }

@@ -340,9 +340,9 @@ state_holds(const StateSpec *spec)
         return state_through_python(spec);
     }
     switch (spec->kind) {
-    case STATE_GRAD:
+    case STATE_GRAD_MODE:
         return torch.grad_mode() == spec->value;
-    case STATE_INFERENCE:
+    case STATE_INFERENCE_MODE:
         return torch.inference_mode() == spec->value;
     case STATE_AUTOCAST:
         for (int i = 0; i < spec->nrows; i++) {
@@ -353,11 +353,11 @@ state_holds(const StateSpec *spec)
             }
         }
         return spec->value < 0 || torch.autocast_cache() == spec->value;
-    case STATE_DTYPE:
+    case STATE_DEFAULT_DTYPE:
         return torch.default_dtype() == spec->value;
-    case STATE_DEVICE: /* encoded only for "none"; a default device is a function mode */
+    case STATE_DEFAULT_DEVICE: /* encoded only for "none"; a default device is a function mode */
         return torch.function_modes() == 0 || state_through_python(spec);
-    case STATE_MODES:
+    case STATE_FUNCTION_MODES:
         return torch.function_modes() + torch.dispatch_modes() == spec->value;
     case STATE_DETERMINISTIC:
         return torch.deterministic(torch.context()) == spec->value;
@@ -395,6 +395,28 @@ bool
 is_tensor(PyObject *value)
 {
     return tensor_type != NULL && (Py_IS_TYPE(value, tensor_type) || PyType_IsSubtype(Py_TYPE(value), tensor_type));
+}
+
+void *
+tensor_handle(PyObject *value)
+{
+    return is_tensor(value) ? handle_of(value) : NULL;
+}
+
+int
+inference_mode_now(void)
+{
+    static PyObject *ask;
+    if (torch.inference_mode != NULL) {
+        return torch.inference_mode();
+    }
+    if (ask == NULL && (ask = package_function("torch", "is_inference_mode_enabled")) == NULL) {
+        return -1;
+    }
+    PyObject *answer = PyObject_CallNoArgs(ask);
+    int on = answer != NULL ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return on;
 }
 
 bool
@@ -514,18 +536,18 @@ raw_state(PyObject *module, PyObject *args)
         return NULL;
     }
     switch (kind) {
-    case STATE_GRAD:
+    case STATE_GRAD_MODE:
         return PyBool_FromLong(torch.grad_mode());
-    case STATE_INFERENCE:
+    case STATE_INFERENCE_MODE:
         return PyBool_FromLong(torch.inference_mode());
     case STATE_AUTOCAST:
         return Py_BuildValue("iii", torch.autocast_enabled((int8_t)device), torch.autocast_dtype((int8_t)device),
                              torch.autocast_cache());
-    case STATE_DTYPE:
+    case STATE_DEFAULT_DTYPE:
         return PyLong_FromLong(torch.default_dtype());
-    case STATE_DEVICE:
+    case STATE_DEFAULT_DEVICE:
         return PyLong_FromLongLong(torch.function_modes());
-    case STATE_MODES:
+    case STATE_FUNCTION_MODES:
         return PyLong_FromLongLong(torch.function_modes() + torch.dispatch_modes());
     case STATE_DETERMINISTIC:
         return PyBool_FromLong(torch.deterministic(torch.context()));

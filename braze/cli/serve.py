@@ -1,0 +1,78 @@
+"""``braze serve --model PATH --port 8000``: an OpenAI-compatible server of one model."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from braze.support.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``braze serve`` takes."""
+    add = parser.add_argument
+    add(
+        "--model",
+        required=True,
+        help="a folder with config.json and *.safetensors, as save_pretrained writes it",
+    )
+    add("--name", default="", help="what clients call the model (default: the folder's name)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    add("--port", type=int, default=8000, help="port to listen on (default: 8000)")
+    add("--device", default="", help="cuda:0, cpu, ... (default: the GPU where there is one)")
+    add(
+        "--dtype",
+        default="",
+        choices=("", "float32", "bfloat16", "float16"),
+        help="type of weights and cache",
+    )
+    add("--max-model-len", type=int, default=0, help="tokens of a request at most (default: the model's)")
+    add("--max-num-seqs", type=int, default=64, help="requests of a step at most (default: 64)")
+    add("--max-num-batched-tokens", type=int, default=2048, help="tokens of a step at most (default: 2048)")
+    add("--blocks", type=int, default=0, help="blocks of the cache (default: as many as memory holds)")
+    add(
+        "--memory-share",
+        type=float,
+        default=0.9,
+        help="share of the GPU's memory that may be used (default: 0.9)",
+    )
+    add(
+        "--cudagraph-mode",
+        default="FULL_DECODE_ONLY",
+        choices=("NONE", "FULL", "FULL_DECODE_ONLY"),
+        help="what is recorded (default: FULL_DECODE_ONLY)",
+    )
+    add("--capture-sizes", default="1,2,4,8,16,32,64", help="sizes that are recorded, by commas")
+    add("--drafts", type=int, default=0, help="tokens guessed ahead for each request (default: 0)")
+    add("--enforce-eager", action="store_true", help="record nothing")
+    add("--request-seconds", type=float, default=600.0, help="a request's at most (default: 600)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    try:
+        launch = importlib.import_module("braze.serving.server.launch")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "BZ7507", f"braze serve needs {error.name}", hints=("pip install 'braze[serve]'",)
+        ) from error
+    folder = Path(arguments.model)
+    options = launch.LaunchOptions(
+        device=arguments.device,
+        dtype=arguments.dtype,
+        max_model_len=arguments.max_model_len,
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        blocks=arguments.blocks,
+        memory_share=arguments.memory_share,
+        mode=arguments.cudagraph_mode,
+        sizes=tuple(int(size) for size in arguments.capture_sizes.split(",")),
+        drafts=arguments.drafts,
+        enforce_eager=arguments.enforce_eager,
+    )
+    server = launch.ServerOptions(
+        name=arguments.name or folder.resolve().name, request_seconds=arguments.request_seconds
+    )
+    launch.run_server(folder, options, server, arguments.host, arguments.port)
+    return 0

@@ -1,0 +1,89 @@
+"""What braze knows of a node of an FX graph, beside the value that PyTorch keeps in ``meta["val"]``.
+
+One frozen record under one key: copies of a node share it with the node, as FX copies ``meta``, until either learns more.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, Concatenate, NamedTuple, ParamSpec
+
+import torch.fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from braze.support.errors import Origin
+
+_KEY = "braze"
+_Known = ParamSpec("_Known")
+
+
+class InputRole(enum.Enum):
+    USER = "user"  # a tensor the caller passes: storage differs between calls
+    PARAMETER = (
+        "parameter"  # a parameter, buffer or other tensor found through a module: same object on every call
+    )
+    SYMBOL = "symbol"  # a symbolic int
+    SAVED = "saved"  # of a backward: what its forward left for it; of a Partition: that nobody else holds
+    TANGENT = "tangent"  # of a joint graph or a backward: the gradient that comes in for a result
+
+
+class NodeFacts(NamedTuple):
+    """What is known of one node; what a graph does not say is as the defaults say."""
+
+    #: the user's line
+    origin: Origin | None = None
+    #: while the graph is captured: the code and the instruction that become the origin
+    place: tuple[Any, int] | None = None
+    #: while the graph is captured: how many instructions had run
+    step: int = 1
+    #: whether the node sets what PyTorch keeps for the thread (autocast, modes of gradients)
+    setting: bool = False
+
+    # -- of inputs
+    role: InputRole | None = None
+    #: where the caller's value is found, as Python
+    source: str | None = None
+    #: whether the caller's tensor requires grad, and is a leaf: its fake may gain a history while tracing
+    requires_grad: bool | None = None
+    leaf: bool | None = None
+    #: whether the forward writes to it
+    written: bool = False
+
+    # -- of operations
+    #: the number of the checkpointed region that it is in, and what the region's policy (torch's) says of it
+    checkpoint: int | None = None
+    policy: CheckpointPolicy | None = None
+    #: whether autograd counts no writes through it (``.data``)
+    unversioned: bool = False
+    #: whether it only copies its argument into another layout
+    copy_in_layout: bool = False
+    #: what an operator over subgraphs calls, alive as long as the graph
+    subgraphs: Any = None
+
+
+_NOTHING = NodeFacts()
+
+
+def facts(node: torch.fx.Node) -> NodeFacts:
+    """What is known of a node."""
+    return node.meta.get(_KEY, _NOTHING)
+
+
+def share_facts(node: torch.fx.Node, other: torch.fx.Node) -> None:
+    """Let a node know what another one does, which it stands beside or in for."""
+    node.meta[_KEY] = facts(other)
+
+
+def _setter(record: Callable[_Known, NodeFacts]) -> Callable[Concatenate[torch.fx.Node, _Known], None]:
+    """The fields of the record as keywords, for type checkers too."""
+
+    def set_facts(node: torch.fx.Node, *args: _Known.args, **known: _Known.kwargs) -> None:
+        """Add what is known of a node from here on."""
+        before: Any = node.meta.get(_KEY)
+        node.meta[_KEY] = record(*args, **known) if before is None else before._replace(**known)
+
+    return set_facts
+
+
+set_facts = _setter(NodeFacts)

@@ -1,0 +1,49 @@
+"""The products of matrices in an ATen graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from braze.products import Product
+
+aten = torch.ops.aten
+
+#: operator -> the places of its left and right matrices; a linear layer's right one is the weight's transpose
+_PLACES: dict[Any, tuple[int, int]] = {
+    aten.mm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.linear.default: (0, 1),
+}
+
+
+def product_of(node: torch.fx.Node) -> Product | None:
+    """The product that a node computes: of known sizes, in float32 on the CPU, each matrix dense one way or the other; else None."""
+    places = _PLACES.get(node.target)
+    if places is None or node.kwargs:
+        return None
+    left, right = (_plain(node.args[k]) for k in places)
+    if left is None or right is None or right.dim() != 2 or not left.dim():
+        return None
+    if node.target is aten.linear.default:
+        right = right.t()
+    inner, columns = right.shape
+    rows = left.numel() // inner if inner else 0
+    if not rows or not columns or 1 not in right.stride():
+        return None
+    return Product(rows, inner, columns, _by_columns(left), _by_columns(right))
+
+
+def _plain(argument: Any) -> torch.Tensor | None:
+    """The fake of a node, if it is in float32 on the CPU and its layout is known."""
+    x = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
+    if not isinstance(x, torch.Tensor) or x.dtype is not torch.float32 or x.device.type != "cpu":
+        return None
+    return x if all(type(n) is int for n in (*x.shape, *x.stride())) else None
+
+
+def _by_columns(x: torch.Tensor) -> bool:
+    """Whether a matrix is the transpose of one that lies row by row."""
+    return x.dim() == 2 and x.stride(0) == 1 and x.stride(1) != 1

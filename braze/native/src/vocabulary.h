@@ -1,0 +1,125 @@
+/* Written by setup.py of native/vocabulary.py, which tells what the words mean. */
+#ifndef BRAZE_VOCABULARY_H
+#define BRAZE_VOCABULARY_H
+
+enum {
+    STEP_LOCAL,
+    STEP_GLOBAL,
+    STEP_CELL,
+    STEP_GLOBALS_OF,
+    STEP_ATTR,
+    STEP_DICT,
+    STEP_ITEM,
+    STEP_KEY,
+    STEP_TYPE,
+    STEP_CLASS_ATTR,
+    STEP_DEFAULTS,
+    STEP_KWDEFAULTS,
+    STEP_CLOSURE,
+    STEP_FUNC,
+    STEP_CONSTANT,
+    STEP_TENSOR_OF,
+    STEP_NEGATIVE,
+    STEP_COUNT,
+};
+
+#define STEP_WORDS \
+    "local", \
+    "global", \
+    "cell", \
+    "globals_of", \
+    "attr", \
+    "dict", \
+    "item", \
+    "key", \
+    "type", \
+    "class_attr", \
+    "defaults", \
+    "kwdefaults", \
+    "closure", \
+    "func", \
+    "constant", \
+    "tensor_of", \
+    "negative",
+
+enum {
+    PLACE_MEMBER,
+    PLACE_INSTANCE,
+    PLACE_ITEMS,
+    PLACE_ALWAYS,
+    PLACE_LAST,
+    PLACE_PROCESS,
+};
+
+/* CHECK_STATE: all checks of the process, each a state */
+enum {
+    CHECK_TYPE,
+    CHECK_IS,
+    CHECK_EQUAL,
+    CHECK_LENGTH,
+    CHECK_KEYS,
+    CHECK_HAS_KEY,
+    CHECK_ABSENT,
+    CHECK_TENSOR,
+    CHECK_INT,
+    CHECK_ALIAS,
+    CHECK_DISTINCT,
+    CHECK_RANGE,
+    CHECK_STATE,
+};
+
+#define CHECK_WORDS \
+    "type", \
+    "is", \
+    "equal", \
+    "length", \
+    "keys", \
+    "has_key", \
+    "absent", \
+    "tensor", \
+    "int", \
+    "alias", \
+    "distinct", \
+    "range",
+
+#define CHECK_PLACES \
+    PLACE_MEMBER, \
+    PLACE_MEMBER, \
+    PLACE_MEMBER, \
+    PLACE_ITEMS, \
+    PLACE_ITEMS, \
+    PLACE_ITEMS, \
+    PLACE_INSTANCE, \
+    PLACE_ALWAYS, \
+    PLACE_ALWAYS, \
+    PLACE_ALWAYS, \
+    PLACE_ALWAYS, \
+    PLACE_LAST, \
+    PLACE_PROCESS,
+
+/* checks that hold or do not, when their object has been read */
+#define CHECK_RULES(X) \
+    X(TYPE, type) \
+    X(IS, is) \
+    X(EQUAL, equal) \
+    X(LENGTH, length) \
+    X(KEYS, keys) \
+    X(HAS_KEY, has_key) \
+    X(ABSENT, absent) \
+    X(TENSOR, tensor) \
+    X(INT, int) \
+    X(ALIAS, alias) \
+    X(DISTINCT, distinct)
+
+enum {
+    STATE_GRAD_MODE,
+    STATE_INFERENCE_MODE,
+    STATE_AUTOCAST,
+    STATE_DEFAULT_DTYPE,
+    STATE_DEFAULT_DEVICE,
+    STATE_FUNCTION_MODES,
+    STATE_DETERMINISTIC,
+    STATE_SETTING,
+};
+
+#endif

@@ -1,0 +1,252 @@
+"""How long each way of multiplying takes on this machine: measured once per shape, kept on disk beside the kernels.
+
+A compile asks for the products of its graph. Those that no earlier compile measured are timed in turn, our template's kernels built
+as one library. What is chosen depends on the kept numbers alone, so that the next process makes the same kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+import torch.fx
+
+import braze
+from braze.codegen import c as c_code
+from braze.context import CompileContext
+from braze.graph.products import product_of
+from braze.loops import build as nodes
+from braze.loops.ir import Axis, Buffer, BufferKind, BufferView, DType, LoopProgram, Store, TemplateCall
+from braze.products import Product, Way, quickest
+from braze.runtime import build, cache
+from braze.runtime.operators import onednn_linear, operator
+from braze.schedule import schedule
+from braze.support import trace
+from braze.support.errors import BrazeError
+from braze.support.log import logger
+from braze.symbolic.expr import ONE, ZERO, Expr, Integer, axis_symbol, linear
+
+log = logger("kernels")
+
+#: seconds for the calls of all ways of one product at most, and how many calls of each must count
+_SECONDS, _LEAST = 0.5, 5
+#: bytes of the three matrices together; larger products are not measured
+_LARGEST = 512 << 20
+
+Seconds = Mapping[Way, float]
+
+
+def measured_products(
+    graph: torch.fx.Graph, parameters: Sequence[bool], ctx: CompileContext
+) -> tuple[tuple[Product, Way], ...]:
+    """Which way to take for each product of a graph; ``parameters``: which of its inputs are parameters.
+
+    Outside of training a parameter is packed once: its products are our template's, and not measured.
+    """
+    if not ctx.options.measure_products or not ctx.options.gemm_template or ctx.target.kind != "cpu":
+        return ()
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    packed = {node for node, is_parameter in zip(inputs, parameters) if is_parameter and not ctx.lean}
+    found: dict[Product, None] = {}
+    for node in graph.nodes:
+        product = product_of(node) if node.op == "call_function" else None
+        if product is None or _bytes(product) > _LARGEST:
+            continue
+        if packed.isdisjoint(map(_source, node.all_input_nodes)):
+            found[product] = None
+    return tuple((p, quickest(seconds)) for p, seconds in _times(tuple(found), ctx).items())
+
+
+def _source(node: torch.fx.Node) -> torch.fx.Node:
+    """The matrix of which a node is a transpose, or the node."""
+    while node.op == "call_function" and node.target in _TRANSPOSES:
+        node = node.all_input_nodes[0]
+    return node
+
+
+aten = torch.ops.aten
+_TRANSPOSES = (aten.permute.default, aten.t.default, aten.transpose.int)
+
+
+def _bytes(p: Product) -> int:
+    return 4 * (p.rows * p.inner + p.inner * p.columns + p.rows * p.columns)
+
+
+def _times(products: Sequence[Product], ctx: CompileContext) -> dict[Product, Seconds]:
+    """The seconds of each way of each product, from the cache or measured; without those that cannot be told now."""
+    disk = cache.DiskCache()
+    keys = {p: _key(p, ctx) for p in products}
+    known: dict[Product, Seconds] = {}
+    for p, key in keys.items():
+        seconds = _KEPT.get(key.digest) or _read(disk, key)
+        if seconds is not None:
+            known[p] = _KEPT[key.digest] = seconds
+    missing = [p for p in products if p not in known]
+    for p, seconds in _measured(missing, ctx).items():
+        known[p] = _KEPT[keys[p].digest] = seconds
+        text = json.dumps({way.value: spent for way, spent in seconds.items()})
+        log.info("%s: %s", p, text)
+        disk.put(keys[p], text.encode(), "json")
+    return known
+
+
+def _measured(products: Sequence[Product], ctx: CompileContext) -> dict[Product, Seconds]:
+    """What each way takes now; nothing where our kernels cannot be built, which the graph's own will say."""
+    if not products:
+        return {}
+    trace.count("products_measured", len(products))
+    made: dict[Product, Seconds] = {}
+    with trace.stage("measure"), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        try:
+            kernels = _template_kernels(products, ctx)
+        except BrazeError as error:
+            log.info("products are not measured: %s", error)
+            return {}
+        for p, kernel in zip(products, kernels, strict=True):
+            left = _matrix(p.rows, p.inner, p.left_by_columns)
+            right = _matrix(p.inner, p.columns, p.right_by_columns)
+            seconds = _timed(_calls(left, right, kernel))
+            if seconds is None:
+                log.info("%s: the machine is too busy to tell, so that a rule decides", p)
+            else:
+                made[p] = seconds
+    return made
+
+
+#: what this process knows, also where the cache folder is of no use
+_KEPT: dict[str, Seconds] = {}
+
+
+def _key(p: Product, ctx: CompileContext) -> cache.CacheKey:
+    return cache.key(
+        "product",
+        product=p,
+        target=ctx.target,
+        threads=(torch.get_num_threads(), ctx.options.threads),
+        ways=(torch.__version__, onednn_linear() is not None, getattr(braze, "__version__", "0")),
+        compiler=build.compiler_id(),
+    )
+
+
+def _read(disk: cache.DiskCache, key: cache.CacheKey) -> Seconds | None:
+    data = disk.get(key, "json")
+    return None if data is None else {Way(name): spent for name, spent in json.loads(data).items()}
+
+
+def _matrix(rows: int, columns: int, by_columns: bool) -> torch.Tensor:
+    """Ones: no random numbers are drawn from the user's generator."""
+    sizes = (columns, rows) if by_columns else (rows, columns)
+    made = torch.ones(sizes, dtype=torch.float32, device="cpu")
+    return made.t() if by_columns else made
+
+
+def _calls(
+    left: torch.Tensor, right: torch.Tensor, kernel: Callable[[Sequence[torch.Tensor]], None]
+) -> dict[Way, Callable[[], object]]:
+    out = torch.empty((left.shape[0], right.shape[1]), dtype=torch.float32, device="cpu")
+    mm, linear_layer, weight = operator("aten.mm.out"), onednn_linear(), right.t()
+    calls: dict[Way, Callable[[], object]] = {
+        Way.OURS: lambda: kernel((left, right, out)),
+        Way.ATEN: lambda: mm(left, right, out=out),
+    }
+    if linear_layer is not None:
+        calls[Way.ONEDNN] = lambda: linear_layer(left, weight, None, "none", [], "")
+    return calls
+
+
+def _timed(calls: Mapping[Way, Callable[[], object]]) -> Seconds | None:
+    """The least seconds of each, called in turn; None where others keep the machine too busy to tell.
+
+    Calls during which a thread had to leave its core do not count. The least of the others is right once a second comes near it.
+    """
+    for call in calls.values():
+        call()
+    spent: dict[Way, list[float]] = {way: [] for way in calls}
+    end = time.perf_counter() + _SECONDS
+    while time.perf_counter() < end:
+        for way, call in calls.items():
+            displaced = _displaced()
+            start = time.perf_counter()
+            call()
+            seconds = time.perf_counter() - start
+            if _displaced() == displaced:
+                spent[way].append(seconds)
+        if all(map(_settled, spent.values())):
+            return {way: min(times) for way, times in spent.items()}
+    return None
+
+
+def _displaced() -> int:
+    """How often a thread of this process had to make room for another process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _settled(times: Sequence[float]) -> bool:
+    if len(times) < _LEAST:
+        return False
+    first, second = sorted(times)[:2]
+    return second <= first * 1.1
+
+
+# -- our template, alone -----------------------------------------------------------------------------
+
+
+def _template_kernels(
+    products: Sequence[Product], ctx: CompileContext
+) -> list[Callable[[Sequence[torch.Tensor]], None]]:
+    """For each product the template's kernel as a function of (left, right, result), packing at each call."""
+    texts = c_code.generate(schedule(_program(products), ctx), ctx)
+    batches = c_code.split(tuple(text.source for text in texts), ctx.target.cores)
+    units = [c_code.assemble(batch, runtime=not k) for k, batch in enumerate(batches)]
+    with build.this_machine():
+        key = cache.key("products", units="\0".join(units), target=ctx.target, compiler=build.compiler_id())
+        path = cache.DiskCache().file(key, lambda: build.build_c(units, ctx.target.arch), "so")
+        library = build.load(str(path))
+    calls = {int(t.args[0][1:]): _bound(library.symbol(t.name), _order(t.args)) for t in texts}
+    return [calls[k] for k in range(len(products))]
+
+
+def _order(names: Iterable[str]) -> tuple[int, ...]:
+    """Which of (left, right, result) each argument is."""
+    return tuple("abc".index(name[0]) for name in names)
+
+
+def _bound(address: int, order: Sequence[int]) -> Callable[[Sequence[torch.Tensor]], None]:
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address)
+    pointers = (ctypes.c_void_p * len(order))()
+
+    def call(tensors: Sequence[torch.Tensor]) -> None:
+        pointers[:] = [tensors[k].data_ptr() for k in order]
+        function(ctypes.addressof(pointers), None)
+
+    return call
+
+
+def _program(products: Sequence[Product]) -> LoopProgram:
+    """The products and nothing else: matrices a0 and b0, their product c0, and so on."""
+    buffers: list[Buffer] = []
+    steps, inputs, outputs = [], [], []
+    for k, p in enumerate(products):
+        rows, inner, columns = Integer(p.rows), Integer(p.inner), Integer(p.columns)
+        left = _view(f"a{k}", (rows, inner), p.left_by_columns)
+        right = _view(f"b{k}", (inner, columns), p.right_by_columns)
+        out = _view(f"c{k}", (rows, columns), False)
+        axes = (Axis(axis_symbol("m", rows), rows), Axis(axis_symbol("n", columns), columns))
+        index = linear([x.symbol for x in axes], out.strides, ZERO)
+        store = Store(out.buffer, index, nodes.reduced(0, DType.F32))
+        steps.append(TemplateCall(f"mm_{k}", "gemm", (left, right), axes, (store,), False, "cpu", ("mm",)))
+        kinds = (BufferKind.INPUT, BufferKind.INPUT, BufferKind.OUTPUT)
+        for view, kind in zip((left, right, out), kinds, strict=True):
+            buffers.append(Buffer(view.buffer, DType.F32, view.sizes, view.strides, "cpu", kind))
+        inputs += [left.buffer, right.buffer]
+        outputs.append(out)
+    return LoopProgram("products", tuple(buffers), tuple(steps), tuple(inputs), tuple(outputs))
+
+
+def _view(name: str, sizes: tuple[Expr, Expr], by_columns: bool) -> BufferView:
+    strides = (ONE, sizes[0]) if by_columns else (sizes[1], ONE)
+    return BufferView(name, sizes, strides, ZERO, DType.F32)

@@ -1,0 +1,39 @@
+"""Products of two matrices by shape, the ways in which one can be computed, and which of these to take by the seconds of each."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from braze.support.record import record
+
+
+class Way(enum.Enum):
+    """Who multiplies."""
+
+    OURS = "ours"  # the packed template, what follows done on its tiles
+    ATEN = "aten"
+    ONEDNN = "onednn"  # a linear layer of oneDNN's, which takes either order of the right-hand matrix
+
+
+@record
+class Product:
+    """float32 [rows, inner] @ [inner, columns]; whether each matrix lies column by column."""
+
+    rows: int
+    inner: int
+    columns: int
+    left_by_columns: bool = False
+    right_by_columns: bool = False
+
+
+#: what another way must save to be worth a pass of its own for what follows a product
+_SAVED = 0.05
+
+
+def quickest(seconds: Mapping[Way, float]) -> Way:
+    """The way to take: ours, unless another is quicker by more than what a fused kernel saves."""
+    others = {way: spent for way, spent in seconds.items() if way is not Way.OURS}
+    best = min(others, key=others.__getitem__)
+    ours = seconds.get(Way.OURS)
+    return Way.OURS if ours is not None and ours * (1 - _SAVED) <= others[best] else best

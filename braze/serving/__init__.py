@@ -1,0 +1,67 @@
+"""Serving: models under piecewise compilation and CUDA graphs, and an engine that drives them.
+
+Names are fetched when first used, so that the import costs nothing and imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+#: where each public name stands
+_PLACES = {
+    "AttentionCGSupport": "policy.modes",
+    "AttentionMetaData": "step.context",
+    "BatchDescriptor": "policy.dispatch",
+    "BreakableWrapper": "pieces.breakable",
+    "CUDAGraphMode": "policy.modes",
+    "CUDAGraphWrapper": "pieces.wrapper",
+    "CompilationConfig": "policy.config",
+    "CompilationLevel": "policy.levels",
+    "CompilerInterface": "pieces.compiler",
+    "CompilerManager": "pieces.manager",
+    "ConcreteSizeEntry": "pieces.piecewise",
+    "Config": "policy.engine_config",
+    "Context": "step.context",
+    "DPMetadata": "step.context",
+    "Decision": "policy.dispatch",
+    "Dispatcher": "policy.dispatch",
+    "ForwardContext": "step.context",
+    "GraphPools": "pieces.pools",
+    "InductorAdaptor": "pieces.compiler",
+    "PaddingPolicy": "step.slots",
+    "ServedModel": "served.model",
+    "PiecewiseBackend": "pieces.piecewise",
+    "PiecewiseCompileInterpreter": "pieces.piecewise",
+    "ServingBackend": "pieces.backend",
+    "Slot": "step.slots",
+    "SpecDecodeMetadata": "step.context",
+    "SplitItem": "pieces.split",
+    "StaticBuffers": "step.slots",
+    "VllmBackend": "pieces.backend",
+    "clear_all_graphs": "pieces.wrapper",
+    "direct_register_custom_op": "pieces.custom_ops",
+    "forward_context": "served.batch",
+    "get_forward_context": "step.context",
+    "mark_splitting_op": "pieces.custom_ops",
+    "per_step": "step.frozen",
+    "recorded_reads": "step.context",
+    "reset_forward_context": "step.context",
+    "serve": "served.serve",
+    "set_forward_context": "step.context",
+    "split_graph": "pieces.split",
+}
+
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'braze.serving' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"braze.serving.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(_PLACES)

@@ -1,0 +1,47 @@
+"""Which kernels of attention a device has."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from braze.serving.policy.modes import AttentionCGSupport
+from braze.support import log
+
+
+class _Reference:
+    """The reference in the kernels' place, for a GPU without Triton: right and slow, and it makes the host wait."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.write_cache = module.write_cache
+        self._attention = module.paged_attention
+
+    def paged_attention(self, *arguments: Any) -> None:
+        """All arguments but the last, which bounds the tokens of a request."""
+        self._attention(*arguments[:-1])
+
+
+@functools.cache
+def kernels(device: torch.device) -> Any:
+    """The module of a GPU's kernels; without Triton the reference, which is told of once (BZ7402)."""
+    if importlib.util.find_spec("triton") is not None:
+        return importlib.import_module("braze.serving.engine.attention.triton_paged")
+    log.warn_once(
+        ("attention", device),
+        f"BZ7402: attention on {device} runs by the reference, one request after another: Triton is not installed "
+        "(pip install 'braze[triton]')",
+        "kernels",
+    )
+    return _Reference(importlib.import_module("braze.serving.engine.attention.reference"))
+
+
+def graph_support(device: torch.device) -> AttentionCGSupport:
+    """Which batches attention on a device can be recorded with: all, unless the host has to read lengths."""
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return AttentionCGSupport.NEVER
+    return AttentionCGSupport.ALWAYS

@@ -1,0 +1,70 @@
+"""Attention over a paged cache in plain PyTorch: what the kernels are measured by, and what runs where there are none.
+
+It reads lengths on the host, one request after another, so on a GPU it cannot be part of a recording.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def write_cache(
+    key: torch.Tensor,
+    value: torch.Tensor | None,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor | None,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """Put each token's key and value into its slot of the cache; a slot of -1 is padding and writes nothing.
+
+    ``key`` (tokens, kv heads, dim), ``key_cache`` (blocks, block size, kv heads, dim), ``slot_mapping`` (at most tokens) int64: block *
+    block size + place. Values alike, or None where the cache keeps them inside its keys.
+    """
+    real = (slot_mapping >= 0).nonzero().squeeze(1)
+    slots = slot_mapping[real]
+    size = key_cache.shape[1]
+    where = slots // size, slots % size
+    key_cache[where] = key[real]
+    if value is not None and value_cache is not None:
+        value_cache[where] = value[real]
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    output: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_tables: torch.Tensor,
+    scale: float,
+) -> None:
+    """Write causal attention of each request's newest tokens over all its tokens in the cache.
+
+    ``query`` (tokens, heads, dim) holds request after request; ``cu_seqlens_q`` (requests + 1) says where each begins, ``seq_lens``
+    (requests) how many tokens of it the cache holds, these included. Heads share those of the cache in equal groups. Rows of
+    ``output`` (tokens, heads, value dim) that belong to no request keep what they hold.
+    """
+    ends = cu_seqlens_q.tolist()
+    for i, length in enumerate(seq_lens.tolist()):
+        begin, end = ends[i], ends[i + 1]
+        if begin == end:
+            continue
+        blocks = block_tables[i, : -(-length // key_cache.shape[1])].long()
+        keys = key_cache[blocks].flatten(0, 1)[:length]
+        values = value_cache[blocks].flatten(0, 1)[:length]
+        output[begin:end] = _causal(query[begin:end], keys, values, scale)
+
+
+def _causal(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """(tokens, heads, value dim) of one request; half types are computed in float32."""
+    tokens, heads, dim = query.shape
+    length, groups, _ = keys.shape
+    wide = torch.promote_types(query.dtype, torch.float32)
+    rows = query.to(wide).view(tokens, groups, heads // groups, dim)
+    scores = torch.einsum("tghd,lgd->tghl", rows, keys.to(wide)) * scale
+    place = torch.arange(length, device=query.device)
+    seen = place <= place[length - tokens :, None]
+    weights = scores.masked_fill(~seen[:, None, None], float("-inf")).softmax(-1)
+    found = torch.einsum("tghl,lgd->tghd", weights, values.to(wide))
+    return found.reshape(tokens, heads, -1).to(query.dtype)

@@ -1,0 +1,72 @@
+"""An engine: requests in, tokens out, a step at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from braze.serving.engine.drafter import NgramDrafter
+from braze.serving.engine.requests import Request
+from braze.serving.engine.runner import ModelRunner
+from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.scheduler import Scheduler
+from braze.support.record import record
+
+
+@record
+class Output:
+    """What a step added to a request."""
+
+    request: Request
+    tokens: tuple[int, ...]
+
+
+class Engine:
+    """A scheduler over a runner whose cache is there. Used by one thread."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+        drafts = runner.options.drafts
+        self.scheduler = Scheduler(
+            runner.limits, runner.blocks, runner.model.config.eos, NgramDrafter(drafts) if drafts else None
+        )
+        self._numbers = itertools.count()
+
+    def add(self, prompt: Sequence[int], params: SamplingParams | None = None, id: str = "") -> Request:
+        """A request that waits for its turn. Raises what ``Scheduler.add`` does, and BZ7406 for tokens outside the vocabulary."""
+        params = params or SamplingParams()
+        request = Request(id or f"request-{next(self._numbers)}", tuple(prompt), params)
+        self.runner.check_tokens(request.id, request.prompt)
+        if params.seed is not None:
+            request.generator = torch.Generator(self.runner.device).manual_seed(params.seed)
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> list[Output]:
+        """Run one step; what it added to each request that got tokens."""
+        works = self.scheduler.schedule()
+        drawn = self.runner.execute(works)
+        found = []
+        for work, tokens in zip(works, drawn, strict=True):
+            new = self.scheduler.finish(work, tokens)
+            if new:
+                found.append(Output(work.request, tuple(new)))
+        return found
+
+    def abort(self, request: Request) -> None:
+        """End a request; its blocks are free at once."""
+        self.scheduler.abort(request)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[list[int]]:
+        """What is generated for each prompt, all at once."""
+        each = params if isinstance(params, Sequence) else [params] * len(prompts)
+        requests = [self.add(prompt, p) for prompt, p in zip(prompts, each, strict=True)]
+        while not self.scheduler.idle():
+            self.step()
+        return [request.output for request in requests]

@@ -1,0 +1,126 @@
+"""Models from a folder in Hugging Face's layout: ``config.json`` and ``*.safetensors``; and such folders with random weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from braze.serving.engine.models.config import LLAMA, ModelConfig, read_config
+from braze.serving.engine.models.decoder import Decoder
+from braze.serving.engine.models.deepseek import deepseek
+from braze.serving.engine.models.llama import llama
+from braze.support.errors import UserError
+
+#: parts of checkpoints that a decoder computes itself, or has no use for
+_IGNORED = ("rotary_emb.inv_freq",)
+
+
+def load_model(
+    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> Decoder:
+    """The decoder of a folder, with its weights, in eval mode; ``dtype``: other than the folder's.
+
+    Raises BZ7403 for a model that is not served and BZ7404 where files are missing or do not fit.
+    """
+    folder = Path(folder)
+    config = read_config(_read_json(folder / "config.json"))
+    model = build(config, device, dtype)
+    load_weights(model, folder)
+    return model
+
+
+def build(config: ModelConfig, device: str | torch.device, dtype: torch.dtype | None = None) -> Decoder:
+    """A decoder on a device whose weights are not set yet."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or config.dtype)
+    try:
+        with torch.device(device):
+            return (llama if config.architecture in LLAMA else deepseek)(config).eval().requires_grad_(False)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@torch.no_grad()
+def load_weights(model: Decoder, folder: Path) -> None:
+    """Copy each tensor of the folder's files to its place. Raises BZ7404 where one is missing, left over, or of another shape."""
+    places = model.places()
+    missing, left = set(places), []
+    for name, tensor in _tensors(folder):
+        place = places.get(name)
+        if place is None:
+            tied = model.config.tied and name == "lm_head.weight"
+            if not tied and not name.endswith(_IGNORED):
+                left.append(name)
+            continue
+        if place.shape != tensor.shape:
+            raise _unfit(folder, f"{name} has shape {list(tensor.shape)}, the model {list(place.shape)}")
+        place.copy_(tensor)
+        missing.discard(name)
+    if missing or left:
+        told = f"{len(missing)} tensors are missing ({_some(missing)}), {len(left)} left over ({_some(left)})"
+        raise _unfit(folder, told)
+
+
+def write_random(
+    folder: str | Path, config: Mapping[str, Any], seed: int = 0, device: str | torch.device = "cpu"
+) -> Path:
+    """Write a folder for a ``config.json`` with random weights: products keep the size of what they are given."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(dict(config), indent=1))
+    model = build(read_config(config), device)
+    fill_random(model, seed)
+    tensors = {name: place.cpu().contiguous().clone() for name, place in model.places().items()}
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@torch.no_grad()
+def fill_random(model: Decoder, seed: int = 0) -> None:
+    """Random weights where a checkpoint's would go; norms are ones."""
+    device = next(model.parameters()).device
+    numbers = torch.Generator(device).manual_seed(seed)
+    for name, place in model.places().items():
+        if "norm" in name:
+            place.fill_(1)
+        elif place.dim() == 1:
+            place.zero_()
+        else:
+            place.normal_(generator=numbers).mul_(place.shape[-1] ** -0.5)
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise _unfit(folder, "it has no *.safetensors")
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  it is no dict
+                yield name, opened.get_tensor(name)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise _unfit(path.parent, f"{path.name} cannot be read: {error}") from error
+
+
+def _unfit(folder: Path, why: str) -> UserError:
+    return UserError(
+        "BZ7404",
+        f"the weights in {folder} cannot be loaded",
+        why=why,
+        hints=("the folder is to hold config.json and *.safetensors, as save_pretrained writes them",),
+    )
+
+
+def _some(names: Any) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "") or "none"

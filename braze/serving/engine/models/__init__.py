@@ -1,0 +1,1 @@
+"""Decoders that the engine runs: plain modules that take (input_ids, positions)."""

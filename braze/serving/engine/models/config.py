@@ -1,0 +1,183 @@
+"""What a decoder is, read from the ``config.json`` of Hugging Face's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from braze.support.errors import UserError
+from braze.support.record import record
+
+LLAMA = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+DEEPSEEK = ("DeepseekV3ForCausalLM",)
+#: how positions may be turned into angles
+ROPES = ("default", "linear", "llama3")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@record
+class Rope:
+    """How positions become angles; ``factors``: those of the kind "llama3", (factor, low, high, original length)."""
+
+    kind: str
+    theta: float
+    factors: tuple[float, ...] = ()
+
+
+@record
+class Latent:
+    """Sizes of multi-head latent attention; ``query_rank`` 0: queries are not compressed."""
+
+    rank: int
+    query_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    interleaved: bool
+
+
+@record
+class Experts:
+    """Sizes of a mixture of experts, and how tokens choose among them; the first ``dense_layers`` layers have none."""
+
+    count: int
+    chosen: int
+    shared: int
+    inner: int
+    groups: int
+    chosen_groups: int
+    normalised: bool
+    scale: float
+    dense_layers: int
+
+
+@record
+class ModelConfig:
+    """A decoder's sizes."""
+
+    architecture: str
+    vocab: int
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    max_position: int
+    rope: Rope
+    eps: float
+    tied: bool
+    dtype: torch.dtype
+    eos: tuple[int, ...] = ()
+    bos: int | None = None
+    #: biases of query, key and value; and of the output
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    #: queries and keys are normalised
+    qk_norm: bool = False
+    latent: Latent | None = None
+    experts: Experts | None = None
+
+
+def read_config(raw: Mapping[str, Any]) -> ModelConfig:
+    """The sizes that a ``config.json`` tells. Raises BZ7403 for an architecture, or a part of one, that is not served."""
+    name = next(iter(raw.get("architectures") or ()), str(raw.get("model_type")))
+    if name not in LLAMA + DEEPSEEK:
+        raise not_served(f"the architecture {name}", f"served are {', '.join(LLAMA + DEEPSEEK)}")
+    _check(raw)
+    heads = raw["num_attention_heads"]
+    bias = bool(raw.get("attention_bias", False))
+    latent = _latent(raw) if name in DEEPSEEK else None
+    return ModelConfig(
+        architecture=name,
+        vocab=raw["vocab_size"],
+        width=raw["hidden_size"],
+        inner=raw["intermediate_size"],
+        layers=raw["num_hidden_layers"],
+        heads=heads,
+        kv_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=latent.rope_dim if latent else raw.get("head_dim") or raw["hidden_size"] // heads,
+        max_position=raw.get("max_position_embeddings", 2048),
+        rope=_rope(raw),
+        eps=raw.get("rms_norm_eps", 1e-6),
+        tied=bool(raw.get("tie_word_embeddings", False)),
+        dtype=DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")],
+        eos=_tokens(raw.get("eos_token_id")),
+        bos=raw.get("bos_token_id"),
+        qkv_bias=bias or name == "Qwen2ForCausalLM",
+        out_bias=bias,
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        qk_norm=name == "Qwen3ForCausalLM",
+        latent=latent,
+        experts=_experts(raw) if name in DEEPSEEK else None,
+    )
+
+
+def not_served(what: str, why: str) -> UserError:
+    """The error for a model that is not served."""
+    return UserError(
+        "BZ7403",
+        f"{what} is not served",
+        why=why,
+        hints=("serve another model, or run this one by transformers",),
+    )
+
+
+def _check(raw: Mapping[str, Any]) -> None:
+    """Refuse what would give other tokens."""
+    if (act := raw.get("hidden_act", "silu")) not in ("silu", "swish"):
+        raise not_served(f"the activation {act}", "models of these architectures are served with SiLU")
+    window = raw.get("sliding_window")
+    sliding = raw.get("use_sliding_window", "Mistral" in str(raw.get("architectures")))
+    if window and sliding and window < raw.get("max_position_embeddings", window):
+        raise not_served(f"a sliding window of {window} tokens", "attention here is over all earlier tokens")
+    if raw.get("quantization_config"):
+        raise not_served("a quantised checkpoint", "weights are read as float32, float16 or bfloat16")
+
+
+def _rope(raw: Mapping[str, Any]) -> Rope:
+    found = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    kind = found.get("rope_type") or found.get("type") or "default"
+    theta = float(found.get("rope_theta") or raw.get("rope_theta") or 10000.0)
+    if kind not in ROPES:
+        raise not_served(f"the rotary embedding {kind}", f"served are {', '.join(ROPES)}")
+    if kind == "default":
+        return Rope(kind, theta)
+    if kind == "linear":
+        return Rope(kind, theta, (float(found["factor"]),))
+    names = "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
+    return Rope(kind, theta, tuple(float(found[name]) for name in names))
+
+
+def _latent(raw: Mapping[str, Any]) -> Latent:
+    return Latent(
+        raw["kv_lora_rank"],
+        raw.get("q_lora_rank") or 0,
+        raw["qk_nope_head_dim"],
+        raw["qk_rope_head_dim"],
+        raw["v_head_dim"],
+        bool(raw.get("rope_interleave", True)),
+    )
+
+
+def _experts(raw: Mapping[str, Any]) -> Experts:
+    return Experts(
+        raw["n_routed_experts"] if "n_routed_experts" in raw else raw["num_local_experts"],
+        raw["num_experts_per_tok"],
+        raw.get("n_shared_experts") or 0,
+        raw["moe_intermediate_size"],
+        raw.get("n_group") or 1,
+        raw.get("topk_group") or 1,
+        bool(raw.get("norm_topk_prob", True)),
+        float(raw.get("routed_scaling_factor", 1.0)),
+        raw.get("first_k_dense_replace", 0),
+    )
+
+
+def _tokens(given: Any) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, (list, tuple)) else (int(given),)

@@ -1,0 +1,105 @@
+"""The frame of a decoder: embedding, layers, norm, and apart from them the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from braze.serving.engine.models.config import ModelConfig
+from braze.serving.engine.models.parts import Linear, Part, RMSNorm, Rotary, named, under
+from braze.support.record import record
+
+
+@record
+class CacheShape:
+    """What a layer keeps of a token: ``heads`` keys of ``key_dim`` numbers and values of ``value_dim``; ``latent``: values lie in the keys."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    latent: bool = False
+
+    def numbers(self) -> int:
+        """Numbers a token."""
+        return self.heads * (self.key_dim + (0 if self.latent else self.value_dim))
+
+
+class Layer(Part):
+    """Attention and an MLP, each behind a norm and beside a residual."""
+
+    def __init__(self, config: ModelConfig, attention: Part, mlp: Part) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.width, config.eps)
+        self.self_attn: Part = attention
+        self.post_attention_layernorm = RMSNorm(config.width, config.eps)
+        self.mlp: Part = mlp
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+    def places(self) -> dict[str, torch.Tensor]:
+        """Both norms', and what attention and MLP say."""
+        found = named("input_layernorm", self.input_layernorm)
+        found |= named("post_attention_layernorm", self.post_attention_layernorm)
+        return found | under("self_attn", self.self_attn.places()) | under("mlp", self.mlp.places())
+
+
+class Body(nn.Module):
+    """From tokens and positions to hidden states."""
+
+    def __init__(self, config: ModelConfig, make: Callable[[ModelConfig, int], Layer]) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(
+            config.vocab, config.width, _weight=torch.empty(config.vocab, config.width)
+        )
+        self.rotary = Rotary(config.rope, config.head_dim, config.max_position, torch.get_default_dtype())
+        self.layers = nn.ModuleList([make(config, i) for i in range(config.layers)])
+        self.norm = RMSNorm(config.width, config.eps)
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x = self.embed_tokens(input_ids)
+        cos, sin = self.rotary(positions)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """A decoder. ``forward`` takes token ids and positions, (tokens) int64 each, of all requests in a row, and gives hidden
+    states (tokens, width); which request a token belongs to only attention knows, by the forward context."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make: Callable[[ModelConfig, int], Layer],
+        cache: CacheShape,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.cache_shape = cache
+        self.model = Body(config, make)
+        self.lm_head = Linear(config.width, config.vocab, False)
+        if config.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids, positions)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(rows, vocabulary) of hidden states (rows, width)."""
+        return F.linear(hidden, self.lm_head.weight)
+
+    def places(self) -> dict[str, torch.Tensor]:
+        """Where each tensor of a checkpoint goes: a parameter, or a part of one."""
+        body = self.model
+        found = named("model.embed_tokens", body.embed_tokens) | named("model.norm", body.norm)
+        if not self.config.tied:
+            found |= named("lm_head", self.lm_head)
+        for i, layer in enumerate(body.layers):
+            assert isinstance(layer, Layer)
+            found |= under(f"model.layers.{i}", layer.places())
+        return found

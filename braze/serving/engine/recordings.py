@@ -1,0 +1,73 @@
+"""The recordings of a runner: made largest first, kept by what they are of; one that fails is told of and done without."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, record
+from braze.serving.policy.dispatch import BatchDescriptor, Key
+from braze.serving.policy.modes import CUDAGraphMode
+from braze.support import log
+
+#: readies a key for recording, and gives what is to be recorded as a whole; None: its pieces record themselves
+Prepare = Callable[[CUDAGraphMode, BatchDescriptor], Callable[[], Any] | None]
+
+
+class Recordings:
+    """All that is recorded on one device. Whole recordings share a pool: no two are replayed at once, and what a replay
+    leaves is read before the next from memory outside of the pool."""
+
+    def __init__(self, device: DeviceGraphs) -> None:
+        self.device = device
+        self.pool: Pool = device.new_pool()
+        self.full: dict[BatchDescriptor, Graph] = {}
+        self.keys: set[Key] = set()
+        #: what could not be recorded, and why
+        self.failed: dict[Key, str] = {}
+
+    def capture_all(self, keys: Sequence[Key], prepare: Prepare, progress: bool) -> None:
+        """Record what is not recorded yet, in this order."""
+        with self.device.lock:
+            for mode, key in _shown([k for k in keys if k not in self.keys], progress):
+                try:
+                    run = prepare(mode, key)
+                    if run is not None:
+                        self.full[key] = record(self.device, self.pool, run)[0]
+                except (NotRecordable, RuntimeError) as error:
+                    self._skip((mode, key), error)
+                else:
+                    self.keys.add((mode, key))
+
+    def clear(self) -> None:
+        """Let go of all, and of their memory."""
+        self.full.clear()
+        self.keys.clear()
+        self.failed.clear()
+        self.pool = self.device.new_pool()
+
+    def held(self) -> int:
+        """Bytes of the whole recordings' pool."""
+        return self.pool.held()
+
+    def _skip(self, key: Key, error: Exception) -> None:
+        mode, sizes = key
+        self.failed[key] = str(error).partition("\n")[0]
+        log.warn_once(
+            ("serving recording", key),
+            f"BZ7410: steps of {sizes.num_tokens} tokens are not recorded ({mode.name}): {self.failed[key]}; "
+            "they take the next larger recording, or none",
+            "cudagraphs",
+        )
+
+
+def _shown(keys: Sequence[Key], progress: bool) -> Iterator[Key]:
+    """The keys, with a bar on the terminal."""
+    if not progress or not sys.stderr.isatty():
+        yield from keys
+        return
+    yield from track(keys, "recording", console=Console(stderr=True))

@@ -1,0 +1,65 @@
+"""A request's life: its tokens, what of it is in the cache, and what a step does for it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import torch
+
+from braze.serving.engine.sampling import SamplingParams
+
+
+class Ended(enum.Enum):
+    """Why a request has ended; the words are those of the OpenAI protocol."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(eq=False)
+class Request:
+    """One prompt and what is generated for it.
+
+    ``tokens``: the prompt, then what was generated. ``computed``: of how many the cache holds keys and values. ``blocks``: of the
+    cache, in order. ``drafts``: guesses at the next tokens, to be verified by the next step.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    tokens: list[int] = field(default_factory=list)
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    drafts: tuple[int, ...] = ()
+    ended: Ended | None = None
+    preemptions: int = 0
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+
+    @property
+    def output(self) -> list[int]:
+        """What was generated so far."""
+        return self.tokens[len(self.prompt) :]
+
+    @property
+    def generated(self) -> int:
+        """How many tokens were generated so far."""
+        return len(self.tokens) - len(self.prompt)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step does for a request: run ``tokens``, whose first has place ``begin``; the last ``drafts`` of them are guesses.
+
+    ``samples``: the step reaches the request's last token, so that its next is drawn.
+    """
+
+    request: Request
+    begin: int
+    tokens: tuple[int, ...]
+    drafts: int = 0
+    samples: bool = True

@@ -1,0 +1,279 @@
+"""Runs a decoder's steps: fills its buffers, chooses and replays recordings, draws tokens."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from braze.cudagraphs.device import DeviceGraphs, Graph
+from braze.serving.engine.attention.kernels import graph_support
+from braze.serving.engine.attention.operators import KVCache
+from braze.serving.engine.buffers import Batch, Buffers
+from braze.serving.engine.kv_cache import allocate, block_bytes
+from braze.serving.engine.models.decoder import Decoder
+from braze.serving.engine.recordings import Recordings
+from braze.serving.engine.requests import Work
+from braze.serving.engine.sampling import sample
+from braze.serving.engine.scheduler import Limits
+from braze.serving.policy.dispatch import BatchDescriptor, Decision, Dispatcher
+from braze.serving.policy.modes import CUDAGraphMode
+from braze.serving.step.context import forward_context
+from braze.support.errors import UserError
+from braze.support.record import record
+
+NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
+
+
+@record
+class RunnerOptions:
+    """How a runner records. ``sizes``: requests (decoding) or tokens (mixed) of each recording; ``drafts``: guesses a decoding request
+    brings along; ``memory_share``: of the GPU's memory, for weights, activations and cache together."""
+
+    cudagraph_mode: CUDAGraphMode = CUDAGraphMode.FULL_AND_PIECEWISE
+    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    drafts: int = 0
+    enforce_eager: bool = False
+    memory_share: float = 0.9
+
+
+class ModelRunner:
+    """One model on one device. First ``profile_memory``, ``allocate_cache`` and ``capture_cudagraph``, then ``execute`` each step.
+
+    ``piecewise``: the model compiled in pieces that record themselves, as ``forward(input_ids, positions)``; without it a mode that
+    needs pieces is refused (BZ7408). ``graphs``: the device's recorder, where there is one.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        limits: Limits,
+        options: RunnerOptions | None = None,
+        *,
+        graphs: DeviceGraphs | None = None,
+        piecewise: Callable[..., torch.Tensor] | None = None,
+        compiled: Callable[..., torch.Tensor] | None = None,
+    ) -> None:
+        self.model, self.limits, self.options = model, limits, options or RunnerOptions()
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        self.buffers = Buffers(limits, self.device)
+        self.hidden = torch.zeros(
+            limits.max_num_batched_tokens, model.config.width, dtype=self.dtype, device=self.device
+        )
+        #: what runs where nothing is recorded, and inside of whole recordings; and in pieces
+        self.forward = compiled or model
+        self.piecewise = piecewise
+        self.caches: dict[str, KVCache] = {}
+        self.blocks = 0
+        #: steps by how they ran; tokens, real and with padding
+        self.counts: Counter[str] = Counter()
+        self.recordings = Recordings(graphs) if graphs is not None else None
+        self.dispatcher = self._dispatcher()
+
+    @torch.inference_mode()
+    def profile_memory(self, capacity: int | None = None) -> int:
+        """Bytes that are left for the cache, after a step of the longest batch without any; ``capacity``: of the device."""
+        tokens = self.limits.max_num_batched_tokens
+        before = _allocated(self.device)
+        _reset_peak(self.device)
+        self._eager(
+            self.buffers.fill_dummy(tokens, min(tokens, self.limits.max_num_seqs), tokens), profile=True
+        )
+        rows = min(tokens, self.limits.max_num_seqs * (self.options.drafts + 1))
+        self.model.compute_logits(self.hidden[:rows]).argmax(-1)
+        activations = _peak(self.device) - before
+        whole = capacity if capacity is not None else _capacity(self.device)
+        return int(whole * self.options.memory_share) - before - activations
+
+    def allocate_cache(self, blocks: int | None = None, memory: int | None = None) -> int:
+        """Make the cache of so many blocks, or as many as ``memory`` bytes hold; how many there are.
+
+        Recordings hold the cache's addresses, so those made before are let go of. Raises BZ7409 where not one request fits.
+        """
+        config, size = self.model.config, self.limits.block_size
+        each = block_bytes(self.model.cache_shape, config.layers, size, self.dtype)
+        if blocks is None:
+            blocks = (self.profile_memory() if memory is None else memory) // each
+        if blocks < 1:
+            raise UserError(
+                "BZ7409",
+                "there is no memory left for the cache",
+                why=f"a block of {size} tokens takes {each / 1e6:.1f} MB",
+                hints=("lower max_num_batched_tokens, or raise the share of memory",),
+            )
+        self.blocks = blocks
+        self.caches = allocate(self.model.cache_shape, config.layers, blocks, size, self.dtype, self.device)
+        if self.recordings is not None:
+            self.recordings.clear()
+        return blocks
+
+    @torch.inference_mode()
+    def capture_cudagraph(self, progress: bool = False) -> tuple[float, list[int]]:
+        """Record every size, the largest first: (seconds, the sizes recorded as a whole, ascending).
+
+        A size that cannot be recorded is left to the next larger one, or to a step without recordings; ``stats`` tells why.
+        """
+        begun = time.perf_counter()
+        if self.recordings is not None:
+            keys = [(mode, key) for mode in (PIECEWISE, FULL) for key in self.dispatcher.keys(mode)]
+            self.recordings.capture_all(keys, self._capture, progress)
+        _wait(self.device)
+        return time.perf_counter() - begun, sorted({bs for bs, _ in self.graphs})
+
+    @property
+    def graphs(self) -> dict[tuple[int, int], Graph]:
+        """Whole recordings by (requests, tokens of each; 0: any)."""
+        found = self.recordings.full if self.recordings is not None else {}
+        return {(key.num_reqs or 0, key.uniform_query_len): graph for key, graph in found.items()}
+
+    def prepare_inputs(self, works: Sequence[Work]) -> tuple[Decision, Batch]:
+        """How a step runs, and its inputs in the buffers, padded as its recording has them."""
+        tokens = sum(len(work.tokens) for work in works)
+        longest = max((len(work.tokens) for work in works), default=0)
+        captured = self.recordings.keys if self.recordings is not None else frozenset()
+        decision = self.dispatcher.dispatch(tokens, len(works), max_query_len=longest, captured=captured)
+        sizes = decision.descriptor
+        padded = sizes.num_tokens if decision.mode else tokens
+        requests = (sizes.num_reqs or len(works)) if decision.mode is FULL else len(works)
+        return decision, self.buffers.fill(works, padded, requests, decision.mode is FULL)
+
+    def run_model(self, decision: Decision, batch: Batch) -> torch.Tensor:
+        """Hidden states (real tokens, width), in memory that the next step writes over."""
+        self.counts[f"steps_{decision.mode.name.lower()}"] += 1
+        self.counts["tokens"] += batch.tokens
+        self.counts["tokens_padded"] += batch.input_ids.shape[0]
+        if decision.mode is FULL:
+            assert self.recordings is not None
+            self.recordings.full[decision.descriptor].replay()
+            return self.hidden[: batch.tokens]
+        if decision.mode is PIECEWISE:
+            return self._pieces(batch, decision.descriptor)[: batch.tokens]
+        return self._eager(batch)[: batch.tokens]
+
+    @torch.inference_mode()
+    def execute(self, works: Sequence[Work]) -> list[list[int]]:
+        """Run a step: for each of its requests the tokens drawn, one for each guess and one more; none where it does not sample."""
+        if not works:
+            return []
+        decision, batch = self.prepare_inputs(works)
+        hidden = self.run_model(decision, batch)
+        if not any(batch.drawn):
+            return [[] for _ in works]
+        logits = self.model.compute_logits(hidden if batch.rows is None else hidden[batch.rows])
+        params = [w.request.params for w, n in zip(works, batch.drawn, strict=True) for _ in range(n)]
+        owners = [w.request.generator for w, n in zip(works, batch.drawn, strict=True) for _ in range(n)]
+        tokens = sample(logits, params, owners).tolist()
+        found, at = [], 0
+        for many in batch.drawn:
+            found.append(tokens[at : at + many])
+            at += many
+        return found
+
+    @torch.inference_mode()
+    def dummy_run(self, tokens: int, requests: int | None = None) -> torch.Tensor:
+        """A step of padding: for warming up, and for a rank that has nothing to do while others do."""
+        batch = self.buffers.fill_dummy(tokens, requests or min(tokens, self.limits.max_num_seqs), tokens)
+        return self._eager(batch)
+
+    def check_tokens(self, id: str, tokens: Sequence[int]) -> None:
+        """Raise BZ7406 for a token that the model has no embedding of, which on a GPU would end the process."""
+        wrong = [token for token in tokens if not 0 <= token < self.model.config.vocab]
+        if wrong:
+            raise UserError(
+                "BZ7406",
+                f"request {id} can never run",
+                why=f"token {wrong[0]} is not in 0..{self.model.config.vocab - 1}",
+            )
+
+    def stats(self) -> dict[str, Any]:
+        """What ran how, and what could not be recorded."""
+        found: dict[str, Any] = dict(self.counts)
+        if self.recordings is not None:
+            found |= {
+                "graphs": len(self.recordings.keys),
+                "graph_bytes": self.recordings.held(),
+                "not_recorded": dict(self.recordings.failed),
+            }
+        return found
+
+    def _dispatcher(self) -> Dispatcher:
+        mode, options = self.options.cudagraph_mode, self.options
+        if self.recordings is None or options.enforce_eager:
+            mode = NONE
+        if mode.requires_piecewise_compilation() and self.piecewise is None:
+            raise UserError(
+                "BZ7408",
+                f"{mode.name} needs the model in pieces",
+                why="the runner was given no piecewise= callable",
+                hints=("pass one, or take FULL, FULL_DECODE_ONLY or NONE",),
+            )
+        if mode.has_full_cudagraphs() and not graph_support(self.device):
+            raise UserError(
+                "BZ7408",
+                f"{mode.name} records attention, which cannot be recorded on {self.device}",
+                why="Triton is not installed",
+                hints=("pip install 'braze[triton]', or take PIECEWISE or NONE",),
+            )
+        return Dispatcher(
+            mode,
+            options.sizes,
+            max_num_seqs=self.limits.max_num_seqs,
+            max_num_batched_tokens=self.limits.max_num_batched_tokens,
+            uniform_query_lens=(options.drafts + 1,),
+            enforce_eager=options.enforce_eager,
+        )
+
+    def _eager(self, batch: Batch, profile: bool = False) -> torch.Tensor:
+        with forward_context(
+            None if profile else batch.metadata, context=batch.context, kv_cache_data=self.caches
+        ):
+            return self.forward(batch.input_ids, batch.positions)
+
+    def _pieces(self, batch: Batch, descriptor: BatchDescriptor) -> torch.Tensor:
+        assert self.piecewise is not None
+        with forward_context(
+            batch.metadata,
+            context=batch.context,
+            kv_cache_data=self.caches,
+            cudagraph_runtime_mode=PIECEWISE,
+            batch_descriptor=descriptor,
+        ):
+            return self.piecewise(batch.input_ids, batch.positions)
+
+    def _capture(self, mode: CUDAGraphMode, key: BatchDescriptor) -> Callable[[], Any] | None:
+        """Warm one size up, and what is to be recorded as a whole; pieces have recorded themselves by then."""
+        requests = key.num_reqs or min(key.num_tokens, self.limits.max_num_seqs)
+        longest = key.uniform_query_len or key.num_tokens
+        batch = self.buffers.fill_dummy(key.num_tokens, requests, longest)
+        self._eager(batch)
+        if mode is PIECEWISE:
+            self._pieces(batch, key)
+            return None
+        return lambda: self.hidden[: key.num_tokens].copy_(self._eager(batch))
+
+
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _capacity(device: torch.device) -> int:
+    """Bytes of a GPU; on the processor a gigabyte is taken."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 1 << 30
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,185 @@
+"""Continuous batching: which requests the next step runs, and how many tokens of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from braze.serving.engine.drafter import NgramDrafter, accepted
+from braze.serving.engine.kv_cache import BlockPool, blocks_for
+from braze.serving.engine.requests import Ended, Request, Work
+from braze.support.errors import UserError
+from braze.support.record import record
+
+
+@record
+class Limits:
+    """What bounds a step and a request. ``chunked``: a prompt may be run in parts, beside others' decoding."""
+
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 2048
+    block_size: int = 16
+    chunked: bool = True
+    #: requests that may wait; more are refused
+    max_waiting: int = 1024
+
+
+class Scheduler:
+    """Who runs, who waits, and whose blocks are whose.
+
+    Running requests go first, in the order in which they came. Where blocks run out the youngest gives all of its own back, waits at
+    the head of the queue, and is computed again later. So the oldest always goes on.
+    """
+
+    def __init__(
+        self, limits: Limits, blocks: int, eos: Sequence[int] = (), drafter: NgramDrafter | None = None
+    ) -> None:
+        self.limits = limits
+        self.pool = BlockPool(blocks)
+        self.eos = frozenset(eos)
+        self.drafter = drafter
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.preemptions = 0
+
+    def add(self, request: Request) -> None:
+        """Let a request wait for its turn. Raises BZ7406 for one that could never run, BZ7407 where too many wait."""
+        limits, size = self.limits, len(request.prompt)
+        guesses = self.drafter.count if self.drafter else 0
+        longest = min(size + request.params.max_tokens + guesses, limits.max_model_len)
+        need = blocks_for(longest, limits.block_size)
+        told = (
+            "its prompt is empty"
+            if not size
+            else f"its prompt has {size} tokens, and with what it generates there may be {limits.max_model_len}"
+            if size >= limits.max_model_len
+            else f"it may need {need} blocks of the cache, which has {self.pool.blocks}"
+            if need > self.pool.blocks
+            else f"its prompt has {size} tokens, and a step takes {limits.max_num_batched_tokens}"
+            if not limits.chunked and size > limits.max_num_batched_tokens
+            else ""
+        )
+        if told:
+            raise UserError("BZ7406", f"request {request.id} can never run", why=told)
+        if len(self.waiting) >= limits.max_waiting:
+            raise UserError(
+                "BZ7407", f"request {request.id} is refused", why=f"{len(self.waiting)} requests wait already"
+            )
+        self.waiting.append(request)
+
+    def schedule(self) -> list[Work]:
+        """The next step's work; empty where nobody has any."""
+        budget, found, before = self.limits.max_num_batched_tokens, [], self.preemptions
+        for request in list(self.running):
+            if not request.blocks or not budget:
+                continue  # without blocks: it was preempted for one before it
+            work = self._work(request, budget)
+            if self._room(request, work.begin + len(work.tokens)):
+                found.append(work)
+                budget -= len(work.tokens)
+        while budget and self.waiting and len(self.running) < self.limits.max_num_seqs:
+            if self.preemptions > before:
+                break  # there is no room; whoever lost its own waits a step
+            admitted = self._admitted(budget)
+            if admitted is None:
+                break
+            found.append(admitted)
+            budget -= len(admitted.tokens)
+        return found
+
+    def finish(self, work: Work, drawn: Sequence[int]) -> list[int]:
+        """Note what a step has computed for a request; the tokens that this adds to it. ``drawn``: one a verified token."""
+        request = work.request
+        if request.ended is not None:  # aborted while the step ran
+            return []
+        real = len(work.tokens) - work.drafts
+        request.computed = work.begin + real
+        if not work.samples:
+            return []
+        new = accepted(drawn, work.tokens[real:])
+        kept = []
+        for token in new:
+            request.tokens.append(token)
+            kept.append(token)
+            if self._over(request, token):
+                break
+        # guesses that were right are in the cache; the last token never is
+        request.computed += len(kept) - 1
+        if request.ended is not None:
+            self._leave(request)
+        return kept
+
+    def abort(self, request: Request) -> None:
+        """End a request at once and free its blocks; nothing where it has ended."""
+        if request.ended is None:
+            request.ended = Ended.ABORT
+            self._leave(request)
+
+    def idle(self) -> bool:
+        """Whether nobody runs or waits."""
+        return not self.running and not self.waiting
+
+    def _work(self, request: Request, budget: int) -> Work:
+        left = len(request.tokens) - request.computed
+        count = min(left, budget)
+        begin, samples = request.computed, count == left
+        tokens = tuple(request.tokens[begin : begin + count])
+        guesses: tuple[int, ...] = ()
+        if self.drafter is not None and left == 1:
+            room = min(budget - 1, self.limits.max_model_len - begin - 1)
+            guesses = self.drafter.propose(request.tokens)[:room]
+        return Work(request, begin, tokens + guesses, len(guesses), samples)
+
+    def _admitted(self, budget: int) -> Work | None:
+        """The first who waits, running from now on, if there is room."""
+        request = self.waiting[0]
+        work = self._work(request, budget)
+        if not (work.samples or self.limits.chunked):
+            return None
+        blocks = self.pool.take(blocks_for(work.begin + len(work.tokens), self.limits.block_size))
+        if blocks is None:
+            return None
+        request.blocks = blocks
+        self.waiting.popleft()
+        self.running.append(request)
+        return work
+
+    def _room(self, request: Request, tokens: int) -> bool:
+        """Give a request the blocks for so many tokens, if need be those of the youngest; False where it was itself the youngest."""
+        more = blocks_for(tokens, self.limits.block_size) - len(request.blocks)
+        while more > 0:
+            blocks = self.pool.take(more)
+            if blocks is not None:
+                request.blocks += blocks
+                break
+            youngest = self.running[-1]
+            self._preempt(youngest)
+            if youngest is request:
+                return False
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self.pool.give_back(request.blocks)
+        request.blocks, request.computed = [], 0
+        request.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(request)
+
+    def _over(self, request: Request, token: int) -> bool:
+        """Whether the token that was just added ends its request."""
+        params = request.params
+        if token in params.stop or (token in self.eos and not params.ignore_eos):
+            request.ended = Ended.STOP
+        elif request.generated >= params.max_tokens or len(request.tokens) >= self.limits.max_model_len:
+            request.ended = Ended.LENGTH
+        return request.ended is not None
+
+    def _leave(self, request: Request) -> None:
+        self.pool.give_back(request.blocks)
+        request.blocks = []
+        if request in self.running:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)

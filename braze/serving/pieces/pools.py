@@ -1,0 +1,91 @@
+"""Which memory recordings share: one pool for all, or one for each number of tokens."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Protocol
+
+from braze.cudagraphs.device import DeviceGraphs, Pool
+from braze.options import near
+from braze.serving.policy.dispatch import BatchDescriptor
+from braze.support.errors import UserError
+
+#: policy -> which tier a descriptor belongs to
+POLICIES: dict[str, Callable[[BatchDescriptor], Hashable]] = {
+    "shared": lambda descriptor: None,
+    "per_tier": lambda descriptor: descriptor.num_tokens,
+}
+
+
+class Clearable(Protocol):
+    """Who makes recordings into pools."""
+
+    def clear(self) -> None:
+        """Let go of all recordings."""
+
+    def drop(self, descriptor: BatchDescriptor) -> None:
+        """Let go of a descriptor's recording."""
+
+    def captured(self) -> tuple[BatchDescriptor, ...]:
+        """The descriptors of which there are recordings."""
+
+
+class GraphPools:
+    """Pools of one device for the recordings of one model, and whether more may be made.
+
+    ``"shared"``: recordings of all sizes lie over one another. It takes the least memory, and what a step leaves in a recording's memory is
+    lost when a step of another size runs. ``"per_tier"``: sizes do not touch each other's memory, and that of a size comes back when
+    its recordings are let go of. UserError (BZ7205) for another word.
+    """
+
+    def __init__(self, policy: str = "shared") -> None:
+        if policy not in POLICIES:
+            raise UserError("BZ7205", f"unknown pool {policy!r}", hints=[near(policy, POLICIES)])
+        self.policy = policy
+        #: whether a size that is not recorded yet may be; an engine ends that when it begins to serve
+        self.open = True
+        self._tier = POLICIES[policy]
+        self._pools: dict[Any, Pool] = {}
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def of(self, descriptor: BatchDescriptor, device: DeviceGraphs) -> Pool:
+        """The pool of a descriptor's recordings, made when first asked for."""
+        tier = self._tier(descriptor)
+        if tier not in self._pools:
+            self._pools[tier] = device.new_pool()
+        return self._pools[tier]
+
+    def held(self) -> int:
+        """Bytes of all pools."""
+        return sum(pool.held() for pool in self._pools.values())
+
+    def pools(self) -> list[Pool]:
+        """All of them."""
+        return list(self._pools.values())
+
+    def tiers(self) -> Iterator[tuple[Any, int]]:
+        """Each tier and its bytes."""
+        return ((tier, pool.held()) for tier, pool in self._pools.items())
+
+    def release(self, descriptor: BatchDescriptor) -> None:
+        """Let every user go of a descriptor's recordings; where it is the last one of its tier, the tier's memory comes back."""
+        for user in self.users():
+            user.drop(descriptor)
+        tier = self._tier(descriptor)
+        if not any(self._tier(other) == tier for user in self.users() for other in user.captured()):
+            self._pools.pop(tier, None)
+
+    def users(self) -> list[Any]:
+        """Who records here."""
+        return list(self._users)
+
+    def enter(self, user: Clearable) -> None:
+        """Know who records here."""
+        self._users.add(user)
+
+    def clear(self) -> None:
+        """Let go of every recording and all memory, as when the caches that recordings point into are made anew."""
+        for user in self.users():
+            user.clear()
+        self._pools.clear()

@@ -1,0 +1,186 @@
+"""What an engine adds to the compilation's configuration: its limits, and what follows from both."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from braze.options import near
+from braze.serving.policy import sizes as size_lists
+from braze.serving.policy.config import CompilationConfig, contradiction
+from braze.serving.policy.dispatch import Dispatcher
+from braze.serving.policy.fields import switch, whole
+from braze.serving.policy.levels import CompilationLevel
+from braze.serving.policy.modes import AttentionCGSupport, CUDAGraphMode
+from braze.serving.policy.negotiation import Capabilities, Resolution, resolve_mode
+from braze.serving.policy.sizes import Limits, Sizes, Suggestion
+from braze.support import log
+from braze.support.errors import UserError
+
+
+class Config:
+    """The configuration of an engine.
+
+    ``enforce_eager``: nothing is compiled and nothing recorded. ``max_num_seqs``: requests in a batch at most;
+    ``max_num_batched_tokens``: tokens. ``num_speculative_tokens``: what a drafter proposes for each request, so that it decodes one more.
+    ``variants``: what else recordings are kept apart by. ``compilation_config``: all about compiling; ``graph_bs``: the capture
+    sizes that the buffers hold, ascending; empty where nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        model: str = "",
+        *,
+        compilation_config: CompilationConfig | None = None,
+        enforce_eager: bool = False,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 8192,
+        num_speculative_tokens: int = 0,
+        data_parallel_size: int = 1,
+        data_parallel_rank: int = 0,
+        variants: Sequence[Hashable] = (None,),
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            known = ("compilation_config", "enforce_eager", "max_num_seqs", "max_num_batched_tokens",
+                     "num_speculative_tokens", "data_parallel_size", "data_parallel_rank", "variants")  # fmt: skip
+            name = min(unknown)
+            raise UserError("BZ7101", f"Config has no field {name!r}", hints=[near(name, known)])
+        self.model = model
+        self.compilation_config = (
+            compilation_config if compilation_config is not None else CompilationConfig()
+        )
+        self.enforce_eager = switch("enforce_eager", enforce_eager)
+        self.max_num_seqs = whole("max_num_seqs", max_num_seqs)
+        self.max_num_batched_tokens = whole("max_num_batched_tokens", max_num_batched_tokens)
+        self.num_speculative_tokens = num_speculative_tokens
+        self.data_parallel_size = whole("data_parallel_size", data_parallel_size)
+        self.data_parallel_rank = data_parallel_rank
+        self.variants = tuple(variants)
+        self._check()
+        self.traffic: Suggestion | None = None
+        self.graph_bs: tuple[int, ...] = ()
+        if self.cudagraph_mode:
+            found = self._capture_sizes()
+            self.graph_bs = tuple(reversed(found.sizes))
+            for note in found.notes:
+                log.warn_once(("capture sizes", note), note, "serving")
+        self.compile_sizes = self._compile_sizes()
+
+    @property
+    def uniform_query_len(self) -> int:
+        """Tokens of each decoding request: one, and what a drafter adds."""
+        return 1 + self.num_speculative_tokens
+
+    @property
+    def level(self) -> CompilationLevel:
+        """The level of compilation that holds: none where eager is enforced."""
+        return CompilationLevel.NO_COMPILATION if self.enforce_eager else self.compilation_config.level
+
+    @property
+    def cudagraph_mode(self) -> CUDAGraphMode:
+        """The mode that is wanted: none where eager is enforced; see :meth:`resolve` for what can be had."""
+        return CUDAGraphMode.NONE if self.enforce_eager else self.compilation_config.cudagraph_mode
+
+    def resolve(
+        self,
+        support: AttentionCGSupport = AttentionCGSupport.ALWAYS,
+        *,
+        state_blocks: int | None = None,
+    ) -> Resolution:
+        """The mode that can be had with attention that can be recorded as ``support`` says; downgrades are told (BZ7108)."""
+        config = self.compilation_config
+        have = Capabilities(
+            support=support,
+            pieces=self.level >= CompilationLevel.PIECEWISE or config.split == "capture",
+            split_nowhere=config.splitting_ops == (),
+            uniform_query_len=self.uniform_query_len,
+            state_blocks=state_blocks,
+            max_num_seqs=self.max_num_seqs,
+            enforce_eager=self.enforce_eager,
+        )
+        given = config.sources["cudagraph_mode"].by_user
+        found = resolve_mode(config.cudagraph_mode, have, given=given and not self.enforce_eager)
+        for downgrade in found.downgrades:
+            text = f"BZ7108: cudagraph_mode: {downgrade}"
+            log.warn_once(("downgrade", text), text, "serving")
+        return found
+
+    def dispatcher(self, mode: CUDAGraphMode, query_lens: Sequence[int] = ()) -> Dispatcher:
+        """The dispatcher of a mode that :meth:`resolve` gave; ``query_lens``: other tokens a request that steps decode, besides."""
+        return Dispatcher(
+            mode,
+            self.graph_bs,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            uniform_query_lens=(self.uniform_query_len, *query_lens),
+            variants=self.variants,
+            enforce_eager=self.enforce_eager,
+        )
+
+    def _check(self) -> None:
+        """Refuse what contradicts itself."""
+        config = self.compilation_config
+        if isinstance(self.num_speculative_tokens, bool) or self.num_speculative_tokens < 0:
+            raise UserError(
+                "BZ7103", f"num_speculative_tokens= does not take {self.num_speculative_tokens!r}"
+            )
+        if not 0 <= self.data_parallel_rank < self.data_parallel_size:
+            raise contradiction(
+                f"data_parallel_rank={self.data_parallel_rank}",
+                f"data_parallel_size={self.data_parallel_size}",
+                "ranks count from 0",
+            )
+        if self.uniform_query_len > self.max_num_batched_tokens:
+            raise contradiction(
+                f"num_speculative_tokens={self.num_speculative_tokens}",
+                f"max_num_batched_tokens={self.max_num_batched_tokens}",
+                "one request's tokens do not fit",
+            )
+        if not self.enforce_eager:
+            return
+        for name in ("level", "cudagraph_mode"):
+            value = getattr(config, name)
+            if value and config.sources[name].by_user:
+                raise contradiction("enforce_eager=True", f"{name}={value.name}", "leave one of them out")
+
+    def _capture_sizes(self) -> Sizes:
+        """What the fields ask for, within the buffers."""
+        config = self.compilation_config
+        wanted, listed = config.cudagraph_capture_sizes, True
+        if isinstance(wanted, str):
+            path = wanted.partition(":")[2]
+            self.traffic = size_lists.suggest_sizes(size_lists.read_traffic(path), default=self._pattern())
+            log.logger("serving").info("traffic of %s: %s", path, self.traffic)
+            wanted, listed = self.traffic.sizes, False
+        elif wanted is None:
+            listed = len(config.cuda_graph_sizes) > 1
+            wanted = config.cuda_graph_sizes if listed else self._pattern()
+        limits = Limits(self.max_num_seqs, self.max_num_batched_tokens, self.uniform_query_len)
+        tokens = bool(self.cudagraph_mode.mixed_mode())
+        most = config.max_cudagraph_capture_size
+        if most is not None and most < max(wanted):
+            wanted = tuple(size for size in wanted if size < most) + (() if listed else (most,))
+        return size_lists.within(wanted, limits, listed=listed, tokens=tokens)
+
+    def _pattern(self) -> tuple[int, ...]:
+        sizes = self.compilation_config.cuda_graph_sizes
+        return size_lists.pattern(sizes[0]) if len(sizes) == 1 else sizes
+
+    def _compile_sizes(self) -> tuple[int, ...]:
+        """The sizes that pieces are compiled for: each one that a piece can be called with (BZ7106)."""
+        found: dict[int, None] = {}
+        for size in self.compilation_config.compile_sizes or ():
+            if isinstance(size, str):
+                found.update(dict.fromkeys(self.graph_bs))
+                continue
+            padded = min((s for s in self.graph_bs if s >= size), default=size)
+            if padded != size:
+                raise UserError(
+                    "BZ7106",
+                    f"compile_sizes has {size}, which no piece is called with",
+                    why=f"steps of {size} tokens are padded to {padded}",
+                    hints=[f"compile for {padded}, or capture {size}, too"],
+                )
+            found[size] = None
+        return () if self.enforce_eager else tuple(found)

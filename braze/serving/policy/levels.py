@@ -1,0 +1,88 @@
+"""Levels of compilation, and the presets O0 to O3 that choose a level and what goes with it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from braze.options import near
+from braze.serving.policy.modes import CUDAGraphMode
+from braze.support.errors import UserError
+from braze.support.record import record
+
+
+class CompilationLevel(enum.IntEnum):
+    """How much of the compiler a model goes through. The later names are vLLM's for the same."""
+
+    #: the model runs as it is
+    NO_COMPILATION = 0
+    #: captured whole and run as captured, with all guards: finds out whether it can be captured
+    DYNAMO_AS_IS = 1
+    #: captured once and compiled whole; later calls check no guards
+    DYNAMO_ONCE = 2
+    #: captured once, split at its splitting operators, compiled by pieces, which device graphs record
+    PIECEWISE = 3
+
+    NONE = 0
+    STOCK_TORCH_COMPILE = 1
+    DYNAMO_TRACE_ONCE = 2
+    VLLM_COMPILE = 3
+
+
+@record
+class Preset:
+    """A level and the values of other fields that go with it, as (field, value)."""
+
+    name: str
+    level: CompilationLevel
+    values: tuple[tuple[str, Any], ...]
+
+
+#: operators that split a graph where nothing else is said: attention
+ATTENTION_OPS = ("braze::unified_attention_with_output", "braze::mla_attention")
+
+_PIECES = (("splitting_ops", ATTENTION_OPS), ("cudagraph_mode", CUDAGraphMode.PIECEWISE))
+_BOTH = (("splitting_ops", ATTENTION_OPS), ("cudagraph_mode", CUDAGraphMode.FULL_AND_PIECEWISE))
+_NO_GRAPHS = (("cudagraph_mode", CUDAGraphMode.NONE),)
+
+#: what a level brings with it
+OF_LEVEL = {
+    CompilationLevel.NO_COMPILATION: Preset(
+        "level NO_COMPILATION", CompilationLevel.NO_COMPILATION, _NO_GRAPHS
+    ),
+    CompilationLevel.DYNAMO_AS_IS: Preset("level DYNAMO_AS_IS", CompilationLevel.DYNAMO_AS_IS, _NO_GRAPHS),
+    CompilationLevel.DYNAMO_ONCE: Preset("level DYNAMO_ONCE", CompilationLevel.DYNAMO_ONCE, _NO_GRAPHS),
+    CompilationLevel.PIECEWISE: Preset("level PIECEWISE", CompilationLevel.PIECEWISE, _PIECES),
+}
+
+#: presets of optimization, as vLLM's -O
+BY_NAME: Mapping[str, Preset] = MappingProxyType(
+    {
+        "O0": Preset("O0", CompilationLevel.NO_COMPILATION, _NO_GRAPHS),
+        "O1": Preset("O1", CompilationLevel.PIECEWISE, _PIECES),
+        "O2": Preset("O2", CompilationLevel.PIECEWISE, _BOTH),
+        # what is compiled for one size knows it: better kernels, for a longer start
+        "O3": Preset(
+            "O3", CompilationLevel.PIECEWISE, (*_BOTH, ("compile_sizes", ("cudagraph_capture_sizes",)))
+        ),
+    }
+)
+
+
+def parse(value: Any) -> Preset:
+    """The preset that a level (0 to 3, a name, ``"O2"``) stands for; anything else is refused with BZ7103."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text.isdecimal():
+            value = int(text)
+        elif text.upper() in BY_NAME:
+            return BY_NAME[text.upper()]
+        elif text.upper() in CompilationLevel.__members__:
+            return OF_LEVEL[CompilationLevel.__members__[text.upper()]]
+    if isinstance(value, int) and not isinstance(value, bool) and value in set(CompilationLevel):
+        return OF_LEVEL[CompilationLevel(value)]
+    names = (*CompilationLevel.__members__, *BY_NAME)
+    hint = near(value.strip().upper(), names) if isinstance(value, str) else "levels are 0, 1, 2 and 3"
+    raise UserError("BZ7103", f"level= does not take {value!r}", hints=[hint])

@@ -1,0 +1,203 @@
+"""The inputs of a served model: which arguments and fields of the metadata vary with the batch, staged into buffers that stay.
+
+An argument that does not vary has a buffer of its own size. What is no tensor goes through as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+import torch
+
+from braze.options import near
+from braze.serving.step.slots import LAST, Extent, PaddingPolicy, Slot, StaticBuffers
+from braze.support.errors import UserError
+
+#: how the fields of the metadata are padded: requests of padding have no tokens, and tokens of padding no slot in the cache
+OF_METADATA = {
+    "cu_seqlens_q": Slot(pad=LAST, unit="requests", extra=1),
+    "seq_lens": Slot(unit="requests"),
+    "block_tables": Slot(unit="requests"),
+    "slot_mapping": Slot(pad=-1),
+}
+_ARGUMENT = Slot(policy=PaddingPolicy.ZERO)
+
+
+class Inputs:
+    """The arguments of ``forward``, by name.
+
+    ``dynamic``: argument -> its dimension of tokens; by default the first one of every tensor. ``slots``: argument or field of the metadata ->
+    its slot. ``limits``: the largest step.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        dynamic: Mapping[str, int] | None,
+        slots: Mapping[str, Slot],
+        limits: Extent,
+    ) -> None:
+        parameters = inspect.signature(forward).parameters.values()
+        self._positional = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        known = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+        for name in dynamic or ():
+            if name not in known and len(known) == len(parameters):
+                raise UserError(
+                    "BZ7103", f"dynamic= names {name!r}, which is no argument", hints=[near(name, known)]
+                )
+        self.dynamic = None if dynamic is None else frozenset(dynamic)
+        self.slots = {
+            **OF_METADATA,
+            **{name: Slot(dim, policy=PaddingPolicy.ZERO) for name, dim in (dynamic or {}).items()},
+            **slots,
+        }
+        self.buffers = StaticBuffers({}, limits)
+        self._fixed: dict[str, torch.Tensor] = {}
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """A call's arguments by name; further positional ones by their places."""
+        values = dict(zip(self._positional, args, strict=False))
+        for i in range(len(self._positional), len(args)):
+            values[f"*{i}"] = args[i]
+        for name, value in kwargs.items():
+            if name in values:
+                raise TypeError(f"got multiple values for argument {name!r}")
+            values[name] = value
+        return values
+
+    def call(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments as they are passed, always in the same order and form."""
+        rest = dict(values)
+        args = []
+        for name in self._positional:
+            if name not in rest:
+                break
+            args.append(rest.pop(name))
+        args += [rest.pop(name) for name in tuple(rest) if name[0] == "*"]
+        return tuple(args), {name: rest[name] for name in sorted(rest)}
+
+    def tokens(self, values: Mapping[str, Any]) -> int:
+        """How many tokens a call has; UserError (BZ7308) where its arguments do not agree, or none varies."""
+        found = {
+            name: value.shape[self._slot(name).dim]
+            for name, value in values.items()
+            if self._varies(name, value) and self._slot(name).unit == "tokens"
+        }
+        if not found:
+            raise UserError(
+                "BZ7308",
+                "a call has no argument that varies with its tokens",
+                hints=['name one: braze.serve(model, dynamic={"input_ids": 0})'],
+            )
+        if len(set(found.values())) > 1:
+            raise UserError(
+                "BZ7308",
+                f"the arguments of a call have different numbers of tokens: {found}",
+                hints=["dynamic= says which dimension of which argument counts tokens"],
+            )
+        return next(iter(found.values()))
+
+    def stage(
+        self, values: Mapping[str, Any], metadata: Any, real: Extent, padded: Extent
+    ) -> tuple[dict[str, Any], Any]:
+        """The arguments and the metadata with views of buffers in place of tensors, of padded sizes."""
+        tensors, fields = self._declared(values, metadata)
+        for name in self._fixed.keys() & values.keys():
+            self._fixed[name].copy_(values[name])
+        views = self.buffers.stage({**tensors, **fields}, real, padded)
+        return self._replaced(values, metadata, tensors, fields, views)
+
+    def dummies(self, values: Mapping[str, Any], metadata: Any, size: Extent) -> tuple[dict[str, Any], Any]:
+        """Arguments and metadata of a size, made like those of a call, that reach nothing: no token has a slot in the cache."""
+        tensors, fields = self._declared(values, metadata)
+        self.buffers.reset()
+        views = {name: self.buffers.view(name, size) for name in (*tensors, *fields)}
+        return self._replaced(values, metadata, tensors, fields, views)
+
+    def poison(self, real: Extent) -> None:
+        """Spoil the tails that may hold anything."""
+        self.buffers.poison(real)
+
+    def _slot(self, name: str) -> Slot:
+        return self.slots.get(name, _ARGUMENT)
+
+    def _varies(self, name: str, value: Any) -> bool:
+        """Whether an argument is staged with the size of the batch."""
+        if not isinstance(value, torch.Tensor):
+            return False
+        if self.dynamic is None:
+            return value.dim() > 0
+        return name in self.dynamic or name in self.slots
+
+    def _declared(
+        self, values: Mapping[str, Any], metadata: Any
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """The arguments that vary and the fields of the metadata that have slots; all tensors have their buffers after it."""
+        tensors = {name: value for name, value in values.items() if self._varies(name, value)}
+        fields = {
+            _FIELD + name: value
+            for name, value in _fields(metadata, self.slots)
+            if isinstance(value, torch.Tensor)
+        }
+        known = self.buffers.slots
+        for name, value in tensors.items():
+            if name not in known:
+                self.buffers.declare(name, self._slot(name), value)
+        for name, value in fields.items():
+            if name not in known:
+                self.buffers.declare(name, self.slots[name.removeprefix(_FIELD)], value)
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and name not in tensors:
+                self._hold(name, value)
+        return tensors, fields
+
+    def _hold(self, name: str, value: torch.Tensor) -> None:
+        """Give a tensor that does not vary a buffer of its own size, and hold it to that."""
+        there = self._fixed.get(name)
+        if there is None:
+            self._fixed[name] = value.detach().clone()
+        elif there.shape != value.shape or there.dtype != value.dtype:
+            raise UserError(
+                "BZ7305",
+                f"argument {name!r} is {value.dtype} of {tuple(value.shape)}, and was {there.dtype} of {tuple(there.shape)}",
+                hints=["dynamic= names the arguments that vary with the batch"],
+            )
+
+    def _replaced(
+        self,
+        values: Mapping[str, Any],
+        metadata: Any,
+        tensors: Mapping[str, Any],
+        fields: Mapping[str, Any],
+        views: Mapping[str, torch.Tensor],
+    ) -> tuple[dict[str, Any], Any]:
+        """Arguments and metadata with buffers in place of tensors."""
+        arguments = {**values, **{name: views[name] for name in tensors}}
+        arguments.update((name, self._fixed[name]) for name in self._fixed.keys() & values.keys())
+        return arguments, _with_fields(metadata, {name.removeprefix(_FIELD): views[name] for name in fields})
+
+
+#: what tells a field of the metadata from an argument of the same name
+_FIELD = "attn_metadata."
+
+
+def _fields(metadata: Any, wanted: Container[str]) -> list[tuple[str, Any]]:
+    """The wanted fields of metadata, which is a dataclass or a dict; nothing else has any."""
+    if isinstance(metadata, Mapping):
+        return [(name, value) for name, value in metadata.items() if name in wanted]
+    known = getattr(type(metadata), "__dataclass_fields__", ())
+    return [(name, getattr(metadata, name)) for name in known if name in wanted]
+
+
+def _with_fields(metadata: Any, changes: Mapping[str, torch.Tensor]) -> Any:
+    """The metadata with views in place of some fields."""
+    if not changes:
+        return metadata
+    if isinstance(metadata, Mapping):
+        return {**metadata, **changes}
+    return dataclasses.replace(metadata, **changes)

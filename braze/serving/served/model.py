@@ -1,0 +1,315 @@
+"""A served model: each call is dispatched, padded, replayed, and sliced.
+
+Calls of one model come from one thread at a time, as the steps of an engine do: they share the buffers that inputs are staged into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from braze.serving.policy import sizes as size_lists
+from braze.serving.policy.data_parallel import Batch, Reduce, dispatch_across
+from braze.serving.policy.dispatch import BatchDescriptor, Decision, Key
+from braze.serving.policy.engine_config import Config
+from braze.serving.policy.modes import CUDAGraphMode
+from braze.serving.policy.negotiation import Resolution
+from braze.serving.policy.sizes import Suggestion
+from braze.serving.served.batch import batch_of
+from braze.serving.served.compiled import Runnable
+from braze.serving.served.inputs import Inputs
+from braze.serving.served.outputs import Outputs
+from braze.serving.served.recordings import Recordings
+from braze.serving.served.stats import Counts, Stats
+from braze.serving.served.verify import Verifier
+from braze.serving.step.context import ForwardContext, forward_context, get_forward_context
+from braze.serving.step.slots import Extent
+from braze.support.errors import UserError
+
+NONE = CUDAGraphMode.NONE
+
+
+class ServedModel(nn.Module):
+    """A module behind dispatch, padding and recordings; see ``braze.serve``.
+
+    ``cache``: the compiler's cache, whose ``explain_miss()`` says what made it compile. ``outputs``: ``"own"``, or ``"borrow"``: valid
+    until the next call.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Config,
+        resolution: Resolution,
+        runnable: Runnable,
+        inputs: Inputs,
+        *,
+        outputs: str,
+        reduce: Reduce,
+        query_lens: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.config, self.resolution = config, resolution
+        self.cudagraph_mode = resolution.mode
+        self.dispatcher = config.dispatcher(resolution.mode, query_lens)
+        self._own = outputs == "own"
+        self._reduce = reduce
+        self._runnable, self._inputs, self._outputs = runnable, inputs, Outputs()
+        self._counts = Counts()
+        compilation = config.compilation_config
+        self._recordings = Recordings(
+            self.dispatcher, runnable.pools, self._record, self._forget, compilation.memory_budget, reduce
+        )
+        self._verifier = Verifier(compilation.verify, model, runnable, self._counts)
+        self._eagerly = compilation.capture == "eager"
+        #: a call's arguments and metadata, from which dummies of other sizes are made
+        self._example: tuple[dict[str, Any], ForwardContext] | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def cache(self) -> Any:
+        """The manager of compiled pieces; None where nothing is compiled in pieces."""
+        return self._runnable.manager
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's result for this call, without padding.
+
+        The forward context (``braze.forward_context``) says what kind of batch it is; without one each row is a request that decodes.
+        UserError (BZ7307, BZ7308) for a call without a whole number of requests, or with arguments of different sizes.
+        """
+        with self._lock, torch.no_grad():
+            context = get_forward_context()
+            values = self._inputs.bind(args, kwargs)
+            batch = batch_of(context, self._inputs.tokens(values))
+            self._prepare(values, context)
+            wanted, decision = self._decide(batch)
+            self._counts.step(batch.num_tokens, wanted, decision)
+            if decision.mode is NONE:
+                return self._bare(values, context, decision)
+            return self._padded(values, context, batch, decision)
+
+    def capture(self, *args: Any, **kwargs: Any) -> Stats:
+        """Capture all sizes now, the largest first; ``args``: a call like those to come, where none has been made.
+
+        The example is run, on the forward context that is set. UserError (BZ7311) without an example.
+        """
+        with self._lock, torch.no_grad():
+            if args or kwargs:
+                self._learn(self._inputs.bind(args, kwargs), get_forward_context())
+            if self._example is None:
+                raise UserError(
+                    "BZ7311",
+                    "there is nothing yet to capture with",
+                    hints=["m.capture(input_ids, positions) with a call like those to come, or a first call"],
+                )
+            self._recordings.all(progress=self.config.data_parallel_rank == 0)
+        return self.stats()
+
+    def idle(self, most: int = 1) -> tuple[Key, ...]:
+        """Capture what steps have asked for most, at most so many sizes: for idle steps with ``capture="lazy"``. All ranks call it."""
+        done: list[Key] = []
+        with self._lock, torch.no_grad():
+            while len(done) < most and self._example is not None:
+                key = self._recordings.next(self._counts.heat)
+                if key is None:
+                    break
+                done.append(key)
+        return tuple(done)
+
+    def dispatch(
+        self, num_tokens: int, num_reqs: int | None = None, q: int = 1, variant: Hashable = None
+    ) -> Decision:
+        """How a step would run, with what is captured now; pure. ``num_reqs`` None: requests of ``q`` tokens each."""
+        requests = num_tokens // q if num_reqs is None else num_reqs
+        return self.dispatcher.dispatch(
+            num_tokens, requests, max_query_len=q, variant=variant, captured=self._captured()
+        )
+
+    def stats(self) -> Stats:
+        """What has been done so far."""
+        found = self._recordings
+        return self._counts.table(len(found.held), found.pools.held(), found.failed)
+
+    def explain(self, num_tokens: int | None = None, num_reqs: int | None = None, q: int = 1) -> str:
+        """How a step of ``num_tokens`` runs and why; without a number: the mode, its rules, the configuration, and what failed."""
+        if num_tokens is not None:
+            now = self.dispatch(num_tokens, num_reqs, q)
+            return _words(num_tokens, now)
+        lines = [f"cudagraph_mode: {self.cudagraph_mode.name}", *map(str, self.resolution.downgrades)]
+        lines += [
+            f"{mode.name} of {key.num_tokens}: {why}" for (mode, key), why in self._recordings.failed.items()
+        ]
+        return "\n".join([*lines, self.config.compilation_config.explain()])
+
+    def suggest_sizes(self, k: int = size_lists.FROM_TRAFFIC) -> Suggestion:
+        """The ``k`` capture sizes that would have padded the steps so far least, or that those there are do as well."""
+        if not self.config.graph_bs:
+            return Suggestion((), 0.0, 0.0, True)
+        return size_lists.suggest_sizes(self._counts.histogram, k, default=self.config.graph_bs)
+
+    def reset_recordings(self) -> None:
+        """Let go of all recordings, as when the caches that they read have been made anew; the next call captures again."""
+        with self._lock:
+            for key in list(self._recordings.held):
+                self._recordings.drop(key)
+            self._recordings.failed.clear()
+            self._runnable.pools.clear()
+            self._example = None
+
+    def _captured(self) -> Any:
+        return None if self._recordings.complete else self._recordings
+
+    def _decide(self, batch: Batch) -> tuple[Decision, Decision]:
+        """What the step would do with everything captured, and what it does, with all ranks."""
+        agreed = dispatch_across(self.dispatcher, batch, self._reduce, self._captured()).decision
+        if self._recordings.complete:
+            return agreed, agreed
+        return dispatch_across(self.dispatcher, batch, self._reduce).decision, agreed
+
+    def _prepare(self, values: dict[str, Any], context: ForwardContext) -> None:
+        """At a first call, learn what the outputs are like, and capture."""
+        if self._example is not None or not self.cudagraph_mode:
+            return
+        self._learn(values, context)
+        if self._eagerly:
+            self._recordings.all(progress=self.config.data_parallel_rank == 0)
+
+    def _learn(self, values: dict[str, Any], context: ForwardContext) -> None:
+        """Keep a call as the example, and find out by two dummies which dimensions of the outputs vary."""
+        with self._state_kept():
+            for size in self._trial_sizes():
+                arguments, metadata = self._inputs.dummies(values, context.attn_metadata, size)
+                bare = Decision(NONE, BatchDescriptor(size.tokens, size.requests), "")
+                with self._step(context, metadata, bare):
+                    self._outputs.learn(size, self._call(arguments))
+        self._example = values, context
+
+    def _trial_sizes(self) -> tuple[Extent, Extent]:
+        """Two batches that differ in tokens and requests, and, where the limits allow, in one from the other."""
+        most, requests = self.config.max_num_batched_tokens, self.config.max_num_seqs
+        if requests >= 3 and most >= 5:
+            return Extent(3, 2), Extent(5, 3)
+        return Extent(min(2, most), 1), Extent(min(3, most), min(2, requests))
+
+    def _record(self, key: Key) -> str:
+        """Run a key's size on dummies, once as it is and once so that it is recorded; why it was not, if so."""
+        assert self._example is not None
+        (mode, descriptor), (values, context) = key, self._example
+        size = Extent(descriptor.num_tokens, _requests(descriptor, self.config))
+        with self._state_kept():
+            try:
+                arguments, metadata = self._inputs.dummies(values, context.attn_metadata, size)
+                with self._step(context, metadata, Decision(NONE, descriptor, "")):
+                    self._outputs.learn(
+                        size, self._call(arguments)
+                    )  # what libraries make at a first call is made here
+                with self._step(context, metadata, Decision(mode, descriptor, "")):
+                    self._call(arguments)
+            except UserError:
+                raise
+            except Exception as error:
+                return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return self._runnable.reason(key)
+
+    def _forget(self, key: Key) -> None:
+        self._runnable.pools.release(key[1])
+
+    def _bare(self, values: dict[str, Any], context: ForwardContext, decision: Decision) -> Any:
+        """A step without recordings and without padding."""
+        with self._step(context, context.attn_metadata, decision):
+            return self._call(values)
+
+    def _padded(
+        self, values: dict[str, Any], context: ForwardContext, batch: Batch, decision: Decision
+    ) -> Any:
+        """A step that replays."""
+        real = Extent(batch.num_tokens, batch.num_reqs)
+        padded = Extent(
+            decision.descriptor.num_tokens, _requests(decision.descriptor, self.config, real.requests)
+        )
+        if self._verifier.wants():
+            return self._verified(values, context, real, padded, decision)
+        arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded)
+        with self._step(context, metadata, decision):
+            result = self._call(arguments)
+        return self._outputs.real(result, real, own=self._own)
+
+    def _verified(
+        self,
+        values: dict[str, Any],
+        context: ForwardContext,
+        real: Extent,
+        padded: Extent,
+        decision: Decision,
+    ) -> Any:
+        """A step that replays, and is compared with one that does not; where they differ, the latter's result holds."""
+        arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded)
+        self._inputs.poison(real)
+        bare = Decision(NONE, BatchDescriptor(real.tokens, real.requests), "")
+
+        def replay() -> Any:
+            with self._step(context, metadata, decision):
+                result = self._call(arguments)
+            return self._outputs.real(result, real, own=True)
+
+        def eager() -> Any:
+            with self._step(context, context.attn_metadata, bare):
+                args, kwargs = self._inputs.call(values)
+                return self.model(*args, **kwargs)
+
+        result, why = self._verifier.compare(replay, eager, context, decision)
+        if why:
+            self._forget((decision.mode, decision.descriptor))
+            self._recordings.fail((decision.mode, decision.descriptor), why)
+        return result
+
+    def _call(self, arguments: Mapping[str, Any]) -> Any:
+        args, kwargs = self._inputs.call(arguments)
+        return self._runnable(*args, **kwargs)
+
+    def _step(
+        self, context: ForwardContext, metadata: Any, decision: Decision
+    ) -> contextlib.AbstractContextManager[ForwardContext]:
+        """The forward context of a step that runs as ``decision`` says."""
+        return forward_context(
+            metadata,
+            None,
+            context.context,
+            no_compile_layers=context.no_compile_layers,
+            kv_cache_data=context.kv_cache_data,
+            dp_metadata=context.dp_metadata,
+            spec_decode_metadata=context.spec_decode_metadata,
+            cudagraph_runtime_mode=decision.mode,
+            batch_descriptor=decision.descriptor,
+        )
+
+    @contextlib.contextmanager
+    def _state_kept(self) -> Iterator[None]:
+        """A block after which the module's buffers hold what they held: dummies leave nothing behind."""
+        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        try:
+            yield
+        finally:
+            for buffer, before in kept:
+                buffer.copy_(before)
+
+
+def _requests(descriptor: BatchDescriptor, config: Config, real: int | None = None) -> int:
+    """The requests that metadata is padded to: the recording's, or where any number will do those there are."""
+    if descriptor.num_reqs is not None:
+        return descriptor.num_reqs
+    return min(descriptor.num_tokens, config.max_num_seqs) if real is None else real
+
+
+def _words(tokens: int, decision: Decision) -> str:
+    """A decision as a sentence."""
+    if decision.mode is NONE:
+        return f"{tokens} tokens run unrecorded and unpadded: {decision.reason}"
+    padding = decision.descriptor.num_tokens - tokens
+    return f"{tokens} tokens replay {decision.reason}, of {decision.descriptor.num_tokens} tokens ({padding} of padding)"

@@ -1,0 +1,92 @@
+"""Which dimensions of a model's outputs vary with the batch, learnt from two calls of different sizes; and outputs without padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from braze.graph.torch_compat import pytree
+from braze.serving.step.slots import Extent
+from braze.support.errors import UserError
+
+Shapes = tuple[tuple[int, ...] | None, ...]
+
+
+def shapes_of(result: Any) -> Shapes:
+    """The sizes of each leaf; None for what is no tensor."""
+    return tuple(
+        tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else None
+        for leaf in pytree.tree_flatten(result)[0]
+    )
+
+
+class Outputs:
+    """What of the outputs varies: for each leaf its dimensions, and what they count."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Extent, Shapes] = {}
+        #: of each leaf, (dimension, "tokens" or "requests"); None until two sizes have been seen
+        self.varying: tuple[tuple[tuple[int, str], ...], ...] | None = None
+
+    def learn(self, size: Extent, result: Any) -> None:
+        """A call of this size gave ``result``."""
+        if self.varying is not None:
+            return
+        shapes = shapes_of(result)
+        self._seen.setdefault(size, shapes)
+        for other, known in self._seen.items():
+            if other.tokens != size.tokens:
+                self.varying = _compared(size, shapes, other, known)
+                self._seen.clear()
+                return
+
+    def real(self, result: Any, real: Extent, *, own: bool) -> Any:
+        """The rows of a result that are real; ``own``: as copies, which later replays do not overwrite."""
+        assert self.varying is not None
+        if isinstance(result, torch.Tensor):  # the most of them, and flattening takes as long as a copy
+            return _rows(result, self.varying[0], real, own)
+        leaves, spec = pytree.tree_flatten(result)
+        return pytree.tree_unflatten(
+            [_rows(leaf, dims, real, own) for leaf, dims in zip(leaves, self.varying, strict=True)], spec
+        )
+
+
+def _rows(leaf: Any, dims: tuple[tuple[int, str], ...], real: Extent, own: bool) -> Any:
+    """The rows of one output that are real."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    for dim, unit in dims:
+        leaf = leaf.narrow(dim, 0, real.tokens if unit == "tokens" else real.requests)
+    return leaf.clone() if own else leaf
+
+
+def _compared(
+    size: Extent, shapes: Shapes, other: Extent, known: Shapes
+) -> tuple[tuple[tuple[int, str], ...], ...]:
+    """The dimensions that differ, by what they count; UserError (BZ7309) where that is neither tokens nor requests."""
+    if len(shapes) != len(known):
+        raise UserError(
+            "BZ7309",
+            f"a model gives {len(shapes)} outputs for {size.tokens} tokens, and {len(known)} for {other.tokens}",
+            hints=["a served model gives as many outputs whatever the batch"],
+        )
+    found = []
+    for place, (one, two) in enumerate(zip(shapes, known, strict=True)):
+        dims: list[tuple[int, str]] = []
+        for dim, (n, m) in enumerate(zip(one or (), two or (), strict=True)):
+            if n == m:
+                continue
+            if (n, m) == (size.tokens, other.tokens):
+                dims.append((dim, "tokens"))
+            elif (n, m) == (size.requests, other.requests):
+                dims.append((dim, "requests"))
+            else:
+                raise UserError(
+                    "BZ7309",
+                    f"output {place} has {n} and {m} as dimension {dim}, for {size.tokens} and {other.tokens} tokens",
+                    why="padding can be cut off only where a dimension counts tokens or requests",
+                    hints=["return such outputs per token, and reduce them outside of the served model"],
+                )
+        found.append(tuple(dims))
+    return tuple(found)

@@ -1,0 +1,101 @@
+"""One call that serves any module: ``m = braze.serve(model)``."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from braze.options import near
+from braze.serving.policy.config import CompilationConfig
+from braze.serving.policy.data_parallel import Reduce, alone
+from braze.serving.policy.engine_config import Config
+from braze.serving.policy.fields import BY_NAME, one_of
+from braze.serving.policy.modes import AttentionCGSupport
+from braze.serving.served.compiled import compiled
+from braze.serving.served.inputs import Inputs
+from braze.serving.served.model import ServedModel
+from braze.serving.step.slots import Extent, Slot
+from braze.support.errors import UserError
+
+
+def serve(
+    model: nn.Module,
+    *,
+    level: Any = "O2",
+    cudagraph_mode: Any = None,
+    capture_sizes: Any = "auto",
+    capture: str = "eager",
+    memory_budget: Any = None,
+    dynamic: Mapping[str, int] | None = None,
+    slots: Mapping[str, Slot] | None = None,
+    split_ops: Sequence[str] | None = None,
+    verify: Any = "off",
+    pool: str = "per_tier",
+    outputs: str = "own",
+    attention: AttentionCGSupport = AttentionCGSupport.ALWAYS,
+    max_num_seqs: int = 256,
+    max_num_batched_tokens: int = 8192,
+    num_speculative_tokens: int = 0,
+    variants: Sequence[Hashable] = (None,),
+    reduce: Reduce = alone,
+    **fields: Any,
+) -> ServedModel:
+    """``model`` under compilation and CUDA graphs: each call is dispatched, padded, replayed and sliced.
+
+    ``level``: 0 to 3, a name, or O0 to O3. ``cudagraph_mode``: None for the level's; a mode, or ``{"decode": "full", "mixed": "breakable"}``.
+    ``capture_sizes``: ``"auto"``, a list, or ``"traffic:<file>"``. ``capture``: ``"eager"``, all at the first call or at ``m.capture(...)``; ``"lazy"``, those that
+    steps ask for, at ``m.idle()``. ``memory_budget``: bytes of all recordings, as ``"2GiB"``. ``dynamic``: argument -> its dimension of tokens (by default the
+    first of every tensor). ``slots``: how arguments and fields of the metadata are padded. ``split_ops``: operators between pieces.
+    ``verify``: ``"off"``, ``"sample:1/256"`` or ``"always"``: replays are compared with eager. ``outputs``: ``"own"``, or ``"borrow"``, valid until the next
+    call. ``attention``: what the attention in the model can be recorded with. ``reduce``: gathers rows from data-parallel ranks. ``fields``: others of
+    :class:`CompilationConfig`. UserError (BZ71xx) for what cannot be.
+    """
+    for name in fields:
+        if name not in BY_NAME:
+            raise UserError(
+                "BZ7101", f"serve has no argument {name!r}", hints=[near(name, [*BY_NAME, *_WORDS])]
+            )
+    said = {
+        "level": level,
+        "cudagraph_mode": cudagraph_mode,
+        "cudagraph_capture_sizes": None if capture_sizes == "auto" else capture_sizes,
+        "capture": capture,
+        "memory_budget": memory_budget,
+        "splitting_ops": split_ops,
+        "verify": verify,
+        "pool": pool,
+    }
+    # what was left at its default was not given: the environment and the level's preset say it
+    given = {
+        name: value for name, value in said.items() if value is not None and value != _DEFAULTS.get(name)
+    }
+    config = Config(
+        type(model).__name__,
+        compilation_config=CompilationConfig(**{"level": level, **given, **fields}),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        num_speculative_tokens=num_speculative_tokens,
+        variants=variants,
+    )
+    outputs = one_of("own", "borrow")("outputs", outputs)
+    inputs = Inputs(model.forward, dynamic, slots or {}, Extent(max_num_batched_tokens, max_num_seqs))
+    resolution = config.resolve(attention)
+    return ServedModel(
+        model,
+        config,
+        resolution,
+        compiled(model, config, inputs),
+        inputs,
+        outputs=outputs,
+        reduce=reduce,
+        query_lens=(1,) if num_speculative_tokens else (),
+    )
+
+
+_DEFAULTS = {"capture": "eager", "verify": "off", "pool": "per_tier"}
+_WORDS = (
+    "cudagraph_mode", "capture_sizes", "capture", "memory_budget", "dynamic", "slots", "split_ops", "verify", "pool", "outputs",
+    "attention", "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens", "variants", "reduce",
+)  # fmt: skip

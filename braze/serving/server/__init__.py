@@ -1,0 +1,4 @@
+"""The engine behind HTTP.
+
+May import every other room of serving.
+"""

@@ -1,0 +1,199 @@
+"""The server's routes: completions, chat, models, health, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from braze.serving.engine.engine import Engine
+from braze.serving.server.answers import Generation, TimedOut, collected, streamed
+from braze.serving.server.loop import EngineLoop
+from braze.serving.server.metrics import Metrics
+from braze.serving.server.protocol import Answer, ChatRequest, CompletionRequest, error_body
+from braze.serving.server.tokens import TextTokens
+from braze.support.errors import BrazeError, UserError
+from braze.support.record import record
+
+#: what the engine's refusals mean in HTTP; others are bad requests
+_STATUS = {"BZ7407": 429, "BZ7501": 503, "BZ7506": 404}
+
+
+@record
+class ServerOptions:
+    """``name``: of the model. ``request_seconds``: a request's at most. ``shutdown_seconds``: that requests have to end in.
+    ``most_requests``: HTTP requests at once; more are refused. ``most_prompts``: prompts of one request, its copies counted."""
+
+    name: str = "model"
+    request_seconds: float = 600.0
+    shutdown_seconds: float = 30.0
+    most_requests: int = 512
+    most_prompts: int = 64
+
+
+@dataclass
+class Server:
+    """What the routes share."""
+
+    loop: EngineLoop
+    tokens: TextTokens
+    options: ServerOptions
+    metrics: Metrics
+    open: int = 0
+    began: int = field(default_factory=lambda: int(time.time()))
+
+
+def make_app(engine: Engine, tokens: TextTokens, options: ServerOptions | None = None) -> FastAPI:
+    """An ASGI application around an engine, whose thread begins and ends with it."""
+    metrics = Metrics()
+    server = Server(EngineLoop(engine, metrics.watch), tokens, options or ServerOptions(), metrics)
+    metrics.follow(server.loop)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        server.loop.start()
+        yield
+        await asyncio.to_thread(server.loop.close, server.options.shutdown_seconds)
+
+    app = FastAPI(title="braze", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.server = server
+    _add_errors(app)
+    _add_generation(app, server)
+    _add_facts(app, server)
+    return app
+
+
+def _add_generation(app: FastAPI, server: Server) -> None:
+    @app.post("/v1/completions")
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        prompts = [server.tokens.encode(p) if isinstance(p, str) else p for p in body.prompts()]
+        return await _generate(server, request, body, prompts, chat=False)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        prompt = server.tokens.chat([message.plain() for message in body.messages])
+        return await _generate(server, request, body, [prompt], chat=True)
+
+
+def _add_facts(app: FastAPI, server: Server) -> None:
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        model = {"id": server.options.name, "object": "model", "created": server.began, "owned_by": "braze"}
+        return {"object": "list", "data": [model]}
+
+    @app.get("/health")
+    async def health() -> Response:
+        return Response(status_code=200 if server.loop.healthy else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        told = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
+        return JSONResponse(error_body(told, "invalid_request_error"), 400)
+
+    @app.exception_handler(BrazeError)
+    async def refused(request: Request, error: BrazeError) -> JSONResponse:
+        return _refusal(error)
+
+    @app.exception_handler(TimedOut)
+    async def late(request: Request, error: TimedOut) -> JSONResponse:
+        return JSONResponse(error_body(str(error), "timeout"), 504)
+
+
+def _refusal(error: BrazeError) -> JSONResponse:
+    status = _STATUS.get(error.code, 400 if isinstance(error, UserError) else 500)
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    return JSONResponse(error_body(str(error), kind, error.code), status)
+
+
+async def _generate(
+    server: Server,
+    request: Request,
+    body: CompletionRequest | ChatRequest,
+    prompts: Sequence[Sequence[int]],
+    chat: bool,
+) -> Response:
+    """Run a request's prompts, and answer at once or in a stream."""
+    _admit(server, body, prompts)
+    params = body.params(_room(server, prompts))
+    answer = Answer(body.model or server.options.name, chat)
+    generation = Generation(
+        server.loop, server.tokens, prompts, params, body.stops(), server.options.request_seconds, body.n
+    )
+    server.open += 1
+    async with AsyncExitStack() as stack:
+        stack.callback(_done, server)
+        await stack.enter_async_context(generation)
+        if not body.stream:
+            found = await _unless_gone(request, collected(generation, answer))
+            return JSONResponse(found) if found is not None else Response(status_code=499)
+        options = body.stream_options
+        events = streamed(generation, answer, options is not None and options.include_usage)
+        return _Events(events, stack.pop_all())
+
+
+def _admit(server: Server, body: CompletionRequest | ChatRequest, prompts: Sequence[Sequence[int]]) -> None:
+    """Refuse what is too much. Raises BZ7407, BZ7505, BZ7506."""
+    options = server.options
+    if body.model and body.model != options.name:
+        raise UserError(
+            "BZ7506", f"there is no model {body.model!r} here", hints=(f"it is called {options.name!r}",)
+        )
+    if server.open >= options.most_requests:
+        raise UserError("BZ7407", f"{server.open} requests are being served, as many as may be")
+    if not prompts or len(prompts) * body.n > options.most_prompts:
+        raise UserError(
+            "BZ7505", f"{len(prompts)} prompts, {body.n} answers each: 1 to {options.most_prompts} are served"
+        )
+
+
+def _room(server: Server, prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens there may be after the longest prompt."""
+    longest = max(map(len, prompts))
+    return max(1, server.loop.engine.runner.limits.max_model_len - longest)
+
+
+def _done(server: Server) -> None:
+    server.open -= 1
+
+
+class _Events(StreamingResponse):
+    """Server-sent events; what was entered for them is left when they end, the client is gone, or they never begin."""
+
+    def __init__(self, events: AsyncIterator[str], stack: AsyncExitStack) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        self._stack = stack
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+async def _unless_gone(request: Request, answer: Any) -> dict[str, Any] | None:
+    """The answer, or None where the client goes away first."""
+    work = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return await work if work.done() else None
+    finally:
+        for task in (work, gone):
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Ends when the client has gone away; the body has been read, so that only that can be received."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,91 @@
+"""From a model's folder to a server that listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+
+from braze.cudagraphs.device import DeviceGraphs
+from braze.cudagraphs.registry import device_of, records
+from braze.cudagraphs.simulated import SimulatedGraphs
+from braze.serving.engine.engine import Engine
+from braze.serving.engine.loading import load_model
+from braze.serving.engine.runner import ModelRunner, RunnerOptions
+from braze.serving.engine.scheduler import Limits
+from braze.serving.policy.modes import CUDAGraphMode
+from braze.serving.server.app import ServerOptions, make_app
+from braze.serving.server.tokens import tokens_of
+from braze.support.record import record
+
+
+@record
+class LaunchOptions:
+    """What ``braze serve`` is told. ``blocks``: of the cache; 0: as many as memory holds. ``device`` and ``dtype``: empty for the
+    GPU where there is one, and the type of the weights."""
+
+    device: str = ""
+    dtype: str = ""
+    max_model_len: int = 0
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    blocks: int = 0
+    memory_share: float = 0.9
+    mode: str = "FULL_DECODE_ONLY"
+    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    drafts: int = 0
+    enforce_eager: bool = False
+    #: record on a device that is simulated on the processor: slow, to see what a GPU would do
+    simulated: bool = False
+
+
+def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) -> Engine:
+    """An engine whose model is loaded, whose cache is there, and whose steps are recorded."""
+    device = torch.device(options.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    dtype = getattr(torch, options.dtype) if options.dtype else None
+    model = load_model(folder, device, dtype)
+    longest = model.config.max_position
+    limits = Limits(
+        options.max_num_seqs,
+        options.max_num_batched_tokens,
+        min(options.max_model_len or longest, longest),
+        options.block_size,
+    )
+    recorder = _recorder(device, options.simulated)
+    runner = ModelRunner(
+        model,
+        limits,
+        RunnerOptions(
+            CUDAGraphMode[options.mode] if recorder is not None else CUDAGraphMode.NONE,
+            tuple(size for size in options.sizes if size <= options.max_num_seqs),
+            options.drafts,
+            options.enforce_eager,
+            options.memory_share,
+        ),
+        graphs=recorder,
+    )
+    runner.allocate_cache(options.blocks or None)
+    runner.capture_cudagraph(progress)
+    return Engine(runner)
+
+
+def _recorder(device: torch.device, simulated: bool) -> DeviceGraphs | None:
+    if device.type == "cpu" and simulated:
+        return SimulatedGraphs(str(device))
+    return device_of(str(device)) if records(device.type) else None
+
+
+def run_server(
+    folder: Path, options: LaunchOptions, server: ServerOptions, host: str, port: int, **uvicorn_options: Any
+) -> None:
+    """Load, record, and serve until a signal; requests that are being served may end before that."""
+    engine = make_engine(folder, options, progress=True)
+    app = make_app(engine, tokens_of(folder, engine.runner.model.config.vocab), server)
+    uvicorn.run(
+        app, host=host, port=port, timeout_graceful_shutdown=int(server.shutdown_seconds), **uvicorn_options
+    )

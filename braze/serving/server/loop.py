@@ -1,0 +1,184 @@
+"""The engine in a thread of its own: requests come in by a queue, tokens go out by callbacks."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from braze.serving.engine.engine import Engine
+from braze.serving.engine.requests import Ended, Request
+from braze.serving.engine.sampling import SamplingParams
+from braze.support import log
+from braze.support.errors import InternalError, UserError
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a step added to a request; ``ended``: it was the last. ``error``: the request failed, with nothing added."""
+
+    tokens: tuple[int, ...] = ()
+    ended: Ended | None = None
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A request as its sender knows it. ``deliver`` is called by the engine's thread, and must not block."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    deliver: Callable[[Delta], None]
+    request: Request | None = None
+    cancelled: bool = False
+    #: seconds on time.monotonic: when it came, and when its first token did
+    came: float = field(default_factory=time.monotonic)
+    first: float = 0.0
+
+
+class EngineLoop:
+    """Steps an engine for as long as there is work. ``watch`` is told of each ticket's events, for metrics.
+
+    A step that raises ends all requests that run, each with that error; the loop goes on. After ``most_failures`` such steps one
+    after another it is no longer ``healthy``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        watch: Callable[[str, Ticket, Delta], None] = lambda kind, ticket, delta: None,
+        most_failures: int = 3,
+    ) -> None:
+        self.engine, self.watch, self.most_failures = engine, watch, most_failures
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._tickets: dict[Request, Ticket] = {}
+        self._failures = 0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="braze engine", daemon=True)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether requests are taken and steps succeed."""
+        return not self._closing.is_set() and self._thread.is_alive() and self._failures < self.most_failures
+
+    def start(self) -> EngineLoop:
+        """Begin to step."""
+        self._thread.start()
+        return self
+
+    def submit(
+        self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Delta], None]
+    ) -> Ticket:
+        """Send a request. What the engine refuses comes as an error by ``deliver``. Raises BZ7501 where the loop is closing."""
+        if self._closing.is_set():
+            raise UserError(
+                "BZ7501", "the server is shutting down", hints=("send the request to another one",)
+            )
+        ticket = Ticket(tuple(prompt), params, deliver)
+        self._commands.put(lambda: self._add(ticket))
+        return ticket
+
+    def cancel(self, ticket: Ticket, why: Ended = Ended.ABORT) -> None:
+        """End a request; its blocks are free before the next step. Nothing where it has ended."""
+        ticket.cancelled = True
+        self._commands.put(lambda: self._cancel(ticket, why))
+
+    def close(self, seconds: float = 30.0) -> None:
+        """Take no more requests, give those that are there so many seconds to end, then end them and the thread."""
+        self._closing.set()
+        self._commands.put(None)
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._commands.put(self._cancel_all)
+            self._thread.join(10)
+        while not self._commands.empty():  # sent while the thread ended
+            if (command := self._commands.get()) is not None:
+                command()
+        self._cancel_all()
+
+    def _run(self) -> None:
+        while True:
+            self._obey()
+            if not self.engine.scheduler.idle():
+                self._step()
+            elif self._closing.is_set() and self._commands.empty():
+                return
+
+    def _obey(self) -> None:
+        """Do what was asked for; waits where there is nothing else to do."""
+        idle = self.engine.scheduler.idle()
+        while True:
+            try:
+                command = self._commands.get(block=idle and not self._closing.is_set())
+            except queue.Empty:
+                return
+            idle = False
+            if command is not None:
+                command()
+
+    def _add(self, ticket: Ticket) -> None:
+        if ticket.cancelled:
+            return
+        try:
+            ticket.request = self.engine.add(ticket.prompt, ticket.params)
+        except UserError as error:
+            self._tell(ticket, Delta(error=error))
+            return
+        self._tickets[ticket.request] = ticket
+        self.watch("added", ticket, Delta())
+
+    def _cancel(self, ticket: Ticket, why: Ended = Ended.ABORT) -> None:
+        if ticket.request is not None and ticket.request in self._tickets:
+            self.engine.abort(ticket.request)
+            self._tell(ticket, Delta(ended=why))
+
+    def _cancel_all(self) -> None:
+        for ticket in list(self._tickets.values()):
+            self._cancel(ticket)
+
+    def _step(self) -> None:
+        try:
+            outputs = self.engine.step()
+        except Exception as error:
+            self._fail(error)
+            return
+        self._failures = 0
+        for output in outputs:
+            ticket = self._tickets.get(output.request)
+            if ticket is not None:
+                ticket.first = ticket.first or time.monotonic()
+                self._tell(ticket, Delta(output.tokens, output.request.ended))
+
+    def _fail(self, error: Exception) -> None:
+        """A step raised: nobody knows what of it was done, so all that ran are ended."""
+        self._failures += 1
+        why = f"{type(error).__name__}: {error}"
+        log.warn(f"BZ7504: a step of the engine failed: {why}", "capture")
+        told = InternalError("BZ7504", "a step of the engine failed", why=why)
+        for ticket in list(self._tickets.values()):
+            assert ticket.request is not None
+            self.engine.abort(ticket.request)
+            self._tell(ticket, Delta(error=told))
+
+    def _tell(self, ticket: Ticket, delta: Delta) -> None:
+        over = delta.ended is not None or delta.error is not None
+        if over and ticket.request is not None:
+            self._tickets.pop(ticket.request, None)
+        self.watch("ended" if over else "tokens", ticket, delta)
+        if not ticket.cancelled:
+            ticket.deliver(delta)
+
+    def stats(self) -> dict[str, Any]:
+        """Who runs and waits, and how many blocks are whose, as of now."""
+        scheduler = self.engine.scheduler
+        return {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "blocks_used": scheduler.pool.used,
+            "blocks": scheduler.pool.blocks,
+            "preemptions": scheduler.preemptions,
+            **self.engine.runner.stats(),
+        }

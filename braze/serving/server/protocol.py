@@ -1,0 +1,181 @@
+"""The OpenAI protocol: what requests may say, and what answers look like."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from braze.serving.engine.sampling import SamplingParams
+from braze.support.errors import UserError
+
+
+class StreamOptions(BaseModel):
+    """Whether the last chunk of a stream tells the number of tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+    include_usage: bool = False
+
+
+class _Sampled(BaseModel):
+    """What both kinds of requests say. Fields of the protocol that would change the answer and are not served are
+    refused; those that would not are taken."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str = ""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int = 0
+    n: int = Field(default=1, ge=1, le=64)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    ignore_eos: bool = False
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+
+    def unserved(self) -> list[str]:
+        """Fields with values that are not served."""
+        names = ["presence_penalty", "frequency_penalty", "logit_bias", *self._others()]
+        return [name for name in names if getattr(self, name)]
+
+    def _others(self) -> list[str]:
+        return []
+
+    def stops(self) -> list[str]:
+        """The texts that end an answer."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+    def limit(self) -> int | None:
+        """Tokens at most, if the request says."""
+        raise NotImplementedError
+
+    def params(self, room: int) -> SamplingParams:
+        """How tokens are drawn; ``room``: tokens at most, where the request does not say."""
+        if unserved := self.unserved():
+            raise UserError("BZ7505", f"{', '.join(unserved)} are not served", hints=("leave them out",))
+        return SamplingParams(
+            max_tokens=self.limit() or room,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=self.top_k,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            seed=self.seed,
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class CompletionRequest(_Sampled):
+    """``POST /v1/completions``."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = Field(default=16, ge=1)
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+    def limit(self) -> int | None:
+        """As it says."""
+        return self.max_tokens
+
+    def _others(self) -> list[str]:
+        return ["echo", "logprobs", "suffix", *(["best_of"] if self.best_of not in (None, self.n) else [])]
+
+    def prompts(self) -> list[str | list[int]]:
+        """Each prompt, as text or tokens."""
+        given: Any = self.prompt
+        if isinstance(given, str) or (given and isinstance(given[0], int)):
+            return [given]
+        return list(given)
+
+
+class Message(BaseModel):
+    """One turn of a conversation; parts of text are joined."""
+
+    model_config = ConfigDict(extra="allow")
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """For the template. Raises BZ7505 for parts that are no text."""
+        content = self.content
+        if isinstance(content, list):
+            if any(part.get("type") != "text" for part in content):
+                raise UserError("BZ7505", "messages with other parts than text are not served")
+            content = "".join(part["text"] for part in content)
+        return {**(self.model_extra or {}), "role": self.role, "content": content or ""}
+
+
+class ChatRequest(_Sampled):
+    """``POST /v1/chat/completions``."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+    def limit(self) -> int | None:
+        """As it says."""
+        return self.max_completion_tokens or self.max_tokens
+
+    def _others(self) -> list[str]:
+        text = (self.response_format or {"type": "text"}).get("type") == "text"
+        return ["logprobs", "top_logprobs", "tools", *([] if text else ["response_format"])]
+
+
+class Answer:
+    """Builds the parts of one answer. ``chat``: in the form of the chat protocol."""
+
+    def __init__(self, model: str, chat: bool) -> None:
+        self.chat, self.model = chat, model
+        self.id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+
+    def whole(self, texts: list[tuple[str, str]], usage: dict[str, int]) -> dict[str, Any]:
+        """The answer at once, of (text, why it ended) of each choice."""
+        choices = []
+        for i, (text, reason) in enumerate(texts):
+            said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+            choices.append({"index": i, **said, "logprobs": None, "finish_reason": reason})
+        return {
+            **self._head("chat.completion" if self.chat else "text_completion"),
+            "choices": choices,
+            "usage": usage,
+        }
+
+    def chunk(self, index: int, text: str, reason: str | None, first: bool = False) -> dict[str, Any]:
+        """A part of a streamed choice."""
+        delta = {"role": "assistant", "content": text} if first else {"content": text}
+        said = {"delta": delta} if self.chat else {"text": text}
+        choice = {"index": index, **said, "logprobs": None, "finish_reason": reason}
+        return {**self._head(self._kind()), "choices": [choice]}
+
+    def last(self, usage: dict[str, int]) -> dict[str, Any]:
+        """The chunk that tells the number of tokens."""
+        return {**self._head(self._kind()), "choices": [], "usage": usage}
+
+    def _kind(self) -> str:
+        return "chat.completion.chunk" if self.chat else "text_completion"
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+def usage(prompts: int, generated: int) -> dict[str, int]:
+    """Numbers of tokens."""
+    return {"prompt_tokens": prompts, "completion_tokens": generated, "total_tokens": prompts + generated}
+
+
+def error_body(message: str, kind: str, code: str | None = None) -> dict[str, Any]:
+    """An error as the protocol has it."""
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}

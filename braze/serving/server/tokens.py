@@ -1,0 +1,156 @@
+"""Text to tokens and back, from a model's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from braze.support import log
+from braze.support.errors import UserError
+
+#: what a piece of a character is decoded to, until the rest of it comes
+_BROKEN = "\ufffd"
+
+
+class TextTokens(Protocol):
+    """What the server needs of a tokenizer."""
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The tokens of a text; ``special``: with those that begin one."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+
+    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """The tokens of a conversation that the assistant is to go on with. Raises BZ7502 where there is no template."""
+
+
+class FileTokens:
+    """``tokenizer.json``, and the chat template of ``tokenizer_config.json`` or ``chat_template.jinja``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._template, self._names = _template(folder)
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """As ``TextTokens`` says."""
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """As ``TextTokens`` says."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """As ``TextTokens`` says; the template writes the special tokens."""
+        if self._template is None:
+            raise UserError("BZ7502", "this model has no chat template", hints=("use /v1/completions",))
+        try:
+            text = self._template.render(messages=messages, add_generation_prompt=True, **self._names)
+        except TemplateError as error:
+            raise UserError(
+                "BZ7502", "the chat template refuses this conversation", why=str(error)
+            ) from error
+        return self.encode(text, special=False)
+
+
+class ByteTokens:
+    """A token a byte, for models without a tokenizer: those with random weights. A conversation is its lines."""
+
+    def __init__(self, vocab: int) -> None:
+        self.vocab = vocab
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """As ``TextTokens`` says; a small vocabulary takes the rest of a byte's division by its size."""
+        return [byte % self.vocab for byte in text.encode()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """As ``TextTokens`` says; tokens beyond a byte's are written as numbers."""
+        return "".join(chr(t) if 32 <= t < 127 else f"<{t}>" for t in tokens)
+
+    def chat(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """As ``TextTokens`` says."""
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        return self.encode("".join(lines) + "assistant: ")
+
+
+def tokens_of(folder: Path, vocab: int) -> TextTokens:
+    """The tokenizer of a model's folder; bytes where it has none, which is told of (BZ7503)."""
+    if (folder / "tokenizer.json").exists():
+        return FileTokens(folder)
+    log.warn_once(
+        ("tokenizer", str(folder)),
+        f"BZ7503: {folder} has no tokenizer.json: a token is taken for a byte, as for models with random weights",
+        "capture",
+    )
+    return ByteTokens(vocab)
+
+
+class Detokenizer:
+    """The text of tokens that come one after another; what is not a whole character yet waits for the next.
+
+    ``stop``: texts that end it. What may be the beginning of one is held back until it is known.
+    """
+
+    def __init__(self, tokens: TextTokens, stop: Sequence[str] = ()) -> None:
+        self._tokens, self._stop = tokens, tuple(stop)
+        self._all: list[int] = []
+        #: tokens before ``_begin`` are out for good; the text of those up to ``_shown`` is known
+        self._begin = self._shown = 0
+        self._held = ""
+        self.stopped = False
+
+    def add(self, tokens: Sequence[int], last: bool = False) -> str:
+        """The text that these add; ``last``: nothing comes after them, so nothing is held back."""
+        self._all += tokens
+        before = self._tokens.decode(self._all[self._begin : self._shown])
+        now = self._tokens.decode(self._all[self._begin :])
+        if now.endswith(_BROKEN) and not last:
+            return ""
+        self._begin, self._shown = self._shown, len(self._all)
+        return self._released(now[len(before) :], last)
+
+    def _released(self, text: str, last: bool) -> str:
+        text = self._held + text
+        ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if ends:
+            self.stopped, self._held = True, ""
+            return text[: min(ends)]
+        kept = 0 if last else max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How long the longest ending of ``text`` is that ``stop`` begins with."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def _template(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The compiled chat template, or None, and the special tokens that it may name."""
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.exists() else {}
+    source = config.get("chat_template")
+    if (folder / "chat_template.jinja").exists():
+        source = (folder / "chat_template.jinja").read_text()
+    if isinstance(source, list):  # several, by name
+        source = next((entry["template"] for entry in source if entry["name"] == "default"), None)
+    names = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        given = config.get(name)
+        names[name] = given.get("content", "") if isinstance(given, dict) else given or ""
+    if source is None:
+        return None, names
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = _refuse
+    return environment.from_string(source), names
+
+
+def _refuse(message: str) -> None:
+    """What templates call for conversations that they do not take."""
+    raise TemplateError(message)

@@ -1,0 +1,141 @@
+"""Attention's kernels and the runner's recordings on a GPU: pytest tests/gpu/test_serving.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+from braze.cudagraphs.device import record
+from braze.cudagraphs.registry import device_of
+from braze.serving.engine.attention import operators, reference
+from braze.serving.engine.attention import triton_paged as kernels
+from braze.serving.step.context import AttentionMetaData, forward_context
+from tests.serving.engine.batches import Batch, batch, dense
+from tests.serving.engine.test_attention import HEADS, SHAPES, case
+from tests.serving.engine.test_runner import Trace
+from tests.serving.engine.tiny import engine, tiny
+
+#: heads of models that are served: heads, heads of the cache, dim, dim of values
+REAL = {
+    "llama": (32, 8, 64, 64),
+    "qwen3": (16, 8, 128, 128),
+    "odd": (12, 3, 80, 80),
+    "wide": (8, 8, 256, 256),
+}
+#: how far from float64 kernels may be, in the type's own steps
+STEPS = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    """Products of float32 are those of float32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def here(b: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return tuple(t.cuda() for t in b.metadata)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("dtype", STEPS, ids=str)
+@pytest.mark.parametrize("heads", [*HEADS, *REAL])
+@pytest.mark.parametrize("shape", [*SHAPES, "a long decode", "a long prompt"])
+def test_the_kernels_are_near_float64(shape, heads, dtype):
+    long = {"a long decode": ([1, 1], [3000, 17]), "a long prompt": ([700, 1], [900, 1200])}
+    if shape in long:
+        page, (queries, lengths) = 16, long[shape]
+        blocks = sum(-(-n // page) for n in lengths) + 2
+        b = batch(queries, lengths, page, blocks)
+    else:
+        b, page, blocks = case(shape)
+    many, shared, dim, value_dim = (HEADS | REAL)[heads]
+    q = torch.randn(b.tokens, many, dim).to(dtype)
+    k, v = (torch.randn(blocks, page, shared, d).to(dtype) for d in (dim, value_dim))
+    out = torch.full((b.tokens + 3, many, value_dim), 7.0, dtype=dtype, device="cuda")
+    scale = dim**-0.5
+    kernels.paged_attention(
+        q.cuda(), k.cuda(), v.cuda(), out, *here(b), scale, int(b.cu_seqlens.diff().max())
+    )
+    exact = dense(b, q, k, v, scale)
+    assert (out[: b.tokens].cpu().double() - exact).abs().max() <= 4 * STEPS[dtype] * exact.abs().max().clamp(
+        min=1
+    )
+    assert (out[b.tokens :] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_latent_attention_of_deepseeks_sizes_is_near_float64(shape, dtype):
+    b, page, blocks = case(shape)
+    q = torch.randn(b.tokens, 16, 576).to(dtype)
+    cache = torch.randn(blocks, page, 1, 576).to(dtype)
+    out = torch.empty(b.tokens, 16, 512, dtype=dtype, device="cuda")
+    there = cache.cuda()
+    kernels.paged_attention(
+        q.cuda(), there, there[..., :512], out, *here(b), 0.04, int(b.cu_seqlens.diff().max())
+    )
+    exact = dense(b, q, cache, cache[..., :512], 0.04)
+    assert (out.cpu().double() - exact).abs().max() <= 4 * STEPS[dtype] * exact.abs().max().clamp(min=1)
+
+
+def test_slots_of_minus_one_write_nothing():
+    k, v = torch.randn(5, 2, 8, device="cuda"), torch.randn(5, 2, 16, device="cuda")
+    found, wanted = [], []
+    for write, into in ((kernels.write_cache, found), (reference.write_cache, wanted)):
+        into += [torch.zeros(3, 4, 2, 8, device="cuda"), torch.zeros(3, 4, 2, 16, device="cuda")]
+        write(k, v, *into, torch.tensor([6, -1, 0, 11, -1], device="cuda"))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_recording_reads_lengths_and_tables_when_it_is_replayed():
+    device, page, blocks = device_of("cuda:0"), 16, 200
+    width = 130
+    ends = torch.tensor([0, 1, 2], dtype=torch.int32, device="cuda")
+    lens = torch.ones(2, dtype=torch.int32, device="cuda")
+    tables = torch.zeros(2, width, dtype=torch.int32, device="cuda")
+    slots = torch.zeros(2, dtype=torch.int64, device="cuda")
+    keys, values = (torch.randn(blocks, page, 2, 64, device="cuda") for _ in range(2))
+    q, out = torch.randn(2, 8, 64, device="cuda"), torch.empty(2, 8, 64, device="cuda")
+    k, v = (torch.randn(2, 2, 64, device="cuda") for _ in range(2))
+    metadata = AttentionMetaData(ends, lens, tables, slots, 1, width * page, 2)
+
+    def step() -> None:
+        torch.ops.braze.unified_attention_with_output(q, k, v, out, 0, 0.125)
+
+    with forward_context(metadata, kv_cache_data={"layer_0": operators.KVCache(keys, values)}):
+        step()
+        graph, _ = record(device, device.new_pool(), step)
+    for lengths in ([3, 1000], [2000, 17], [1, 1]):
+        b = batch([1, 1], lengths, page, blocks)
+        lens.copy_(b.seq_lens)
+        tables[:, : b.block_tables.shape[1]].copy_(b.block_tables)
+        slots.copy_(b.slots)
+        graph.replay()
+        exact = dense(b, q.cpu(), keys.cpu(), values.cpu(), 0.125)
+        torch.testing.assert_close(out.cpu().double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize("mode", ["FULL", "FULL_DECODE_ONLY"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "deepseek"])
+def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts):
+    model = tiny(name).cuda()
+    plain = engine(model, blocks=40)
+    recorded = engine(model, blocks=40, graphs=device_of("cuda:0"), cudagraph_mode=mode, drafts=drafts)
+    for seed in range(4):
+        trace = Trace(seed)
+        assert trace.run(recorded) == trace.run(plain)
+    assert recorded.runner.counts["steps_full"] > 10
+    assert not recorded.runner.recordings.failed
+
+
+def test_memory_is_measured_before_the_cache_is_made():
+    runner = engine(tiny("llama").cuda()).runner
+    left = runner.profile_memory()
+    total = torch.cuda.get_device_properties(0).total_memory
+    assert 0.8 * total < left < 0.9 * total

@@ -1,0 +1,47 @@
+"""The words of guard programs stand once: C has those that Python has, and each has its rules."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from braze.native import encode, vocabulary, walk
+from braze.native.calibrate import STATE_SYMBOLS
+from braze.native.vocabulary import STATES, Check, Place, Step
+
+SOURCES = Path(vocabulary.__file__).parent / "src"
+
+
+def test_the_header_is_what_the_table_says() -> None:
+    """It is written anew at each build."""
+    assert (SOURCES / "vocabulary.h").read_text() == vocabulary.c_header()
+
+
+def test_each_check_has_a_rule_in_each_language() -> None:
+    cases = set(re.findall(r'case "(\w+)"', inspect.getsource(walk.Walk.holds)))
+    of_objects = {c.value for c in Check if c.place not in (Place.LAST, Place.PROCESS)}
+    assert cases == of_objects
+    assert set(re.findall(r"^RULE\((\w+)\)", (SOURCES / "check.c").read_text(), re.MULTILINE)) == of_objects
+
+
+def test_each_step_is_read_in_each_language() -> None:
+    python = inspect.getsource(walk.read) + inspect.getsource(walk.of_function)
+    c = (SOURCES / "read.c").read_text()
+    for step in Step:
+        assert f'"{step.value}"' in python or step is Step.CLOSURE
+        assert f"STEP_{step.name}" in c or step is Step.CLOSURE  # what is left over
+
+
+def test_states_are_numbered_as_c_has_them() -> None:
+    """Of all but settings C knows by which functions of libtorch they are read."""
+    assert list(STATES)[: len(STATE_SYMBOLS)] == list(STATE_SYMBOLS)
+    assert set(STATES) - set(STATE_SYMBOLS) == {"setting"}
+
+
+@pytest.mark.parametrize("check", [c for c in Check if c.place is Place.PROCESS], ids=lambda c: c.value)
+def test_checks_of_the_process_have_no_object(check: Check) -> None:
+    with pytest.raises(ValueError, match="no node 0"):
+        encode.normalise([(-1, Step.LOCAL, 0)], [(0, check, True)], [], 0)

@@ -1,0 +1,16 @@
+"""Attention's kernels give machine code for Hopper on a machine without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.codegen.test_triton import offline
+
+pytest.importorskip("triton")
+
+
+def test_every_form_of_attention_compiles_to_sm_90():
+    """Prefill and decode of four models in two types, the sum of splits, and the write of the cache."""
+    printed = offline("tests.serving.engine.offline").splitlines()
+    assert len(printed) == 8
+    assert all(line.endswith("True") for line in printed)

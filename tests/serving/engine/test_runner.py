@@ -1,0 +1,209 @@
+"""Every mode gives the tokens of steps without recordings, on the simulated device, with spoiled pools and padding."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from braze.cudagraphs.device import NotRecordable
+from braze.serving.engine import recordings
+from braze.serving.engine.engine import Engine
+from braze.serving.engine.requests import Work
+from braze.serving.engine.sampling import SamplingParams
+from braze.serving.policy.dispatch import BatchDescriptor
+from braze.serving.policy.modes import CUDAGraphMode
+from braze.support.errors import UserError
+from tests.serving.engine.tiny import engine, limits, tiny
+
+FULL, NONE = CUDAGraphMode.FULL, CUDAGraphMode.NONE
+MODES = ("FULL", "FULL_DECODE_ONLY")
+
+
+class Trace:
+    """Requests that come at random steps; some leave early. ``run`` gives the tokens of each."""
+
+    def __init__(self, seed: int, count: int = 7) -> None:
+        self.numbers = random.Random(seed)
+        draw = self.numbers.randint
+        self.requests = [
+            (draw(0, 12), [draw(3, 96) for _ in range(draw(1, 25))], draw(1, 12), draw(0, 9) == 0)
+            for _ in range(count)
+        ]
+
+    def run(self, served: Engine, between=lambda: None) -> list[list[int]]:
+        requests, step = [], 0
+        while len(requests) < len(self.requests) or not served.scheduler.idle():
+            for begin, prompt, count, _ in self.requests:
+                if begin == step:
+                    requests.append(served.add(prompt, SamplingParams(count), f"{step}.{len(requests)}"))
+            between()
+            served.step()
+            step += 1
+        assert served.scheduler.pool.free == served.runner.blocks
+        return [request.output for request in requests]
+
+
+def spoil(served: Engine) -> None:
+    """Fill what no step may rely on: the recordings' pool, hidden states, free blocks, and what padding was."""
+    runner = served.runner
+    if runner.recordings is not None:
+        for storage, _ in runner.recordings.pool.blocks:  # type: ignore[attr-defined]
+            torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)
+    runner.hidden.fill_(float("nan"))
+    for buffer in (runner.buffers.input_ids, runner.buffers.positions):
+        buffer.fill_(1 << 40)
+    runner.buffers.slot_mapping.fill_(0)
+    runner.buffers.cu_seqlens.fill_(1 << 20)
+    runner.buffers.seq_lens.fill_(1 << 20)
+    taken = served.scheduler.pool._taken
+    free = [block for block in range(runner.blocks) if not taken[block]]
+    for cache in runner.caches.values():
+        cache.key[free] = float("nan")
+        cache.value[free] = float("nan")
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: tiny(name) for name in ("llama", "qwen3", "deepseek")}
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "deepseek"])
+def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts, models, simulated):
+    plain = engine(models[name], blocks=40)
+    recorded = engine(models[name], blocks=40, graphs=simulated, cudagraph_mode=mode, drafts=drafts)
+    for seed in range(3):
+        trace = Trace(seed)
+        assert trace.run(recorded, lambda: spoil(recorded)) == trace.run(plain)
+    assert recorded.runner.counts["steps_full"] > 10
+    assert not recorded.runner.recordings.failed
+
+
+def test_none_records_nothing_and_pads_nothing(models, simulated):
+    served = engine(models["llama"], graphs=simulated, cudagraph_mode="NONE")
+    Trace(0).run(served)
+    assert served.runner.graphs == {}
+    assert served.runner.counts["tokens"] == served.runner.counts["tokens_padded"]
+    assert served.runner.counts["steps_full"] == 0
+
+
+def work(served: Engine, *tokens: int) -> list[Work]:
+    """One request of each number of tokens, all of it new."""
+    made = [served.add(list(range(3, 3 + n)), SamplingParams(4)) for n in tokens]
+    works = served.scheduler.schedule()
+    assert [w.request for w in works] == made
+    return works
+
+
+def test_recordings_are_made_largest_first_and_kept_by_requests_and_tokens(models, simulated):
+    made: list[int] = []
+    served = engine(models["llama"], graphs=simulated, cudagraph_mode="NONE")
+    runner = served.runner
+    runner.options = type(runner.options)(FULL_ONLY := CUDAGraphMode.FULL_DECODE_ONLY, (1, 2, 6), drafts=1)
+    runner.dispatcher = runner._dispatcher()
+    capture = runner._capture
+    runner._capture = lambda mode, key: made.append(key.num_tokens) or capture(mode, key)
+    seconds, sizes = runner.capture_cudagraph()
+    assert FULL_ONLY.decode_mode() is FULL
+    assert made == [12, 4, 2]
+    assert sizes == [1, 2, 6]
+    assert set(runner.graphs) == {(6, 2), (2, 2), (1, 2)}
+    assert seconds > 0
+    assert runner.recordings.held() > 0
+
+
+def test_a_step_is_padded_to_its_recording_by_requests_without_tokens(models, simulated):
+    served = engine(models["llama"], graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY")
+    decision, batch = served.runner.prepare_inputs(work(served, 1, 1, 1))
+    assert decision.descriptor == BatchDescriptor(4, 4, 1)
+    assert batch.metadata.cu_seqlens_q.tolist() == [0, 1, 2, 3, 3]
+    assert batch.metadata.seq_lens.tolist() == [1, 1, 1, 0]
+    assert batch.metadata.slot_mapping.tolist()[3] == -1
+    assert batch.input_ids.tolist() == [3, 3, 3, 0]
+    assert batch.metadata.num_actual_tokens == 3
+
+
+def test_prompts_and_batches_beyond_the_largest_recording_run_without_padding(models, simulated):
+    served = engine(models["llama"], graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY", sizes=(1, 2))
+    decision, batch = served.runner.prepare_inputs(work(served, 5))
+    assert (decision.mode, batch.input_ids.shape[0]) == (NONE, 5)
+    served = engine(models["llama"], graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY", sizes=(1, 2))
+    decision, batch = served.runner.prepare_inputs(work(served, 1, 1, 1))
+    assert (decision.mode, batch.input_ids.shape[0]) == (NONE, 3)
+
+
+def test_an_empty_step_is_nothing(models):
+    assert engine(models["llama"]).runner.execute([]) == []
+
+
+def test_a_size_that_cannot_be_recorded_takes_the_next_larger_one(models, simulated, monkeypatch):
+    plain = recordings.record
+
+    def record(device, pool, run):
+        made = plain(device, pool, run)
+        if made[1].shape[0] == 2:
+            raise NotRecordable("no memory for this one")
+        return made
+
+    monkeypatch.setattr(recordings, "record", record)
+    served = engine(models["llama"], graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY")
+    decision, _ = served.runner.prepare_inputs(work(served, 1, 1))
+    assert decision.descriptor.num_reqs == 4
+    assert served.runner.stats()["not_recorded"] == {
+        (FULL, BatchDescriptor(2, 2, 1)): "no memory for this one"
+    }
+
+
+def test_a_new_cache_lets_go_of_recordings_that_hold_the_old_ones_addresses(models, simulated):
+    served = engine(models["llama"], graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY")
+    served.runner.allocate_cache(50)
+    assert served.runner.graphs == {}
+    served.runner.capture_cudagraph()
+    trace = Trace(1)
+    assert trace.run(Engine(served.runner)) == trace.run(engine(models["llama"]))
+
+
+def test_the_cache_gets_what_memory_is_left(models):
+    runner = engine(models["llama"]).runner
+    block = 4 * 2 * 2 * 2 * 8 * 4  # tokens, layers, keys and values, heads, numbers, bytes
+    assert runner.allocate_cache(memory=10 * block + 5) == 10
+    assert runner.profile_memory(capacity=1 << 20) <= 0.9 * (1 << 20)
+    with pytest.raises(UserError) as error:
+        runner.allocate_cache(memory=block - 1)
+    assert error.value.code == "BZ7409"
+
+
+def test_pieces_that_are_not_there_are_told(models, simulated):
+    with pytest.raises(UserError) as error:
+        engine(models["llama"], graphs=simulated, cudagraph_mode="PIECEWISE")
+    assert error.value.code == "BZ7408"
+
+
+def test_a_dummy_run_writes_no_slot(models):
+    served = engine(models["llama"])
+    served.runner.dummy_run(7, 3)
+    assert not any(cache.key.any() or cache.value.any() for cache in served.runner.caches.values())
+
+
+def test_tokens_outside_the_vocabulary_are_refused(models):
+    with pytest.raises(UserError, match="token 97") as error:
+        engine(models["llama"]).add([4, 97])
+    assert error.value.code == "BZ7406"
+
+
+def test_a_seed_gives_the_same_tokens_again(models):
+    params = SamplingParams(8, temperature=1.0, seed=5)
+    served = engine(models["llama"])
+    first = served.generate([[4, 5], [9]], params)
+    assert served.generate([[4, 5], [9]], params) == first
+    assert served.generate([[4, 5], [9]], SamplingParams(8, temperature=1.0, seed=6)) != first
+
+
+def test_limits_of_the_tests_are_met():
+    """The traces above are about chunks, preemption and padding: the limits are small enough for them."""
+    bounds = limits()
+    assert bounds.max_num_batched_tokens < 2 * 25
+    assert 40 * bounds.block_size < 7 * 37

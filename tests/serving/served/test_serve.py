@@ -1,0 +1,301 @@
+"""One call serves any module: dispatch, padding, replay, slicing; nothing is changed but the speed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from braze import forward_context, serve
+from braze.serving import BatchDescriptor, CUDAGraphMode
+from braze.support.errors import UserError
+
+NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
+pytestmark = pytest.mark.usefixtures("simulated")
+
+
+class Rows(nn.Module):
+    """Each row by itself; ``runs`` counts how often Python ran it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(32, 8)
+        self.linear = nn.Linear(8, 8)
+        self.runs = 0
+
+    def forward(self, input_ids, positions):
+        self.runs += 1
+        return torch.tanh(self.linear(self.embed(input_ids) + positions[:, None]))
+
+
+SIZES = [1, 2, 4, 8]
+LEVEL0 = dict(level=0, cudagraph_mode="FULL", capture_sizes=SIZES, max_num_seqs=8, max_num_batched_tokens=32)
+
+
+def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(0, 32, (n,)), torch.randint(0, 9, (n,))
+
+
+def test_calls_of_all_sizes_give_what_the_module_gives_and_replay():
+    model = Rows()
+    m = serve(model, **LEVEL0)
+    m(*batch(3))
+    runs = model.runs
+    for n in (1, 2, 3, 5, 8, 4):
+        inputs = batch(n)
+        found = m(*inputs)
+        assert model.runs == runs
+        expected = model(*inputs)
+        runs = model.runs
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found, expected)
+    stats = m.stats()
+    assert dict(stats.replayed) == {"FULL": 7}
+    assert stats.captured == len(SIZES)
+    assert (stats.real_tokens, stats.padded_tokens) == (26, 31)
+    assert dict(stats.histogram)[8] == 1
+
+
+def test_a_batch_over_the_largest_runs_unrecorded_and_says_why():
+    m = serve(Rows(), **LEVEL0)
+    inputs = batch(9)
+    torch.testing.assert_close(m(*inputs), m.model(*inputs))
+    assert dict(m.stats().unrecorded) == {"9 tokens are more than 8, the most that is recorded": 1}
+
+
+def test_none_records_nothing():
+    m = serve(Rows(), **{**LEVEL0, "cudagraph_mode": "NONE", "capture_sizes": "auto"})
+    inputs = batch(3)
+    torch.testing.assert_close(m(*inputs), m.model(*inputs))
+    assert (m.stats().captured, m.stats().bytes) == (0, 0)
+    assert m.explain(3) == "3 tokens run unrecorded and unpadded: cudagraph_mode is NONE"
+
+
+def test_outputs_are_kept_as_long_as_one_likes():
+    m = serve(Rows(), **LEVEL0)
+    inputs = [batch(n) for n in (3, 4, 3, 1, 4)]
+    outputs = [m(*x) for x in inputs]
+    for x, y in zip(inputs, outputs):
+        torch.testing.assert_close(y, m.model(*x))
+
+
+def test_borrowed_outputs_are_valid_until_the_next_call():
+    m = serve(Rows(), outputs="borrow", **LEVEL0)
+    first = batch(4)
+    m(*first)
+    one = m(*first)
+    torch.testing.assert_close(one, m.model(*first))
+    m(*batch(4))
+    assert not torch.equal(one, m.model(*first))
+
+
+def test_decode_only_leaves_mixed_batches_unrecorded():
+    m = serve(Rows(), **{**LEVEL0, "cudagraph_mode": "FULL_DECODE_ONLY"})
+    with forward_context(num_reqs=2):
+        inputs = batch(5)
+        torch.testing.assert_close(m(*inputs), m.model(*inputs))
+    with forward_context(uniform_q=1):
+        m(*batch(5))
+    stats = m.stats()
+    assert dict(stats.replayed) == {"FULL": 1}
+    assert dict(stats.unrecorded) == {"a mixed batch is not recorded under FULL_DECODE_ONLY": 1}
+
+
+def test_speculative_decoding_has_sizes_of_its_own():
+    m = serve(Rows(), num_speculative_tokens=2, **{**LEVEL0, "cudagraph_mode": "FULL_DECODE_ONLY"})
+    with forward_context(uniform_q=3):
+        inputs = batch(9)
+        torch.testing.assert_close(m(*inputs), m.model(*inputs))
+    assert m.dispatch(9, q=3).descriptor == BatchDescriptor(12, 4, 3)
+    assert m.dispatch(3).descriptor == BatchDescriptor(4, 4, 1)
+
+
+def test_variants_have_recordings_of_their_own():
+    m = serve(Rows(), variants=(None, "adapter"), **LEVEL0)
+    with forward_context(variant="adapter"):
+        m(*batch(2))
+    assert m.stats().captured == 2 * len(SIZES)
+    assert m.dispatch(2, variant="adapter").descriptor.variant == "adapter"
+
+
+def test_capture_takes_an_example_before_the_first_call():
+    m = serve(Rows(), **LEVEL0)
+    with pytest.raises(UserError) as error:
+        m.capture()
+    assert error.value.code == "BZ7311"
+    assert m.capture(*batch(2)).captured == len(SIZES)
+    runs = m.model.runs
+    m(*batch(2))
+    assert m.model.runs == runs
+
+
+def test_dispatch_is_pure():
+    m = serve(Rows(), **LEVEL0)
+    m(*batch(1))
+    before = m.stats()
+    assert m.dispatch(5) == m.dispatch(5)
+    assert m.dispatch(5).descriptor.num_tokens == 8
+    assert m.stats() == before
+    assert m.explain(5) == "5 tokens replay FULL, any batch, of 8 tokens (3 of padding)"
+
+
+def test_explain_tells_the_mode_and_the_configuration():
+    text = serve(Rows(), **LEVEL0).explain()
+    assert text.startswith("cudagraph_mode: FULL\n")
+    assert "cudagraph_capture_sizes" in text
+
+
+def test_sizes_are_suggested_from_what_was_called(tmp_path):
+    m = serve(Rows(), **{**LEVEL0, "capture_sizes": [1, 2, 4, 8]})
+    for _ in range(20):
+        m(*batch(5))
+        m(*batch(3))
+    found = m.suggest_sizes(2)
+    assert (found.sizes, found.keep_default) == ((3, 5), False)
+    m.stats().write_traffic(tmp_path / "traffic")
+    other = serve(
+        Rows(),
+        **{**LEVEL0, "capture_sizes": f"traffic:{tmp_path / 'traffic'}", "cuda_graph_sizes": [1, 2, 4, 8]},
+    )
+    assert other.config.graph_bs == (3, 5)
+
+
+def test_results_may_be_nested_and_of_requests():
+    class Model(nn.Module):
+        def forward(self, x, ends):
+            y = x * 2
+            return {"rows": y, "last": y[ends], "pair": (y + 1, 7)}
+
+    from braze.serving import Slot
+
+    m = serve(Model(), slots={"ends": Slot(unit="requests")}, **LEVEL0)
+    x, ends = torch.randn(5), torch.tensor([1, 4])
+    for _ in range(2):
+        with forward_context(num_reqs=2):
+            found = m(x, ends)
+        assert found["rows"].equal(x * 2)
+        assert found["last"].equal((x * 2)[ends])
+        assert found["pair"][0].equal(x * 2 + 1)
+        assert found["pair"][1] == 7
+
+
+def test_tensors_that_do_not_vary_may_lie_anywhere():
+    class Model(nn.Module):
+        def forward(self, x, scale):
+            return x * scale
+
+    m = serve(Model(), dynamic={"x": 0}, **LEVEL0)
+    for _ in range(4):
+        x, scale = torch.randn(3), torch.randn(1)
+        assert m(x, scale).equal(x * scale)
+
+
+def test_named_arguments_and_another_dimension():
+    class Model(nn.Module):
+        def forward(self, x, *, bias):
+            return x + bias
+
+    m = serve(Model(), dynamic={"x": 1, "bias": 0}, **LEVEL0)
+    for n in (2, 3, 8):
+        x, bias = torch.randn(4, n), torch.randn(n)
+        assert m(x, bias=bias).equal(x + bias)
+
+
+def test_dummies_leave_the_modules_buffers_alone():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen += 1
+            return x * 2
+
+    m = serve(Model(), **LEVEL0)
+    for _ in range(3):
+        m(torch.randn(3))
+    assert m.model.seen == 3
+
+
+def test_what_cannot_be_recorded_runs_as_it_is_and_says_why():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * x.sum().item()
+
+    m = serve(Model(), dynamic={"x": 0}, **LEVEL0)
+    x = torch.ones(3)
+    assert m(x).equal(x * 3)
+    stats = m.stats()
+    assert stats.captured == 0
+    assert len(stats.failures) == len(SIZES)
+    assert "no recording of this size" in stats.unrecorded[0][0]
+    assert "FULL of 8" in m.explain()
+
+
+def test_a_size_that_fails_takes_the_next_larger():
+    class Model(nn.Module):
+        def forward(self, x):
+            if len(x) == 4:
+                raise RuntimeError("no size of four")
+            return x * 2
+
+    m = serve(Model(), **LEVEL0)
+    x = torch.randn(3)
+    assert m(x).equal(x * 2)
+    assert m.dispatch(3).descriptor.num_tokens == 8
+    assert [name for name, _ in m.stats().failures] == ["FULL 4"]
+    assert "no size of four" in m.stats().failures[0][1]
+
+
+def test_calls_that_make_no_batch_are_refused():
+    m = serve(Rows(), **LEVEL0)
+    for code, said, inputs in (
+        ("BZ7307", dict(uniform_q=2), batch(3)),
+        ("BZ7307", dict(num_reqs=9), batch(3)),
+        ("BZ7308", dict(), (batch(3)[0], batch(2)[1])),
+    ):
+        with pytest.raises(UserError) as error, forward_context(**said):
+            m(*inputs)
+        assert error.value.code == code
+
+
+def test_outputs_that_vary_with_neither_tokens_nor_requests_are_refused():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x.repeat(2)
+
+    m = serve(Model(), **LEVEL0)
+    with pytest.raises(UserError) as error:
+        m(torch.randn(3))
+    assert error.value.code == "BZ7309"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("BZ7101", dict(cudagraph_capture_size=[1])),
+        ("BZ7103", dict(outputs="mine")),
+        ("BZ7103", dict(dynamic={"input_idz": 0})),
+        ("BZ7102", dict(level=0, cudagraph_mode="PIECEWISE")),
+    ],
+)
+def test_words_that_cannot_be_are_refused(code, words):
+    with pytest.raises(UserError) as error:
+        serve(Rows(), **words)
+    assert error.value.code == code
+
+
+def test_recordings_are_made_anew_after_a_reset():
+    m = serve(Rows(), **LEVEL0)
+    m(*batch(3))
+    m.reset_recordings()
+    assert m.stats().captured == 0
+    inputs = batch(3)
+    torch.testing.assert_close(m(*inputs), m.model(*inputs))
+    assert m.stats().captured == len(SIZES)
+
+
+def test_it_is_a_module_of_the_served_one():
+    m = serve(Rows(), **LEVEL0)
+    assert set(m.state_dict()) == {f"model.{name}" for name in m.model.state_dict()}

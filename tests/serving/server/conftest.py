@@ -1,0 +1,95 @@
+"""A server on a port of this machine, with a tiny model behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+import httpx
+import openai
+import torch
+import uvicorn
+
+from braze.serving.engine.engine import Engine
+from braze.serving.server.app import Server, ServerOptions, make_app
+from braze.serving.server.tokens import ByteTokens
+from tests.serving.engine.tiny import engine, limits, tiny
+
+VOCAB = 130
+
+
+@dataclass
+class Running:
+    """A server that listens."""
+
+    url: str
+    server: Server
+    engine: Engine
+    uvicorn: uvicorn.Server
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def metric(self, name: str) -> float:
+        text = httpx.get(f"{self.url}/metrics").text
+        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+    def settled(self, seconds: float = 20.0) -> bool:
+        """Whether nobody runs and no block is taken, after a while at most."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.metric("braze_blocks_used") == 0 and self.metric("braze_running") == 0:
+                return True
+            time.sleep(0.02)
+        return False
+
+
+@contextlib.contextmanager
+def serving(tokens: Any = None, blocks: int = 200, **options: Any) -> Iterator[Running]:
+    """A server of a tiny model of random weights, and its end."""
+    bounds = limits(max_num_seqs=16, max_model_len=96, max_num_batched_tokens=64, **options.pop("limits", {}))
+    served = engine(tiny("llama", vocab_size=VOCAB, eos_token_id=None), blocks, bounds=bounds)
+    app = make_app(served, tokens or ByteTokens(VOCAB), ServerOptions(name="tiny", **options))
+    running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=10))
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    while not running.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    port = running.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield Running(f"http://127.0.0.1:{port}", app.state.server, served, running)
+    finally:
+        running.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def no_leak(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test of the shared server all blocks are free."""
+    yield
+    if "running" in request.fixturenames:
+        assert request.getfixturevalue("running").settled()

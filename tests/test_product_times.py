@@ -1,0 +1,113 @@
+"""Who multiplies two matrices is measured once per shape and machine, and what is kept decides from then on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import braze
+from braze import product_times
+from braze.context import CompileContext
+from braze.loops.ir import BufferKind, ExternCall, TemplateCall
+from braze.lower import lower_graph
+from braze.options import Options
+from braze.products import Product, Way, quickest
+from braze.runtime.operators import onednn_linear
+from braze.support import trace
+from braze.target import cpu_target
+from tests.lower.conftest import trace_graph
+
+
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(product_times, "_KEPT", {})
+    return tmp_path
+
+
+def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, w, b).relu()
+
+
+def operands() -> list[torch.Tensor]:
+    return [torch.randn(6, 40), torch.randn(24, 40), torch.randn(24)]
+
+
+SHAPE = Product(6, 40, 24, right_by_columns=True)
+
+
+def steps(way: Way | None, *inputs: torch.Tensor) -> list[Any]:
+    table = () if way is None else ((SHAPE, way),)
+    ctx = CompileContext(Options(), cpu_target(), "test", lean=True, products=table)
+    return list(lower_graph(trace_graph(linear, inputs), [BufferKind.INPUT] * 3, ctx).steps)
+
+
+def test_ours_stays_unless_another_is_clearly_quicker() -> None:
+    assert quickest({Way.OURS: 1.0, Way.ATEN: 0.97, Way.ONEDNN: 1.2}) is Way.OURS
+    assert quickest({Way.OURS: 1.0, Way.ATEN: 0.9, Way.ONEDNN: 0.8}) is Way.ONEDNN
+    assert quickest({Way.OURS: 1.0, Way.ATEN: 0.9}) is Way.ATEN
+
+
+def test_the_table_decides_who_computes_a_product() -> None:
+    assert isinstance(steps(Way.OURS, *operands())[0], TemplateCall)
+    aten = steps(Way.ATEN, *operands())[0]
+    assert isinstance(aten, ExternCall) and aten.target.startswith("aten.")
+    other = steps(Way.ONEDNN, *operands())[0]
+    assert isinstance(other, ExternCall)
+    assert other.target == "mkldnn._linear_pointwise.default" or onednn_linear() is None
+
+
+@pytest.mark.parametrize("way", list(Way))
+def test_each_way_gives_eagers_numbers(way: Way, monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    """Forward and gradients of a linear layer, of rows that lie apart too."""
+    monkeypatch.setattr(product_times, "quickest", lambda seconds: way)
+    monkeypatch.setattr(product_times, "_timed", lambda calls: dict.fromkeys(calls, 1.0))
+    for x in (torch.randn(6, 40), torch.randn(2, 3, 40), torch.randn(40, 6).t(), torch.randn(6, 80)[:, ::2]):
+        w, b = torch.randn(24, 40), torch.randn(24)
+        ours, exact = ([v.clone().requires_grad_() for v in (x, w, b)] for _ in range(2))
+        exact = [v.detach().double().requires_grad_() for v in exact]
+        got = braze.compile(linear, options={"measure_products": True})(*ours)
+        want = linear(*exact)
+        for a, e in zip(
+            (got, *torch.autograd.grad(got.square().sum(), ours)),
+            (want, *torch.autograd.grad(want.square().sum(), exact)),
+            strict=True,
+        ):
+            torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-4)
+
+
+def test_a_shape_is_measured_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first process found is read by the next."""
+    ctx = CompileContext(Options(measure_products=True), cpu_target(), "test", lean=True)
+    graph = trace_graph(linear, operands()).graph
+    monkeypatch.setattr(product_times, "_settled", lambda times: len(times) > 0)
+    before = trace.snapshot()[0]["products_measured"]
+    first = product_times.measured_products(graph, (), ctx)
+    assert [p for p, _ in first] == [SHAPE]
+    (kept,) = empty_cache.glob("product/*/*.json")
+    assert {*json.loads(kept.read_bytes().split(b"\n", 1)[1])} <= {way.value for way in Way}
+    monkeypatch.setattr(product_times, "_KEPT", {})
+    assert product_times.measured_products(graph, (), ctx) == first
+    assert trace.snapshot()[0]["products_measured"] == before + 1
+
+
+def test_nothing_is_measured_where_the_rule_is_asked_for_or_weights_stay_packed(empty_cache: Path) -> None:
+    graph = trace_graph(linear, operands()).graph
+    rule = CompileContext(Options(measure_products=False), cpu_target(), "test", lean=True)
+    inference = CompileContext(Options(measure_products=True), cpu_target(), "test")
+    assert product_times.measured_products(graph, (), rule) == ()
+    assert product_times.measured_products(graph, (False, True, True), inference) == ()
+    assert not list(empty_cache.iterdir())
+
+
+def test_a_machine_too_busy_to_tell_keeps_nothing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule decides then, and the next process tries again."""
+    monkeypatch.setattr(product_times, "_SECONDS", 0.01)
+    monkeypatch.setattr(product_times, "_settled", lambda times: False)
+    ctx = CompileContext(Options(measure_products=True), cpu_target(), "test", lean=True)
+    assert product_times.measured_products(trace_graph(linear, operands()).graph, (), ctx) == ()
+    assert not list(empty_cache.glob("product/*/*.json"))
