@@ -150,6 +150,8 @@ class _Log(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(tag in func.tags for tag in _WAITS) and not _by_numbers(func, args):
             raise NotRecordable(f"{func} makes the host wait for the device")
+        if func.overloadpacket is aten.lift_fresh:
+            raise NotRecordable("a tensor made of numbers of the host's makes the host wait for the device")
         if func.overloadpacket is aten.set_:
             return func(*args, **kwargs)
         if func in _HOST:

@@ -12,6 +12,7 @@ import torch
 
 from braze.optim.bucket import Bucket
 from braze.optim.memory import Memory, Other
+from braze.optim.recorded import RecordedStep
 from braze.optim.rules import LABELS, Algorithm
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -26,8 +27,11 @@ EagerStep = Callable[[list[Group]], None]
 class Stepper:
     """All that a compiled optimizer keeps besides PyTorch's own state; everything here can be made anew."""
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: Algorithm, *, records: bool = False) -> None:
         self.algorithm = algorithm
+        #: whether steps that PyTorch takes on the device alone are recorded
+        self.records = records
+        self.recorded: list[RecordedStep] = []
         self.plans: list[Plan | None] = []
         self.state: Any = None
         self.known: list[Any] = []
@@ -40,6 +44,8 @@ class Stepper:
         self.plans = [*self.plans[: len(groups)], *[None] * (len(groups) - len(self.plans))]
         unscale = Unscale(optimizer)
         for i, group in enumerate(groups):
+            if self.records and unscale.found is None and self.replay(i, group, state, eager):
+                continue
             plan = self.plans[i]
             if plan is not None and plan.on_gpu and torch.cuda.is_current_stream_capturing():
                 # its step sends numbers to the device; PyTorch's own answer here is an error that tells what to do
@@ -59,6 +65,16 @@ class Stepper:
                 if not plan.run(group, grads, numbers, unscale, eager):
                     eager([group])
         self.state, self.known = state, list(state.values())
+
+    def replay(self, i: int, group: Group, state: Any, eager: EagerStep) -> bool:
+        """Step a group by a recording, where PyTorch steps it on the device alone."""
+        if not group.get("capturable") or group.get("differentiable"):
+            return False
+        known = self.recorded[i] if i < len(self.recorded) else None
+        if known is None or known.group is not group or known.state is not state:
+            known = RecordedStep(f"{self.algorithm.name}_step", group, state, eager)
+            self.recorded[i:] = [known]
+        return known.run(eager)
 
 
 class Unscale:

@@ -22,6 +22,8 @@ from braze.optim.rules import ALGORITHMS, Algorithm
 from braze.support.errors import UserError
 
 _STEPPER = "_braze_stepper"
+#: whether its steps are recorded
+_RECORDS = "_braze_records"
 Opt = TypeVar("Opt", bound=torch.optim.Optimizer)
 
 
@@ -32,9 +34,19 @@ class CompiledOptimizer:
     __compiled__: type  # the class it was made from
 
 
-def compile_optimizer(optimizer: Opt) -> Opt:
-    """Give ``optimizer`` a compiled step; returns the same object. Nothing is built before its first step."""
+def compile_optimizer(optimizer: Opt, *, mode: str | None = None) -> Opt:
+    """Give ``optimizer`` a compiled step; returns the same object. Nothing is built before its first step.
+
+    ``mode``: "default", or "reduce-overhead" to record the steps of groups with ``capturable=True`` as CUDA graphs. Raises
+    :class:`UserError` (BZ0002) for another mode, and (BZ0030) for an optimizer that has no compiled step.
+    """
+    if mode not in (None, "default", "reduce-overhead"):
+        raise UserError(
+            "BZ0002", f"unknown mode {mode!r} of an optimizer", hints=["known: default, reduce-overhead"]
+        )
     if isinstance(optimizer, CompiledOptimizer):
+        if mode is not None:
+            _set_mode(optimizer, mode)
         return optimizer
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
@@ -59,7 +71,13 @@ def compile_optimizer(optimizer: Opt) -> Opt:
     cls: Any = type(optimizer)
     optimizer.__class__ = compiled_class(cls)
     hooks.release_scheduled_step(optimizer)
+    _set_mode(optimizer, mode)
     return optimizer
+
+
+def _set_mode(optimizer: Any, mode: str | None) -> None:
+    vars(optimizer).pop(_STEPPER, None)
+    vars(optimizer)[_RECORDS] = mode == "reduce-overhead"
 
 
 def algorithm_of(cls: type) -> Algorithm | None:
@@ -125,7 +143,7 @@ def _take_step(optimizer: Any, algorithm: Algorithm, eager: Callable[[list[Group
         return
     stepper = vars(optimizer).get(_STEPPER)
     if stepper is None:
-        stepper = vars(optimizer)[_STEPPER] = Stepper(algorithm)
+        stepper = vars(optimizer)[_STEPPER] = Stepper(algorithm, records=vars(optimizer).get(_RECORDS, False))
     with torch.no_grad():
         stepper.step(optimizer, eager)
 

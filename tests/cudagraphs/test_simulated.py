@@ -85,6 +85,11 @@ def test_what_makes_the_host_wait_ends_the_recording(device, wait):
     assert (x + 1).sum().item() == 6
 
 
+def test_a_tensor_of_the_hosts_numbers_ends_the_recording(device):
+    with pytest.raises(NotRecordable, match="host"):
+        recorded(device, lambda: torch.ones(3) * torch.tensor([1.0, 2.0, 3.0]))
+
+
 def test_kernels_that_do_not_pass_the_dispatcher_are_recorded(device):
     x, y = torch.ones(4), torch.zeros(4)
 
