@@ -33,7 +33,7 @@ def stitched(split: GraphModule, runnables: Mapping[str, Callable[..., Any]]) ->
             env[node] = graph.node_copy(node, lambda n: env[n])
     written = forward_of(graph)
     if written is None:
-        raise InternalError("BZ9111", "a split graph has a node that no function can be written for")
+        raise InternalError("BZ9113", "a split graph has a node that no function can be written for")
     return types.MethodType(written, split)
 
 

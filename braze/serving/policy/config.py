@@ -274,5 +274,10 @@ def _without_effect(config: CompilationConfig) -> dict[str, str]:
         idle.setdefault("cuda_graph_sizes", "cudagraph_capture_sizes is given")
     if config.level < CompilationLevel.DYNAMO_ONCE:
         words = f"nothing is compiled at level {config.level.value}"
-        idle.update(dict.fromkeys(("use_inductor", "inductor_compile_config", "cache_dir"), words))
+        idle.update(dict.fromkeys(("use_inductor", "inductor_compile_config"), words))
+    if config.level < CompilationLevel.PIECEWISE:
+        words = f"nothing is compiled in pieces at level {config.level.value}"
+        idle.update(dict.fromkeys(("cache_dir", "debug_dump_path"), words))
+        if config.split != "capture":
+            idle.setdefault("splitting_ops", words)
     return {name: why for name, why in idle.items() if config.sources[name].by_user}

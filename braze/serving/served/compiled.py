@@ -6,15 +6,19 @@ operators. The forward context's mode decides which of them takes a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
+from braze.api import compile
+from braze.serving.pieces.backend import ServingBackend
+from braze.serving.pieces.breakable import BreakableWrapper
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import CUDAGraphWrapper
 from braze.serving.policy.dispatch import Key
 from braze.serving.policy.engine_config import Config
+from braze.serving.policy.levels import ATTENTION_OPS, CompilationLevel
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.served.inputs import Inputs
 
@@ -22,8 +26,8 @@ from braze.serving.served.inputs import Inputs
 class Runnable:
     """``call``, recorded as a whole and by pieces.
 
-    ``manager``: of the compiler's cache, None where pieces are not compiled. ``broken``: the wrapper that breaks a recording of the whole, if
-    there is one.
+    ``manager``: who compiles pieces, and says why nothing was kept for them; None where none are. ``broken``: the wrapper that breaks a
+    recording of the whole, where the module is not compiled.
     """
 
     def __init__(
@@ -43,23 +47,65 @@ class Runnable:
 
     def pieces(self) -> list[CUDAGraphWrapper]:
         """The wrappers of pieces of the graph."""
-        return [user for user in self.pools.users() if user is not self.whole and user is not self.broken]
+        users = [user for user in self.pools.users() if isinstance(user, CUDAGraphWrapper)]
+        return [user for user in users if user is not self.whole and not isinstance(user, BreakableWrapper)]
+
+    def breakable(self) -> list[CUDAGraphWrapper]:
+        """The wrappers that break a recording of the whole."""
+        return [user for user in self.pools.users() if isinstance(user, BreakableWrapper)]
 
     def reason(self, key: Key) -> str:
         """Why a key is not recorded; empty where it is. Of pieces, one that is recorded is enough: the others run as they are."""
         mode, descriptor = key
-        tops = [self.whole] if mode is CUDAGraphMode.FULL else [self.broken] if self.broken else self.pieces()
+        tops = [self.whole] if mode is CUDAGraphMode.FULL else self.breakable() or self.pieces()
         if any(descriptor in wrapper.captured() for wrapper in tops):
             return ""
         reasons = [wrapper.reasons().get(descriptor) for wrapper in tops]
         return next((why for why in reasons if why), "nothing of it could be recorded")
 
 
-def uncompiled(model: nn.Module, pools: GraphPools) -> Runnable:
-    """The module as it is."""
-    return Runnable(model, pools, name=type(model).__name__)
+def compiled(model: nn.Module, config: Config, mode: CUDAGraphMode, inputs: Inputs) -> Runnable:
+    """The module as its configuration says, for steps of ``mode``."""
+    compilation = config.compilation_config
+    pools = GraphPools(compilation.pool)
+    name = type(model).__name__
+    pieces = mode.requires_piecewise_compilation()
+    if config.level == CompilationLevel.PIECEWISE:
+        # the mode that the rules left, and sizes as they are known now
+        said = (
+            compilation.replace(cudagraph_mode=mode)
+            if mode is not compilation.cudagraph_mode
+            else compilation
+        )
+        backend = ServingBackend(
+            said, pools=pools, capture_sizes=config.graph_bs, model=model, name=name, own_outputs=False
+        )
+        call = braze_compile(model, backend, inputs)
+        return Runnable(call, pools, name=name, manager=backend)
+    if config.level == CompilationLevel.NO_COMPILATION:
+        call = model
+    elif config.level == CompilationLevel.DYNAMO_AS_IS:
+        call = braze_compile(model, "eager", inputs)
+    else:
+        call = braze_compile(model, compilation.compiler_name(), inputs, compilation.inductor_compile_config)
+    if not pieces:
+        return Runnable(call, pools, name=name)
+    ops = compilation.splitting_ops or ATTENTION_OPS
+    broken = BreakableWrapper(call, CUDAGraphMode.PIECEWISE, ops, pools=pools, name=name)
+    return Runnable(call, pools, name=name, broken=broken)
 
 
-def compiled(model: nn.Module, config: Config, inputs: Inputs) -> Runnable:
-    """The module as its configuration says."""
-    return uncompiled(model, GraphPools(config.compilation_config.pool))
+def braze_compile(
+    model: nn.Module, backend: Any, inputs: Inputs, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The module captured whole, with the sizes that vary as symbols from the first call on."""
+    shapes = inputs.shapes()
+    return compile(
+        model,
+        backend=backend,
+        fullgraph=True,
+        dynamic=None if shapes else True,
+        shapes=shapes or None,
+        # one token and several are programs of their own, as are arguments left out
+        options={"recompile_limit": 64, **(options or {})},
+    )

@@ -59,6 +59,17 @@ class Inputs:
         self.buffers = StaticBuffers({}, limits)
         self._fixed: dict[str, torch.Tensor] = {}
 
+    def shapes(self) -> dict[str, tuple[Any, ...]]:
+        """The sizes that vary by name, as ``braze.compile(shapes=)`` takes them; empty where nobody has said which vary."""
+        found = {}
+        for name in self.dynamic or ():
+            slot = self.slots[name]
+            if slot.dim < 0:
+                return {}
+            size = slot.unit if not slot.extra else f"{slot.unit}_{slot.extra}"
+            found[name] = (*[None] * slot.dim, size, ...)
+        return found
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """A call's arguments by name; further positional ones by their places."""
         values = dict(zip(self._positional, args, strict=False))

@@ -26,7 +26,7 @@ from braze.serving.served.inputs import Inputs
 from braze.serving.served.outputs import Outputs
 from braze.serving.served.recordings import Recordings
 from braze.serving.served.stats import Counts, Stats
-from braze.serving.served.verify import Verifier
+from braze.serving.served.verify import Step, Verifier
 from braze.serving.step.context import ForwardContext, forward_context, get_forward_context
 from braze.serving.step.slots import Extent
 from braze.support.errors import UserError
@@ -249,21 +249,24 @@ class ServedModel(nn.Module):
         decision: Decision,
     ) -> Any:
         """A step that replays, and is compared with one that does not; where they differ, the latter's result holds."""
-        arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded)
-        self._inputs.poison(real)
+        padded_bare = Decision(NONE, decision.descriptor, "")
         bare = Decision(NONE, BatchDescriptor(real.tokens, real.requests), "")
 
-        def replay() -> Any:
-            with self._step(context, metadata, decision):
+        def run(how: Decision) -> Any:  # staged each time: the model may write to its inputs
+            arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded)
+            self._inputs.poison(real)
+            with self._step(context, metadata, how):
                 result = self._call(arguments)
             return self._outputs.real(result, real, own=True)
 
         def eager() -> Any:
+            copies = {k: x.clone() if isinstance(x, torch.Tensor) else x for k, x in values.items()}
             with self._step(context, context.attn_metadata, bare):
-                args, kwargs = self._inputs.call(values)
+                args, kwargs = self._inputs.call(copies)
                 return self.model(*args, **kwargs)
 
-        result, why = self._verifier.compare(replay, eager, context, decision)
+        step = Step(decision, lambda: run(decision), lambda: run(padded_bare), eager)
+        result, why = self._verifier.compare(step, context)
         if why:
             self._forget((decision.mode, decision.descriptor))
             self._recordings.fail((decision.mode, decision.descriptor), why)

@@ -86,7 +86,7 @@ def serve(
         model,
         config,
         resolution,
-        compiled(model, config, inputs),
+        compiled(model, config, resolution.mode, inputs),
         inputs,
         outputs=outputs,
         reduce=reduce,

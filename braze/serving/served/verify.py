@@ -2,13 +2,13 @@
 
 The state that a step writes (buffers, and the rows of the caches that it names) is kept, the recording replayed, the state put back, the model
 itself run without padding, and outputs and state compared. Before the replay the memory of all recordings is spoilt, and the tails that may hold
-anything: what read a stale value shows. Where they differ, the pieces are gone through one by one, and the first bad one is named.
+anything: what read a stale value shows. Where they differ, the first piece whose replay makes the result another is looked for, and named.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +16,14 @@ from torch import nn
 
 from braze.cudagraphs.storages import borrowed, tensor_over
 from braze.graph.torch_compat import pytree
-from braze.serving.pieces.wrapper import CUDAGraphWrapper
-from braze.serving.policy.dispatch import Decision
+from braze.serving.pieces.wrapper import CUDAGraphWrapper, Recording
+from braze.serving.policy.dispatch import BatchDescriptor, Decision
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.served.compiled import Runnable
 from braze.serving.served.stats import Counts
 from braze.serving.step.context import ForwardContext
 from braze.support import log
+from braze.support.record import record
 
 #: how far two ways to compute the same may be apart, as a share of the largest value: some hundred roundings
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -43,72 +44,103 @@ class Verifier:
         self._replays += 1
         return self._replays % self.every == 0
 
-    def compare(
-        self, replay: Callable[[], Any], eager: Callable[[], Any], context: ForwardContext, decision: Decision
-    ) -> tuple[Any, str]:
+    def compare(self, step: Step, context: ForwardContext) -> tuple[Any, str]:
         """The step's result, its effects done once, and what is wrong with the replay, if anything."""
         state = State(self.model, context)
         before = state.taken()
         poison(self.runnable)
-        replayed = replay()
+        replayed = step.replayed()
         after_replay = state.taken()
         state.put(before)
-        expected = eager()
+        expected = step.eager()
         after_eager = state.taken()
         self.counts.verified += 1
-        why = difference(replayed, expected) or difference(after_replay, after_eager, "state")
+
+        def wrong(result: Any, after: list[torch.Tensor]) -> str:
+            return difference(result, expected) or difference(after, after_eager, "state")
+
+        def again(run: Callable[[], Any]) -> bool:
+            state.put(before)
+            poison(self.runnable)
+            return bool(wrong(run(), state.taken()))
+
+        why = wrong(replayed, after_replay)
         if not why:
             state.put(after_replay)
             return replayed, ""
-        state.put(before)
-        why = f"{self._first_bad_piece(replay, decision.mode)}: {why}"
+        why = f"{self._first_bad(step, again)}: {why}"
         state.put(after_eager)
-        text = f"{decision.mode.name} of {decision.descriptor.num_tokens} tokens replays something else than eager computes: {why}"
-        self.counts.mismatches.append(text)
-        log.warn(f"BZ7312: {text}", "serving")
+        name = f"{step.decision.mode.name} of {step.decision.descriptor.num_tokens} tokens"
+        self.counts.mismatches.append(f"{name}: {why}")
+        log.warn(f"BZ7312: {name} replays something else than eager computes: {why}", "serving")
         return expected, f"a replay differed from eager: {why}"
 
-    def _first_bad_piece(self, replay: Callable[[], Any], mode: CUDAGraphMode) -> str:
-        """The name of the first recording whose replay is not what its callable computes, gone through in order."""
+    def _first_bad(self, step: Step, wrong: Callable[[Callable[[], Any]], bool]) -> str:
+        """Where it went wrong: the module itself at the padded size, or the first piece whose replay makes the result another."""
+        if wrong(step.unrecorded):
+            return "the module at the padded size, without recordings"
         pieces = self.runnable.pieces()
-        if mode is not CUDAGraphMode.PIECEWISE or not pieces:
-            return "the whole call"
-        bad: list[str] = []
-        with contextlib.ExitStack() as watched:
-            for wrapper in pieces:
-                watched.enter_context(_watched(wrapper, bad))
-            poison(self.runnable)
-            replay()
-        return bad[0] if bad else "no piece by itself"
+        if step.decision.mode is not CUDAGraphMode.PIECEWISE or not pieces:
+            return "the recording of the whole call"
+        order: list[CUDAGraphWrapper] = []
+        with _unrecorded(pieces, step.decision.descriptor, order.append):
+            wrong(step.replayed)
+        good, bad = 0, len(order)  # so many of them replayed give the right result, and another
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            with _unrecorded(order[middle:], step.decision.descriptor, lambda wrapper: None):
+                good, bad = (good, middle) if wrong(step.replayed) else (middle, bad)
+        return f"piece {order[bad - 1].name}" if order else "between the pieces"
+
+
+@record
+class Step:
+    """One step in three ways: ``replayed`` as ``decision`` says, ``unrecorded`` at the padded size, ``eager``: the module itself, without padding."""
+
+    decision: Decision
+    replayed: Callable[[], Any]
+    unrecorded: Callable[[], Any]
+    eager: Callable[[], Any]
 
 
 @contextlib.contextmanager
-def _watched(wrapper: CUDAGraphWrapper, bad: list[str]) -> Iterator[None]:
-    """A block in which each replay of a wrapper is compared with its callable, on copies of the inputs."""
-    kept = {}
-
-    def watch(replay: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def both(values: Any) -> Any:
-            copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in values]
-            given = [x.clone() if isinstance(x, torch.Tensor) else x for x in copies]
-            result = replay(values)
-            written = [x.clone() if isinstance(x, torch.Tensor) else x for x in values]
-            why = difference(result, wrapper.runnable(*given)) or difference(written, given, "input")
-            if why:
-                bad.append(f"{wrapper.name} ({why})")
-            return result
-
-        return both
-
-    for descriptor, entry in wrapper.entries.items():
-        if entry.recording is not None:
-            kept[descriptor] = entry.recording
-            entry.recording.replay = watch(entry.recording.replay)  # type: ignore[assignment, method-assign]
+def _unrecorded(
+    wrappers: Sequence[CUDAGraphWrapper],
+    descriptor: BatchDescriptor,
+    called: Callable[[CUDAGraphWrapper], None],
+) -> Iterator[None]:
+    """A block in which wrappers run instead of replaying, and leave their results where the recordings leave them."""
+    patched = []
+    for wrapper in wrappers:
+        entry = wrapper.entries.get(descriptor)
+        if entry is not None and entry.recording is not None:
+            entry.recording.replay = _runs(wrapper, entry.recording, called)  # type: ignore[assignment, method-assign]
+            patched.append(entry.recording)
     try:
         yield
     finally:
-        for recording in kept.values():
+        for recording in patched:
             del recording.replay
+
+
+def _runs(
+    wrapper: CUDAGraphWrapper, recording: Recording, called: Callable[[CUDAGraphWrapper], None]
+) -> Callable[[Any], Any]:
+    """In place of a recording's replay."""
+
+    def run(values: Any) -> Any:
+        called(wrapper)
+        results = pytree.tree_flatten(wrapper.runnable(*values))[0]
+        for to, of in zip(recording.leaves, results, strict=True):
+            if (
+                isinstance(to, torch.Tensor)
+                and isinstance(of, torch.Tensor)
+                and to.data_ptr() != of.data_ptr()
+            ):
+                to.copy_(of)
+        return recording.outputs_as_given(values, recording.plain)
+
+    return run
 
 
 class State:
@@ -120,7 +152,9 @@ class State:
             x for x in pytree.tree_flatten(dict(context.kv_cache_data))[0] if isinstance(x, torch.Tensor)
         ]
         tensors += [x for value in context.kv_cache_data.values() for x in _held_by(value)]
-        slots = getattr(context.attn_metadata, "slot_mapping", None)
+        metadata = context.attn_metadata
+        named = metadata.get if isinstance(metadata, Mapping) else lambda name: getattr(metadata, name, None)
+        slots = named("slot_mapping")
         self.rows = None if slots is None else slots[slots >= 0].clone()
         self.caches = list({id(x): x for x in tensors}.values())
 
@@ -136,11 +170,16 @@ class State:
             if self.rows is None or cache.dim() < 2:
                 cache.copy_(value)
             else:
-                cache.view(-1, *cache.shape[2:])[self.rows] = value
+                _flat(cache)[self.rows] = value
 
     def _rows_of(self, cache: torch.Tensor) -> torch.Tensor:
-        """The rows that are written, of (blocks, tokens a block, ...)."""
-        return cache if self.rows is None or cache.dim() < 2 else cache.view(-1, *cache.shape[2:])[self.rows]
+        """The rows that are written."""
+        return cache if self.rows is None or cache.dim() < 2 else _flat(cache)[self.rows]
+
+
+def _flat(cache: torch.Tensor) -> torch.Tensor:
+    """A cache by slots: of (blocks, tokens a block, heads..., dim), or of (slots, dim)."""
+    return cache.view(-1, *cache.shape[2:]) if cache.dim() > 2 else cache
 
 
 def _held_by(value: Any) -> list[torch.Tensor]:

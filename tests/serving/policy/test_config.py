@@ -217,6 +217,7 @@ def test_explain_says_what_has_no_effect():
     said = made(level=0, cudagraph_capture_sizes=[1, 2], inductor_compile_config={"fusion": False}).explain()
     assert "(1, 2)  (given; no effect: cudagraph_mode is NONE)" in said
     assert "no effect: nothing is compiled at level 0" in said
+    assert "no effect: nothing is compiled in pieces at level 2" in made(level=2, cache_dir="/c").explain()
     assert (
         "no effect: cudagraph_capture_sizes is given"
         in made(level=3, cudagraph_capture_sizes=[1], cuda_graph_sizes=[64]).explain()

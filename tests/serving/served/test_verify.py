@@ -45,7 +45,7 @@ def test_a_wrong_replay_is_told_not_returned_and_not_used_again():
     m.model.scale = 2
     with logged() as said:
         assert m(x).equal(x * 2)
-    assert any("BZ7312" in text and "the whole call" in text for text in said)
+    assert any("BZ7312" in text and "the recording of the whole call" in text for text in said)
     assert m.stats().captured == 3
     assert "differed from eager" in m.stats().failures[0][1]
     assert m.dispatch(3).descriptor.num_tokens == 8
@@ -87,8 +87,20 @@ def test_state_that_padding_spoils_is_found():
 
     m = serve(Counter(), verify="always", **WORDS)
     m(torch.randn(3))
-    assert "state 0 differs" in m.stats().mismatches[0]
+    assert "the module at the padded size, without recordings: state 0 differs" in m.stats().mismatches[0]
     assert m.model.rows == 3
+
+
+def test_inputs_that_the_model_writes_are_staged_for_each_run():
+    class Writes(nn.Module):
+        def forward(self, x):
+            x += 1
+            return x * 2
+
+    m = serve(Writes(), verify="always", **WORDS)
+    x = torch.randn(3)
+    assert m(x.clone()).equal((x + 1) * 2)
+    assert (m.stats().verified, m.stats().mismatches) == (1, ())
 
 
 class Cached(nn.Module):
