@@ -18,6 +18,7 @@ _PLACES = {
     "CUDAGraphWrapper": "pieces.wrapper",
     "CompilationConfig": "policy.config",
     "CompilationLevel": "policy.levels",
+    "CompiledOnce": "pieces.once",
     "CompilerInterface": "pieces.compiler",
     "CompilerManager": "pieces.manager",
     "ConcreteSizeEntry": "pieces.piecewise",
@@ -30,9 +31,9 @@ _PLACES = {
     "GraphPools": "pieces.pools",
     "InductorAdaptor": "pieces.compiler",
     "PaddingPolicy": "step.slots",
-    "ServedModel": "served.model",
     "PiecewiseBackend": "pieces.piecewise",
     "PiecewiseCompileInterpreter": "pieces.piecewise",
+    "ServedModel": "served.model",
     "ServingBackend": "pieces.backend",
     "Slot": "step.slots",
     "SpecDecodeMetadata": "step.context",
@@ -40,6 +41,7 @@ _PLACES = {
     "StaticBuffers": "step.slots",
     "VllmBackend": "pieces.backend",
     "clear_all_graphs": "pieces.wrapper",
+    "compiled_forward": "pieces.decorator",
     "direct_register_custom_op": "pieces.custom_ops",
     "forward_context": "served.batch",
     "get_forward_context": "step.context",
@@ -50,6 +52,7 @@ _PLACES = {
     "serve": "served.serve",
     "set_forward_context": "step.context",
     "split_graph": "pieces.split",
+    "support_torch_compile": "pieces.decorator",
 }
 
 __all__ = sorted(_PLACES)

@@ -407,6 +407,7 @@ class Site:
         if not any(node.op.startswith("call_") for node in graph.graph.nodes):
             return graph.forward
         graph.meta["functions"] = capture.inlined
+        graph.meta["effects"] = [(e, [capture.recipes[i] for i in e.args]) for e in capture.effects]
         try:
             compiled = self.session.backend(graph, list(capture.examples))
         except BrazeError as error:

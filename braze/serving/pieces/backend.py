@@ -6,6 +6,7 @@ whole, and cuts what has been fused. ``split="capture"`` compiles it whole, and 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class ServingBackend:
     ``config``: a ``CompilationConfig``. ``compiler``: in place of the one that it names. ``pools``: memory that recordings share with others.
     ``capture_sizes``: what ``"cudagraph_capture_sizes"`` among its ``compile_sizes`` stands for, by default the sizes that it lists.
     ``model``: for the cache's key. ``own_outputs``: what a step that replays returns is copied out of the recordings' memory; without, it
-    is valid until the next step. ``background``: sizes and ranges are compiled while what serves any size serves.
+    is valid until the next step. ``whole``: the graph is compiled in one piece, and nothing is recorded. ``background``: sizes and ranges are compiled while what serves any size serves.
 
     After a compile: ``items``, the pieces; ``backends``, what they were compiled to, by number; ``wrappers``, who records them.
     """
@@ -52,13 +53,19 @@ class ServingBackend:
         own_outputs: bool = True,
         background: bool = False,
         disable_cache: bool = False,
+        whole: bool = False,
     ) -> None:
+        self.whole = whole
         self.config, self.model, self.name = config, model, name
         self.pools = pools or GraphPools(config.pool)
         self.own_outputs, self.background = own_outputs, background
         self.capture_sizes = capture_sizes
         self.manager = CompilerManager(config, compiler, disable_cache=disable_cache)
-        self.records = bool(config.use_cudagraph) and config.cudagraph_mode.requires_piecewise_compilation()
+        self.records = (
+            not whole
+            and bool(config.use_cudagraph)
+            and config.cudagraph_mode.requires_piecewise_compilation()
+        )
         self.items: list[SplitItem] = []
         self.backends: dict[int, PiecewiseBackend] = {}
         self.wrappers: list[CUDAGraphWrapper] = []
@@ -67,11 +74,14 @@ class ServingBackend:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a captured graph."""
         _refuse_gradients(gm)
+        functions = [*gm.meta.get("functions", ()), *_forward(self.model)]
         self.manager.initialize_cache(
-            model=self.model, functions=gm.meta.get("functions", ()), inputs=_inputs(gm), name=self.name
+            model=self.model, functions=functions, inputs=_inputs(gm), name=self.name
         )
         with torch.no_grad():
-            match self.config.split:
+            match "whole" if self.whole else self.config.split:
+                case "whole":
+                    call = self.manager.compile(gm, example_inputs)
                 case "graph":
                     call = self._by_graph(gm)
                 case "schedule":
@@ -109,7 +119,7 @@ class ServingBackend:
         name = f"{self.name or 'model'}.{item.submod_name}"
         if item.is_splitting_graph:
             bridge = Bridge(item.graph.forward, fresh_outputs(item.graph) if self.records else (), name)
-            self.pools.enter(bridge.places)
+            self.pools.keep(bridge.places)
             return bridge
         backend = self.backends[item.graph_id]
         if not self.records:
@@ -177,7 +187,7 @@ class ServingBackend:
         places, moving = Places(self.name or "model"), []
         if self.config.cudagraph_copy_inputs:
             moving = moving_inputs(gm)
-            self.pools.enter(places)
+            self.pools.keep(places)
         fresh = fresh_outputs(gm) if self.own_outputs else []
         if not moving and not fresh:
             return call
@@ -241,6 +251,11 @@ def _inputs(gm: GraphModule) -> list[Any]:
     return [
         f"{n.name} {getattr(n.meta.get('val'), 'dtype', '')}" for n in gm.graph.find_nodes(op="placeholder")
     ]
+
+
+def _forward(model: nn.Module | None) -> list[Any]:
+    """The function that was captured, where the model tells."""
+    return [inspect.unwrap(type(model).forward)] if model is not None else []
 
 
 def _refuse_gradients(gm: GraphModule) -> None:

@@ -48,6 +48,7 @@ class GraphPools:
         self._tier = POLICIES[policy]
         self._pools: dict[Any, Pool] = {}
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._inputs: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def of(self, descriptor: BatchDescriptor, device: DeviceGraphs) -> Pool:
         """The pool of a descriptor's recordings, made when first asked for."""
@@ -70,7 +71,7 @@ class GraphPools:
 
     def release(self, descriptor: BatchDescriptor) -> None:
         """Let every user go of a descriptor's recordings; where it is the last one of its tier, the tier's memory comes back."""
-        for user in self.users():
+        for user in (*self.users(), *self._inputs):
             user.drop(descriptor)
         tier = self._tier(descriptor)
         if not any(self._tier(other) == tier for user in self.users() for other in user.captured()):
@@ -84,8 +85,12 @@ class GraphPools:
         """Know who records here."""
         self._users.add(user)
 
+    def keep(self, inputs: Any) -> None:
+        """Know who has memory that recordings read, which goes when they go (``clear()``, ``drop(descriptor)``)."""
+        self._inputs.add(inputs)
+
     def clear(self) -> None:
         """Let go of every recording and all memory, as when the caches that recordings point into are made anew."""
-        for user in self.users():
+        for user in (*self.users(), *self._inputs):
             user.clear()
         self._pools.clear()

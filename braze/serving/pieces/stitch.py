@@ -89,10 +89,6 @@ class Places:
         """Let go of a descriptor's."""
         self.buffers.pop(descriptor, None)
 
-    def captured(self) -> tuple[BatchDescriptor, ...]:
-        """None: the recordings are others'."""
-        return ()
-
     def _fit(
         self, buffers: list[torch.Tensor], given: list[torch.Tensor], descriptor: BatchDescriptor
     ) -> None:

@@ -1,0 +1,214 @@
+"""A function captured once, whose later calls walk no guards.
+
+The first call captures and compiles it. From then on a call fetches what the graph needs (arguments, parameters, buffers: as they are then) and runs
+it. What guards would have checked is taken for granted: :meth:`CompiledOnce.dropped_guards` lists it, ``evaluate_guards`` checks it all the same.
+Sizes 0 and 1 are other programs than larger ones, and are captured by themselves.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from braze.capture.dispatch.session import compile_callable
+from braze.capture.dispatch.variants import Variant
+from braze.capture.facts.records import Source, Step
+from braze.capture.guards.guard_text import guard_text, ranked
+from braze.capture.guards.misses import explain_miss
+from braze.capture.guards.tables import read_source
+from braze.options import make_options
+from braze.support.errors import UserError
+from braze.symbolic.shape_rules import parse_shapes
+
+#: dimensions by argument, each with the name of its size
+Dims = Mapping[str, Mapping[int, str]]
+
+
+class CompiledOnce:
+    """``function`` compiled by ``backend`` at its first call. ``dims``: the sizes that vary; all others are those of the first call.
+
+    ``evaluate_guards``: check at each call what was taken for granted; UserError (BZ7217) names what does not hold any more. A call that fails leaves
+    nothing behind; several threads may call.
+    """
+
+    def __init__(
+        self,
+        function: FunctionType | MethodType,
+        backend: Callable[..., Any],
+        dims: Dims,
+        *,
+        evaluate_guards: bool = False,
+        name: str = "",
+    ) -> None:
+        self.function, self.backend, self.dims = function, backend, dims
+        self.evaluate_guards, self.name = evaluate_guards, name or function.__qualname__
+        self._plain: Any = function.__func__ if isinstance(function, MethodType) else function
+        self._bound = (function.__self__,) if isinstance(function, MethodType) else ()
+        self._signature = inspect.signature(self._plain)
+        #: the argument that tells how small a call is
+        self._first = next(iter(dims.items()), None)
+        self._made: dict[Any, _Made] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        slots = self._slots(args, kwargs)
+        kind = self._kind(slots)
+        made = self._made.get(kind)
+        if made is None:
+            return self._make(kind, slots, args, kwargs)
+        if self.evaluate_guards:
+            made.check(self._plain, slots, self.name)
+        return made.call(slots)
+
+    def captured(self) -> int:
+        """How many captures there are: one, and one for each size below 2 that was called."""
+        return len(self._made)
+
+    def dropped_guards(self) -> tuple[str, ...]:
+        """What is taken for granted since it held at the first call, most telling first."""
+        found: dict[str, None] = {}
+        for made in self._made.values():
+            found.update(dict.fromkeys(made.guards()))
+        return tuple(found)
+
+    def reset(self) -> None:
+        """Capture again at the next call."""
+        self._made = {}
+
+    # -- a call
+
+    def _slots(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments as the function's frame has them."""
+        code = self._plain.__code__
+        given = (*self._bound, *args)
+        if (
+            not kwargs
+            and len(given) == code.co_argcount
+            and not code.co_kwonlyargcount
+            and not code.co_flags & 12
+        ):
+            return given
+        bound = self._signature.bind(*given, **kwargs)
+        bound.apply_defaults()
+        return tuple(bound.arguments[name] for name in _slot_names(code))
+
+    def _kind(self, slots: Sequence[Any]) -> int:
+        """A size below 2 is a program of its own; all others share one."""
+        if self._first is None:
+            return 2
+        name, dims = self._first
+        value = slots[_slot_names(self._plain.__code__).index(name)]
+        return min(2, *(value.shape[d] for d in dims), 2) if isinstance(value, torch.Tensor) else 2
+
+    def _make(self, kind: int, slots: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
+        """The call that captures: by an entry of its own, which checks what it has made against this very call."""
+        with self._lock:
+            made = self._made.get(kind)
+            if made is not None:  # by another thread meanwhile
+                return made.call(slots)
+            options = make_options(fullgraph=True, shapes=self._rules(slots) if kind == 2 else ())
+            function: Any = self.function
+            entry = compile_callable(function, self.backend, options, name=self.name)
+            result = entry(*args, **kwargs)
+            variants = entry.on_miss.__self__.variants
+            if len(variants) == 1:  # else it runs as it is: a stance, or another tracer at work
+                self._made[kind] = _Made(variants[0], self._plain)
+            return result
+
+    def _rules(self, slots: Sequence[Any]) -> Any:
+        """The sizes that vary as words of ``shapes=``; arguments that this call does not have are left out."""
+        rules: dict[str, tuple[Any, ...]] = {}
+        for name, value in zip(_slot_names(self._plain.__code__), slots, strict=True):
+            dims = self.dims.get(name)
+            if not dims or not isinstance(value, torch.Tensor):
+                continue
+            named = {d % value.ndim: size for d, size in dims.items()}
+            rules[name] = (*(named.get(d) for d in range(max(named) + 1)), ...)
+        return parse_shapes(rules)
+
+
+class _Made:
+    """A variant, and a function that fetches its inputs."""
+
+    def __init__(self, variant: Variant, function: FunctionType) -> None:
+        self.variant = variant
+        self.residual = variant.residual
+        self.fetch = fetcher(variant.capture.inputs, function)
+
+    def call(self, slots: tuple[Any, ...]) -> Any:
+        return self.residual(self.fetch(slots), *slots)
+
+    def guards(self) -> list[str]:
+        """The guards as text."""
+        capture = self.variant.capture
+        return [guard_text(guard, capture.code) for guard in ranked(capture.guards)]
+
+    def check(self, function: FunctionType, slots: tuple[Any, ...], name: str) -> None:
+        """Refuse a call for which a guard does not hold."""
+        variant = self.variant
+        if variant.program.match(function, slots) is not None:
+            return
+        miss = explain_miss(variant.capture, variant.table, variant.program, function, slots)
+        raise UserError(
+            "BZ7217",
+            f"{name} is called with what it was not captured for: {miss.text if miss is not None else 'a guard does not hold'}",
+            why="it was captured once, and its guards are not looked at but for evaluate_guards=True",
+            hints=["let the dimension vary (dynamic_arg_dims)", "or use level=1, which captures again"],
+        )
+
+
+def fetcher(
+    sources: Sequence[Source], function: FunctionType
+) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """A function of a frame's arguments that reads the values at ``sources``: written out, what several have in common read once."""
+    scope: dict[str, Any] = {
+        "G": function.__globals__,
+        "C": function.__closure__ or (),
+        "read": read_source,
+        "F": function,
+    }
+    known: dict[Source, str] = {}
+    lines = ["def fetch(L):"]
+
+    def name_of(source: Source) -> str:
+        if source not in known:
+            text = _text(source, name_of, scope)
+            known[source] = name = f"v{len(known)}"
+            lines.append(f"    {name} = {text}")
+        return known[source]
+
+    names = [name_of(source) for source in sources]
+    lines.append(f"    return ({''.join(n + ', ' for n in names)})")
+    exec(compile("\n".join(lines), f"<fetch of {function.__qualname__}>", "exec"), scope)
+    return scope["fetch"]  # type: ignore[no-any-return]
+
+
+def _text(source: Source, name_of: Callable[[Source], str], scope: dict[str, Any]) -> str:
+    """How one step is read."""
+    parent, key = source.parent, source.key
+    match source.step:
+        case Step.LOCAL:
+            return f"L[{key}]"
+        case Step.CELL:
+            return f"C[{key}].cell_contents"
+        case Step.GLOBAL if key in scope["G"]:
+            return f"G[{key!r}]"
+        case Step.DICT if parent is not None:
+            return f"{name_of(parent)}.__dict__[{key!r}]"
+        case Step.ITEM if parent is not None and isinstance(key, (int, str)):
+            return f"{name_of(parent)}[{key!r}]"
+        case Step.ATTR if parent is not None and key.isidentifier():
+            return f"{name_of(parent)}.{key}"
+    held = f"s{len(scope)}"
+    scope[held] = source
+    return f"read({held}, F, L)"
+
+
+def _slot_names(code: Any) -> tuple[str, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    return code.co_varnames[:count]  # type: ignore[no-any-return]
