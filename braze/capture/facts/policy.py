@@ -56,7 +56,6 @@ FUNCTIONS |= {
     itertools.tee: C,
     os.fspath: C,
     _functools.cmp_to_key: C,
-    sys.getrecursionlimit: B,
     sys.intern: B,
     sys.getsizeof: B,
     _collections._count_elements: C,

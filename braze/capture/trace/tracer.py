@@ -163,9 +163,14 @@ def trace_frame(
                 t.release()
 
 
+#: frames of Python that calls inlined in one another need (`entering.MAX_DEPTH` of them 3,000). What C code calls back without end,
+#: as an attribute that asks for itself, must meet this limit before the stack of C ends: of 8 MB after some 13,000
+ROOM = 5_000
+
+
 def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, 20_000))
+    sys.setrecursionlimit(max(limit, ROOM))
     t.outside.settings.remember()
     Lookups.begin()
     try:
