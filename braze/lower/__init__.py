@@ -17,6 +17,7 @@ from braze.lower import (  # the families register their rows
     scatters,
     segments,
     shape,
+    tables,
     view_gradients,
     views,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "scatters",
     "segments",
     "shape",
+    "tables",
     "view_gradients",
     "views",
 ]

@@ -26,6 +26,7 @@ from braze.lower.in_place import InPlace, NotInPlace, Written, inputs_to_write
 from braze.lower.lazy import Lazy, dense_order, known_apart, numel, strided_lazy
 from braze.lower.realize import ProgramBuilder, differs_along
 from braze.lower.registry import LOWERINGS
+from braze.lower.tables import TableSum, lowered_sum, sums_of_tables
 from braze.runtime.purity import may_draw
 from braze.support import trace
 from braze.support.errors import InternalError, Unsupported
@@ -107,14 +108,19 @@ class GraphLowering:
         self.device = device_of_inputs(gm.graph)
         self.outputs: list[Hashable] = []
         self.in_place = InPlace(self.builder, written, self.env)
+        #: sums of tables' gradients; nodes that are but a step of one, or of a write in place
+        self.tables: dict[torch.fx.Node, TableSum] = {}
+        self.skipped: frozenset[torch.fx.Node] = frozenset()
         #: who computes which products of matrices, where that was measured
         self.ways = dict(ctx.products)
 
     def run(self) -> LoopProgram:
         self.readers = live_readers(self.gm.graph)
+        self.tables, steps = sums_of_tables(self.gm.graph, self.readers)
+        self.skipped = steps | self.in_place.skipped
         for node in self.gm.graph.nodes:
             if node.op == "call_function":
-                if node in self.readers and node not in self.in_place.skipped:
+                if node in self.readers and node not in self.skipped:
                     self.call(node)
             elif node.op == "placeholder":
                 self.placeholder(node)
@@ -229,6 +235,8 @@ class GraphLowering:
         g.origin = facts(node).origin
         if node in self.in_place.links:
             return self.in_place.write(node, self.resolve)
+        if node in self.tables:
+            return lowered_sum(g, self.tables[node], self.env)
         args = [self.resolve(a) for a in node.args]
         kwargs = {name: self.resolve(a) for name, a in node.kwargs.items()} if node.kwargs else {}
         carried = scalars.carried(target, args, kwargs) and not unbacked.makes_sizes(g, val)
