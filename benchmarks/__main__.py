@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import cudagraphs, kernels, optimizer, overhead, report, run
+from benchmarks import cudagraphs, kernels, optimizer, overhead, report, run, serving
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
@@ -26,7 +26,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "suite",
-        choices=("models", "overhead", "compile_time", "memory", "optimizer", "kernels", "cudagraphs"),
+        choices=(
+            "models",
+            "overhead",
+            "compile_time",
+            "memory",
+            "optimizer",
+            "kernels",
+            "cudagraphs",
+            "serving",
+        ),
     )
     parser.add_argument(
         "--impls",
@@ -56,6 +65,12 @@ def main() -> int:
         "--capture-only", action="store_true", help="compile_time: capture alone, first and again"
     )
     parser.add_argument(
+        "--limit",
+        type=float,
+        default=220.0,
+        help="serving: seconds after which no case begins (default: 220)",
+    )
+    parser.add_argument(
         "--sweep", action="store_true", help="memory: budgets from 1.0 to 0.1, simulated and measured"
     )
     parser.add_argument(
@@ -65,12 +80,19 @@ def main() -> int:
         help="kernels, cudagraphs: cuda alone; overhead (default: cpu)",
     )
     parser.add_argument(
-        "--kernels", default="", help="kernels, cudagraphs: words of names, by commas (default: all)"
+        "--kernels",
+        default="",
+        help="kernels, cudagraphs, serving (models): words of names, by commas (default: all)",
     )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
     memory = arguments.suite == "memory"
-    others = {"optimizer": optimizer.IMPLS, "memory": (*IMPLS, "whole"), "cudagraphs": cudagraphs.IMPLS}
+    others = {
+        "optimizer": optimizer.IMPLS,
+        "memory": (*IMPLS, "whole"),
+        "cudagraphs": cudagraphs.IMPLS,
+        "serving": serving.IMPLS,
+    }
     known = others.get(arguments.suite, IMPLS)
     words = tuple(filter(None, arguments.kernels.split(",")))
     if arguments.suite in ("kernels", "cudagraphs") and arguments.device != "cuda":
@@ -97,6 +119,9 @@ def main() -> int:
     elif arguments.suite == "kernels":
         rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)
+    elif arguments.suite == "serving":
+        rows = serving.run_serving(arguments.device, impls, words, arguments.limit, say)
+        table = serving.serving_table(rows)
     elif arguments.suite == "cudagraphs":
         rows = cudagraphs.run_cudagraphs(impls, words, say)
         table = report.cudagraphs_table(rows, impls)

@@ -216,7 +216,7 @@ def test_demo_serve_gives_the_same_text_in_each_mode(capsys):
     pytest.importorskip("uvicorn")
     assert main(["demo-serve", "--requests", "3", "--tokens", "8"]) == 0
     said = capsys.readouterr().out
-    assert said.count("the same text") == 4
+    assert said.count("the same text") == 6
     assert "FULL_DECODE_ONLY" in said
 
 

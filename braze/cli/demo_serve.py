@@ -102,13 +102,15 @@ def _modes(launch: Any) -> dict[str, Any]:
 
     gpu = torch.cuda.is_available()
     common: dict[str, Any] = dict(
-        blocks=1024, max_num_seqs=16, max_num_batched_tokens=512, sizes=(1, 2, 4, 8, 16)
+        blocks=1024, max_num_seqs=16, max_num_batched_tokens=512, sizes=(1, 2, 4, 8, 16, 64)
     )
     modes: dict[str, dict[str, Any]] = {
+        "NONE, not compiled": dict(mode="NONE", plain=True),
         "NONE": dict(mode="NONE"),
         "NONE, 3 drafts": dict(mode="NONE", drafts=3),
+        "PIECEWISE": dict(mode="PIECEWISE"),
         "FULL_DECODE_ONLY": dict(mode="FULL_DECODE_ONLY"),
-        "FULL": dict(mode="FULL"),
+        "FULL_AND_PIECEWISE": dict(mode="FULL_AND_PIECEWISE"),
     }
     shown = {
         name: launch.LaunchOptions(**common, **options, simulated=not gpu) for name, options in modes.items()

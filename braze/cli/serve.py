@@ -39,11 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--cudagraph-mode",
-        default="FULL_DECODE_ONLY",
-        choices=("NONE", "FULL", "FULL_DECODE_ONLY"),
-        help="what is recorded (default: FULL_DECODE_ONLY)",
+        default="FULL_AND_PIECEWISE",
+        choices=("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
+        help="what is recorded (default: FULL_AND_PIECEWISE)",
     )
-    add("--capture-sizes", default="1,2,4,8,16,32,64", help="sizes that are recorded, by commas")
+    add(
+        "--capture-sizes",
+        default="1,2,4,8,16,32,64,128,256,512",
+        help="sizes that are recorded, by commas: requests where all decode, tokens elsewhere",
+    )
+    add("--no-compile", action="store_true", help="run the model as it is; pieces are not recorded then")
     add("--drafts", type=int, default=0, help="tokens guessed ahead for each request (default: 0)")
     add("--enforce-eager", action="store_true", help="record nothing")
     add("--request-seconds", type=float, default=600.0, help="a request's at most (default: 600)")
@@ -70,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         sizes=tuple(int(size) for size in arguments.capture_sizes.split(",")),
         drafts=arguments.drafts,
         enforce_eager=arguments.enforce_eager,
+        plain=arguments.no_compile,
     )
     server = launch.ServerOptions(
         name=arguments.name or folder.resolve().name, request_seconds=arguments.request_seconds

@@ -16,6 +16,7 @@ import torch
 
 from braze import native
 from braze.runtime import cache, triton_load
+from braze.runtime.watch import PerTensors
 from braze.support.record import record
 
 #: numbers of each tensor that are looked at
@@ -131,7 +132,7 @@ class DeviceWatch:
         self._remake = remake
         self._device = device
         self._lock = threading.Lock()
-        self._state: _State | None = None
+        self._states: PerTensors[_State] = PerTensors()
         self._idle: list[tuple[torch.Tensor, Any]] = []
         native.bind_torch()
 
@@ -143,7 +144,7 @@ class DeviceWatch:
         except RuntimeError:  # an inference tensor: "do not track version counter"
             return self._remake(tensors), UNCHANGED
         places = tuple([t.data_ptr() for t in tensors])
-        state = self._state
+        state = self._states.get(tensors)
         if state is None or versions != state.versions or places != state.places:
             return self._refresh(tensors, versions, places).made, UNCHANGED
         return state.made, Look(self, state) if places else UNCHANGED
@@ -167,8 +168,8 @@ class DeviceWatch:
     def answered(self, answer: tuple[torch.Tensor, Any], changed: _State | None) -> None:
         """Take an answer back; forget the state in which a tensor has changed."""
         self._idle.append(answer)
-        if changed is not None and self._state is changed:
-            self._state = None
+        if changed is not None:
+            self._states.drop(changed)
 
     def _refresh(self, tensors: Sequence[torch.Tensor], versions: bytes, places: tuple[int, ...]) -> _State:
         with self._lock, torch.inference_mode(False), torch.no_grad():
@@ -181,8 +182,9 @@ class DeviceWatch:
                 with self._device.current():
                     _kernel(True)(table, words, differ, words.numel())
             self._device.wait()
-            self._state = _State(made, versions, places, table, words)
-            return self._state
+            state = _State(made, versions, places, table, words)
+            self._states.put(tensors, state)
+            return state
 
 
 def sampled(places: Sequence[int], items: Sequence[tuple[int, int]]) -> torch.Tensor:

@@ -85,7 +85,9 @@ class Runtime:
 
     def fixed(self, call: Callable[[Sequence[Any]], tuple[Any, ...]], sizes: Sequence[int]) -> Watch:
         """The keeper of values that depend on constants only: made again when a constant changes."""
-        return Watch(sizes, self.segment("sample_weights"), lambda constants, changed: call(constants))
+        return Watch(
+            sizes, self.segment("sample_weights"), lambda constants, changed, before: call(constants)
+        )
 
     @staticmethod
     def device_fixed(

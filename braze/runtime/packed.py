@@ -33,7 +33,9 @@ class PackedWeights(Watch):
         self._packers = tuple(packers)
         self._bytes = tuple(packed_bytes)
 
-    def _pack(self, weights: Sequence[torch.Tensor], changed: Sequence[bool]) -> list[torch.Tensor]:
+    def _pack(
+        self, weights: Sequence[torch.Tensor], changed: Sequence[bool], kept: list[torch.Tensor] | None
+    ) -> list[torch.Tensor]:
         """Pack what has changed; unchanged copies are kept."""
         if any(w.is_inference() for w in weights):
             warn_once(
@@ -42,7 +44,6 @@ class PackedWeights(Watch):
                 "seen. Make or load the model outside torch.inference_mode().",
                 "kernels",
             )
-        kept = self._state[0]
         return [self._packed(k, w) if kept is None or changed[k] else kept[k] for k, w in enumerate(weights)]
 
     def _packed(self, k: int, weight: torch.Tensor) -> torch.Tensor:

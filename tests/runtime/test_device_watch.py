@@ -133,3 +133,17 @@ def test_samples_lie_within_each_tensor():
     assert len(halves) == SAMPLES and halves[0] == 1000 and max(halves) <= 1000 + 2 * SAMPLES
     assert all((at - base) % size == 0 for (at, size), base in zip(rows[:1], [1000], strict=True))
     assert sampled([], []).shape == (2, 0)
+
+
+def test_constants_that_take_turns_are_computed_once_each():
+    """Equal layers share a graph, and each brings its own weights."""
+    a, b, made = torch.ones(8), torch.zeros(8), []
+    watch = DeviceWatch([(32, 4)], lambda tensors: made.append(1) or tensors[0] + 1, Here())
+    for _ in range(3):
+        assert watch.now((a,)).tolist() == [2.0] * 8
+        assert watch.now((b,)).tolist() == [1.0] * 8
+    assert len(made) == 2
+    b.add_(4)
+    assert watch.now((a,)).tolist() == [2.0] * 8
+    assert watch.now((b,)).tolist() == [5.0] * 8
+    assert len(made) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -120,3 +121,23 @@ def test_old_copy_stays_whole_for_its_user() -> None:
     w.zero_()
     keeper([w])[0]
     assert values(old) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_weights_that_take_turns_are_packed_once_each() -> None:
+    """Equal layers share a graph; a change is seen in its turn, and copies go with their weights."""
+    pack = Counted(16)
+    keeper = keeper_of(pack)
+    a, b = torch.arange(4.0), torch.arange(4.0) + 5
+    for _ in range(3):
+        assert values(keeper([a])[0]) == [0, 1, 2, 3]
+        assert values(keeper([b])[0]) == [5, 6, 7, 8]
+    assert pack.calls == 2
+    a.add_(1)
+    b.data[0] = 9
+    assert values(keeper([b])[0]) == [9, 6, 7, 8]
+    assert values(keeper([a])[0]) == [1, 2, 3, 4]
+    assert pack.calls == 4
+    copy = weakref.ref(keeper([b])[0])
+    del b
+    keeper([torch.zeros(4)])
+    assert copy() is None

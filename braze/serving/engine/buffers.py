@@ -11,7 +11,7 @@ import torch
 from braze.serving.engine.kv_cache import blocks_for
 from braze.serving.engine.requests import Request, Work
 from braze.serving.engine.scheduler import Limits
-from braze.serving.step.context import AttentionMetaData, Context
+from braze.serving.step.context import AttentionMetaData, Context, DPMetadata
 
 
 @dataclass
@@ -27,6 +27,8 @@ class Batch:
     #: rows of the hidden states from which tokens are drawn, None: all real ones; and how many of them are each request's
     rows: torch.Tensor | None
     drawn: tuple[int, ...]
+    #: the tokens of all data-parallel ranks, where there are others
+    ranks: DPMetadata | None = None
 
 
 class Buffers:

@@ -19,9 +19,11 @@ from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
 from braze.serving.engine.sampling import sample
 from braze.serving.engine.scheduler import Limits
+from braze.serving.policy.data_parallel import Batch as Step
+from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across
 from braze.serving.policy.dispatch import BatchDescriptor, Decision, Dispatcher
 from braze.serving.policy.modes import CUDAGraphMode
-from braze.serving.step.context import forward_context
+from braze.serving.step.context import DPMetadata, forward_context
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -44,7 +46,8 @@ class ModelRunner:
     """One model on one device. First ``profile_memory``, ``allocate_cache`` and ``capture_cudagraph``, then ``execute`` each step.
 
     ``piecewise``: the model compiled in pieces that record themselves, as ``forward(input_ids, positions)``; without it a mode that
-    needs pieces is refused (BZ7408). ``graphs``: the device's recorder, where there is one.
+    needs pieces is refused (BZ7408). ``compiled``: what runs in the model's place elsewhere. ``graphs``: the device's recorder, where there is
+    one. ``reduce``: gathers rows from all data-parallel ranks, which then step together, each with work or without.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class ModelRunner:
         graphs: DeviceGraphs | None = None,
         piecewise: Callable[..., torch.Tensor] | None = None,
         compiled: Callable[..., torch.Tensor] | None = None,
+        reduce: Reduce = alone,
     ) -> None:
         self.model, self.limits, self.options = model, limits, options or RunnerOptions()
         parameter = next(model.parameters())
@@ -73,6 +77,7 @@ class ModelRunner:
         self.counts: Counter[str] = Counter()
         self.recordings = Recordings(graphs) if graphs is not None else None
         self.dispatcher = self._dispatcher()
+        self.reduce = reduce
 
     @torch.inference_mode()
     def profile_memory(self, capacity: int | None = None) -> int:
@@ -135,11 +140,15 @@ class ModelRunner:
         tokens = sum(len(work.tokens) for work in works)
         longest = max((len(work.tokens) for work in works), default=0)
         captured = self.recordings.keys if self.recordings is not None else frozenset()
-        decision = self.dispatcher.dispatch(tokens, len(works), max_query_len=longest, captured=captured)
-        sizes = decision.descriptor
+        agreed = dispatch_across(self.dispatcher, Step(tokens, len(works), longest), self.reduce, captured)
+        decision, sizes = agreed.decision, agreed.decision.descriptor
         padded = sizes.num_tokens if decision.mode else tokens
         requests = (sizes.num_reqs or len(works)) if decision.mode is FULL else len(works)
-        return decision, self.buffers.fill(works, padded, requests, decision.mode is FULL)
+        batch = self.buffers.fill(works, padded, requests, decision.mode is FULL)
+        if self.reduce is not alone:
+            ranks = agreed.tokens_across_ranks
+            batch.ranks = DPMetadata(torch.tensor(ranks, dtype=torch.int32), max(ranks))
+        return decision, batch
 
     def run_model(self, decision: Decision, batch: Batch) -> torch.Tensor:
         """Hidden states (real tokens, width), in memory that the next step writes over."""
@@ -157,9 +166,13 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, works: Sequence[Work]) -> list[list[int]]:
         """Run a step: for each of its requests the tokens drawn, one for each guess and one more; none where it does not sample."""
-        if not works:
+        if not works and self.reduce is alone:
             return []
         decision, batch = self.prepare_inputs(works)
+        if not batch.input_ids.shape[0]:  # of other ranks alone, which run without recordings
+            if batch.ranks is not None and batch.ranks.max_tokens_across_dp:
+                self.dummy_run(1)
+            return []
         hidden = self.run_model(decision, batch)
         if not any(batch.drawn):
             return [[] for _ in works]
@@ -172,6 +185,11 @@ class ModelRunner:
             found.append(tokens[at : at + many])
             at += many
         return found
+
+    def warm_up(self) -> None:
+        """Run steps of padding of one token, two, and the most: all that is compiled at a first call is then there."""
+        for tokens in (1, 2, self.limits.max_num_batched_tokens):
+            self.dummy_run(tokens)
 
     @torch.inference_mode()
     def dummy_run(self, tokens: int, requests: int | None = None) -> torch.Tensor:
@@ -229,7 +247,10 @@ class ModelRunner:
 
     def _eager(self, batch: Batch, profile: bool = False) -> torch.Tensor:
         with forward_context(
-            None if profile else batch.metadata, context=batch.context, kv_cache_data=self.caches
+            None if profile else batch.metadata,
+            context=batch.context,
+            kv_cache_data=self.caches,
+            dp_metadata=batch.ranks,
         ):
             return self.forward(batch.input_ids, batch.positions)
 
@@ -239,6 +260,7 @@ class ModelRunner:
             batch.metadata,
             context=batch.context,
             kv_cache_data=self.caches,
+            dp_metadata=batch.ranks,
             cudagraph_runtime_mode=PIECEWISE,
             batch_descriptor=descriptor,
         ):

@@ -11,6 +11,7 @@ import uvicorn
 from braze.cudagraphs.device import DeviceGraphs
 from braze.cudagraphs.registry import device_of, records
 from braze.cudagraphs.simulated import SimulatedGraphs
+from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import load_model
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
@@ -34,12 +35,14 @@ class LaunchOptions:
     block_size: int = 16
     blocks: int = 0
     memory_share: float = 0.9
-    mode: str = "FULL_DECODE_ONLY"
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    mode: str = "FULL_AND_PIECEWISE"
+    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     drafts: int = 0
     enforce_eager: bool = False
     #: record on a device that is simulated on the processor: slow, to see what a GPU would do
     simulated: bool = False
+    #: run the model as it is, not compiled
+    plain: bool = False
 
 
 def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) -> Engine:
@@ -57,19 +60,20 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
         options.block_size,
     )
     recorder = _recorder(device, options.simulated)
+    mode = CUDAGraphMode[options.mode] if recorder is not None else CUDAGraphMode.NONE
+    pieces = None if options.plain else compile_decoder(model, mode)
+    if options.plain:
+        mode = mode.without_piecewise()
     runner = ModelRunner(
         model,
         limits,
-        RunnerOptions(
-            CUDAGraphMode[options.mode] if recorder is not None else CUDAGraphMode.NONE,
-            tuple(size for size in options.sizes if size <= options.max_num_seqs),
-            options.drafts,
-            options.enforce_eager,
-            options.memory_share,
-        ),
+        RunnerOptions(mode, options.sizes, options.drafts, options.enforce_eager, options.memory_share),
         graphs=recorder,
+        piecewise=pieces,
+        compiled=pieces,
     )
     runner.allocate_cache(options.blocks or None)
+    runner.warm_up()
     runner.capture_cudagraph(progress)
     return Engine(runner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from braze.serving.engine.requests import Work
 from braze.serving.engine.sampling import SamplingParams
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
+from braze.support import trace as trace_module
 from braze.support.errors import UserError
 from tests.serving.engine.tiny import engine, limits, tiny
 
@@ -80,6 +82,95 @@ def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts, models, 
         assert trace.run(recorded, lambda: spoil(recorded)) == trace.run(plain)
     assert recorded.runner.counts["steps_full"] > 10
     assert not recorded.runner.recordings.failed
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "split", "drafts"),
+    [
+        ("llama", "PIECEWISE", "graph", 0),
+        ("qwen3", "FULL_AND_PIECEWISE", "graph", 2),
+        ("llama", "FULL_AND_PIECEWISE", "capture", 0),
+        ("deepseek", "PIECEWISE", "schedule", 0),
+    ],
+)
+def test_pieces_give_the_tokens_of_plain_steps(name, mode, split, drafts, models, simulated):
+    """Compiled, prompts and mixed steps recorded by pieces, at each of the three borders."""
+    plain = engine(models[name], blocks=40)
+    recorded = engine(models[name], 40, simulated, cudagraph_mode=mode, split=split, drafts=drafts)
+    for seed in range(3):
+        trace = Trace(seed)
+        assert trace.run(recorded, lambda: spoil(recorded)) == trace.run(plain)
+    counts = recorded.runner.counts
+    assert counts["steps_piecewise"] > 10
+    assert (counts["steps_full"] > 10) == (mode != "PIECEWISE")
+    assert counts["tokens_padded"] > counts["tokens"]
+
+
+class Ranks:
+    """Two ranks in threads of this process, each of which waits for the other's row."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(2, timeout=60)
+        self.rows: dict[int, list[int]] = {}
+
+    def reduce(self, rank: int):
+        def gather(row):
+            self.rows[rank] = list(row)
+            self.barrier.wait()
+            found = [self.rows[0], self.rows[1]]
+            self.barrier.wait()
+            return found
+
+        return gather
+
+
+@pytest.mark.parametrize("mode", ["NONE", "FULL", "FULL_DECODE_ONLY"])
+def test_data_parallel_ranks_run_alike_and_give_their_own_tokens(mode, models, simulated):
+    """The second rank has less to do, and steps along with nothing."""
+    ranks, ran, got = Ranks(), ([], []), [[], []]
+    traces = Trace(1), Trace(2, count=3)
+    served = [
+        engine(models["llama"], 40, simulated, cudagraph_mode=mode, reduce=ranks.reduce(rank))
+        for rank in (0, 1)
+    ]
+
+    def serve(rank: int) -> None:
+        runner, mine = served[rank].runner, traces[rank].requests
+        prepare = runner.prepare_inputs
+
+        def prepared(works):
+            decision, batch = prepare(works)
+            ran[rank].append((decision.mode, decision.descriptor.num_tokens if decision.mode else 0))
+            return decision, batch
+
+        runner.prepare_inputs = prepared
+        requests = []
+        for step in range(60):
+            requests += [served[rank].add(p, SamplingParams(n)) for begin, p, n, _ in mine if begin == step]
+            served[rank].step()
+        assert served[rank].scheduler.idle()
+        got[rank] = [request.output for request in requests]
+
+    threads = [threading.Thread(target=serve, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert ran[0] == ran[1]
+    assert len(ran[0]) == 60
+    assert got == [trace.run(engine(models["llama"], 40)) for trace in traces]
+    if mode != "NONE":
+        assert any(found[0] is FULL for found in ran[0])
+
+
+def test_a_runner_that_is_warm_compiles_nothing_more(models):
+    served, kinds = engine(models["llama"], split="graph"), []
+    for run in (served.runner.warm_up, lambda: Trace(3).run(served)):
+        with trace_module.collect() as events:
+            run()
+        kinds.append([kind for kind, _ in events if kind in ("compiled", "recompile", "capture")])
+    assert kinds[0]
+    assert not kinds[1]
 
 
 def test_none_records_nothing_and_pads_nothing(models, simulated):

@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 
+from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import build, fill_random
 from braze.serving.engine.models.config import read_config
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
 from braze.serving.engine.scheduler import Limits
+from braze.serving.policy.data_parallel import alone
+from braze.serving.policy.modes import CUDAGraphMode
 
 LLAMA: dict[str, Any] = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=97, hidden_size=32, intermediate_size=48,
@@ -49,13 +52,18 @@ def engine(
 ) -> Engine:
     """An engine whose sizes are recorded, if ``graphs`` can record."""
     options.setdefault("cudagraph_mode", "NONE")
-    piecewise = options.pop("piecewise", None)
-    from braze.serving.policy.modes import CUDAGraphMode
-
-    options["cudagraph_mode"] = CUDAGraphMode[options["cudagraph_mode"]]
-    options.setdefault("sizes", (1, 2, 4, 6))
+    split, reduce = options.pop("split", None), options.pop("reduce", alone)
+    mode = options["cudagraph_mode"] = CUDAGraphMode[options["cudagraph_mode"]]
+    pieces = compile_decoder(model, mode, split) if split else None
+    options.setdefault("sizes", (1, 2, 4, 6, 16, 32))
     runner = ModelRunner(
-        model, bounds or limits(), RunnerOptions(**options), graphs=graphs, piecewise=piecewise
+        model,
+        bounds or limits(),
+        RunnerOptions(**options),
+        graphs=graphs,
+        piecewise=pieces,
+        compiled=pieces,
+        reduce=reduce,
     )
     runner.allocate_cache(blocks)
     runner.capture_cudagraph()

@@ -11,12 +11,14 @@ named when it was recorded, whose contents are read at each replay.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from braze.cudagraphs.simulated import on_the_host
 from braze.serving.engine.attention import reference
 from braze.serving.engine.attention.kernels import kernels
+from braze.serving.pieces.custom_ops import direct_register_custom_op
 from braze.serving.step.context import get_forward_context
 from braze.support.errors import UserError
 
@@ -36,20 +38,6 @@ class KVCache:
 def layer_key(layer: int) -> str:
     """The name under which a layer's cache stands in ``ForwardContext.kv_cache_data``."""
     return f"layer_{layer}"
-
-
-_library = torch.library.Library("braze", "FRAGMENT")
-_library.define(
-    "write_kv_cache(Tensor key, Tensor? value, Tensor(a!) key_cache, Tensor(b!)? value_cache, Tensor slot_mapping) -> ()"
-)
-_library.define(
-    "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor(a!) output, Tensor cu_seqlens_q, "
-    "Tensor seq_lens, Tensor block_tables, float scale, int max_query_len) -> ()"
-)
-_library.define(
-    "unified_attention_with_output(Tensor query, Tensor key, Tensor value, Tensor(a!) output, int layer, float scale) -> ()"
-)
-_library.define("mla_attention(Tensor query, Tensor latent, Tensor(a!) output, int layer, float scale) -> ()")
 
 
 def write_kv_cache(
@@ -152,14 +140,15 @@ def _cache_of(layer: int) -> KVCache:
     return found
 
 
-def _nothing(*args: object) -> None:
-    """What all four do to shapes."""
+def _registered(function: Any, *written: str) -> Any:
+    """A function as an operator on every device; it returns nothing, so that shapes need no telling."""
+    return direct_register_custom_op(
+        function.__name__, function, mutates_args=written, dispatch_key="CompositeExplicitAutograd"
+    )
 
 
-for _function in (write_kv_cache, paged_attention, unified_attention_with_output, mla_attention):
-    _library.impl(_function.__name__, _function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"braze::{_function.__name__}", _nothing, lib=_library)
-
+_registered(write_kv_cache, "key_cache", "value_cache")
+_registered(paged_attention, "output")
 # a recording holds what these two have the device do, not them
-on_the_host(torch.ops.braze.unified_attention_with_output.default, unified_attention_with_output)
-on_the_host(torch.ops.braze.mla_attention.default, mla_attention)
+on_the_host(_registered(unified_attention_with_output, "output"), unified_attention_with_output)
+on_the_host(_registered(mla_attention, "output"), mla_attention)

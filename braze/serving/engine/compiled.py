@@ -1,0 +1,32 @@
+"""A decoder compiled for the runner: in pieces between its attention operators, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from braze.api import compile as braze_compile
+from braze.serving.engine.models.decoder import Decoder
+from braze.serving.pieces.backend import ServingBackend
+from braze.serving.policy.config import CompilationConfig
+from braze.serving.policy.modes import CUDAGraphMode
+
+#: where a decoder's graph is split
+SPLITTING = ("braze::unified_attention_with_output", "braze::mla_attention")
+
+
+def compile_decoder(
+    model: Decoder, mode: CUDAGraphMode = CUDAGraphMode.NONE, split: str = "graph", **fields: Any
+) -> Callable[..., torch.Tensor]:
+    """The decoder's ``forward`` compiled for any number of tokens; its pieces record themselves in steps whose mode is PIECEWISE.
+
+    ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``fields``: others of its.
+    What it returns is valid until the next step.
+    """
+    config = CompilationConfig(
+        level=3, cudagraph_mode=mode, splitting_ops=list(SPLITTING), split=split, **fields
+    )
+    backend = ServingBackend(config, own_outputs=False, model=model)
+    return braze_compile(model, fullgraph=True, dynamic=True, backend=backend)
