@@ -12,6 +12,7 @@ from braze.aot.promises import Promises
 from braze.aot.rebuild import builder
 from braze.aot.records import OutputKind, Partition
 from braze.graph.specs import SymbolSpec, TensorSpec
+from braze.graph.torch_compat import copy_all
 from braze.runtime.boxed import Boxed, boxed
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -48,12 +49,13 @@ class _Wrapped:
         self.promises = promises
         self.eager = eager
         self.differentiated = partition.backward is not None
+        self.specs = partition.inputs
         self.mutated = tuple(role.input for role in partition.mutations)
         written = [(role.input, k, role.differentiable) for k, role in enumerate(partition.mutations)]
         uncounted = {role.input for role in partition.mutations if not role.counted}
-        #: (input, place of its new contents), for those without and those with a history; or written through .data
-        self.overwritten = tuple(
-            (i, k) for i, k, differentiable in written if not differentiable and i not in uncounted
+        #: (input, place of its new contents), for those without a history, of one type together, and those with one; or written through .data
+        self.overwritten = self._alike(
+            [(i, k) for i, k, differentiable in written if not differentiable and i not in uncounted]
         )
         self.unnoticed = tuple((i, k) for i, k, _ in written if i in uncounted)
         self.derived = tuple((i, k) for i, k, differentiable in written if differentiable)
@@ -96,11 +98,12 @@ class _Wrapped:
         ):
             return self._as_captured(given)
         results = self.compiled(inputs)
-        if self.overwritten:
-            with torch.no_grad():
-                for i, place in self.overwritten:
-                    if results[place] is not None:  # else the graph has written to the input itself
-                        inputs[i].copy_(results[place])
+        for pairs in self.overwritten:
+            # where there is none, the graph has written to the input itself
+            made = [(i, place) for i, place in pairs if results[place] is not None]
+            if made:
+                with torch.no_grad():
+                    copy_all([inputs[i] for i, _ in made], [results[place] for _, place in made])
         if self.derived:
             with torch.enable_grad():
                 for i, place in self.derived:
@@ -116,9 +119,9 @@ class _Wrapped:
             names = {**names, **{name: results[place] for name, place in self.made}}
         if self.bases:
             results = self._with_plain_bases(results)
-        made: dict[int, Any] = {}
+        known: dict[int, Any] = {}
         outputs = [
-            results[place] if place >= 0 else build(inputs, results, names, made)
+            results[place] if place >= 0 else build(inputs, results, names, known)
             for place, build in zip(self.places[: self.count], self.build, strict=False)
         ]
         for i, first in self.repeated:
@@ -126,6 +129,15 @@ class _Wrapped:
         if self.promises is not None:
             self.promises.check(inputs, results, outputs, names)
         return outputs
+
+    def _alike(self, pairs: list[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Inputs of one type and device together, which one call copies: a network's running means, its counters."""
+        found: dict[Any, list[tuple[int, int]]] = {}
+        for i, k in pairs:
+            spec = self.specs[i]
+            key = (spec.dtype, spec.device) if isinstance(spec, TensorSpec) else i
+            found.setdefault(key, []).append((i, k))
+        return tuple(map(tuple, found.values()))
 
     def _with_plain_bases(self, results: Sequence[Any]) -> list[Any]:
         """The results; those that others are views of are views of nothing, as in eager."""

@@ -9,15 +9,12 @@ from typing import Any
 
 import torch
 
+from braze.graph.torch_compat import copy_all as copy_all  # for this room's readers
+
 
 def uses(storage: torch.UntypedStorage) -> int:
     """How many references there are to a piece of memory, of tensors, views, graphs of autograd and Python's own."""
     return torch._C._storage_Use_Count(storage._cdata)
-
-
-def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-    """Copy tensors into others of the same sizes: one launch for those of a type and a device."""
-    torch._foreach_copy_(to, of)
 
 
 def tensor_over(

@@ -258,6 +258,14 @@ def told(shape: Any, strides: Any, offset: Any, dtype: torch.dtype, nbytes: Any)
     )
 
 
+def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+    """Copy tensors into others of the same sizes: on a GPU one launch for those of a type and a device."""
+    if len(to) == 1:
+        to[0].copy_(of[0])
+    else:
+        torch._foreach_copy_(to, of)
+
+
 def strided_view(fake: torch.Tensor, shape: Any, strides: Any, offset: Any) -> torch.Tensor:
     """A tensor over a fake's storage, by the kernel of the meta device, which takes symbolic sizes unchecked."""
     before = torch._C._meta_in_tls_dispatch_include()

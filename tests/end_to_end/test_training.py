@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -332,3 +334,20 @@ def test_a_sparse_gradient_keeps_its_numbers() -> None:
         return [t.grad.to_dense() for t in leaves]
 
     torch.testing.assert_close(gradients(braze.compile), gradients(lambda step: step), rtol=0, atol=0)
+
+
+def test_statistics_of_one_type_are_written_by_one_call() -> None:
+    """Means, variances and counters of all batch norms: as many calls as types, and one version more for each tensor."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.BatchNorm1d(6) for _ in range(4))).train()
+    twin = copy.deepcopy(model)
+    compiled = braze.compile(model)
+    x = t(8, 6)
+    compiled(x)
+    versions = [b._version for b in model.buffers()]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        compiled(x)
+    assert sum(e.count for e in found.key_averages() if e.key == "aten::_foreach_copy_") == 2
+    assert [b._version - before for b, before in zip(model.buffers(), versions, strict=True)] == [1] * 12
+    twin(x), twin(x)
+    torch.testing.assert_close(list(model.buffers()), list(twin.buffers()))
