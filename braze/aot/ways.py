@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from braze.aot.records import Formula, ViewStep
-from braze.graph.fakes import holds_unbacked, text_of
+from braze.graph.fake_dispatch import holds_unbacked
+from braze.graph.fakes import text_of
 from braze.graph.torch_symbols import SYMBOLIC
 
 aten = torch.ops.aten

@@ -13,24 +13,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.graph import (
-    dynamic_ops,
-    fast_nodes,
     kernels,
     metadata,
-    own_memory,
     past_dispatcher,
     torch_compat,
     torch_import,
     torch_symbols,
 )
+from braze.graph.fake_dispatch import OPERATORS, Dispatch, holds_unbacked
 from braze.graph.known_sizes import Ground, WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.recurrent import with_end_states
 from braze.graph.specs import SymbolSpec, TensorSpec
-from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.errors import Unsupported
 
 torch_import.postpone_dynamo()
@@ -38,76 +35,9 @@ torch_import.postpone_dynamo()
 #: types whose metadata says all; other subclasses carry behaviour that a fake would lose
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, torch.nn.parameter.UninitializedBuffer})
 
-_DEVICE = torch.ops.prim.device.default
-_SIZES = torch.ops.aten.size.default
-
 _functions = Memo()
-_operators = Memo()
 #: what C++ says where it takes no symbols
 NO_SYMBOLS = ("Cannot call ", "expected to contain only concrete integers")
-
-
-class _Dispatch(FakeTensorMode):
-    """A FakeTensorMode that asks the memo first."""
-
-    owner: FakeMode
-    #: what memos remember of calls with symbolic sizes, by memo
-    symbolic_memos: dict[int, dict[Any, Any]]
-    #: how many operators that write have come by
-    writes = 0
-    #: a call runs that PyTorch's composites in C++ may decide, which would make numbers of symbolic sizes
-    in_cpp = False
-
-    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
-        fast_nodes.mode_constructor()(self, *args, **kwargs)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """PyTorch would have each operator switch Dynamo off; capture has it off for as long as it runs."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE and not self.in_kernel_invocation:
-            return torch_compat.device_of_fake(args[0])
-        if func is _SIZES and self.in_cpp:
-            raise WantsPlainSizes
-        kwargs = kwargs or {}
-        key = _operators.key(self, func, args, kwargs, torch.get_default_dtype())
-        if func._schema.is_mutable:
-            self.writes += 1
-        if key is None:
-            return self.run(func, types, args, kwargs)
-        found = _operators.recall(self, key, args, kwargs)
-        if found is not MISS:
-            return found
-        if type(key) is OfTrace:
-            result = metadata.MISS
-            if not holds_unbacked(args):
-                result = metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
-        elif metadata.is_composite(func) and not metadata.has_rule_on_gpu(func, args):
-            with self:
-                result = own_memory.apart(func, args, kwargs, func.decompose(*args, **kwargs))
-        elif self.shape_env is not None and holds_unbacked(args):
-            result = metadata.MISS  # our rules decide by sizes; PyTorch's know what to assume of these
-        else:
-            result = metadata.result_of(self, func, args, kwargs)
-        if result is metadata.MISS or result is NotImplemented:
-            result = self.run(func, types, args, kwargs)
-        _operators.store(self, key, args, kwargs, result, mutates=func._schema.is_mutable)
-        return result
-
-    def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """The usual way. Meta functions in Python need the Python dispatcher for symbolic sizes."""
-        if func in dynamic_ops.RULES:
-            made = dynamic_ops.result_of(self, func, args, kwargs)
-            if made is not NotImplemented:
-                return made
-        if self.shape_env is None:
-            made = super().__torch_dispatch__(func, types, args, kwargs)
-        else:
-            with torch_compat.python_dispatcher():
-                made = super().__torch_dispatch__(func, types, args, kwargs)
-        return own_memory.apart(func, args, kwargs, _without_wish(made, args))
 
 
 class FakeMode:
@@ -118,7 +48,7 @@ class FakeMode:
         #: which of what only data tell may be symbols: numbers read out of tensors, sizes of results
         self.scalars, self.shapes = scalars, shapes
         env = torch_symbols.symbolic_environment(scalars, shapes) if dynamic else None
-        self.dispatch = _Dispatch(shape_env=env, allow_non_fake_inputs=False)
+        self.dispatch = Dispatch(shape_env=env, allow_non_fake_inputs=False)
         self.dispatch.owner = self
         self.dispatch.symbolic_memos = {}
         self.dispatch.cache_enabled = False  # PyTorch's memo: ours is asked before
@@ -368,9 +298,9 @@ class FakeMode:
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``func(*args, **kwargs)`` for an ATen operator on fakes; a memo hit skips the dispatcher."""
         if not func._schema.is_mutable:
-            key = _operators.key(self.dispatch, func, args, kwargs, torch.get_default_dtype())
+            key = OPERATORS.key(self.dispatch, func, args, kwargs, torch.get_default_dtype())
             if key is not None:
-                found = _operators.recall(self.dispatch, key, args, kwargs)
+                found = OPERATORS.recall(self.dispatch, key, args, kwargs)
                 if found is not MISS:
                     return found
         return func(*args, **kwargs)
@@ -430,14 +360,6 @@ class FakeMode:
             return whole.clone().as_strided(fake.shape, fake.stride(), fake.storage_offset())
 
 
-def _without_wish(result: Any, args: Any) -> Any:
-    """An operator's result, which does not require grad below autograd; some rules of PyTorch's (pad, roll) copy that of their argument."""
-    if isinstance(result, torch.Tensor) and result.requires_grad and result.is_leaf:
-        if not any(result is arg for arg in args):
-            result.requires_grad_(False)
-    return result
-
-
 def _is_leaf(tensor: torch.Tensor) -> bool:
     """Whether nothing made a tensor that requires grad. Of some views nobody may ask any more."""
     try:
@@ -476,20 +398,6 @@ def was_given_history(fake: torch.Tensor) -> bool:
     return fake.grad_fn is not fake.__dict__.get("_history")
 
 
-def holds_unbacked(values: Any) -> bool:
-    """Whether a size of one of these tensors, or a number here, is one that only the data tell."""
-    for value in values:
-        if isinstance(value, FakeTensor):
-            if any(type(n) is torch.SymInt and torch_symbols.is_unbacked(n) for n in value.shape):
-                return True
-        elif isinstance(value, (list, tuple)):
-            if holds_unbacked(value):
-                return True
-        elif isinstance(value, SYMBOLIC) and torch_symbols.is_unbacked(value):
-            return True
-    return False
-
-
 def new_mode(dynamic: bool = False, *, scalars: bool = False, shapes: bool = False) -> FakeMode:
     """A fresh FakeMode; ``dynamic``: with a ShapeEnv for symbolic sizes.
 
@@ -513,7 +421,7 @@ def on_fakes(mode: FakeMode) -> Iterator[None]:
 def mode_of(values: Any) -> FakeMode | None:
     """The FakeMode of the first of these values that is one of our fakes."""
     for value in values:
-        if isinstance(value, FakeTensor) and isinstance(value.fake_mode, _Dispatch):
+        if isinstance(value, FakeTensor) and isinstance(value.fake_mode, Dispatch):
             return value.fake_mode.owner
     return None
 

@@ -15,7 +15,7 @@ from braze import native
 from braze.capture.dispatch import untested
 from braze.cli import env
 from braze.graph import (
-    fakes,
+    fake_dispatch,
     holders,
     torch_checks,
     torch_compat,
@@ -113,12 +113,12 @@ def test_fakes_are_made_by_pytorch_where_ours_are_not_as_they_should_be(other: A
     other.setattr(torch_compat, "told", raising)
     with logged() as said:
         braze.compile(lambda x: x + 1, backend="eager")(X)  # all is tried here
-        hits = fakes._operators.hits
+        hits = fake_dispatch.OPERATORS.hits
         f = braze.compile(program, backend="aot_eager", dynamic=True, fullgraph=True)
         for x in (X, X[:, :2], X.t()):
             torch.testing.assert_close(f(x), program(x))
     said_of("making of fakes", said)
-    assert fakes._operators.hits == hits
+    assert fake_dispatch.OPERATORS.hits == hits
 
 
 def test_memory_does_not_change_hands_where_counts_do_not_tell(other: Any) -> None:

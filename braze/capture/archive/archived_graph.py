@@ -16,6 +16,7 @@ from braze.capture.guards.tables import compile_relation
 from braze.capture.outside.torch_state import TorchState
 from braze.graph import fakes
 from braze.graph.facts import InputRole, facts, set_facts
+from braze.graph.fake_dispatch import holds_unbacked
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import BrazeError
@@ -30,7 +31,7 @@ def write_graph(module: torch.fx.GraphModule, writer: Writer) -> list[Any]:
     for node in module.graph.nodes:
         if node.op == "call_module":
             raise NotArchived("the graph calls a module")
-        if fakes.holds_unbacked((node.meta.get("val"),)):
+        if holds_unbacked((node.meta.get("val"),)):
             raise NotArchived("the graph has numbers or sizes that only the data tell")
         held = _attribute(module, node.target) if node.op == "get_attr" else None
         known = facts(node)

@@ -1,0 +1,104 @@
+"""The dispatch mode of a trace's fakes: what an operator does to metadata is remembered, told by rules of ours, or asked of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from braze.graph import dynamic_ops, fast_nodes, metadata, own_memory, torch_compat, torch_symbols
+from braze.graph.known_sizes import WantsPlainSizes
+from braze.graph.memo import MISS, Memo, OfTrace
+from braze.graph.torch_symbols import SYMBOLIC
+
+_DEVICE = torch.ops.prim.device.default
+_SIZES = torch.ops.aten.size.default
+
+#: what operators do to metadata
+OPERATORS = Memo()
+
+
+class Dispatch(FakeTensorMode):
+    """A FakeTensorMode that asks the memo first."""
+
+    owner: Any  # the FakeMode whose it is
+    #: what memos remember of calls with symbolic sizes, by memo
+    symbolic_memos: dict[int, dict[Any, Any]]
+    #: how many operators that write have come by
+    writes = 0
+    #: a call runs that PyTorch's composites in C++ may decide, which would make numbers of symbolic sizes
+    in_cpp = False
+
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        fast_nodes.mode_constructor()(self, *args, **kwargs)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would have each operator switch Dynamo off; capture has it off for as long as it runs."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and not self.in_kernel_invocation:
+            return torch_compat.device_of_fake(args[0])
+        if func is _SIZES and self.in_cpp:
+            raise WantsPlainSizes
+        kwargs = kwargs or {}
+        key = OPERATORS.key(self, func, args, kwargs, torch.get_default_dtype())
+        if func._schema.is_mutable:
+            self.writes += 1
+        if key is None:
+            return self.run(func, types, args, kwargs)
+        found = OPERATORS.recall(self, key, args, kwargs)
+        if found is not MISS:
+            return found
+        if type(key) is OfTrace:
+            result = metadata.MISS
+            if not holds_unbacked(args):
+                result = metadata.symbolic_result_of(self, func, args, kwargs, self.owner.ground)
+        elif metadata.is_composite(func) and not metadata.has_rule_on_gpu(func, args):
+            with self:
+                result = own_memory.apart(func, args, kwargs, func.decompose(*args, **kwargs))
+        elif self.shape_env is not None and holds_unbacked(args):
+            result = metadata.MISS  # our rules decide by sizes; PyTorch's know what to assume of these
+        else:
+            result = metadata.result_of(self, func, args, kwargs)
+        if result is metadata.MISS or result is NotImplemented:
+            result = self.run(func, types, args, kwargs)
+        OPERATORS.store(self, key, args, kwargs, result, mutates=func._schema.is_mutable)
+        return result
+
+    def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """The usual way. Meta functions in Python need the Python dispatcher for symbolic sizes."""
+        if func in dynamic_ops.RULES:
+            made = dynamic_ops.result_of(self, func, args, kwargs)
+            if made is not NotImplemented:
+                return made
+        if self.shape_env is None:
+            made = super().__torch_dispatch__(func, types, args, kwargs)
+        else:
+            with torch_compat.python_dispatcher():
+                made = super().__torch_dispatch__(func, types, args, kwargs)
+        return own_memory.apart(func, args, kwargs, _without_wish(made, args))
+
+
+def _without_wish(result: Any, args: Any) -> Any:
+    """An operator's result, which does not require grad below autograd; some rules of PyTorch's (pad, roll) copy that of their argument."""
+    if isinstance(result, torch.Tensor) and result.requires_grad and result.is_leaf:
+        if not any(result is arg for arg in args):
+            result.requires_grad_(False)
+    return result
+
+
+def holds_unbacked(values: Any) -> bool:
+    """Whether a size of one of these tensors, or a number here, is one that only the data tell."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            if any(type(n) is torch.SymInt and torch_symbols.is_unbacked(n) for n in value.shape):
+                return True
+        elif isinstance(value, (list, tuple)):
+            if holds_unbacked(value):
+                return True
+        elif isinstance(value, SYMBOLIC) and torch_symbols.is_unbacked(value):
+            return True
+    return False
