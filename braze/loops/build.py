@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Mapping
 from braze.loops.dtypes import round_float, truncated_to, wrap_integer
 from braze.loops.ir import DType, Node, Op
 from braze.loops.scalars import SCALARS, TESTS
-from braze.symbolic.expr import Expr, FloorDiv, IntLike, Max, Min, Mod, Product, Sum, Symbol, as_expr
+from braze.symbolic.expr import ZERO, Expr, FloorDiv, IntLike, Max, Min, Mod, Product, Sum, Symbol, as_expr
 
 Number = bool | int | float
 
@@ -59,6 +59,11 @@ def index(value: IntLike, dtype: DType = DType.I64) -> Node:
 def load(buffer: str, dtype: DType, at: Expr, args: tuple[Node, ...] = ()) -> Node:
     """``buffer[at]``; ``args[k]`` is the value of `indirect(k)` inside ``at``."""
     return Node(Op.LOAD, dtype, args, (buffer, at))
+
+
+def register(name: str, dtype: DType) -> Node:
+    """A value that the generator has under a name, in no buffer of the program."""
+    return load(name, dtype, ZERO)
 
 
 def reduced(k: int, dtype: DType) -> Node:

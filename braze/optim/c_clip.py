@@ -6,8 +6,10 @@ double per task behind the numbers' first; their sum or maximum is the caller's 
 
 from __future__ import annotations
 
-from braze.codegen.c.prelude import REP_BYTES, SCALAR, STORAGE, assemble, rep_vector
-from braze.optim.c_kernels import SPAN, tasks
+from braze.codegen.c.prelude import SCALAR, STORAGE, assemble, rep_vector
+from braze.loops.build import cast, lt, mul, register, unary, where
+from braze.loops.ir import DType, Node, Op
+from braze.optim.c_kernels import SPAN, elementwise, lanes_of, tasks
 from braze.optim.rules import BYTES
 from braze.target import Target
 
@@ -18,8 +20,6 @@ _CHAIN = 16
 
 def clip_source(function: str, dtype: str, target: Target) -> str:
     """The translation unit with one function, under the name ``run``."""
-    rep = STORAGE[dtype][1]
-    w = max(4, target.vector_bytes // REP_BYTES[rep])
     writer = {SQUARES: _squares, LARGEST: _largest, SCALE: _scale, CLAMP: _clamp}[function]
     # a norm reads, the others read and write
     work = BYTES[dtype] * (1 if function in (SQUARES, LARGEST) else 2)
@@ -29,7 +29,7 @@ void run(void **b, const int64_t *s) {{
   const int64_t all = last[1] + last[0];
   bz_run_free(bz_tasks, b, s, (all + {SPAN - 1}) / {SPAN}, all * {work});
 }}"""
-    return assemble([writer(dtype, rep, w), entry])
+    return assemble([*writer(dtype, lanes_of(dtype, target)), entry])
 
 
 def _pointer(dtype: str) -> str:
@@ -37,8 +37,8 @@ def _pointer(dtype: str) -> str:
     return f"    {element} *const g = ({element} *)row[2];"
 
 
-def _squares(dtype: str, rep: str, w: int) -> str:
-    t, f = rep_vector(rep, w), f"{dtype}x{w}"
+def _squares(dtype: str, w: int) -> list[str]:
+    t, f = rep_vector(STORAGE[dtype][1], w), f"{dtype}x{w}"
     each = f"""\
 {_pointer(dtype)}
     int64_t i = from;
@@ -53,10 +53,11 @@ def _squares(dtype: str, rep: str, w: int) -> str:
   double sum = 0;
   for (int l = 0; l < {w}; ++l) sum += total[l];
   ((double *)b[1])[1 + lo] = sum;"""
-    return _one_task_each(tasks(f"  f64x{w} total = {{}};", each, after))
+    return [_one_task_each(tasks(f"  f64x{w} total = {{}};", each, after))]
 
 
-def _largest(dtype: str, rep: str, w: int) -> str:
+def _largest(dtype: str, w: int) -> list[str]:
+    rep = STORAGE[dtype][1]
     t, f, scalar = rep_vector(rep, w), f"{dtype}x{w}", SCALAR[rep]
     # nan stays: nothing compares as larger than it
     step = f"v = bz_abs_{t}(v); m = bz_sel_{t}(bz_mask_{t}((v > m) | (v != v)), v, m);"
@@ -69,7 +70,7 @@ def _largest(dtype: str, rep: str, w: int) -> str:
   {scalar} most = 0;
   for (int l = 0; l < {w}; ++l) if (m[l] > most || m[l] != m[l]) most = m[l];
   ((double *)b[1])[1 + lo] = most;"""
-    return _one_task_each(tasks(f"  {t} m = {{}};", each, after))
+    return [_one_task_each(tasks(f"  {t} m = {{}};", each, after))]
 
 
 def _one_task_each(text: str) -> str:
@@ -82,26 +83,22 @@ static void bz_tasks(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t
 }}"""
 
 
-def _elementwise(dtype: str, rep: str, w: int, before: str, step: str) -> str:
-    t, f = rep_vector(rep, w), f"{dtype}x{w}"
-    each = f"""\
-{_pointer(dtype)}
-    int64_t i = from;
-    for (; i + {w} <= to; i += {w}) {{ {t} v = bz_load_{f}(g + i); {step} bz_store_{f}(g + i, v); }}
-    if (i < to) {{ {t} v = bz_loadn_{f}(g + i, to - i); {step} bz_storen_{f}(g + i, v, to - i); }}"""
-    return tasks(before, each)
+def _elementwise(dtype: str, w: int, result: Node) -> list[str]:
+    """Each gradient becomes ``result``, of ``g`` and of the number ``k``."""
+    return [elementwise(dtype, w, ("g",), {"k": "*(const double *)b[1]"}, {}, {"": {"g": result}})]
 
 
-def _scale(dtype: str, rep: str, w: int) -> str:
-    t = rep_vector(rep, w)
-    before = f"  const {t} k = bz_splat_{t}(({SCALAR[rep]})*(const double *)b[1]);"
-    return _elementwise(dtype, rep, w, before, "v *= k;")
+def _leaves(dtype: str) -> tuple[Node, Node]:
+    computing = DType.F64 if dtype == "f64" else DType.F32
+    return register("g", computing), cast(register("k", DType.F64), computing)
 
 
-def _clamp(dtype: str, rep: str, w: int) -> str:
-    t = rep_vector(rep, w)
-    before = f"  const {t} k = bz_splat_{t}(({SCALAR[rep]})*(const double *)b[1]);"
-    select = [
-        f"v = bz_sel_{t}(bz_mask_{t}({test}), {end}, v);" for test, end in (("v < -k", "-k"), ("v > k", "k"))
-    ]
-    return _elementwise(dtype, rep, w, before, " ".join(select))
+def _scale(dtype: str, w: int) -> list[str]:
+    return _elementwise(dtype, w, mul(*_leaves(dtype)))
+
+
+def _clamp(dtype: str, w: int) -> list[str]:
+    g, k = _leaves(dtype)
+    low = unary(Op.NEG, k)
+    g = where(lt(g, low), low, g)
+    return _elementwise(dtype, w, where(lt(k, g), k, g))

@@ -4,37 +4,47 @@
 ``s`` = rows, width of a row of the table. A row is (elements, start, address of the parameter, of its gradient, of each
 state, flag). Threads share the elements of all rows in spans, wherever rows begin and end.
 
-The arithmetic of each element is that of PyTorch's loop over single tensors, operation by operation, but done in
-one pass and, for half precision, in float.
+What is done to each element programs.py says.
 """
 
 from __future__ import annotations
 
-from braze.codegen.c.prelude import REP_BYTES, SCALAR, STORAGE, assemble, rep_vector
-from braze.optim.rules import ADAM, BYTES, DECOUPLED, L2, NO_DECAY, NUMBERS, Kind
+from braze.codegen.c.analysis import Ranges, Varying
+from braze.codegen.c.body import Body
+from braze.codegen.c.operations import Value
+from braze.codegen.c.prelude import REP_BYTES, STORAGE, assemble
+from braze.loops.ir import Node
+from braze.optim.programs import ROW, registers, update
+from braze.optim.rules import ADAM, BYTES, DECOUPLED, L2, NO_DECAY, Kind
+from braze.symbolic.expr import ZERO, Symbol
 from braze.target import Target
 
 #: elements that a thread takes at a time, a multiple of the rounding of rows' starts
 SPAN = 16384
 #: bytes that are asked for ahead: rows are short for the processor's own guesses, and a tenth slower without
 AHEAD = 2048
+#: along which vectors lie
+LANES = Symbol("lane")
 
 
 def step_source(kind: Kind, target: Target) -> str:
     """The translation unit with ``step`` for a kind."""
-    rep = STORAGE[kind.dtype][1]
-    width = max(4, target.vector_bytes // REP_BYTES[rep])
-    writer = _Writer(kind, rep, width)
-    return assemble([writer.scalars(), *writer.spans(), writer.body(), writer.entry()])
+    writer = _Writer(kind, lanes_of(kind.dtype, target))
+    return assemble([*writer.walks(), writer.entry()])
 
 
-def tasks(before: str, each: str, after: str = "") -> str:
-    """C of ``bz_tasks``, which does the elements of tasks lo..hi.
+def lanes_of(dtype: str, target: Target) -> int:
+    """Elements of a vector, in the type that is computed in."""
+    return max(4, target.vector_bytes // REP_BYTES[STORAGE[dtype][1]])
+
+
+def tasks(before: str, each: str, after: str = "", name: str = "bz_tasks") -> str:
+    """C of a function that does the elements of tasks lo..hi.
 
     It finds the row where they start and walks on from there; ``each`` does elements ``from`` to ``to`` of ``row``.
     """
     return f"""\
-static void bz_tasks(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t thread) {{
+static void {name}(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t thread) {{
   const int64_t *const table = (const int64_t *)b[0], rows = s[0], width = s[1];
   const int64_t at = lo * {SPAN}, end = hi * {SPAN};
   int64_t first = 0, last = rows;
@@ -54,140 +64,87 @@ static void bz_tasks(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t
 }}"""
 
 
+def elementwise(
+    dtype: str,
+    width: int,
+    tensors: tuple[str, ...],
+    numbers: dict[str, str],
+    row: dict[str, str],
+    variants: dict[str, dict[str, Node]],
+    name: str = "bz_tasks",
+) -> str:
+    """:func:`tasks` that do the same to each element.
+
+    ``variants``: what is done, by the tensor that it is written to, where C's condition holds of a row. ``tensors`` stand in a row in this
+    order; ``numbers`` and those of a ``row`` are doubles, as C finds them.
+    """  # fmt: skip
+    body = Body(width, LANES, Varying(LANES, tensors), Ranges(), {})
+    body.forward |= {(each, ZERO): Value(text, "f64", False, 0) for each, text in numbers.items()}
+    body.open("")  # the walk over rows: what stays the same stands before it
+    body.forward |= {(each, ZERO): Value(text, "f64", False, 1) for each, text in row.items()}
+    for j, tensor in enumerate(tensors):
+        body.line(f"{STORAGE[dtype][0]} *const {tensor} = ({STORAGE[dtype][0]} *)row[{2 + j}];")
+    for condition, results in variants.items():
+        body.open(condition)
+        _elements(body, dtype, [each for each in tensors if each in registers(results)], results)
+        body.close()
+    inner = body.scopes.pop()
+    return tasks("\n".join(body.scope.lines), "\n".join(inner.lines[1:]), name=name)
+
+
+def _elements(body: Body, dtype: str, reads: list[str], results: dict[str, Node]) -> None:
+    """Vectors, and the elements that are left."""
+    body.line("int64_t i = from;")
+    body.open(f"for (; i + {body.lanes} <= to; i += {body.lanes}) ")
+    for tensor in reads:
+        body.line(f"__builtin_prefetch({tensor} + i + {AHEAD // BYTES[dtype]});")
+    _vectors(body, dtype, reads, results, "")
+    body.close()
+    body.open("if (i < to) ")
+    _vectors(body, dtype, reads, results, ", to - i")
+    body.close()
+
+
+def _vectors(body: Body, dtype: str, reads: list[str], results: dict[str, Node], count: str) -> None:
+    """One vector of each tensor, or its first elements: read, done, written."""
+    some, form = "n" if count else "", f"{dtype}x{body.lanes}"
+    for tensor in reads:
+        text = f"bz_load{some}_{form}({tensor} + i{count})"
+        body.forward[tensor, ZERO] = body.define(None, text, STORAGE[dtype][1], True, body.scope.depth)
+    for tensor, value in [(tensor, body.vector(node)) for tensor, node in results.items()]:
+        body.line(f"bz_store{some}_{form}({tensor} + i, {value.text}{count});")
+
+
 class _Writer:
     """The parts of one kernel's text."""
 
-    def __init__(self, kind: Kind, rep: str, width: int) -> None:
+    def __init__(self, kind: Kind, width: int) -> None:
         self.kind = kind
-        self.rep = rep
         self.w = width
-        self.vector = rep_vector(rep, width)
-        self.scalar = SCALAR[rep]
-        self.element = STORAGE[kind.dtype][0]
-        self.names = ("p", "g", *(f"s{i}" for i in range(len(kind.states))))
         self.adam = kind.algorithm == ADAM
-        #: the variants of the span: weight decay's modes, and for momentum whether the buffer is new
+        #: weight decay's modes
         self.modes = (NO_DECAY, L2, DECOUPLED) if self.adam else (NO_DECAY, L2)
 
-    def scalars(self) -> str:
-        """The run-time numbers, rounded as PyTorch rounds them."""
-        names = (
-            ("shrink", "decay", "sign", "w1", "w1c", "beta2", "w2", "eps", "step", "root")
-            if self.adam
-            else ("decay", "sign", "momentum", "fresh", "step")
-        )
-        return f"typedef struct {{ {self.scalar} {', '.join(names)}; int small; }} bz_numbers;"
-
-    def splat(self, name: str) -> str:
-        return f"bz_splat_{self.vector}(k->{name})"
-
-    def spans(self) -> list[str]:
-        """One function per variant that steps elements lo..hi of a row."""
-        made = [self.span(mode, False) for mode in self.modes]
-        if not self.adam and self.kind.states:
-            made += [self.span(mode, True) for mode in self.modes]
-        return made
-
-    def span(self, mode: int, new: bool) -> str:
-        steps = self.adam_steps(mode) if self.adam else self.sgd_steps(mode, new)
-        reads = [n for n in self.names if not (new and n == "s0")]
-        writes = [n for n in self.names if n != "g"]
-        f, t = f"{self.kind.dtype}x{self.w}", self.vector
-
-        def block(load: str, store: str, tail: str) -> list[str]:
-            return [
-                *(f"    {t} {n} = bz_{load}_{f}({n}_ + i{tail});" for n in reads),
-                *([f"    {t} s0;"] if new else []),
-                *(f"    {line}" for line in steps),
-                *(f"    bz_{store}_{f}({n}_ + i, {n}{tail});" for n in writes),
-            ]
-
-        return "\n".join(
-            [
-                f"static void {span_name(mode, new)}(const int64_t *row, const bz_numbers *k, int64_t i, int64_t hi) {{",
-                *(
-                    f"  {self.element} *const {n}_ = ({self.element} *)row[{2 + j}];"
-                    for j, n in enumerate(self.names)
-                ),
-                f"  for (; i + {self.w} <= hi; i += {self.w}) {{",
-                *(f"    __builtin_prefetch({n}_ + i + {AHEAD // BYTES[self.kind.dtype]});" for n in reads),
-                *block("load", "store", ""),
-                "  }",
-                "  if (i < hi) {",
-                "    const int64_t n = hi - i;",
-                *block("loadn", "storen", ", n"),
-                "  }",
-                "}",
-            ]
-        )
-
-    def adam_steps(self, mode: int) -> list[str]:
-        v, fma = self.splat, f"bz_fma_{self.vector}"
-        lines = [f"g *= {v('sign')};"]
-        if mode == DECOUPLED:
-            lines.append(f"p *= {v('shrink')};")
-        elif mode == L2:
-            lines.append(f"g = {fma}(p, {v('decay')}, g);")
-        lines += [
-            f"s0 = k->small ? {fma}({v('w1')}, g - s0, s0) : {fma}({v('w1c')}, g - s0, g);",
-            f"s1 = {fma}({v('w2')} * g, g, s1 * {v('beta2')});",
+    def walks(self) -> list[str]:
+        """The tasks of each mode, and which is meant."""
+        numbers = {name: f"((const double *)b[3])[{i}]" for i, name in enumerate(self.kind.numbers)}
+        row = {name: f"((const double *)b[2])[2 * r + {i}]" for i, name in enumerate(ROW)}
+        walks = [
+            elementwise(
+                self.kind.dtype, self.w, self.kind.names, numbers, row, self.variants(mode), f"bz_tasks{mode}"
+            )
+            for mode in self.modes
         ]
-        second = "s1"
-        if len(self.kind.states) > 2:
-            # the larger; nan if either is
-            lines.append(f"s2 = bz_sel_{self.vector}({self.mask('(s2 > s1) | (s2 != s2)')}, s2, s1);")
-            second = "s2"
-        lines += [
-            f"const {self.vector} d = bz_sqrt_{self.vector}({second}) / {v('root')} + {v('eps')};",
-            f"p += {v('step')} * s0 / d;",
-        ]
-        return lines
+        cases = [f"    case {mode}: bz_tasks{mode}(b, s, lo, hi, thread); break;" for mode in self.modes]
+        head = "static void bz_tasks(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t thread) {"
+        return [*walks, "\n".join([head, f"  switch ((int){numbers['decay']}) {{", *cases, "  }", "}"])]
 
-    def mask(self, condition: str) -> str:
-        return f"bz_mask_{self.vector}({condition})"
-
-    def sgd_steps(self, mode: int, new: bool) -> list[str]:
-        v, fma = self.splat, f"bz_fma_{self.vector}"
-        lines = [f"g *= {v('sign')};"]
-        if mode == L2:
-            lines.append(f"g = {fma}(p, {v('decay')}, g);")
-        if self.kind.states:
-            lines.append("s0 = g;" if new else f"s0 = {fma}(g, {v('fresh')}, s0 * {v('momentum')});")
-            lines.append(f"g = {fma}(s0, {v('momentum')}, g);" if self.kind.nesterov else "g = s0;")
-        return [*lines, f"p = {fma}(g, {v('step')}, p);"]
-
-    def body(self) -> str:
-        flag = 2 + self.kind.columns
-        cases = [f"      case {mode}: {self.choose(mode, flag)} break;" for mode in self.modes]
-        fixed = [
-            "  const double *const scratch = (const double *)b[2], *const x = (const double *)b[3];",
-            "  bz_numbers k;",
-            self.fixed_numbers(),
-        ]
-        each = [
-            self.row_numbers(),
-            f"    switch ((int)x[{len(NUMBERS[self.kind.algorithm]) - 1}]) {{",
-            *cases,
-            "    }",
-        ]
-        return tasks("\n".join(fixed), "\n".join(each))
-
-    def choose(self, mode: int, flag: int) -> str:
-        call = "(row, &k, from, to);"
+    def variants(self, mode: int) -> dict[str, dict[str, Node]]:
+        """For momentum it matters whether the buffer is new."""
         if self.adam or not self.kind.states:
-            return f"{span_name(mode, False)}{call}"
-        return f"if (row[{flag}]) {span_name(mode, True)}{call} else {span_name(mode, False)}{call}"
-
-    def fixed_numbers(self) -> str:
-        """C that rounds the numbers that all rows share. ``x`` is in the order of rules.NUMBERS."""
-        if self.adam:
-            return """\
-  k.shrink = 1.0 - x[0] * x[4]; k.decay = x[4]; k.sign = x[5]; k.eps = x[3];
-  k.w1 = 1.0 - x[1]; k.w1c = k.w1 - 1; k.small = k.w1 < 0.5; k.beta2 = x[2]; k.w2 = 1.0 - x[2];"""
-        return "  k.decay = x[3]; k.sign = x[4]; k.momentum = x[1]; k.fresh = 1.0 - x[2]; k.step = -x[0];"
-
-    def row_numbers(self) -> str:
-        return "    k.step = scratch[2 * r]; k.root = scratch[2 * r + 1];" if self.adam else ""
+            return {"": update(self.kind, mode, False)}
+        flag = 2 + self.kind.columns
+        return {f"if (row[{flag}]) ": update(self.kind, mode, True), "else ": update(self.kind, mode, False)}
 
     def entry(self) -> str:
         size = BYTES[self.kind.dtype]
@@ -210,10 +167,6 @@ void advance(void **b, const int64_t *s) {
   bz_advance((const int64_t *)b[0], (double *)b[1], (const double *)b[2], s[0], (int)s[1]);
 }"""
     return assemble([ADVANCE, entry])
-
-
-def span_name(mode: int, new: bool) -> str:
-    return f"bz_span{mode}{'n' if new else ''}"
 
 
 #: step += 1 for each row, then (-lr / (1 - beta1^step), sqrt(1 - beta2^step)); equal steps are computed once

@@ -46,6 +46,16 @@ class Kind:
     nesterov: bool = False
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors of a row: the parameter, its gradient, its state."""
+        return ("p", "g", *(f"s{i}" for i in range(len(self.states))))
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The run-time numbers, in order."""
+        return NUMBERS[self.algorithm]
+
+    @property
     def columns(self) -> int:
         """Tensors of a row: the parameter, its gradient, its state."""
         return 2 + len(self.states)

@@ -10,8 +10,12 @@ GradScaler gives to optimizers that were made with ``fused=True``.
 
 from __future__ import annotations
 
-from braze.optim.rules import ADAM, DECOUPLED, L2, NUMBERS, Kind
+from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value
+from braze.loops.rewrite import walk
+from braze.optim.programs import ROW, registers, update
+from braze.optim.rules import ADAM, Kind
 from braze.support.dtypes import LONG
+from braze.symbolic.expr import ZERO
 
 #: elements of a program, and of one turn of its loop
 CHUNK, BLOCK = 8192, 1024
@@ -22,11 +26,9 @@ WARPS = 4
 
 def step_source(kind: Kind) -> str:
     """The module with ``step`` (and ``advance``, where parameters count their steps)."""
-    compute = "tl.float64" if kind.dtype == "f64" else "tl.float32"
-    adam = kind.algorithm == ADAM
-    names = ("p", "g", *(f"s{i}" for i in range(len(kind.states))))
-    element = f"tl.{LONG[kind.dtype]}"
-    numbers = {name: i for i, name in enumerate(NUMBERS[kind.algorithm])}
+    adam, names, element = kind.algorithm == ADAM, kind.names, f"tl.{LONG[kind.dtype]}"
+    emitter = Emitter({}, {}, ("x",))
+    known = _row_numbers(kind, emitter)
     lines = [
         "import triton",
         "import triton.language as tl",
@@ -51,82 +53,58 @@ def step_source(kind: Kind) -> str:
         "    if ALIGNED:",
         *(f"        {n}_ = tl.multiple_of({n}_, 16)" for n in names),
         f"    flag = tl.load(at + {2 + len(names)})",
-        *(f"    {name} = tl.load(numbers + {i})" for name, i in numbers.items()),
-        *_scalars(adam, compute),
+        *(f"    {name} = tl.load(numbers + {i})" for i, name in enumerate(kind.numbers)),
+        *(f"    {name} = tl.load(scratch + 2 * row + {i})" for i, name in enumerate(ROW if adam else ())),
+        *known.lines,
         "    if SCALED:",
-        f"        divisor = tl.load(scale).to({compute})",
+        f"        divisor = tl.load(scale).to({_compute(kind)})",
         "    first = tl.load(places + place + 1) * CHUNK",
         # a mask known to hold lets a thread load several elements at once
         "    if first + CHUNK <= count:",
-        *_loop(kind, names, compute, ""),
+        *_loop(kind, emitter, known, ""),
         "    else:",
-        *_loop(kind, names, compute, ", mask=i < count"),
+        *_loop(kind, emitter, known, ", mask=i < count"),
     ]
     return "\n".join([*lines, ""])
 
 
-def _loop(kind: Kind, names: tuple[str, ...], compute: str, mask: str) -> list[str]:
+def _loop(kind: Kind, emitter: Emitter, known: Scope, mask: str) -> list[str]:
     """A program's turns, indented for a branch."""
-    element = f"tl.{LONG[kind.dtype]}"
+    element, compute = f"tl.{LONG[kind.dtype]}", _compute(kind)
     other = ", other=0.0" if mask else ""
+    scope = Scope([], "    ", True, outer=known)
+    scope.stored = {(name, ZERO): Value(name, frozenset("x")) for name in kind.names}
+    values = {name: emitter.value(node, scope).name for name, node in update(kind).items()}
     lines = [
         "for start in range(0, CHUNK, BLOCK):",
         "    i = first + start + tl.arange(0, BLOCK)",
-        *(f"    {n} = tl.load({n}_ + i{mask}{other}).to({compute})" for n in names),
+        *(f"    {n} = tl.load({n}_ + i{mask}{other}).to({compute})" for n in kind.names),
         "    if SCALED:",
         "        g = g / divisor",
         f"        tl.store(g_ + i, g.to({element}){mask})",
-        *(f"    {line}" for line in (_adam if kind.algorithm == ADAM else _sgd)(kind)),
-        *(f"    tl.store({n}_ + i, {n}.to({element}){mask})" for n in names if n != "g"),
+        *scope.lines,
+        *(f"    tl.store({n}_ + i, {value}.to({element}){mask})" for n, value in values.items()),
     ]
     return [f"        {line}" for line in lines]
 
 
-def _scalars(adam: bool, compute: str) -> list[str]:
-    """The numbers rounded as PyTorch rounds them; ``decay`` stays a mode."""
-    if adam:
-        return [
-            f"    shrink = (1.0 - lr * weight_decay).to({compute})",
-            f"    w1 = (1.0 - beta1).to({compute})",
-            f"    w2 = (1.0 - beta2).to({compute})",
-            f"    size = tl.load(scratch + 2 * row).to({compute})",
-            f"    root = tl.load(scratch + 2 * row + 1).to({compute})",
-            *(f"    {n} = {n}.to({compute})" for n in ("beta2", "eps", "weight_decay", "sign")),
-        ]
-    return [
-        f"    fresh = (1.0 - dampening).to({compute})",
-        f"    size = (-lr).to({compute})",
-        *(f"    {n} = {n}.to({compute})" for n in ("momentum", "weight_decay", "sign")),
-    ]
+def _row_numbers(kind: Kind, emitter: Emitter) -> Scope:
+    """What is computed once for a row: all that no element is in."""
+    scope = Scope([], "    ", True)
+    numbers = {name: Value(name, NOTHING) for name in (*kind.numbers, *ROW)}
+    scope.stored = {
+        (name, ZERO): value for name, value in {**numbers, "new": Value("(flag != 0)", NOTHING)}.items()
+    }
+    elements = set(kind.names)
+    for name, result in update(kind).items():
+        for node in walk(result):
+            if not registers({name: node}) & elements:
+                emitter.value(node, scope)
+    return scope
 
 
-def _adam(kind: Kind) -> list[str]:
-    second = "s2" if len(kind.states) > 2 else "s1"
-    wide = kind.dtype == "f64"
-    # float's own square root and quotient are approximate on a GPU
-    root = "tl.sqrt" if wide else "tl.sqrt_rn"
-
-    def divided(a: str, b: str) -> str:
-        return f"{a} / {b}" if wide else f"tl.div_rn({a}, {b} + tl.zeros_like(s0))"
-
-    return [
-        "g = g * sign",
-        f"p = tl.where(decay == {DECOUPLED}, p * shrink, p)",
-        f"g = tl.where(decay == {L2}, g + weight_decay * p, g)",
-        "s0 = tl.where(w1 < 0.5, s0 + w1 * (g - s0), g + (w1 - 1.0) * (g - s0))",
-        "s1 = s1 * beta2 + w2 * g * g",
-        *(["s2 = tl.where((s2 > s1) | (s2 != s2), s2, s1)"] if second == "s2" else []),
-        f"d = {divided(f'{root}({second})', 'root')} + eps",
-        f"p = p + {divided('(size * s0)', 'd')}",
-    ]
-
-
-def _sgd(kind: Kind) -> list[str]:
-    lines = ["g = g * sign", f"g = tl.where(decay == {L2}, g + weight_decay * p, g)"]
-    if kind.states:
-        lines.append("s0 = tl.where(flag != 0, g, s0 * momentum + g * fresh)")
-        lines.append("g = g + s0 * momentum" if kind.nesterov else "g = s0")
-    return [*lines, "p = p + g * size"]
+def _compute(kind: Kind) -> str:
+    return "tl.float64" if kind.dtype == "f64" else "tl.float32"
 
 
 #: steps += 1 for each row, then (-lr / (1 - beta1^step), sqrt(1 - beta2^step)); logarithms of the betas are given

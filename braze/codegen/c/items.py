@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from braze.codegen.c.analysis import store_roots
-from braze.loops.build import nodes_of
+from braze.loops.build import nodes_of, register
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
 from braze.loops.scalars import cost
 from braze.support.record import record
@@ -66,11 +66,6 @@ class Plan:
     phases: list[Phase]
     registers: dict[str, DType]
     kept: dict[str, DType]
-
-
-def register(name: str, dtype: DType) -> Node:
-    """The value of a register."""
-    return Node(Op.LOAD, dtype, (), (name, ZERO))
 
 
 def row_position(row_axes: tuple[Axis, ...]) -> Expr:
