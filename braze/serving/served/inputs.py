@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from braze.options import near
+from braze.serving.step.context import AttentionMetaData
 from braze.serving.step.slots import LAST, Extent, PaddingPolicy, Slot, StaticBuffers
 from braze.support.errors import UserError
 
@@ -114,21 +115,31 @@ class Inputs:
         return next(iter(found.values()))
 
     def stage(
-        self, values: Mapping[str, Any], metadata: Any, real: Extent, padded: Extent
+        self,
+        values: Mapping[str, Any],
+        metadata: Any,
+        real: Extent,
+        padded: Extent,
+        longest: int | None = None,
     ) -> tuple[dict[str, Any], Any]:
-        """The arguments and the metadata with views of buffers in place of tensors, of padded sizes."""
+        """The arguments and the metadata with views of buffers in place of tensors, of padded sizes.
+
+        ``longest``: the bound of a request's tokens that the metadata is to say, where that is recorded too.
+        """
         tensors, fields = self._declared(values, metadata)
         for name in self._fixed.keys() & values.keys():
             self._fixed[name].copy_(values[name])
         views = self.buffers.stage({**tensors, **fields}, real, padded)
-        return self._replaced(values, metadata, tensors, fields, views)
+        return self._replaced(values, metadata, tensors, fields, views, longest)
 
-    def dummies(self, values: Mapping[str, Any], metadata: Any, size: Extent) -> tuple[dict[str, Any], Any]:
+    def dummies(
+        self, values: Mapping[str, Any], metadata: Any, size: Extent, longest: int | None = None
+    ) -> tuple[dict[str, Any], Any]:
         """Arguments and metadata of a size, made like those of a call, that reach nothing: no token has a slot in the cache."""
         tensors, fields = self._declared(values, metadata)
         self.buffers.reset()
         views = {name: self.buffers.view(name, size) for name in (*tensors, *fields)}
-        return self._replaced(values, metadata, tensors, fields, views)
+        return self._replaced(values, metadata, tensors, fields, views, longest)
 
     def poison(self, real: Extent) -> None:
         """Spoil the tails that may hold anything."""
@@ -186,11 +197,15 @@ class Inputs:
         tensors: Mapping[str, Any],
         fields: Mapping[str, Any],
         views: Mapping[str, torch.Tensor],
+        longest: int | None,
     ) -> tuple[dict[str, Any], Any]:
         """Arguments and metadata with buffers in place of tensors."""
         arguments = {**values, **{name: views[name] for name in tensors}}
         arguments.update((name, self._fixed[name]) for name in self._fixed.keys() & values.keys())
-        return arguments, _with_fields(metadata, {name.removeprefix(_FIELD): views[name] for name in fields})
+        changes: dict[str, Any] = {name.removeprefix(_FIELD): views[name] for name in fields}
+        if longest is not None and isinstance(metadata, AttentionMetaData):
+            changes["max_seqlen_q"] = longest
+        return arguments, _with_fields(metadata, changes)
 
 
 #: what tells a field of the metadata from an argument of the same name
@@ -205,7 +220,7 @@ def _fields(metadata: Any, wanted: Container[str]) -> list[tuple[str, Any]]:
     return [(name, getattr(metadata, name)) for name in known if name in wanted]
 
 
-def _with_fields(metadata: Any, changes: Mapping[str, torch.Tensor]) -> Any:
+def _with_fields(metadata: Any, changes: Mapping[str, Any]) -> Any:
     """The metadata with views in place of some fields."""
     if not changes:
         return metadata

@@ -204,7 +204,9 @@ class ServedModel(nn.Module):
         size = Extent(descriptor.num_tokens, _requests(descriptor, self.config))
         with self._state_kept():
             try:
-                arguments, metadata = self._inputs.dummies(values, context.attn_metadata, size)
+                arguments, metadata = self._inputs.dummies(
+                    values, context.attn_metadata, size, _longest(mode, descriptor)
+                )
                 with self._step(context, metadata, Decision(NONE, descriptor, "")):
                     self._outputs.learn(
                         size, self._call(arguments)
@@ -233,9 +235,10 @@ class ServedModel(nn.Module):
         padded = Extent(
             decision.descriptor.num_tokens, _requests(decision.descriptor, self.config, real.requests)
         )
+        longest = _longest(decision.mode, decision.descriptor)
         if self._verifier.wants():
             return self._verified(values, context, real, padded, decision)
-        arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded)
+        arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded, longest)
         with self._step(context, metadata, decision):
             result = self._call(arguments)
         return self._outputs.real(result, real, own=self._own)
@@ -249,11 +252,12 @@ class ServedModel(nn.Module):
         decision: Decision,
     ) -> Any:
         """A step that replays, and is compared with one that does not; where they differ, the latter's result holds."""
+        longest = _longest(decision.mode, decision.descriptor)
         padded_bare = Decision(NONE, decision.descriptor, "")
         bare = Decision(NONE, BatchDescriptor(real.tokens, real.requests), "")
 
         def run(how: Decision) -> Any:  # staged each time: the model may write to its inputs
-            arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded)
+            arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded, longest)
             self._inputs.poison(real)
             with self._step(context, metadata, how):
                 result = self._call(arguments)
@@ -308,6 +312,13 @@ def _requests(descriptor: BatchDescriptor, config: Config, real: int | None = No
     if descriptor.num_reqs is not None:
         return descriptor.num_reqs
     return min(descriptor.num_tokens, config.max_num_seqs) if real is None else real
+
+
+def _longest(mode: CUDAGraphMode, descriptor: BatchDescriptor) -> int | None:
+    """The bound of a request's tokens that a recording of attention holds for all of its steps; None where attention is not recorded."""
+    if mode is not CUDAGraphMode.FULL:
+        return None
+    return descriptor.uniform_query_len or descriptor.num_tokens
 
 
 def _words(tokens: int, decision: Decision) -> str:
