@@ -15,7 +15,10 @@ IMPLS = ("eager", "torch", "braze")
 MODELS = (
     "minilm", "bert", "distilbert", "gpt2", "opt", "llama", "qwen3", "mistral", "gemma", "t5_encoder",
     "vit", "resnet", "convnext", "swin", "timm_resnet18", "timm_deit_tiny", "timm_mobilenetv3",
+    "t5_small", "nanogpt", "dlrm",
 )  # fmt: skip
+#: without parameters: in inference only
+NUMERIC = ("mixing",)
 #: for memory only
 LARGE = ("gpt2_50k",)
 SWEPT = ("gpt2", "bert", "resnet", "vit")
@@ -46,7 +49,7 @@ def main() -> int:
     parser.add_argument(
         "--models",
         default="",
-        help=f"of {', '.join(MODELS)}; for memory also {', '.join(LARGE)} (default: all; of a sweep {', '.join(SWEPT)})",
+        help=f"of {', '.join(MODELS)}; in inference also {', '.join(NUMERIC)}, for memory {', '.join(LARGE)} (default: all; of a sweep {', '.join(SWEPT)})",
     )
     parser.add_argument(
         "--rounds", type=int, default=0, help="interleaved rounds (default: 7; compile_time: 1)"
@@ -58,6 +61,11 @@ def main() -> int:
         "--phase", choices=("inference", "training", "autocast"), default="inference",
         help="models, compile_time: a call under no_grad, or forward and backward (default: inference)",
     )  # fmt: skip
+    parser.add_argument(
+        "--batch",
+        default="",
+        help="models: so many rows of the inputs, as a list (1,2); 0: the model's own (default: 0)",
+    )
     parser.add_argument(
         "--dynamic", action="store_true", help="compile_time: with dynamic=True, each size a symbol"
     )
@@ -101,7 +109,7 @@ def main() -> int:
         impls = known
     else:
         impls = _chosen(parser, arguments.impls, known)
-    every = (*MODELS, *LARGE) if memory else MODELS
+    every = (*MODELS, *LARGE) if memory else (*MODELS, *(NUMERIC if arguments.phase == "inference" else ()))
     models = _chosen(parser, arguments.models, every) or (SWEPT if arguments.sweep else every)
     # a file or a log takes a wide table
     console = Console(width=None if sys.stdout.isatty() else 170)
@@ -111,6 +119,9 @@ def main() -> int:
         progress.print(f"[dim]{what}", highlight=False)
 
     if arguments.suite == "models":
+        batches = [int(batch) for batch in arguments.batch.split(",") if batch]
+        if batches:
+            models = tuple(f"{m}:b{n}" if n else m for m in models if m not in NUMERIC for n in batches)
         rows = run.run_models(impls, models, arguments.rounds or 7, arguments.seconds, say, arguments.phase)
         table = report.models_table(rows, impls)
     elif arguments.suite == "optimizer":

@@ -45,7 +45,7 @@ class Worker:
         self.model = self.call = None
         gc.collect()
         reset(self.impl)
-        self.model, self.inputs = {**zoo.CASES, **zoo.LARGE}[model].make()
+        self.model, self.inputs = zoo.find(model).make()
         self.training = phase != "inference"
         self.autocast = phase == "autocast"
         if self.training:

@@ -7,13 +7,15 @@ on two cores.
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks import stencils
 from braze.cli.torchvision_ops import make_torchvision_importable
 
 SEED = 1234
@@ -25,12 +27,16 @@ class Case:
 
     name: str
     build: Callable[[], tuple[nn.Module, dict[str, Any]]]
+    #: rows of the inputs that are taken; 0: all
+    batch: int = 0
 
     def make(self) -> tuple[nn.Module, dict[str, Any]]:
         """The model in eval mode and its inputs, the same ones in every process."""
         make_torchvision_importable()
         torch.manual_seed(SEED)
         model, inputs = self.build()
+        if self.batch:
+            inputs = {name: value[: self.batch].contiguous() for name, value in inputs.items()}
         return model.eval(), inputs
 
 
@@ -167,6 +173,72 @@ def gpt2_50k() -> tuple[nn.Module, dict[str, Any]]:
     return LossOnly(_from_config("GPT2LMHeadModel", "GPT2Config", **fields)), _tokens(4, 512, 50257)
 
 
+class NanoGPT(nn.Module):
+    """A small GPT over characters, with its loss."""
+
+    def __init__(self, vocabulary: int = 65, width: int = 384, heads: int = 6, layers: int = 6) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(256, width)
+        self.blocks = nn.ModuleList(
+            layer(width, heads, 4 * width, activation="gelu", batch_first=True, norm_first=True)
+            for _ in range(layers)
+        )
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The loss of predicting each token from those before."""
+        length = ids.shape[1]
+        hidden = self.tokens(ids) + self.places(torch.arange(length, device=ids.device))
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=ids.device)
+        for block in self.blocks:
+            hidden = block(hidden, src_mask=mask, is_causal=True)
+        logits = self.head(self.norm(hidden))[:, :-1]
+        return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+def nanogpt() -> tuple[nn.Module, dict[str, Any]]:
+    return NanoGPT(), {"ids": torch.randint(0, 65, (4, 64))}
+
+
+class DLRM(nn.Module):
+    """A recommendation model: few numbers through layers, bags of categories from large tables, all pairs of these."""
+
+    def __init__(self, tables: int = 8, rows: int = 100_000, width: int = 64) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
+        self.bottom = _layers(13, 512, 256, width)
+        self.top = nn.Sequential(_layers(width + tables * (tables + 1) // 2, 512, 256), nn.Linear(256, 1))
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
+
+    def forward(self, numbers: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+        """One score a row; ``categories``: [rows, tables, categories of a bag]."""
+        dense = self.bottom(numbers)
+        found = torch.stack([dense, *(table(categories[:, k]) for k, table in enumerate(self.tables))], 1)
+        products = (found @ found.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([dense, products], 1))
+
+
+def _layers(*widths: int) -> nn.Sequential:
+    pairs = itertools.pairwise(widths)
+    return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())))
+
+
+def dlrm() -> tuple[nn.Module, dict[str, Any]]:
+    categories = torch.randint(0, 100_000, (32, 8, 4))
+    return DLRM(), {"numbers": torch.randn(32, 13), "categories": categories}
+
+
+def t5_small() -> tuple[nn.Module, dict[str, Any]]:
+    fields = dict(
+        d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8, vocab_size=32128, use_cache=False,
+        decoder_start_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    inputs = {**_tokens(4, 64, 32128), "labels": torch.randint(0, 32128, (4, 32))}
+    return _from_config("T5ForConditionalGeneration", "T5Config", **fields), inputs
+
+
 def _timm(name: str, batch: int = 2) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
     def build() -> tuple[nn.Module, dict[str, Any]]:
         timm = importlib.import_module("timm")
@@ -188,8 +260,19 @@ CASES: dict[str, Case] = {
         Case("timm_resnet18", _timm("resnet18")),
         Case("timm_deit_tiny", _timm("deit_tiny_patch16_224")),
         Case("timm_mobilenetv3", _timm("mobilenetv3_large_100", batch=4)),
+        *(Case(build.__name__, build) for build in (t5_small, nanogpt, dlrm)),
     )
 }  # fmt: skip
 
+#: programs without parameters, measured in inference only
+NUMERIC: dict[str, Case] = {"mixing": Case("mixing", stencils.mixing)}
+
 #: what is measured for its memory only: GPT-2's own vocabulary, whose logits are 412 MB here
 LARGE: dict[str, Case] = {"gpt2_50k": Case("gpt2_50k", gpt2_50k)}
+
+
+def find(name: str) -> Case:
+    """The case of a name; with ``:b1`` at its end, on the first row of its inputs alone."""
+    plain, _, batch = name.partition(":b")
+    case = {**CASES, **LARGE, **NUMERIC}[plain]
+    return replace(case, batch=int(batch)) if batch else case

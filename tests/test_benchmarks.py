@@ -10,10 +10,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import accuracy, report, run, worker, zoo
+import braze
+from benchmarks import accuracy, report, run, stencils, worker, zoo
 from benchmarks.__main__ import MODELS
 from benchmarks.worker import compiled
 from braze.codegen.c import rows
+from tests.helpers import explained
 
 
 def shown(table) -> str:
@@ -31,6 +33,29 @@ def test_models_are_the_same_in_every_process():
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert torch.equal(inputs["x"], again["x"])
     assert not a.training
+
+
+def test_a_name_may_ask_for_the_first_rows_alone():
+    model, inputs = zoo.find("nanogpt:b1").make()
+    _, whole = zoo.find("nanogpt").make()
+    assert inputs["ids"].shape[0] == 1 < whole["ids"].shape[0]
+    assert torch.equal(inputs["ids"], whole["ids"][:1])
+    assert model(**inputs).dim() == 0
+
+
+def test_writes_of_slices_over_fresh_fields_are_predicates_in_the_loops_that_make_them():
+    """As a stencil's gradients are: three fields, one kernel, and eager's numbers."""
+    model, fields = stencils.mixing(6, 7, 5)
+
+    def differences(field, mask, dx, dy, dz):
+        return stencils.gradients(field, mask, (dx, dy, dz))
+
+    given = tuple(fields[name] for name in ("heat", "mask", "dx", "dy", "dz"))
+    compiled = braze.compile(differences)
+    for ours, eagers in zip(compiled(*given), differences(*given), strict=True):
+        assert torch.allclose(ours, eagers, rtol=1e-14)
+    assert len(explained(differences, *given, backend="braze").kernels) == 1
+    assert all(torch.isfinite(made).all() for made in model(**fields))
 
 
 def test_speed_is_the_median_of_paired_rounds():
