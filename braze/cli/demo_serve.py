@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from braze.options import near
 from braze.support.errors import UserError
 
 #: sizes of the model: about three million numbers
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     console, wanted = Console(), None
     with tempfile.TemporaryDirectory() as folder:
         loading.write_random(folder, CONFIG)
-        for name, options in _modes(launch).items():
+        for name, options in _modes(launch, arguments.modes).items():
             begun = time.perf_counter()
             engine = launch.make_engine(Path(folder), options)
             ready = time.perf_counter() - begun
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _modes(launch: Any) -> dict[str, Any]:
+def _modes(launch: Any, chosen: str) -> dict[str, Any]:
     """The engines to compare. Without a GPU recordings are made on a simulated device, which is slower than none."""
     import torch
 
@@ -105,9 +106,9 @@ def _modes(launch: Any) -> dict[str, Any]:
         blocks=1024, max_num_seqs=16, max_num_batched_tokens=512, sizes=(1, 2, 4, 8, 16, 64)
     )
     modes: dict[str, dict[str, Any]] = {
-        "NONE, not compiled": dict(mode="NONE", plain=True),
+        "NONE not compiled": dict(mode="NONE", plain=True),
         "NONE": dict(mode="NONE"),
-        "NONE, 3 drafts": dict(mode="NONE", drafts=3),
+        "NONE with drafts": dict(mode="NONE", drafts=3),
         "PIECEWISE": dict(mode="PIECEWISE"),
         "FULL_DECODE_ONLY": dict(mode="FULL_DECODE_ONLY"),
         "FULL_AND_PIECEWISE": dict(mode="FULL_AND_PIECEWISE"),
@@ -115,9 +116,13 @@ def _modes(launch: Any) -> dict[str, Any]:
     shown = {
         name: launch.LaunchOptions(**common, **options, simulated=not gpu) for name, options in modes.items()
     }
+    names = chosen.split(",") if chosen else list(shown)
+    if unknown := [name for name in names if name not in shown]:
+        raise UserError("BZ0007", f"there is no mode {unknown[0]!r}", hints=[near(unknown[0], tuple(shown))])
     return {
         name + (", simulated device" if options.mode != "NONE" and not gpu else ""): options
         for name, options in shown.items()
+        if name in names
     }
 
 

@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     asked.add_argument("--requests", type=int, default=8, help="clients at once (default: 8)")
     asked.add_argument("--tokens", type=int, default=64, help="tokens that each asks for (default: 64)")
+    asked.add_argument("--modes", default="", help="names of modes, by commas (default: all)")
     asked.set_defaults(module="braze.cli.demo_serve")
 
     explain = commands.add_parser(

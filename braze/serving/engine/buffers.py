@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -31,47 +32,46 @@ class Batch:
     ranks: DPMetadata | None = None
 
 
+@dataclass
+class Views:
+    """The buffers of one pair of padded sizes, on the device and (as arrays) on the host, and how many bytes they are together."""
+
+    device: tuple[torch.Tensor, ...]
+    host: tuple[Any, ...]
+    size: int
+
+
+#: token ids, positions, slots; where requests begin, their lengths
+_TYPES = (torch.int64, torch.int64, torch.int64, torch.int32, torch.int32)
+#: what each begins at a multiple of, in bytes: kernels are built apart for other addresses
+_ALIGNED = 64
+#: pairs of sizes whose views are kept: all that are recorded, and the commonest others
+_KEPT = 512
+
+
 class Buffers:
     """Static buffers on the device, and what they are filled from on the host.
 
-    Padding: token ids and positions 0, slots -1, requests without tokens and of length 0, whose rows of the block table nobody
-    reads. What lies behind a step's padded sizes is left as it was.
+    All that a step brings lies in one piece of memory, whose layout follows from its padded sizes, so that one copy takes it to the device;
+    block tables lie apart, and go there when they have changed. Padding: token ids and positions 0, slots -1, requests without tokens and
+    of length 0, whose rows of the block table nobody reads.
     """
 
     def __init__(self, limits: Limits, device: torch.device) -> None:
         self.limits, self.device = limits, device
         tokens, requests = limits.max_num_batched_tokens, limits.max_num_seqs
-        self.table_width = blocks_for(limits.max_model_len, limits.block_size)
-        pinned = device.type == "cuda"
-
-        def pair(*sizes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-            return (
-                torch.zeros(*sizes, dtype=dtype, device=device),
-                torch.zeros(*sizes, dtype=dtype, pin_memory=pinned),
-            )
-
-        self.input_ids, self._input_ids = pair(tokens, dtype=torch.int64)
-        self.positions, self._positions = pair(tokens, dtype=torch.int64)
-        self.slot_mapping, self._slot_mapping = pair(tokens, dtype=torch.int64)
-        self.cu_seqlens, self._cu_seqlens = pair(requests + 1, dtype=torch.int32)
-        self.seq_lens, self._seq_lens = pair(requests, dtype=torch.int32)
-        self.block_tables, self._block_tables = pair(requests, self.table_width, dtype=torch.int32)
-        self.rows, self._rows = pair(tokens, dtype=torch.int64)
+        width = blocks_for(limits.max_model_len, limits.block_size)
+        whole = _layout(tokens, requests)[-1]
+        self.packed, self._packed = self._pair(whole, dtype=torch.uint8)
+        self.block_tables, self._block_tables = self._pair(requests, width, dtype=torch.int32)
+        self.rows, self._rows = self._pair(tokens, dtype=torch.int64)
+        self._tables_host, self._rows_host = self._block_tables.numpy(), self._rows.numpy()
+        self._views: dict[tuple[int, int], Views] = {}
         #: whose blocks each row of the tables holds, and how many; and the rows that the device does not have yet
         self._tables: list[tuple[Request, int, int] | None] = [None] * requests
         self._changed = 0
-        self._host = {
-            name: getattr(self, name).numpy()
-            for name in (
-                "_input_ids",
-                "_positions",
-                "_slot_mapping",
-                "_cu_seqlens",
-                "_seq_lens",
-                "_block_tables",
-                "_rows",
-            )
-        }
+        #: when the last step's copies are done, so that the host's memory may be written again
+        self._sent = torch.cuda.Event() if device.type == "cuda" else None
 
     def fill(self, works: Sequence[Work], tokens: int, requests: int, pad: bool) -> Batch:
         """Stage a step, padded to ``tokens`` and ``requests``.
@@ -79,111 +79,130 @@ class Buffers:
         ``pad``: the metadata is padded too, as a recording of attention needs it; otherwise attention is told of the real
         tokens and requests alone.
         """
-        real, longest = self._write(works)
-        self._pad(real, tokens, len(works), requests)
+        self._wait()
+        views = self._of(tokens, requests)
+        real, longest = self._write(works, views)
+        for array, padding in zip(views.host[:3], (0, 0, -1), strict=True):
+            array[real:] = padding
+        views.host[3][len(works) + 1 :] = real
+        views.host[4][len(works) :] = 0
         rows, drawn = self._drawn(works)
-        self._send(tokens, requests)
-        metadata = self.metadata(tokens if pad else real, requests if pad else len(works), longest, real)
-        prefill = any(len(work.tokens) > work.drafts + 1 for work in works)
-        context = Context(self.positions[:tokens], prefill, len(works), requests)
-        every = rows == real
-        index = None if every else self.rows[:rows]
-        return Batch(
-            self.input_ids[:tokens], context.positions, metadata, context, real, len(works), index, drawn
+        self._send(views)
+        ids, positions, slots, ends, lens = views.device
+        if not pad and tokens != real:
+            slots = slots[:real]
+        metadata = AttentionMetaData(
+            ends, lens, self.block_tables[:requests], slots, longest, self.limits.max_model_len, real
         )
+        prefill = any(len(work.tokens) > work.drafts + 1 for work in works)
+        context = Context(positions, prefill, len(works), requests)
+        index = None if rows == real else self.rows[:rows]
+        return Batch(ids, positions, metadata, context, real, len(works), index, drawn)
 
     def fill_dummy(self, tokens: int, requests: int, longest: int) -> Batch:
         """Stage a step of padding, which writes no slot: tokens shared out among the requests.
 
         ``longest``: the most tokens that one of a real step's requests may have.
         """
-        host = self._host
-        host["_input_ids"][:tokens] = 0
-        host["_positions"][:tokens] = 0
-        host["_slot_mapping"][:tokens] = -1
+        self._wait()
+        views = self._of(tokens, requests)
         share = min(-(-tokens // max(requests, 1)), self.limits.max_model_len)
         ends = [min(i * share, tokens) for i in range(requests + 1)]
-        host["_cu_seqlens"][: requests + 1] = ends
-        host["_seq_lens"][:requests] = [b - a for a, b in pairwise(ends)]
-        host["_block_tables"][:requests] = 0
+        for array, values in zip(
+            views.host, (0, 0, -1, ends, [b - a for a, b in pairwise(ends)]), strict=True
+        ):
+            array[:] = values
+        self._tables_host[:requests] = 0
         self._tables, self._changed = [None] * self.limits.max_num_seqs, requests
-        self._send(tokens, requests)
-        metadata = self.metadata(tokens, requests, longest, tokens)
-        context = Context(self.positions[:tokens], longest > 1, requests, requests)
-        return Batch(
-            self.input_ids[:tokens], context.positions, metadata, context, tokens, requests, None, ()
+        self._send(views)
+        ids, positions, slots, begins, lens = views.device
+        metadata = AttentionMetaData(
+            begins, lens, self.block_tables[:requests], slots, longest, self.limits.max_model_len, tokens
+        )
+        context = Context(positions, longest > 1, requests, requests)
+        return Batch(ids, positions, metadata, context, tokens, requests, None, ())
+
+    def _pair(self, *sizes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Memory on the device, and on the host what is copied there."""
+        pinned = self.device.type == "cuda"
+        return (
+            torch.zeros(*sizes, dtype=dtype, device=self.device),
+            torch.zeros(*sizes, dtype=dtype, pin_memory=pinned),
         )
 
-    def metadata(self, tokens: int, requests: int, longest: int, real: int) -> AttentionMetaData:
-        """Views of so many tokens and requests, of at most ``longest`` tokens each."""
-        return AttentionMetaData(
-            self.cu_seqlens[: requests + 1],
-            self.seq_lens[:requests],
-            self.block_tables[:requests],
-            self.slot_mapping[:tokens],
-            longest,
-            self.limits.max_model_len,
-            real,
-        )
+    def _of(self, tokens: int, requests: int) -> Views:
+        found = self._views.get((tokens, requests))
+        if found is None:
+            begins = _layout(tokens, requests)
+            counts = tokens, tokens, tokens, requests + 1, requests
+            device, host = (
+                tuple(
+                    memory[begin : begin + count * dtype.itemsize].view(dtype)
+                    for begin, count, dtype in zip(begins, counts, _TYPES, strict=False)
+                )
+                for memory in (self.packed, self._packed)
+            )
+            found = Views(device, tuple(view.numpy() for view in host), begins[-1])
+            if len(self._views) < _KEPT:
+                self._views[tokens, requests] = found
+        return found
 
-    def _write(self, works: Sequence[Work]) -> tuple[int, int]:
+    def _write(self, works: Sequence[Work], views: Views) -> tuple[int, int]:
         """Put the real tokens and requests where the host keeps them: (tokens, the most of one request)."""
-        host, size, at, longest = self._host, self.limits.block_size, 0, 0
-        ids, positions, slots, ends = (
-            host[name] for name in ("_input_ids", "_positions", "_slot_mapping", "_cu_seqlens")
-        )
-        lengths, tables = host["_seq_lens"], host["_block_tables"]
+        size, longest = self.limits.block_size, 0
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        ends, lengths = [0], []
         for i, work in enumerate(works):
-            count, blocks = len(work.tokens), work.request.blocks
-            begin, end = work.begin, work.begin + count
-            if count == 1:
-                ids[at], positions[at] = work.tokens[0], begin
-                slots[at] = blocks[begin // size] * size + begin % size
-            else:
-                ids[at : at + count] = work.tokens
-                positions[at : at + count] = range(begin, end)
-                slots[at : at + count] = [blocks[p // size] * size + p % size for p in range(begin, end)]
+            count, blocks, begin = len(work.tokens), work.request.blocks, work.begin
+            end = begin + count
+            ids += work.tokens
+            positions += range(begin, end)
+            slots += [blocks[p // size] * size + p % size for p in range(begin, end)]
             known = work.request, work.request.preemptions, len(blocks)
             if self._tables[i] != known:
-                tables[i, : len(blocks)] = blocks
+                self._tables_host[i, : len(blocks)] = blocks
                 self._tables[i], self._changed = known, i + 1
-            at += count
-            ends[i + 1], lengths[i] = at, end
+            ends.append(len(ids))
+            lengths.append(end)
             longest = max(longest, count)
-        return at, longest
-
-    def _pad(self, real: int, tokens: int, works: int, requests: int) -> None:
-        host = self._host
-        host["_input_ids"][real:tokens] = 0
-        host["_positions"][real:tokens] = 0
-        host["_slot_mapping"][real:tokens] = -1
-        host["_cu_seqlens"][works + 1 : requests + 1] = real
-        host["_seq_lens"][works:requests] = 0
+        for array, values in zip(views.host, (ids, positions, slots, ends, lengths), strict=True):
+            array[: len(values)] = values
+        return len(ids), longest
 
     def _drawn(self, works: Sequence[Work]) -> tuple[int, tuple[int, ...]]:
         """Note the rows from which tokens are drawn: (how many, how many of each request)."""
-        rows, count, at, drawn = self._host["_rows"], 0, 0, []
+        at, drawn = 0, []
+        rows: list[int] = []
         for work in works:
             at += len(work.tokens)
             many = work.drafts + 1 if work.samples else 0
-            if many:
-                rows[count : count + many] = range(at - many, at)
+            rows += range(at - many, at)
             drawn.append(many)
-            count += many
-        if count:
-            self.rows[:count].copy_(self._rows[:count], non_blocking=True)
-        return count, tuple(drawn)
+        if 0 < len(rows) < at:
+            self._rows_host[: len(rows)] = rows
+            self.rows[: len(rows)].copy_(self._rows[: len(rows)], non_blocking=True)
+        return len(rows), tuple(drawn)
 
-    def _send(self, tokens: int, requests: int) -> None:
+    def _send(self, views: Views) -> None:
         """From the host to the device, which reads these in the order of its stream."""
-        for to, of, count in (
-            (self.input_ids, self._input_ids, tokens),
-            (self.positions, self._positions, tokens),
-            (self.slot_mapping, self._slot_mapping, tokens),
-            (self.cu_seqlens, self._cu_seqlens, requests + 1),
-            (self.seq_lens, self._seq_lens, requests),
-            (self.block_tables, self._block_tables, self._changed),
-        ):
-            if count:
-                to[:count].copy_(of[:count], non_blocking=True)
-        self._changed = 0
+        self.packed[: views.size].copy_(self._packed[: views.size], non_blocking=True)
+        if count := self._changed:
+            self.block_tables[:count].copy_(self._block_tables[:count], non_blocking=True)
+            self._changed = 0
+        if self._sent is not None:
+            self._sent.record()
+
+    def _wait(self) -> None:
+        """Until the last step's copies have been made: steps that draw no token do not wait for anything else."""
+        if self._sent is not None:
+            self._sent.synchronize()
+
+
+def _layout(tokens: int, requests: int) -> tuple[int, ...]:
+    """Where each buffer of a step begins, in bytes, and where the last ends."""
+    begins = [0]
+    for count, dtype in zip((tokens, tokens, tokens, requests + 1, requests), _TYPES, strict=True):
+        begins.append(begins[-1] + -(-count * dtype.itemsize // _ALIGNED) * _ALIGNED)
+    return tuple(begins)

@@ -13,7 +13,7 @@ from braze.cudagraphs.device import DeviceGraphs, Graph
 from braze.serving.engine.attention.kernels import graph_support
 from braze.serving.engine.attention.operators import KVCache
 from braze.serving.engine.buffers import Batch, Buffers
-from braze.serving.engine.kv_cache import allocate, block_bytes
+from braze.serving.engine.kv_cache import allocate, block_bytes, blocks_for
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
@@ -103,6 +103,8 @@ class ModelRunner:
         each = block_bytes(self.model.cache_shape, config.layers, size, self.dtype)
         if blocks is None:
             blocks = (self.profile_memory() if memory is None else memory) // each
+            # more than all requests at their longest can have are of no use
+            blocks = min(blocks, self.limits.max_num_seqs * blocks_for(self.limits.max_model_len, size))
         if blocks < 1:
             raise UserError(
                 "BZ7409",

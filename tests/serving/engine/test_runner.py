@@ -54,11 +54,7 @@ def spoil(served: Engine) -> None:
         for storage, _ in runner.recordings.pool.blocks:  # type: ignore[attr-defined]
             torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)
     runner.hidden.fill_(float("nan"))
-    for buffer in (runner.buffers.input_ids, runner.buffers.positions):
-        buffer.fill_(1 << 40)
-    runner.buffers.slot_mapping.fill_(0)
-    runner.buffers.cu_seqlens.fill_(1 << 20)
-    runner.buffers.seq_lens.fill_(1 << 20)
+    runner.buffers.packed.fill_(0x7F)
     taken = served.scheduler.pool._taken
     free = [block for block in range(runner.blocks) if not taken[block]]
     for cache in runner.caches.values():
@@ -261,6 +257,9 @@ def test_the_cache_gets_what_memory_is_left(models):
     runner = engine(models["llama"]).runner
     block = 4 * 2 * 2 * 2 * 8 * 4  # tokens, layers, keys and values, heads, numbers, bytes
     assert runner.allocate_cache(memory=10 * block + 5) == 10
+    assert runner.allocate_cache(memory=1 << 40) == 6 * 64 // 4, (
+        "more than all requests can have is of no use"
+    )
     assert runner.profile_memory(capacity=1 << 20) <= 0.9 * (1 << 20)
     with pytest.raises(UserError) as error:
         runner.allocate_cache(memory=block - 1)
