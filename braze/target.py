@@ -14,8 +14,7 @@ from braze.support.record import interned
 class Target:
     """What a code generator must know of a device.
 
-    ``vector_bytes`` is the width of a SIMD register (CPU), ``cache_bytes`` the private cache of a
-    core (CPU) or shared memory of a block (GPU).
+    ``vector_bytes`` is the width of a SIMD register (CPU).
     """
 
     kind: str  # "cpu" | "cuda"
@@ -23,7 +22,6 @@ class Target:
     features: tuple[str, ...] = ()
     vector_bytes: int = 16
     cores: int = 1
-    cache_bytes: int = 1 << 20
     vendor: str = ""  # of a processor: "GenuineIntel", "AuthenticAMD"
 
 
@@ -48,7 +46,7 @@ def cpu_target() -> Target:
 def cuda_target(capability: tuple[int, int], cores: int) -> Target:
     """A GPU of a compute capability (9, 0), with its number of multiprocessors."""
     major, minor = capability
-    return Target("cuda", f"sm_{major}{minor}", (), 16, cores, 227 << 10 if major >= 9 else 99 << 10)
+    return Target("cuda", f"sm_{major}{minor}", (), 16, cores)
 
 
 def _cpu_line(*names: str) -> str:

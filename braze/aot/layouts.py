@@ -164,7 +164,7 @@ def _wanted(node: Node, training: bool, long_sums: bool) -> torch.memory_format 
         # the layouts are one, but oneDNN would copy the weight's gradient into channels-last
         return torch.contiguous_format
     if is_on_gpu(weight):
-        return torch.channels_last if _on_tensor_cores(weight.dtype) else None
+        return torch.channels_last if _turned_by_cudnn(weight.dtype) else None
     transposed = node.args[6 if len(operands) == 1 else 7]
     if transposed or weight.device.type != "cpu" or not training:
         return None
@@ -176,14 +176,17 @@ def is_on_gpu(val: torch.Tensor) -> bool:
     return val.device.type == "cuda"
 
 
-def _on_tensor_cores(dtype: torch.dtype) -> bool:
+def on_tensor_cores(dtype: torch.dtype, library: Any) -> bool:
+    """Whether operands of a type are multiplied on tensor cores, by what ``library`` of torch.backends is set to."""
+    if dtype is torch.float32:
+        return bool(library.fp32_precision == "tf32")  # allow_tf32 may raise
+    return dtype in (torch.float16, torch.bfloat16)
+
+
+def _turned_by_cudnn(dtype: torch.dtype) -> bool:
     """Whether cuDNN computes convolutions of a type on tensor cores, for which it turns operands into channels-last."""
-    cudnn = torch.backends.cudnn
-    if torch.version.hip is not None or not cudnn.enabled:
-        return False
-    return dtype in (torch.float16, torch.bfloat16) or (
-        dtype is torch.float32 and cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]  # allow_tf32 may raise
-    )
+    cudnn: Any = torch.backends.cudnn
+    return torch.version.hip is None and cudnn.enabled and on_tensor_cores(dtype, cudnn.conv)
 
 
 def _wanted_by_onednn(node: Node, values: list[torch.Tensor], long_sums: bool) -> torch.memory_format:

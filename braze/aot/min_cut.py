@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from braze.aot.symbols import is_size
-from braze.aot.views import elements, is_view
+from braze.aot.views import bytes_of, is_view
 from braze.graph.checkpoints import SAVING
 from braze.graph.facts import InputRole, facts
 from braze.graph.operators import is_cheap, is_elementwise, is_reduction
@@ -329,10 +329,8 @@ def _steps_to_readers(halves: Halves, nodes: list[Node]) -> dict[Node, int]:
 
 
 def _bytes(node: Node) -> float:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return 8.0
-    return float(max(1, elements(value)) * value.dtype.itemsize)
+    """Bytes of a value; of a number, and of no elements, those of a number, for nothing is free."""
+    return bytes_of(node) or 8.0
 
 
 def fuses(node: Node) -> bool:

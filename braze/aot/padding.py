@@ -15,9 +15,8 @@ import math
 import torch
 
 from braze.aot.functionalize import evaluate
-from braze.aot.layouts import Layouts, is_on_gpu, is_written_here, kept_nodes, sees_strides
-from braze.aot.timeline import bytes_of
-from braze.aot.views import hint
+from braze.aot.layouts import Layouts, is_on_gpu, is_written_here, kept_nodes, on_tensor_cores, sees_strides
+from braze.aot.views import bytes_of, hint
 from braze.graph.facts import InputRole, facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode
 from braze.support.record import record
@@ -89,7 +88,13 @@ def _sizes(node: Node) -> _Sizes | None:
     if place is None or node.kwargs:
         return None
     a, b = (node.args[i].meta["val"] for i in (place.a, place.b))  # type: ignore[union-attr]
-    if not is_on_gpu(a) or not _on_tensor_cores(a.dtype) or a.dtype != b.dtype or a.dim() < 2 or b.dim() < 2:
+    if (
+        not is_on_gpu(a)
+        or not on_tensor_cores(a.dtype, torch.backends.cuda.matmul)
+        or a.dtype != b.dtype
+        or a.dim() < 2
+        or b.dim() < 2
+    ):
         return None
     rows, k = math.prod(map(hint, a.shape[:-1])), b.shape[-1 if place.linear else -2]
     n = b.shape[-2 if place.linear else -1]
@@ -107,11 +112,6 @@ def _is_turned(val: torch.Tensor) -> bool:
     """Whether a matrix lies by columns."""
     row, element = val.stride()[-2:]
     return type(row) is int and row == 1 and not (type(element) is int and element == 1)
-
-
-def _on_tensor_cores(dtype: torch.dtype) -> bool:
-    tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"  # allow_tf32 may raise
-    return dtype in (torch.float16, torch.bfloat16) or (dtype is torch.float32 and tf32)
 
 
 def _padding(node: Node, sizes: _Sizes, layouts: Layouts, training: bool) -> dict[str, int]:

@@ -25,8 +25,8 @@ from braze.aot.promises import require_promised
 from braze.aot.proof import LIMIT, QUICK, check, observe
 from braze.aot.records import Backward, InputRole, JointGraph, OutputKind, OutputRole, Partition, SavedFrom
 from braze.aot.roles import output_of, placeholders, roles_of_results, tell_backward, tell_forward
-from braze.aot.timeline import bytes_of
 from braze.aot.trace import Traced, trace
+from braze.aot.views import bytes_of
 from braze.context import CompileContext
 from braze.graph import torch_compat
 from braze.graph.autograd_calls import holds_functions

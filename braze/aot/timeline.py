@@ -11,7 +11,7 @@ from collections.abc import Collection
 import torch
 
 from braze.aot.min_cut import Halves, backward_order, fuses
-from braze.aot.views import elements, is_view
+from braze.aot.views import bytes_of, is_view
 from braze.graph.operators import is_cheap, is_elementwise
 
 Node = torch.fx.Node
@@ -142,9 +142,3 @@ def memory_of(node: Node) -> Node:
 def size_of(node: Node) -> float:
     """Bytes of what the graph makes; inputs are there anyway."""
     return 0.0 if node.op == "placeholder" else bytes_of(node)
-
-
-def bytes_of(node: Node) -> float:
-    """Bytes of a tensor."""
-    value = node.meta.get("val")
-    return float(elements(value) * value.dtype.itemsize) if isinstance(value, torch.Tensor) else 0.0

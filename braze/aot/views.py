@@ -54,6 +54,12 @@ def elements(tensor: torch.Tensor) -> int:
     return math.prod(hint(size) for size in tensor.shape)
 
 
+def bytes_of(node: Node) -> float:
+    """Bytes of a tensor."""
+    value = node.meta.get("val")
+    return float(elements(value) * value.dtype.itemsize) if isinstance(value, torch.Tensor) else 0.0
+
+
 def hint(size: Any) -> int:
     """A size as it was when tracing, about which nothing is decided; some size, of one that only the data tell."""
     if not isinstance(size, torch.SymInt):

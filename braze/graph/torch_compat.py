@@ -405,10 +405,6 @@ def autocast_state() -> tuple[Any, ...]:
     return (*((kind, enabled(kind), dtype(kind)) for kind in kinds), torch.is_autocast_cache_enabled())
 
 
-#: the C base of torch.Tensor, which owns most of its methods
-TENSOR_BASE = torch._C.TensorBase
-
-
 def disable_functions() -> Any:
     """A context in which no ``__torch_function__`` (mode or subclass) sees a call."""
     return torch._C.DisableTorchFunction()

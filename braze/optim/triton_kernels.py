@@ -72,7 +72,7 @@ def _loop(kind: Kind, emitter: Emitter, known: Scope, mask: str) -> list[str]:
     """A program's turns, indented for a branch."""
     element, compute = f"tl.{LONG[kind.dtype]}", _compute(kind)
     other = ", other=0.0" if mask else ""
-    scope = Scope([], "    ", True, outer=known)
+    scope = Scope([], "    ", outer=known)
     scope.stored = {(name, ZERO): Value(name, frozenset("x")) for name in kind.names}
     values = {name: emitter.value(node, scope).name for name, node in update(kind).items()}
     lines = [
@@ -90,7 +90,7 @@ def _loop(kind: Kind, emitter: Emitter, known: Scope, mask: str) -> list[str]:
 
 def _row_numbers(kind: Kind, emitter: Emitter) -> Scope:
     """What is computed once for a row: all that no element is in."""
-    scope = Scope([], "    ", True)
+    scope = Scope([], "    ")
     numbers = {name: Value(name, NOTHING) for name in (*kind.numbers, *ROW)}
     scope.stored = {
         (name, ZERO): value for name, value in {**numbers, "new": Value("(flag != 0)", NOTHING)}.items()

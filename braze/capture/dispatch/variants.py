@@ -160,7 +160,6 @@ class Site:
             self.short = Shortage()
             self.seconds = 0.0
             self.uncaptured = 0
-            self.unfit = 0
             #: how often a small tensor of a model's held another number than a variant was made for
             self.doubts = 0
             self.closures.clear()
@@ -370,7 +369,6 @@ class Site:
                 self.entry.add(variant.program, variant.residual)
             return variant.residual, inputs
         # the capture is right for this call all the same; it only cannot be found again
-        self.unfit += 1
         miss = explain_miss(variant.capture, variant.table, variant.program, function, locals)
         why = miss.text if miss is not None else "unknown"
         if self.session.options.verify:

@@ -39,9 +39,8 @@ RELATION_NAMES = {
 
 #: values compared by their attributes
 PARTS = {range: ("start", "stop", "step"), slice: ("start", "stop", "step"), torch.device: ("type", "index")}
-_PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
+_EQUAL, _PLAIN = Check.EQUAL, Check.EQUAL.sure
 #: checks that the walker takes as they are
-_EQUAL = Check.EQUAL
 _SIMPLE = frozenset(check for check in Check if check.sure) - {_EQUAL}
 
 

@@ -66,7 +66,6 @@ from braze.support.errors import InternalError
 from braze.support.log import logger
 from braze.support.record import record
 
-Resume = Callable[[tuple[Any, ...]], Any]
 _numbers = itertools.count(1)
 
 
@@ -84,7 +83,7 @@ class Resumes(Protocol):
     """Where resume functions come from (``session``)."""
 
     def point(self, place: Place, *, offset: int, pushes: int, raises: bool, captured: bool) -> Any:
-        """A thing with ``of(function) -> Resume``: the resume function for a frame of that function."""
+        """A thing with ``of(function)``: the resume function for a frame of that function."""
 
     def run_uncaptured(self, function: Any) -> Callable[..., Any]:
         """The function as it is; Python frames under it are captured on their own."""

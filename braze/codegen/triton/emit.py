@@ -42,7 +42,6 @@ class Scope:
 
     lines: list[str]
     indent: str
-    row_open: bool  # whether the row's index exists here
     known: dict[Node, Value] = field(default_factory=dict)
     #: what is computed only where a condition holds, by the condition's text
     guarded: dict[tuple[Node, str], Value] = field(default_factory=dict)

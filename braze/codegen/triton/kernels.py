@@ -89,7 +89,7 @@ class Writer:
         self.emitter = Emitter(symbols, pointers, tuple(tile.letter for tile in tiles))
         self.emitter.coarse = plan.coarse
         self.emitter.masks = {tile.letter: not tile.divides for tile in tiles}
-        self.base = Scope([], "    ", False)
+        self.base = Scope([], "    ")
         self.width = ""
 
     def write(self) -> list[str]:
@@ -270,7 +270,7 @@ class Writer:
         names = {s.name: v.name for s, v in emit.symbols.items()}
         rows = index_text(size, names)
         base.lines.append(f"    first = {emit.symbols[self.group.walked.part.symbol].name} * ({rows})")
-        body = Scope([], "        ", True, outer=base)
+        body = Scope([], "        ", outer=base)
         emit.masks["x"] = self._ragged(x, size)
         self._same_for_all_rows(columns)
         body.lines.append("        xoffset = first + begin")
@@ -356,7 +356,7 @@ class Writer:
         before = self.base.lines
         if self.plan.limit is not None:
             self._same_for_all_points()
-        body = Scope([], "        ", True, outer=self.base)
+        body = Scope([], "        ", outer=self.base)
         if back:
             body.lines.append(
                 f"        roffset = ((({self.width}) + RBLOCK - 1) // RBLOCK - 1) * RBLOCK - rstep"
