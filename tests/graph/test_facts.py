@@ -13,7 +13,16 @@ import braze
 from braze.graph.facts import InputRole, NodeFacts, facts, set_facts, share_facts
 
 #: PyTorch's keys of nodes, and what modules tell of themselves to backends
-KEYS = {"val", "partitioner_tag", "input_roles", "output_roles", "uses_autograd", "name", "functions", "effects"}
+KEYS = {
+    "val",
+    "partitioner_tag",
+    "input_roles",
+    "output_roles",
+    "uses_autograd",
+    "name",
+    "functions",
+    "effects",
+}
 
 
 def nodes() -> list[torch.fx.Node]:
