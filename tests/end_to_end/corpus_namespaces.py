@@ -117,3 +117,40 @@ def names_of_modules(c):
     made.__dir__ = lambda: ["z"]
     yield f(X)
     yield c(lambda x: (x, dir(ITEMS)[-1], "a" in dir(made)))(X)
+
+
+TOOLS = types.ModuleType("tools")
+
+
+@scenario
+def the_dict_of_a_module_is_written_once(c):
+    """By the call, and not while it is traced."""
+
+    @c
+    def f(x, how):
+        space = TOOLS.__dict__ if how % 2 else vars(TOOLS)
+        if how < 2:
+            space["count"] += 1
+        elif how < 4:
+            del space["count"]
+        else:
+            space.update(count=how)
+        return x * 2, "count" in space
+
+    for how in (0, 1, 0, 4, 5, 1, 2, 3):
+        TOOLS.count = 10
+        yield f(X, how), vars(TOOLS).get("count")
+
+
+@whole
+def the_dict_of_a_module_read_by_name(c):
+    @c
+    def f(x, name):
+        space = TOOLS.__dict__
+        return x * space[name], name in space, space.get("nothing", 3), space is vars(TOOLS)
+
+    TOOLS.one, TOOLS.two = 1, 2
+    for name in ("one", "two", "one"):
+        yield f(X, name)
+    TOOLS.one = 5
+    yield f(X, "one")

@@ -11,34 +11,9 @@ from braze.capture.facts.libraries import is_library_module
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant
 from braze.capture.outside.globals import globals_of, owner_of_globals
-from braze.capture.outside.shadows import DictShadow
+from braze.capture.outside.namespaces import GlobalsShadow, bind_globals
 from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
-
-
-class GlobalsShadow(DictShadow):
-    """The dict of a module's globals: read by name, with what the program has written; anything else ends the graph."""
-
-    __slots__ = ("space",)
-    space: Any
-
-    def get(self, t: Trace, key: Any) -> Any:
-        """The value under a name, with the guards of any dict."""
-        if key in self.space.written:
-            return self.space.written[key]
-        return super().get(t, key)
-
-    def put(self, t: Trace, key: Any, value: Any) -> None:
-        """A write that statements would not see."""
-        graph_break("BZ1010", "an item of globals() is assigned", "declare the name with a global statement")
-
-    def drop(self, t: Trace, key: Any) -> bool:
-        """As :meth:`put`."""
-        graph_break("BZ1010", "an item of globals() is deleted")
-
-    def fill(self, t: Trace) -> None:
-        """Somebody wants them all."""
-        graph_break("BZ1006", "globals() is looked at as a whole")
 
 
 @rule(globals)
@@ -53,9 +28,7 @@ def globals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if type(known.container) is not GlobalsShadow:
             graph_break("BZ1006", "globals() of a module whose dict is known otherwise")
         return known.value
-    node.container = GlobalsShadow(node, Step.ITEM, f.globals, {})
-    node.container.space = globals_of(t, f)
-    return t.outside.tree.bind(node, f.globals, node.container.view)
+    return bind_globals(t, node, globals_of(t, f), f.globals)
 
 
 def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:

@@ -33,6 +33,7 @@ from braze.capture.facts.values import (
 from braze.capture.outside import cells, texts
 from braze.capture.outside.class_values import class_value, trust_class_value
 from braze.capture.outside.globals import globals_at
+from braze.capture.outside.namespaces import module_dict
 from braze.capture.outside.shadows import instance_dict, write_instance
 from braze.capture.python import raised
 from braze.capture.python.tensors import tensor_attr
@@ -362,6 +363,8 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """An attribute of a Python module."""
     own = types.ModuleType.__getattribute__(obj, "__dict__")
     value = own.get(name, MISSING)
+    if name == "__dict__" and value is MISSING:
+        return module_dict(t, obj, own)
     if value is MISSING:
         space = t.outside.globals.get(id(own))
         if space is not None and name in space.written:
@@ -372,8 +375,6 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
         if not is_library_module(obj):
             note_missing(t, obj, name)
         return getattr(obj, name)
-    if name == "__dict__":
-        graph_break("BZ1014", "the whole dict of a module is read")
     return globals_at(t, own, obj).get(t, name)
 
 
