@@ -23,7 +23,7 @@ from braze.serving.policy.sizes import Suggestion
 from braze.serving.served.batch import batch_of
 from braze.serving.served.compiled import Runnable
 from braze.serving.served.inputs import Inputs
-from braze.serving.served.outputs import Outputs
+from braze.serving.served.outputs import Outputs, given
 from braze.serving.served.recordings import Recordings
 from braze.serving.served.stats import Counts, Stats
 from braze.serving.served.verify import Step, Verifier
@@ -37,8 +37,8 @@ NONE = CUDAGraphMode.NONE
 class ServedModel(nn.Module):
     """A module behind dispatch, padding and recordings; see ``braze.serve``.
 
-    ``cache``: the compiler's cache, whose ``explain_miss()`` says what made it compile. ``outputs``: ``"own"``, or ``"borrow"``: valid
-    until the next call.
+    ``cache``: the compiler's cache, whose ``explain_miss()`` says what made it compile. ``outputs``: ``"own"``, or ``"borrow"``: inference
+    tensors, valid until the next call.
     """
 
     def __init__(
@@ -83,23 +83,29 @@ class ServedModel(nn.Module):
         The forward context (``braze.forward_context``) says what kind of batch it is; without one each row is a request that decodes.
         UserError (BZ7307, BZ7308) for a call without a whole number of requests, or with arguments of different sizes.
         """
-        with self._lock, torch.no_grad():
-            context = get_forward_context()
-            values = self._inputs.bind(args, kwargs)
-            batch = batch_of(context, self._inputs.tokens(values))
-            self._prepare(values, context)
-            wanted, decision = self._decide(batch)
-            self._counts.step(batch.num_tokens, wanted, decision)
-            if decision.mode is NONE:
-                return self._bare(values, context, decision)
-            return self._padded(values, context, batch, decision)
+        with self._lock:
+            # always the same, whatever the caller's: compiled code is of one mode, and so are recordings
+            with torch.inference_mode():
+                context = get_forward_context()
+                values = self._inputs.bind(args, kwargs)
+                batch = batch_of(context, self._inputs.tokens(values))
+                self._prepare(values, context)
+                wanted, decision = self._decide(batch)
+                self._counts.step(batch.num_tokens, wanted, decision)
+                if decision.mode is NONE:
+                    result = self._bare(values, context, decision)
+                else:
+                    result = self._padded(values, context, batch, decision)
+            if not self._own:
+                return result
+            return given(result, copied=decision.mode is not NONE)
 
     def capture(self, *args: Any, **kwargs: Any) -> Stats:
         """Capture all sizes now, the largest first; ``args``: a call like those to come, where none has been made.
 
         The example is run, on the forward context that is set. UserError (BZ7311) without an example.
         """
-        with self._lock, torch.no_grad():
+        with self._lock, torch.inference_mode():
             if args or kwargs:
                 self._learn(self._inputs.bind(args, kwargs), get_forward_context())
             if self._example is None:
@@ -114,7 +120,7 @@ class ServedModel(nn.Module):
     def idle(self, most: int = 1) -> tuple[Key, ...]:
         """Capture what steps have asked for most, at most so many sizes: for idle steps with ``capture="lazy"``. All ranks call it."""
         done: list[Key] = []
-        with self._lock, torch.no_grad():
+        with self._lock, torch.inference_mode():
             while len(done) < most and self._example is not None:
                 key = self._recordings.next(self._counts.heat)
                 if key is None:
@@ -241,7 +247,7 @@ class ServedModel(nn.Module):
         arguments, metadata = self._inputs.stage(values, context.attn_metadata, real, padded, longest)
         with self._step(context, metadata, decision):
             result = self._call(arguments)
-        return self._outputs.real(result, real, own=self._own)
+        return self._outputs.real(result, real)
 
     def _verified(
         self,
@@ -261,7 +267,7 @@ class ServedModel(nn.Module):
             self._inputs.poison(real)
             with self._step(context, metadata, how):
                 result = self._call(arguments)
-            return self._outputs.real(result, real, own=True)
+            return given(self._outputs.real(result, real), copied=True)
 
         def eager() -> Any:
             copies = {k: x.clone() if isinstance(x, torch.Tensor) else x for k, x in values.items()}

@@ -41,24 +41,35 @@ class Outputs:
                 self._seen.clear()
                 return
 
-    def real(self, result: Any, real: Extent, *, own: bool) -> Any:
-        """The rows of a result that are real; ``own``: as copies, which later replays do not overwrite."""
+    def real(self, result: Any, real: Extent) -> Any:
+        """The rows of a result that are real, as views."""
         assert self.varying is not None
         if isinstance(result, torch.Tensor):  # the most of them, and flattening takes as long as a copy
-            return _rows(result, self.varying[0], real, own)
+            return _rows(result, self.varying[0], real)
         leaves, spec = pytree.tree_flatten(result)
         return pytree.tree_unflatten(
-            [_rows(leaf, dims, real, own) for leaf, dims in zip(leaves, self.varying, strict=True)], spec
+            [_rows(leaf, dims, real) for leaf, dims in zip(leaves, self.varying, strict=True)], spec
         )
 
 
-def _rows(leaf: Any, dims: tuple[tuple[int, str], ...], real: Extent, own: bool) -> Any:
+def given(result: Any, *, copied: bool) -> Any:
+    """A step's result as its caller gets it: tensors of the caller's inference mode; ``copied``: that no later replay overwrites."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        foreign = leaf.is_inference() and not torch.is_inference_mode_enabled()
+        return leaf.clone() if copied or foreign else leaf
+
+    return one(result) if isinstance(result, torch.Tensor) else pytree.tree_map(one, result)
+
+
+def _rows(leaf: Any, dims: tuple[tuple[int, str], ...], real: Extent) -> Any:
     """The rows of one output that are real."""
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    for dim, unit in dims:
-        leaf = leaf.narrow(dim, 0, real.tokens if unit == "tokens" else real.requests)
-    return leaf.clone() if own else leaf
+    if isinstance(leaf, torch.Tensor):
+        for dim, unit in dims:
+            leaf = leaf.narrow(dim, 0, real.tokens if unit == "tokens" else real.requests)
+    return leaf
 
 
 def _compared(

@@ -90,6 +90,34 @@ def test_borrowed_outputs_are_valid_until_the_next_call():
     assert not torch.equal(one, m.model(*first))
 
 
+@pytest.mark.parametrize("around", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_results_are_of_the_callers_mode(around):
+    m = serve(Rows(), **LEVEL0)
+    for n in (3, 20):  # replayed, and not
+        with around():
+            y = m(*batch(n))
+            y += 1
+            assert y.is_inference() == torch.is_inference_mode_enabled()
+            assert not y.requires_grad
+    assert dict(m.stats().replayed) == {"FULL": 1}
+
+
+def test_steps_of_any_mode_take_the_same_recordings():
+    class Model(nn.Module):
+        def forward(self, input_ids, positions):
+            return torch.sin(input_ids + positions)
+
+    words = dict(dynamic={"input_ids": 0, "positions": 0}, capture_sizes=[4], max_num_seqs=8)
+    m = serve(Model(), level=3, cudagraph_mode="PIECEWISE", **words)
+    held = []
+    for around in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with around():
+            m(*batch(3))
+        held.append((m.stats().bytes, m.stats().captured))
+    assert held[0] == held[1] == held[2]
+    assert dict(m.stats().replayed) == {"PIECEWISE": 3}
+
+
 def test_decode_only_leaves_mixed_batches_unrecorded():
     m = serve(Rows(), **{**LEVEL0, "cudagraph_mode": "FULL_DECODE_ONLY"})
     with forward_context(num_reqs=2):
