@@ -18,12 +18,12 @@ import torch
 from rich.table import Table
 
 from braze.cli.torchvision_ops import make_torchvision_importable
-from braze.cudagraphs.registry import device_of, records
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import build, fill_random
 from braze.serving.engine.models.config import read_config
 from braze.serving.engine.models.decoder import Decoder
+from braze.serving.engine.recordings import recorder_of
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
 from braze.serving.engine.sampling import SamplingParams
 from braze.serving.engine.scheduler import Limits
@@ -187,7 +187,7 @@ def _make(impl: str, device: str, config: dict[str, Any]) -> tuple[Engine, float
         not impl.startswith("eager"),
         CUDAGraphMode[impl.removeprefix("eager").strip("-") or "NONE"],
     )
-    graphs = device_of(name) if records(torch.device(name).type) else None
+    graphs = recorder_of(model)
     mode = mode if graphs is not None else CUDAGraphMode.NONE
     pieces = compile_decoder(model, mode) if compiled else None
     limits = Limits(max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=512)

@@ -56,12 +56,14 @@ _PLACES = {
     "load_model": "engine.loading",
     "mark_splitting_op": "pieces.custom_ops",
     "per_step": "step.frozen",
+    "recorder_of": "engine.recordings",
     "recorded_reads": "step.context",
     "reset_forward_context": "step.context",
     "serve": "served.serve",
     "set_forward_context": "step.context",
     "split_graph": "pieces.split",
     "support_torch_compile": "pieces.decorator",
+    "write_random": "engine.loading",
 }
 
 __all__ = sorted(_PLACES)

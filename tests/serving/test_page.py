@@ -22,10 +22,12 @@ def test_the_programs_run(capsys):
     printed = capsys.readouterr().out
     assert "3 tokens replay FULL" in printed
     assert names["y"].shape == (3, 100)
+    assert list(map(len, names["tokens"])) == [5, 5]
+    assert names["runner"].stats()["steps_full"] > 3
 
 
 def test_the_tests_of_the_table_exist():
-    found = re.findall(r"`([a-z_/]+\.py)(?:::(\w+))?`", PAGE.split("its test, in")[1])
+    found = re.findall(r"`([a-z_/]+\.py)(?:::(\w+))?`", "".join(PAGE.split("its test, in")[1:]))
     assert len(found) > 20
     for file, name in found:
         path = ROOT / "tests" / "serving" / file

@@ -8,11 +8,23 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import track
+from torch import nn
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, record
+from braze.cudagraphs.registry import device_of, records
 from braze.serving.policy.dispatch import BatchDescriptor, Key
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support import log
+
+
+def recorder_of(model: nn.Module) -> DeviceGraphs | None:
+    """The recorder of the device on which a model's parameters lie; None where it cannot record."""
+    device = next(model.parameters()).device
+    if not records(device.type):
+        return None
+    name = str(device) if device.type == "cpu" or device.index is not None else f"{device.type}:0"
+    return device_of(name)
+
 
 #: readies a key for recording, and gives what is to be recorded as a whole; None: its pieces record themselves
 Prepare = Callable[[CUDAGraphMode, BatchDescriptor], Callable[[], Any] | None]

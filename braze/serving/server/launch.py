@@ -8,12 +8,11 @@ from typing import Any
 import torch
 import uvicorn
 
-from braze.cudagraphs.device import DeviceGraphs
-from braze.cudagraphs.registry import device_of, records
 from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.loading import load_model
+from braze.serving.engine.recordings import recorder_of
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
 from braze.serving.engine.scheduler import Limits
 from braze.serving.policy.modes import CUDAGraphMode
@@ -48,8 +47,6 @@ class LaunchOptions:
 def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) -> Engine:
     """An engine whose model is loaded, whose cache is there, and whose steps are recorded."""
     device = torch.device(options.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
     dtype = getattr(torch, options.dtype) if options.dtype else None
     model = load_model(folder, device, dtype)
     longest = model.config.max_position
@@ -59,7 +56,8 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
         min(options.max_model_len or longest, longest),
         options.block_size,
     )
-    recorder = _recorder(device, options.simulated)
+    simulated = options.simulated and device.type == "cpu"
+    recorder = SimulatedGraphs(str(device)) if simulated else recorder_of(model)
     mode = CUDAGraphMode[options.mode] if recorder is not None else CUDAGraphMode.NONE
     pieces = None if options.plain else compile_decoder(model, mode)
     if options.plain:
@@ -76,12 +74,6 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
     runner.warm_up()
     runner.capture_cudagraph(progress)
     return Engine(runner)
-
-
-def _recorder(device: torch.device, simulated: bool) -> DeviceGraphs | None:
-    if device.type == "cpu" and simulated:
-        return SimulatedGraphs(str(device))
-    return device_of(str(device)) if records(device.type) else None
 
 
 def run_server(
