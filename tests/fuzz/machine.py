@@ -75,6 +75,9 @@ MACHINES: dict[str, Row] = {
         "tests.fuzz.tensors.machine", "views, writes, operators and their gradients", POISON, share=2
     ),
     "metamorphic": Row("tests.fuzz.metamorphic", "tensor programs in guises that must not matter", POISON),
+    "cudagraphs": Row(
+        "tests.fuzz.cudagraphs", "calls that are recorded and replayed, whoever holds what", POISON
+    ),
     "toy": Row("tests.fuzz.toy", "a machine with planted failures, for the tests of the frame", share=0),
     "faults": Row(
         "tests.fuzz.faults", "memory, signals, disks, compilers, hooks, forks and threads that fail"
