@@ -85,12 +85,18 @@ def main() -> int:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="kernels, cudagraphs: cuda alone; overhead (default: cpu)",
+        help="kernels: cuda alone; cudagraphs: cpu simulates the recordings; overhead (default: cpu)",
     )
     parser.add_argument(
         "--kernels",
         default="",
         help="kernels, cudagraphs, serving (models): words of names, by commas (default: all)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=0.0,
+        help="cudagraphs: begin nothing after so many seconds (default: no limit)",
     )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
@@ -103,7 +109,7 @@ def main() -> int:
     }
     known = others.get(arguments.suite, IMPLS)
     words = tuple(filter(None, arguments.kernels.split(",")))
-    if arguments.suite in ("kernels", "cudagraphs") and arguments.device != "cuda":
+    if arguments.suite == "kernels" and arguments.device != "cuda":
         parser.error(f"{arguments.suite} are measured with --device cuda")
     if arguments.impls == ",".join(IMPLS) and not memory:
         impls = known
@@ -134,7 +140,7 @@ def main() -> int:
         rows = serving.run_serving(arguments.device, impls, words, arguments.limit, say)
         table = serving.serving_table(rows)
     elif arguments.suite == "cudagraphs":
-        rows = cudagraphs.run_cudagraphs(impls, words, say)
+        rows = cudagraphs.run_cudagraphs(impls, words, say, arguments.device, arguments.limit)
         table = report.cudagraphs_table(rows, impls)
     elif arguments.suite == "overhead":
         cases = overhead.CUDA_CASES if arguments.device == "cuda" else overhead.CASES

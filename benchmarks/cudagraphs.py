@@ -4,6 +4,9 @@ Each case in eager, torch.compile and braze, the last two in the default mode an
 interleaved, medians. The time is a user's: from the first call of a run to the end of the device's work for the last, by the
 clock. ``torch.compiler.cudagraph_mark_step_begin`` is called before each call, for those who need it. Results are compared with eager's; a
 case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model and its inputs.
+
+``--limit 220`` starts nothing more after so many seconds. ``--device cpu`` runs the same with recordings on the simulated device: that tries the logic,
+its times mean nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from torch.nn import functional as F
 
 import braze
 from braze.cli.torchvision_ops import make_torchvision_importable
+from braze.cudagraphs.registry import register
+from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.support import trace
 
 IMPLS = ("eager", "torch", "torch-ro", "braze", "braze-ro")
@@ -31,10 +36,37 @@ ROUNDS, RUN_S, WARM = 7, 0.05, 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """``make`` gives a function or module and its inputs; ``training``: its loss's backward too."""
+    """``make`` gives a function or module and its inputs; ``training``: its loss's backward too; ``optimizer``: and a step of AdamW, at rate 0."""
 
     make: Callable[[], tuple[Any, tuple[Any, ...]]]
     training: bool = False
+    optimizer: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """Where cases run: "cuda", or "cpu" with a simulated device; ``ends``: the time by the clock after which nothing starts."""
+
+    device: str
+    ends: float
+
+    def wait(self) -> None:
+        """Until the device is done."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def reserved(self, *, most: bool = False) -> int:
+        """Bytes that PyTorch's allocator has of the device, now or at most."""
+        if self.device != "cuda":
+            return 0
+        return torch.cuda.max_memory_reserved() if most else torch.cuda.memory_reserved()
+
+    def clear(self) -> None:
+        """Give memory back, and count from here."""
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
 
 class Decoder(nn.Module):
@@ -143,9 +175,11 @@ CASES: dict[str, Case] = {
     "decode llama 24x1024 batch 1": Case(lambda: decoder(24, 1024, 16, 2816, 1)),
     "decode llama 24x1024 batch 8": Case(lambda: decoder(24, 1024, 16, 2816, 8)),
     "decode qwen 28x1024 batch 1": Case(lambda: decoder(28, 1024, 8, 3072, 1)),
+    "decode qwen 28x1024 batch 8": Case(lambda: decoder(28, 1024, 8, 3072, 8)),
     "dlrm": Case(lambda: (Recommender(), (torch.randn(1, 13), torch.randint(0, 10000, (1, 26))))),
     "nanogpt": Case(gpt),
     "nanogpt training": Case(gpt, training=True),
+    "nanogpt training step": Case(gpt, training=True, optimizer=True),
     "bert": Case(lambda: hub("BertModel", "BertConfig", ("input_ids", _tokens(128)), vocab_size=8192)),
     "resnet": Case(lambda: hub("ResNetModel", "ResNetConfig", ("pixel_values", torch.randn(1, 3, 224, 224)))),
     "t5 encoder": Case(lambda: hub("T5EncoderModel", "T5Config", ("input_ids", _tokens(128)), vocab_size=8192)),
@@ -153,56 +187,62 @@ CASES: dict[str, Case] = {
 
 
 def run_cudagraphs(
-    impls: tuple[str, ...], words: tuple[str, ...], say: Callable[[str], None]
+    impls: tuple[str, ...], words: tuple[str, ...], say: Callable[[str], None], device: str, limit: float
 ) -> list[dict[str, Any]]:
-    """A row for each implementation of each case whose name has one of the words."""
+    """A row for each implementation of each case whose name has one of the words; ``limit``: seconds after which none is begun."""
+    machine = Machine(device, time.monotonic() + limit if limit else float("inf"))
+    if device == "cpu":
+        register("cpu", SimulatedGraphs)
     rows: list[dict[str, Any]] = []
     for name, case in CASES.items():
         if words and not any(word in name for word in words):
             continue
-        found = _case(name, case, impls)
+        found = _case(name, case, impls, machine)
         say(f"{name}: " + ", ".join(f"{row['impl']} {row.get('us', float('nan')):.1f}" for row in found))
         rows += found
         braze.reset()
         torch.compiler.reset()
-        gc.collect()
-        torch.cuda.empty_cache()
+        machine.clear()
     return rows
 
 
-def _case(name: str, case: Case, impls: tuple[str, ...]) -> list[dict[str, Any]]:
+def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{"case": name, "impl": impl} for impl in impls]
+    if time.monotonic() > machine.ends:
+        return [{**row, "failed": "not begun: no time is left"} for row in rows]
     torch.manual_seed(0)
     fn, inputs = case.make()
-    inputs = tuple(_moved(x) for x in inputs)
+    inputs = tuple(_moved(x, machine.device) for x in inputs)
     if isinstance(fn, nn.Module):
-        fn = fn.cuda().bfloat16().train(case.training)
-    wanted = [t.clone() for t in _call(fn, fn, inputs, case.training)()]
-    rows: list[dict[str, Any]] = []
+        fn = fn.to(machine.device).bfloat16().train(case.training)
+    wanted = [t.clone() for t in _call(fn, fn, inputs, case, "eager")()]
     calls: dict[str, Callable[[], list[torch.Tensor]]] = {}
-    for impl in impls:
-        row: dict[str, Any] = {"case": name, "impl": impl}
-        rows.append(row)
+    for row in rows:
+        impl = row["impl"]
+        if time.monotonic() > machine.ends:
+            row["failed"] = "not begun: no time is left"
+            continue
         try:
-            calls[impl] = _call(_compiled(fn, impl), fn, inputs, case.training)
-            _first(calls[impl], row, wanted)
+            call = _call(_compiled(fn, impl), fn, inputs, case, impl)
+            _first(call, row, wanted, machine)
+            calls[impl] = call
         except Exception as error:
             row["failed"] = f"{type(error).__name__}: {error}"
-            calls.pop(impl, None)
     times: dict[str, list[float]] = {impl: [] for impl in calls}
-    many = {impl: max(1, int(RUN_S / _seconds(call, 3))) for impl, call in calls.items()}
+    many = {impl: max(1, int(RUN_S / _seconds(call, 3, machine))) for impl, call in calls.items()}
     for _ in range(ROUNDS):
         for impl, call in calls.items():
-            times[impl].append(_seconds(call, many[impl]) * 1e6)
+            times[impl].append(_seconds(call, many[impl], machine) * 1e6)
     for row in rows:
         if row["impl"] in times:
             row["us"], row["rounds_us"] = statistics.median(times[row["impl"]]), times[row["impl"]]
     return rows
 
 
-def _moved(x: Any) -> Any:
+def _moved(x: Any, device: str) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
-    return x.cuda().bfloat16() if x.is_floating_point() else x.cuda()
+    return x.to(device).bfloat16() if x.is_floating_point() else x.to(device)
 
 
 def _compiled(fn: Any, impl: str) -> Any:
@@ -214,9 +254,23 @@ def _compiled(fn: Any, impl: str) -> Any:
     return compile(fn, mode="reduce-overhead") if mode else compile(fn)
 
 
+def _stepper(fn: Any, impl: str) -> Callable[[], Any]:
+    """A step of AdamW at rate 0, by an implementation: all is computed, and nothing changes."""
+    kind, _, mode = impl.partition("-")
+    capturable = bool(mode) and next(fn.parameters()).is_cuda
+    optimizer = torch.optim.AdamW(fn.parameters(), lr=0.0, capturable=capturable)
+    if kind == "braze":
+        braze.compile_optimizer(optimizer, mode="reduce-overhead" if mode else None)
+    if kind == "torch":
+        return torch.compile(optimizer.step, mode="reduce-overhead" if mode else None)
+    return optimizer.step
+
+
 def _call(
-    compiled: Any, fn: Any, inputs: tuple[Any, ...], training: bool
+    compiled: Any, fn: Any, inputs: tuple[Any, ...], case: Case, impl: str
 ) -> Callable[[], list[torch.Tensor]]:
+    step = _stepper(fn, impl) if case.optimizer else lambda: None
+
     def infer() -> list[torch.Tensor]:
         torch.compiler.cudagraph_mark_step_begin()
         with torch.no_grad():
@@ -227,42 +281,44 @@ def _call(
         fn.zero_grad(set_to_none=True)
         loss = compiled(*inputs).float().square().mean()
         loss.backward()
+        step()
         return [loss.detach(), *(p.grad for p in fn.parameters() if p.grad is not None)]
 
-    return train if training else infer
+    return train if case.training else infer
 
 
-def _first(call: Callable[[], list[torch.Tensor]], row: dict[str, Any], wanted: list[torch.Tensor]) -> None:
+def _first(
+    call: Callable[[], list[torch.Tensor]], row: dict[str, Any], wanted: list[torch.Tensor], machine: Machine
+) -> None:
     """The first calls: what they take beside the later ones, what they need of memory, and how far off results are."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved()
-    torch.cuda.reset_peak_memory_stats()
+    machine.wait()
+    machine.clear()
+    before = machine.reserved()
     made = trace.COUNTERS["cudagraph_recordings"]
     start = time.perf_counter()
     call()
-    torch.cuda.synchronize()
+    machine.wait()
     row["first_s"] = time.perf_counter() - start
     start = time.perf_counter()
     with trace.collect() as events:
         for _ in range(WARM):
             found = call()
-        torch.cuda.synchronize()
+        machine.wait()
     row["warm_s"] = time.perf_counter() - start
     row["recordings"] = trace.COUNTERS["cudagraph_recordings"] - made
     row["notes"] = sorted({str(note) for kind, note in events if kind == "cudagraph"})
-    row["peak_mb"] = (torch.cuda.max_memory_reserved() - before) / 2**20
+    row["peak_mb"] = (machine.reserved(most=True) - before) / 2**20
     row["difference"] = max(
         (float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp_min(1e-9)))
         for a, b in zip(found, wanted, strict=True)
     )
 
 
-def _seconds(call: Callable[[], Any], times: int) -> float:
+def _seconds(call: Callable[[], Any], times: int, machine: Machine) -> float:
     """Of one call, of a row of them with the device's work."""
-    torch.cuda.synchronize()
+    machine.wait()
     start = time.perf_counter()
     for _ in range(times):
         call()
-    torch.cuda.synchronize()
+    machine.wait()
     return (time.perf_counter() - start) / times

@@ -185,12 +185,12 @@ def kernels_table(rows: list[Row], impls: Sequence[str]) -> Table:
 
 
 def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
-    """Microseconds a call, speed against eager, and of the last implementation seconds of the first calls, memory and recordings."""
+    """Microseconds a call, speed against eager, and of the last implementation seconds of the first calls, recordings, and memory beside that of the one before."""
     table = Table(title="One call, microseconds (speed against eager)", title_justify="left")
     table.add_column("case")
     for impl in impls:
         table.add_column(impl, justify="right")
-    for column in ("first calls, s", "peak, MB", "recordings", "difference"):
+    for column in ("first calls, s", "peak, MB (without)", "recordings", "difference"):
         table.add_column(column, justify="right")
     speeds: dict[str, list[float]] = {impl: [] for impl in impls}
     for case, here in grouped(rows, "case"):
@@ -202,7 +202,9 @@ def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
             speeds[impl] += [eager / us] if us and eager else []
         last = here.get(impls[-1], {})
         if "us" in last:
-            cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}", f"{last['peak_mb']:.0f}"]
+            without = here.get(impls[-2], {}).get("peak_mb") if len(impls) > 1 else None
+            peak = f"{last['peak_mb']:.0f}" + (f" ({without:.0f})" if without is not None else "")
+            cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}", peak]
             cells += [str(last["recordings"]), f"{last['difference']:.1e}"]
         table.add_row(case, *cells)
     means = (f"({statistics.geometric_mean(speeds[i]):.2f})" if speeds[i] else "" for i in impls)

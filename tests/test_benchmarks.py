@@ -11,10 +11,11 @@ import torch
 from rich.console import Console
 
 import braze
-from benchmarks import accuracy, report, run, stencils, worker, zoo
+from benchmarks import accuracy, cudagraphs, report, run, stencils, worker, zoo
 from benchmarks.__main__ import MODELS
 from benchmarks.worker import compiled
 from braze.codegen.c import rows
+from braze.cudagraphs.registry import register
 from tests.helpers import explained
 
 
@@ -92,6 +93,33 @@ def test_cudagraphs_table_has_speeds_against_eager():
     assert "failed" in text
     assert "2.0 + 0.12" in text
     assert "(4.00)" in text.split("geometric mean")[1]
+
+
+def test_cudagraphs_table_has_the_peak_without_recordings_beside_that_with_them():
+    row = {"case": "c", "us": 1.0, "first_s": 0.0, "warm_s": 0.0, "recordings": 1, "difference": 0.0}
+    rows = [{**row, "impl": "braze", "peak_mb": 37.0}, {**row, "impl": "braze-ro", "peak_mb": 41.0}]
+    assert "41 (37)" in shown(report.cudagraphs_table(rows, ("braze", "braze-ro")))
+
+
+def test_cudagraphs_begin_nothing_when_the_time_is_over():
+    rows = cudagraphs.run_cudagraphs(("eager", "braze-ro"), ("x + 1",), lambda text: None, "cpu", -1.0)
+    register("cpu", None)
+    assert [row["impl"] for row in rows] == ["eager", "braze-ro"]
+    assert all("no time" in row["failed"] for row in rows)
+
+
+def test_cudagraphs_training_step_is_that_of_eager(monkeypatch):
+    make = lambda: (torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), (torch.randn(2, 8),))
+    monkeypatch.setattr(
+        cudagraphs,
+        "CASES",
+        {"step": cudagraphs.Case(make, training=True, optimizer=True), "call": cudagraphs.Case(make)},
+    )
+    monkeypatch.setattr(cudagraphs, "RUN_S", 0.001)
+    rows = cudagraphs.run_cudagraphs(("eager", "braze", "braze-ro"), (), lambda text: None, "cpu", 0.0)
+    register("cpu", None)
+    assert all("us" in row and row["difference"] < 0.05 for row in rows), rows
+    assert sum(row["recordings"] for row in rows if row["impl"] == "braze-ro") >= 3
 
 
 def test_compile_time_ratio_is_braze_over_torch():
