@@ -85,6 +85,7 @@ def test_a_shape_is_measured_once(empty_cache: Path, monkeypatch: pytest.MonkeyP
     ctx = CompileContext(Options(measure_products=True), cpu_target(), "test", lean=True)
     graph = trace_graph(linear, operands()).graph
     monkeypatch.setattr(product_times, "_settled", lambda times: len(times) > 0)
+    monkeypatch.setattr(product_times, "_displaced", lambda: 0)
     before = trace.snapshot()[0]["products_measured"]
     first = product_times.measured_products(graph, (), ctx)
     assert [p for p, _ in first] == [SHAPE]

@@ -188,3 +188,15 @@ def test_many_cores_get_tasks(native_bench):
     text = gemm(Bench(many, native_bench.folder), 256, 96, 8)
     rows = int(text.source.split("const int64_t m1 = m0 + ")[1].split()[0])
     assert -(-256 // rows) * 2 >= 32
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("k", [37, 1100])
+def test_a_task_that_has_all_rows_packs_its_own_panel(native_bench, k, transposed):
+    """Which another task's does not overwrite, on as many threads as there are; few rows or few panels are packed ahead."""
+    alone = Bench(dataclasses.replace(native_bench.target, cores=2), native_bench.folder)
+    check(alone, 23, 400, k, transposed=transposed, constant=False)
+    check(alone, 23, 400, k, transposed=transposed, constant=False, by=29)
+    assert "pack_panel(packed" in gemm(alone, 23, 400, k, constant=False).source
+    assert "pack_panel(packed" not in gemm(alone, 23, 40, k, constant=False).source
+    assert "pack_panel(packed" not in gemm(alone, 600, 400, k, constant=False).source

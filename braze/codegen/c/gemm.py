@@ -1,7 +1,8 @@
 """The packed GEMM template: C = A @ B with the epilogue done on each tile of results.
 
 B lies in panels of ``columns`` columns, each stored row by row ([K][columns]), so that the inner loop reads
-it in order. B is packed once where it is a constant, else in each call. A is read where it is. A micro-kernel keeps ``rows`` x ``columns`` results in registers; they go
+it in order. B is packed once where it is a constant, else in each call: by the task that multiplies by the panel, where a task has all rows
+of A, else before. A is read where it is. A micro-kernel keeps ``rows`` x ``columns`` results in registers; they go
 through a small tile in the first-level cache to the epilogue, which the vector emitter writes as it
 writes any loop. A task is one block of rows times one panel; threads take tasks as they get free.
 """
@@ -27,6 +28,10 @@ from braze.target import Target
 _K_BLOCK = 1024
 #: rows of A in one task
 _M_BLOCK = 128
+#: rows of B that are packed side by side
+_PACKED = 16
+#: rows of A that are few enough for one task to have them all and pack its own panel; with more than one pass over K, half as many
+_FEW_ROWS = 512
 
 
 @record
@@ -77,14 +82,25 @@ class _Gemm:
         self.by_columns = self.a.strides[1] is not ONE and self.a.strides[0] is ONE
         self.tile = tiling(self.n, ctx.target)
         self.panels = -(-self.n // self.tile.columns)
+        self.packs_own = self._packs_own()
         self.m_block = self._rows_of_a_task()
         reads = [n.attr[0] for n in nodes_of(*store_roots(call.epilogue)) if n.op is Op.LOAD]
         self.buffers_used = tuple(dict.fromkeys([self.a.buffer, *reads, *(s.buffer for s in call.epilogue)]))
         self.sizes = self._size_names()
+        self.status = any(n.op is Op.CHECK_INDEX for n in nodes_of(*store_roots(call.epilogue)))
+
+    def _packs_own(self) -> bool:
+        """Whether each task packs the one panel that it multiplies by: then the panel is still in the core's cache."""
+        few = _FEW_ROWS if self.k <= _K_BLOCK else _FEW_ROWS // 2
+        m = self.m.value
+        enough = self.panels >= 4 * self.target.cores or self.target.cores == 1
+        return not self.call.constant_b and m is not None and m <= few and enough
 
     def _rows_of_a_task(self) -> int:
         """Rows of A per task: fewer where there would not be tasks enough for all cores."""
         step = self.tile.rows
+        if self.packs_own:
+            return max(-(-analysis.size_of(self.m) // step) * step, step)
         rows = _M_BLOCK - _M_BLOCK % step
         m = analysis.size_of(self.m)
         while rows > 2 * step and -(-m // rows) * self.panels < 4 * self.target.cores:
@@ -106,7 +122,7 @@ class _Gemm:
     def kernel(self) -> KernelText:
         packed = f"packed:{self.b.buffer}"
         b_arg = packed if self.call.constant_b else self.b.buffer
-        status = any(n.op is Op.CHECK_INDEX for n in nodes_of(*store_roots(self.call.epilogue)))
+        status = self.status
         args = (*self.buffers_used, b_arg, *(("status",) if status else ()))
         pack = f"{self.name}_pack"
         source = "\n".join([*self._pack(pack), *self._body(status), *self._entry(pack), ""])
@@ -122,33 +138,60 @@ class _Gemm:
     # -- packing --------------------------------------------------------------------------------
 
     def _pack(self, name: str) -> list[str]:
-        """``void name(const void *b, void *packed, const int64_t *sizes)``, panels shared among threads."""
+        """``void name_panel(from, to, p, sizes)`` for one panel; where all are packed ahead, ``void name(from, to, sizes)`` for these."""
         t, k = self.tile.columns, self.k
-        sk, sn = (to_c(s) for s in self.b.strides)
         sizes = "".join(f" const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes))
-        loops = [
-            "      for (int64_t c = 0; c < w; ++c)",
-            "      for (int64_t k = k0; k < k1; ++k)",
-        ]
-        return [
-            f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{",
-            f"  const float *const from = (const float *)b[0];{sizes if self._names_in_b() else ''}",
-            "  for (int64_t p = lo; p < hi; ++p) {",
-            f"    float *const to = (float *)b[1] + p*{t * k}L;",
-            f"    const int64_t n0 = p*{t}, w = {self.n} - n0 < {t} ? {self.n} - n0 : {t};",
-            f"    for (int64_t k0 = 0; k0 < {k}; k0 += 16) {{",
-            f"      const int64_t k1 = k0 + 16 < {k} ? k0 + 16 : {k};",
-            *(loops if self.b.strides[1] is not ONE else loops[::-1]),
-            f"          to[k*{t} + c] = from[{to_c(self.b.offset)} + k*{sk} + (n0 + c)*{sn}];",
-            f"      for (int64_t c = w; c < {t}; ++c)",
-            f"        for (int64_t k = k0; k < k1; ++k) to[k*{t} + c] = 0;",
-            "    }",
+        panel = [
+            f"static void {name}_panel(const float *from, float *to, int64_t p, const int64_t *s) {{",
+            f"  {sizes if self._names_in_b() else ''}",
+            f"  const int64_t n0 = p*{t}, w = {self.n} - n0 < {t} ? {self.n} - n0 : {t};",
+            f"  for (int64_t k0 = 0; k0 < {k}; k0 += {_PACKED}) {{",
+            f"    const int64_t k1 = k0 + {_PACKED} < {k} ? k0 + {_PACKED} : {k};",
+            *self._packed_block(),
+            f"    for (int64_t c = w; c < {t}; ++c)",
+            f"      for (int64_t k = k0; k < k1; ++k) to[k*{t} + c] = 0;",
             "  }",
+            "}",
+        ]
+        if self.packs_own:
+            return panel
+        return [
+            *panel,
+            f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{",
+            f"  for (int64_t p = lo; p < hi; ++p) {name}_panel((const float *)b[0], (float *)b[1] + p*{t * k}L, p, s);",
             "}",
             f"void {name}(const void *from, void *to, const int64_t *s) {{",
             "  void *b[2] = {(void *)from, to};",
             f"  bz_run({name}_body, b, s, {self.panels}, {self.packed_bytes()});",
             "}",
+        ]
+
+    def _packed_block(self) -> list[str]:
+        """Rows k0 to k1 of a panel, element by element; of a matrix that lies by columns in squares, turned in registers."""
+        t, lanes = self.tile.columns, self.tile.lanes
+        sk, sn = (to_c(s) for s in self.b.strides)
+        one = f"to[k*{t} + c] = from[{to_c(self.b.offset)} + k*{sk} + (n0 + c)*{sn}];"
+        if self.b.strides[1] is ONE:
+            row = f"from + {to_c(self.b.offset)} + k*{sk} + n0 + c"
+            return [
+                "    for (int64_t k = k0; k < k1; ++k) {",
+                "      int64_t c = 0;",
+                f"      for (; c + {lanes} <= w; c += {lanes}) *(f32x{lanes}u *)(to + k*{t} + c) = *(const f32x{lanes}u *)({row});",
+                f"      for (; c < w; ++c) {one}",
+                "    }",
+            ]
+        return [
+            "    int64_t c = 0;",
+            f"    for (; c + {lanes} <= w; c += {lanes})",
+            f"      for (int64_t q = k0; q < k1; q += {lanes}) {{",
+            f"        float square[{lanes * lanes}] __attribute__((aligned(64)));",
+            f"        const int64_t rows = k1 - q < {lanes} ? k1 - q : {lanes};",
+            f"        bz_turn_f32x{lanes}(square, from + {to_c(self.b.offset)} + q*{sk} + (n0 + c)*{sn}, {sn}, rows, {lanes});",
+            "        for (int64_t r = 0; r < rows; ++r)",
+            f"          *(f32x{lanes}u *)(to + (q + r)*{t} + c) = *(f32x{lanes} *)(square + r*{lanes});",
+            "      }",
+            "    for (; c < w; ++c)",
+            f"      for (int64_t k = k0; k < k1; ++k) {one}",
         ]
 
     def _names_in_b(self) -> bool:
@@ -172,7 +215,7 @@ class _Gemm:
             "  for (int64_t task = lo; task < hi; ++task) {",
             f"    const int64_t m0 = task / {self.panels} * {self.m_block}, panel = task % {self.panels};",
             f"    const int64_t m1 = m0 + {self.m_block} < {to_c(self.m)} ? m0 + {self.m_block} : {to_c(self.m)};",
-            f"    const float *const bp = packed + panel*{columns * k}L;",
+            *self._panel(),
         ]
         if single:
             out += [
@@ -201,6 +244,17 @@ class _Gemm:
                 *self._epilogue("m0", "(m1 - m0)", "    "),
             ]
         return [*out, "  }", "}"]
+
+    def _panel(self) -> list[str]:
+        """Where a task finds its panel."""
+        size = self.tile.columns * self.k
+        if not self.packs_own:
+            return [f"    const float *const bp = packed + panel*{size}L;"]
+        at = len(self.buffers_used) + 2
+        return [
+            f"    float *const bp = (float *)b[{at}] + bz_thread()*{size}L;",
+            f"    {self.name}_pack_panel(packed, bp, panel, s);",
+        ]
 
     def _header(self, status: bool) -> list[str]:
         out = []
@@ -291,16 +345,22 @@ class _Gemm:
         run = f"bz_run_free({self.name}_body, {{}}, s, {tasks}, {work});"
         if self.call.constant_b:
             return [*out, "  " + run.format("b"), "}"]
-        count = len(self.buffers_used) + 2
         at = len(self.buffers_used)
+        if self.packs_own:
+            # one panel a thread, behind the arguments
+            size, place = f"bz_threads()*{self.tile.columns * self.k * 4}L + 64", at + 2
+            packing = ""
+        else:
+            size, place = str(self.packed_bytes()), at
+            packing = f"  {pack}(b[{at}], own[{at}], s);"
         return [
             *out,
-            f"  void *own[{count}];",
-            f"  for (int i = 0; i < {count - 1}; ++i) own[i] = b[i];",
-            f"  own[{at}] = bz_borrow({self.packed_bytes()});",
-            f"  {pack}(b[{at}], own[{at}], s);",
+            f"  void *own[{at + 3}];",
+            f"  for (int i = 0; i < {at + 1 + self.status}; ++i) own[i] = b[i];",
+            f"  own[{place}] = bz_borrow({size});",
+            *filter(None, [packing]),
             "  " + run.format("own"),
-            f"  bz_return(own[{at}]);",
+            f"  bz_return(own[{place}]);",
             "}",
         ]
 
