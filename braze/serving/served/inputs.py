@@ -208,6 +208,30 @@ class Inputs:
         return arguments, _with_fields(metadata, changes)
 
 
+def difference(values: Mapping[str, Any], example: Mapping[str, Any]) -> str:
+    """In what a call differs from the one that recordings were made like, which hold all but tensors as it was; empty: in nothing."""
+    for name in values.keys() | example.keys():
+        if name not in values or name not in example:
+            return (
+                f"argument {name!r} is {'missing' if name in example else 'given'}, unlike in the recordings"
+            )
+        now, then = values[name], example[name]
+        if isinstance(now, torch.Tensor) and isinstance(then, torch.Tensor):
+            continue
+        plain = isinstance(now, _PLAIN) and type(now) is type(then)
+        if not (now == then if plain else now is then):
+            return f"argument {name!r} is not as in the recordings: {_shown(now)}, not {_shown(then)}"
+    return ""
+
+
+#: values that are compared by what they are
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+
+
 #: what tells a field of the metadata from an argument of the same name
 _FIELD = "attn_metadata."
 

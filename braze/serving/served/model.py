@@ -22,7 +22,7 @@ from braze.serving.policy.negotiation import Resolution
 from braze.serving.policy.sizes import Suggestion
 from braze.serving.served.batch import batch_of
 from braze.serving.served.compiled import Runnable
-from braze.serving.served.inputs import Inputs
+from braze.serving.served.inputs import Inputs, difference
 from braze.serving.served.outputs import Outputs, given
 from braze.serving.served.recordings import Recordings
 from braze.serving.served.stats import Counts, Stats
@@ -90,7 +90,7 @@ class ServedModel(nn.Module):
                 values = self._inputs.bind(args, kwargs)
                 batch = batch_of(context, self._inputs.tokens(values))
                 self._prepare(values, context)
-                wanted, decision = self._decide(batch)
+                wanted, decision = self._decide(batch, values)
                 self._counts.step(batch.num_tokens, wanted, decision)
                 if decision.mode is NONE:
                     result = self._bare(values, context, decision)
@@ -171,10 +171,17 @@ class ServedModel(nn.Module):
     def _captured(self) -> Any:
         return None if self._recordings.complete else self._recordings
 
-    def _decide(self, batch: Batch) -> tuple[Decision, Decision]:
-        """What the step would do with everything captured, and what it does, with all ranks."""
-        agreed = dispatch_across(self.dispatcher, batch, self._reduce, self._captured()).decision
-        if self._recordings.complete:
+    def _decide(self, batch: Batch, values: dict[str, Any]) -> tuple[Decision, Decision]:
+        """What the step would do with everything captured, and what it does, with all ranks.
+
+        A call with other numbers than those in the recordings replays none; numbers that come again may be variants.
+        """
+        unlike = difference(values, self._example[0]) if self._example is not None else ""
+        captured = () if unlike else self._captured()
+        agreed = dispatch_across(self.dispatcher, batch, self._reduce, captured).decision
+        if unlike and agreed.mode is NONE and self.cudagraph_mode:
+            agreed = Decision(NONE, agreed.descriptor, unlike)
+        if unlike or self._recordings.complete:
             return agreed, agreed
         return dispatch_across(self.dispatcher, batch, self._reduce).decision, agreed
 

@@ -219,6 +219,24 @@ def test_tensors_that_do_not_vary_may_lie_anywhere():
         assert m(x, scale).equal(x * scale)
 
 
+def test_a_call_with_another_number_replays_nothing():
+    class Model(nn.Module):
+        def forward(self, x, scale, mask=None):
+            return x * scale if mask is None else x * mask
+
+    m = serve(Model(), dynamic={"x": 0, "mask": 0}, **LEVEL0)
+    x = torch.randn(3)
+    for scale in (2, 2, 3, 2):
+        assert m(x, scale).equal(x * scale)
+    assert m(x, 2, x).equal(x * x)
+    stats = m.stats()
+    assert dict(stats.replayed) == {"FULL": 3}
+    assert dict(stats.unrecorded) == {
+        "argument 'scale' is not as in the recordings: 3, not 2": 1,
+        "argument 'mask' is given, unlike in the recordings": 1,
+    }
+
+
 def test_named_arguments_and_another_dimension():
     class Model(nn.Module):
         def forward(self, x, *, bias):
