@@ -54,7 +54,7 @@ def support_torch_compile(
     first. ``mutable_buffers``: caches that forward writes in place.
 
     Level 0 runs ``forward``. Level 1 captures it whole and runs it as captured, with all guards. Level 2 captures it once and compiles it whole; level 3
-    compiles it by pieces, which are recorded as the forward context says; both check no guards from then on. ``do_not_compile`` on an instance
+    compiles it by pieces, which are recorded as the forward context says; no guard makes either capture again. ``do_not_compile`` on an instance
     says that it runs as it is; set it to True to switch compiling off. UserError: BZ7215 for dimensions of no argument, or none at all; BZ7216
     for a forward that writes to its buffers; a graph break is an error at every level above 0.
     """

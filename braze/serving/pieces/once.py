@@ -1,8 +1,9 @@
-"""A function captured once, whose later calls walk no guards.
+"""A function captured once, whose later calls are bound by no guards.
 
-The first call captures and compiles it. From then on a call fetches what the graph needs (arguments, parameters, buffers: as they are then) and runs
-it. What guards would have checked is taken for granted: :meth:`CompiledOnce.dropped_guards` lists it, ``evaluate_guards`` checks it all the same.
-Sizes 0 and 1 are other programs than larger ones, and are captured by themselves.
+The first call captures and compiles it; from then on a call runs the graph on what it needs (arguments, parameters, buffers: as they are then). What guards
+would have made another capture of is taken for granted: :meth:`CompiledOnce.dropped_guards` lists it. The native walk over the guards is the fastest way to
+the graph's inputs all the same, so that a call for which one does not hold is noticed: it is told of once, and with ``evaluate_guards``
+refused. Sizes 0 and 1 are other programs than larger ones, and are captured by themselves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from braze.capture.guards.misses import explain_miss
 from braze.capture.guards.tables import read_source
 from braze.options import make_options
 from braze.support.errors import UserError
+from braze.support.log import warn
 from braze.symbolic.shape_rules import parse_shapes
 
 #: dimensions by argument, each with the name of its size
@@ -32,8 +34,8 @@ Dims = Mapping[str, Mapping[int, str]]
 class CompiledOnce:
     """``function`` compiled by ``backend`` at its first call. ``dims``: the sizes that vary; all others are those of the first call.
 
-    ``evaluate_guards``: check at each call what was taken for granted; UserError (BZ7217) names what does not hold any more. A call that fails leaves
-    nothing behind; several threads may call.
+    ``evaluate_guards``: UserError (BZ7217) for a call of which something that was taken for granted is not true; else that is logged, once. A call that
+    fails leaves nothing behind; several threads may call.
     """
 
     def __init__(
@@ -61,9 +63,7 @@ class CompiledOnce:
         made = self._made.get(kind)
         if made is None:
             return self._make(kind, slots, args, kwargs)
-        if self.evaluate_guards:
-            made.check(self._plain, slots, self.name)
-        return made.call(slots)
+        return made.call(slots, strict=self.evaluate_guards)
 
     def captured(self) -> int:
         """How many captures there are: one, and one for each size below 2 that was called."""
@@ -117,7 +117,7 @@ class CompiledOnce:
             result = entry(*args, **kwargs)
             variants = entry.on_miss.__self__.variants
             if len(variants) == 1:  # else it runs as it is: a stance, or another tracer at work
-                self._made[kind] = _Made(variants[0], self._plain)
+                self._made[kind] = _Made(variants[0], self._plain, self.name)
             return result
 
     def _rules(self, slots: Sequence[Any]) -> Any:
@@ -133,33 +133,43 @@ class CompiledOnce:
 
 
 class _Made:
-    """A variant, and a function that fetches its inputs."""
+    """A variant, and a function that fetches its inputs where a guard does not hold."""
 
-    def __init__(self, variant: Variant, function: FunctionType) -> None:
-        self.variant = variant
-        self.residual = variant.residual
+    def __init__(self, variant: Variant, function: FunctionType, name: str) -> None:
+        self.variant, self.function, self.name = variant, function, name
+        self.match, self.residual = variant.program.match, variant.residual
         self.fetch = fetcher(variant.capture.inputs, function)
+        self.told = False
 
-    def call(self, slots: tuple[Any, ...]) -> Any:
-        return self.residual(self.fetch(slots), *slots)
+    def call(self, slots: tuple[Any, ...], strict: bool = False) -> Any:
+        """Run the graph for a frame's arguments."""
+        inputs = self.match(self.function, slots)
+        if inputs is None:
+            self._unlike(slots, strict)
+            inputs = self.fetch(slots)
+        return self.residual(inputs, *slots)
 
     def guards(self) -> list[str]:
         """The guards as text."""
         capture = self.variant.capture
         return [guard_text(guard, capture.code) for guard in ranked(capture.guards)]
 
-    def check(self, function: FunctionType, slots: tuple[Any, ...], name: str) -> None:
-        """Refuse a call for which a guard does not hold."""
-        variant = self.variant
-        if variant.program.match(function, slots) is not None:
+    def _unlike(self, slots: tuple[Any, ...], strict: bool) -> None:
+        """A call that the capture was not made for: refused, or told of once."""
+        if self.told and not strict:
             return
-        miss = explain_miss(variant.capture, variant.table, variant.program, function, slots)
-        raise UserError(
+        self.told = True
+        variant = self.variant
+        miss = explain_miss(variant.capture, variant.table, variant.program, self.function, slots)
+        error = UserError(
             "BZ7217",
-            f"{name} is called with what it was not captured for: {miss.text if miss is not None else 'a guard does not hold'}",
-            why="it was captured once, and its guards are not looked at but for evaluate_guards=True",
+            f"{self.name} is called with what it was not captured for: {miss.text if miss is not None else 'a guard does not hold'}",
+            why="it is captured once, and calls that differ run what was captured",
             hints=["let the dimension vary (dynamic_arg_dims)", "or use level=1, which captures again"],
         )
+        if strict:
+            raise error
+        warn(str(error), "recompiles")
 
 
 def fetcher(

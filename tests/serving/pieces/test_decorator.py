@@ -22,6 +22,7 @@ from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import forward_context
 from braze.support import trace
 from braze.support.errors import CaptureError, UserError
+from tests.helpers import logged
 
 
 def give(x: torch.Tensor) -> torch.Tensor:
@@ -147,11 +148,14 @@ def test_what_was_taken_for_granted_is_checked_where_asked():
     torch.testing.assert_close(model(x), Plain.forward(model, x))
 
 
-def test_without_the_check_the_first_calls_word_holds():
+def test_without_the_check_the_first_calls_word_holds_and_that_is_told_once():
     model = decorated()(configured(2))
     x = torch.randn(4, 8)
     model(x)
-    torch.testing.assert_close(model(x, scale=3.0), Plain.forward(model, x))
+    with logged() as said:
+        for _ in range(3):
+            torch.testing.assert_close(model(x, scale=3.0), Plain.forward(model, x))
+    assert sum("BZ7217" in text and "scale" in text for text in said) == 1
 
 
 def test_parameters_are_those_of_now():
