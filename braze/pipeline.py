@@ -140,7 +140,7 @@ def compile_backward(partition: Partition, ctx: CompileContext) -> Boxed:
 
 def of_forward(ctx: CompileContext) -> CompileContext:
     """The context of a forward that a backward follows."""
-    return dataclasses.replace(ctx, lean=ctx.target.kind == "cpu")
+    return dataclasses.replace(ctx, lean=True)
 
 
 def of_backward(ctx: CompileContext) -> CompileContext:

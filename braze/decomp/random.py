@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from braze.decomp.numbers import cast
+from braze.decomp.numbers import cast, widened
 from braze.decomp.registry import decompose
 from braze.runtime.philox import UNIFORM
 
@@ -57,6 +57,15 @@ def native_dropout(x: Tensor, p: float, train: bool | None) -> Any:
         return NotImplemented
     kept = _chosen(x, 1 - p)
     return aten.mul.Scalar(aten.mul.Tensor(x, kept), 1 / (1 - p)), kept
+
+
+@decompose(aten.native_dropout_backward.default)
+def native_dropout_backward(grad: Tensor, kept: Tensor, scale: float) -> Any:
+    """The gradient where an element was kept, times 1 / (1 - p); else 0, or nan where it is not finite."""
+    if not grad.dtype.is_floating_point:
+        return NotImplemented
+    wide = widened(grad)
+    return cast(aten.mul.Scalar(aten.mul.Tensor(wide, cast(kept, wide.dtype)), scale), grad.dtype)
 
 
 #: operators that stay whole where eager's very numbers are asked for

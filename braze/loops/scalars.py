@@ -147,25 +147,25 @@ _ROWS: dict[Op, Scalar] = {
     Op.EXPM1: _function(12, 1.6, _DOUBLE, triton="bz_expm1({a})", triton_f64="libdevice.expm1({a})"),
     Op.LOG: _function(17, 1.1, _DOUBLE),
     Op.LOG2: _function(20, 2.0, _DOUBLE),
-    Op.LOG10: _function(60, None, _BOTH),
+    Op.LOG10: _function(20, 2.1, _DOUBLE),
     Op.LOG1P: _function(25, 1.6, _DOUBLE, triton="bz_log1p({a})", triton_f64="libdevice.log1p({a})"),
     Op.SIN: _function(13, 1.6, _DOUBLE),
     Op.COS: _function(13, 1.6, _DOUBLE),
-    Op.TAN: _function(60, None, _BOTH),
-    Op.ASIN: _function(60, None, _BOTH, numpy="np.arcsin({a})"),
-    Op.ACOS: _function(60, None, _BOTH, numpy="np.arccos({a})"),
-    Op.ATAN: _function(60, None, _BOTH, numpy="np.arctan({a})"),
-    Op.ATAN2: _function(60, None, _BOTH, arity=2, numpy="np.arctan2({args})"),
-    Op.SINH: _function(60, None, _BOTH),
-    Op.COSH: _function(60, None, _BOTH),
+    Op.TAN: _function(16, 2.1, _DOUBLE),
+    Op.ASIN: _function(16, 2.1, _DOUBLE, numpy="np.arcsin({a})"),
+    Op.ACOS: _function(16, 1.6, _DOUBLE, numpy="np.arccos({a})"),
+    Op.ATAN: _function(16, 1.6, _DOUBLE, numpy="np.arctan({a})"),
+    Op.ATAN2: _function(18, 1.6, _DOUBLE, arity=2, numpy="np.arctan2({args})"),
+    Op.SINH: _function(16, 2.1, _DOUBLE),
+    Op.COSH: _function(16, 1.6, _DOUBLE),
     Op.TANH: _function(
         21, 1.6, _DOUBLE, triton="bz_tanh({a})", triton_f64="libdevice.tanh({a})", triton_coarse="bz_coarse_tanh({a})"
     ),
-    Op.ASINH: _function(60, None, _BOTH, numpy="np.arcsinh({a})"),
-    Op.ACOSH: _function(60, None, _BOTH, numpy="np.arccosh({a})"),
-    Op.ATANH: _function(60, None, _BOTH, numpy="np.arctanh({a})"),
+    Op.ASINH: _function(40, 1.6, _DOUBLE, numpy="np.arcsinh({a})"),
+    Op.ACOSH: _function(40, 1.6, _DOUBLE, numpy="np.arccosh({a})"),
+    Op.ATANH: _function(25, 1.6, _DOUBLE, numpy="np.arctanh({a})"),
     Op.ERF: _function(23, 1.6, _DOUBLE, numpy="erf({a})"),
-    Op.ERFC: _function(60, None, _BOTH, numpy="erfc({a})"),
+    Op.ERFC: _function(25, 3.1, _DOUBLE, numpy="erfc({a})"),
     Op.SIGMOID: _function(
         12, 2.6, triton="1.0 / (1.0 + tl.exp(-({a})))", triton_f32="1.0 / (1.0 + bz_exp(-({a})))",
         triton_coarse="1.0 / (1.0 + tl.exp(-({a})))", numpy="1 / (1 + np.exp(-{a}))",
@@ -174,7 +174,7 @@ _ROWS: dict[Op, Scalar] = {
     Op.CEIL: _rounding("ceil"),
     Op.TRUNC: _rounding("trunc", triton="bz_trunc({a})"),
     Op.ROUND: _rounding("rint", triton="bz_round({a})", numpy="np.rint({a})"),
-    Op.HYPOT: _function(60, None, _BOTH, arity=2),
+    Op.HYPOT: _function(16, 0.76, _DOUBLE, arity=2),
     Op.COPYSIGN: Scalar(
         2, floats=True, text=dict(c_1="__builtin_copysign{f}({args})", triton="libdevice.copysign({args})")
     ),
@@ -214,13 +214,33 @@ _ROWS: dict[Op, Scalar] = {
 }  # fmt: skip
 
 
+#: functions that Triton's language has; the others are CUDA's library's
+IN_TRITON = frozenset(
+    (
+        Op.ABS,
+        Op.FMA,
+        Op.SQRT,
+        Op.RSQRT,
+        Op.EXP,
+        Op.EXP2,
+        Op.LOG,
+        Op.LOG2,
+        Op.SIN,
+        Op.COS,
+        Op.ERF,
+        Op.FLOOR,
+        Op.CEIL,
+    )
+)
+
+
 def _written(op: Op, row: Scalar) -> dict[str, str]:
     """An operation's texts: signs are the same everywhere, functions have each language's name, and the row says what is otherwise."""
     args = ", ".join(["{a}", "{b}", "{c}"][: row.arity])
     if row.sign:
         plain = dict.fromkeys(("c", "c_int", "triton", "triton_int", "numpy"), f"{{a}} {row.sign} {{b}}")
     else:
-        where = "libdevice" if row.library == _BOTH else "tl"
+        where = "tl" if op in IN_TRITON else "libdevice"
         plain = {"c": f"bz_{op.value}_{{t}}({args})", "triton": f"{where}.{op.value}({args})"}
         plain["numpy"] = f"np.{op.value}({args})"
     without = ("c_int", "triton_int") if row.floats else ("c", "triton") if row.bits else ()

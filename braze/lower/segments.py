@@ -23,7 +23,9 @@ from braze.symbolic.expr import ONE, ZERO, Expr, Integer, floor_div
 
 #: places of a block, at least and at most
 SHORT, LONG = 32, 256
-I32, I64 = DType.I32, DType.I64
+#: rows of a table whose numbers are sorted as 16 bits: a radix sort takes a pass for each byte
+NARROW = 1 << 16
+I16, I32, I64 = DType.I16, DType.I32, DType.I64
 
 
 @lowering(aten.embedding_dense_backward.default)
@@ -61,14 +63,27 @@ class _Segments:
 
 def _segments(g: ProgramBuilder, indices: Lazy, count: Expr, length: int) -> _Segments:
     """The numbers from zero to a length, sorted."""
+    kind = I16 if length < NARROW else I32
+
+    def key(number: Node) -> Node:
+        """A number as it is sorted; one that is no row's comes after all."""
+        last = build.const(length, I64)
+        known = build.both(build.lt(build.const(-1, I64), number), build.lt(number, last))
+        placed = build.where(known, number, last)
+        return build.cast(build.sub(placed, build.const(1 << 15, I64)) if kind is I16 else placed, kind)
+
     keys = Lazy(
-        indices.sizes, I32, indices.device, lambda i: build.cast(indices.load(i), I32), ops=(g.op_name,)
+        indices.sizes,
+        kind,
+        indices.device,
+        lambda i: key(build.cast(indices.load(i), I64)),
+        ops=(g.op_name,),
     )
-    flat = BufferView(g.copy(keys).buffer, (count,), (ONE,), ZERO, I32)
-    found, order = (g.new_buffer(t, (count,), (ONE,), device_of(g)) for t in (I32, I64))
+    flat = BufferView(g.copy(keys).buffer, (count,), (ONE,), ZERO, kind)
+    found, order = (g.new_buffer(t, (count,), (ONE,), device_of(g)) for t in (kind, I64))
     _call(g, "aten.sort.stable", (flat,), (("stable", True), ("dim", 0)), (found, order))
     every = Lazy(
-        (Integer(length + 1),), I32, device_of(g), lambda i: g.index_node(i[0], I32), ops=("arange",)
+        (Integer(length + 1),), kind, device_of(g), lambda i: key(g.index_node(i[0], I64)), ops=("arange",)
     )
     starts = g.new_buffer(I32, (Integer(length + 1),), (ONE,), device_of(g))
     _call(g, "aten.searchsorted.Tensor", (g.whole(found), g.copy(every)), (("out_int32", True),), (starts,))
@@ -172,12 +187,21 @@ class _Sums:
         g, block = self.g, Integer(self.block)
         (rows, columns), (b, c) = self._axes(self.blocks)
         row_axes, (j,) = g.axes([block], "r")
-        ends = [g.load(self.segments.found, (b * block + k,)) for k in (0, self.block - 1)]
-        alike = build.binary(Op.EQ, *ends)
-        value = build.masked(alike, self._row(g.index_node(b * block + j), c), self.zero)
+        inside = build.lt(g.index_node(j), g.load(g.whole(self._lengths()), (b,)))
+        value = build.masked(inside, self._row(g.index_node(b * block + j), c), self.zero)
         out = g.new_buffer(self.wide, (self.blocks, self.width), (self.width, ONE), self.device)
         store = Store(out, b * self.width + c, build.reduced(0, self.wide))
         self._nest((*rows, *columns), row_axes, (Reduction(ReduceKind.SUM, self.wide, value),), store)
+        return out
+
+    def _lengths(self) -> str:
+        """How many places of a block are summed: all, or none where it holds several numbers."""
+        g = self.g
+        axes, (b,) = g.axes([self.blocks])
+        ends = [g.load(self.segments.found, (b * Integer(self.block) + k,)) for k in (0, self.block - 1)]
+        length = build.where(build.binary(Op.EQ, *ends), build.const(self.block, I64), build.const(0, I64))
+        out = g.new_buffer(I64, (self.blocks,), (ONE,), self.device)
+        self._nest(axes, (), (), Store(out, b, length))
         return out
 
     def _next_block(self, place: Node) -> Node:

@@ -33,8 +33,9 @@ STAGES, ON_THE_WAY = 3, 64 << 10
 EACH_ROW = 16
 #: columns that programs take side by side: a few sectors of each row
 COLUMNS = 64
-#: columns that a program takes of rows whose ends memory tells, and rows that it reads at once
-RAGGED, RAGGED_ROWS = 1024, 2
+#: columns that a program takes of rows whose ends memory tells, of which it reads one after the other; few programs take a part of
+#: the columns, and so many rows at once
+RAGGED, RAGGED_PART, RAGGED_ROWS = 1024, 128, 16
 #: rows that are few beside the time that a program takes to begin, and programs that are too few for a GPU
 SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
 #: reductions of which a thread keeps one number an element; of others it keeps two or three
@@ -146,7 +147,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
     return KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
-        Tile("r", group.row_axes, width), True, (group.steps,), warps_of(x * width, EACH_ROW), stages,
+        Tile("r", group.row_axes, width), True, (group.steps,), warps_along(x, width), stages,
         any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
 
@@ -180,12 +181,12 @@ def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan
     outer = len(limit.attr[1].symbols())
     columns = group.axes[outer:]
     width = likely(product([a.extent for a in columns]))
-    x, r = min(RAGGED, power(width)), RAGGED_ROWS
+    x, r = min(RAGGED, power(width)), 1
     if likely(product([a.extent for a in group.axes[:outer]])) * width < FEW_PROGRAMS * RAGGED:
-        x, r = min(x, RAGGED // 8), 8 * RAGGED_ROWS  # few long segments: more of each at once
+        x, r = min(x, RAGGED_PART), RAGGED_ROWS
     return KernelPlan(
         Form.COLUMNS, names, size_symbols(group), group.axes[:outer], (Tile("x", columns, x),),
-        Tile("r", group.row_axes, r), False, passes_of(group.steps, group.row_axes), warps_of(x * r // RAGGED_ROWS, EACH_ROW), 1,
+        Tile("r", group.row_axes, r), False, passes_of(group.steps, group.row_axes), warps_of(x * r // min(r, 2), EACH_ROW), 1,
         any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), limit=limit,
     )  # fmt: skip
 
@@ -285,12 +286,12 @@ def _row_tiles(
         while length <= SHORT_COLUMN and x > 16 and likely(_count(outer, inner, x)) < FEW_PROGRAMS:
             x //= 2
         again = len(passes_of(group.steps, group.row_axes)) > 1
-        whole = held and power(row or 1) * min(x, 16) <= (4 if again else 1) * WALK
+        # fewer columns than these side by side are fewer sectors than memory gives at a time; who walks twice pays for that instead
+        least = min(x, 16 if again else COLUMNS)
+        whole = held and power(row or 1) * least <= (4 if again else 1) * WALK
         while whole and x > 16 and power(row or 1) * x > (4 if again else 1) * WALK:
             x //= 2
-        # what 16 bytes at a time are read of wants few of them a thread
-        each = WALK if (inner.extent.value or 1) % EACH == 0 else _walk(group)
-        r = length if whole else max(1, min(each // x, length))
+        r = length if whole else max(1, min(_walk(group) // x, length))
         warps = warps_of(x * r, EACH if whole else EACH_ROW)
         return outer, (Tile("x", (inner,), x),), Tile("r", group.row_axes, r), whole, warps, 1
     order = group.row_axes
@@ -318,6 +319,16 @@ def tile_of_rows(group: Group) -> tuple[int, int]:
     width, points = power(max(_static(group.row_axes) or 1, 1)), _static(group.axes)
     x = max(1, min(64, HELD // width))
     return (x if points is None else max(1, min(x, power(max(points, 1))))), width
+
+
+def warps_along(x: int, width: int) -> int:
+    """Warps for a tile of so many rows that are also summed down their columns: side by side, so that a thread has whole columns."""
+    return min(warps_of(x * width, EACH_ROW), max(1, width // (32 * EACH)))
+
+
+def has_columns(plan: KernelPlan) -> bool:
+    """Whether each thread of a plan of the form MIXED has whole columns of its tile."""
+    return plan.row is not None and plan.row.block >= 32 * EACH * plan.warps
 
 
 def _count(outer: Sequence[Axis], inner: Axis, x: int) -> Expr:

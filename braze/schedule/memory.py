@@ -32,8 +32,9 @@ class Life:
     bytes: Expr
 
 
-#: bytes from which on a temporary of a training step has memory of its own
-LARGE = 64 << 10
+#: bytes from which on a temporary of a training step has memory of its own, on the CPU and on a GPU: there PyTorch's allocator
+#: takes large ones from memory that it keeps, and what is smaller does not count beside a model
+LARGE, LARGE_ON_GPU = 64 << 10, 1 << 20
 
 
 def plan_memory(
@@ -49,7 +50,7 @@ def plan_memory(
     lives = lifetimes(groups, buffers, kept, program.device, frozenset(program.made))
     handed: tuple[tuple[str, str], ...] = ()
     if lean:
-        lives = [life for life in lives if not is_large(life.bytes)]
+        lives = [life for life in lives if not is_large(life.bytes, program.device)]
         going = inputs_that_may_go(program) if consumes else set()
         handed = handed_over(groups, buffers, kept - going, {life.buffer for life in lives})
     reuse = in_place(groups, lives, buffers)
@@ -68,9 +69,9 @@ def plan_memory(
     return MemoryPlan(tuple(slots), total, tuple(reuse), handed)
 
 
-def is_large(size: Expr) -> bool:
+def is_large(size: Expr, device: str) -> bool:
     """Whether so many bytes are not kept in an arena between calls; where they are not known, they may be many."""
-    return size.value is None or size.value >= LARGE
+    return size.value is None or size.value >= (LARGE if device == "cpu" else LARGE_ON_GPU)
 
 
 def inputs_that_may_go(program: LoopProgram) -> set[str]:
@@ -100,7 +101,7 @@ def handed_over(
         dying = [n for n in group.reads if last[n] == k and n not in stays and n not in group.writes]
         for new in group.writes:
             b = buffers[new]
-            if new in in_arena or writers[new] != [k] or not is_large(storage_bytes(b)):
+            if new in in_arena or writers[new] != [k] or not is_large(storage_bytes(b), b.device):
                 continue
             if b.kind not in (BufferKind.TEMPORARY, BufferKind.OUTPUT):
                 continue

@@ -9,14 +9,14 @@ the programs leave, in their order, so that results are the same each time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from braze.loops.ir import Axis, Buffer, LoopNest, LoopProgram, Node, Op
+from braze.loops.ir import Axis, Buffer, BufferKind, BufferView, LoopNest, LoopProgram, Node, Op
 from braze.loops.rewrite import Substitution, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import EACH_ROW, PLAIN, Form, likely, plan_kernel, tile_of_rows, warps_of
+from braze.schedule.kernels import PLAIN, Form, likely, plan_kernel, tile_of_rows, warps_along
 from braze.schedule.passes import over_row, passes_of
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside, writes_what_it_reads
@@ -39,6 +39,8 @@ def mix_groups(
     if program.made:
         return out, made
     buffers, family = {b.name: b for b in program.buffers}, families(program)
+    kept = {b.name for b in program.buffers if b.kind is not BufferKind.TEMPORARY}
+    kept |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
     found = True
     while found:
         found = False
@@ -47,10 +49,12 @@ def mix_groups(
             place = None if columns is None else _place(out, rows, columns, family)
             if columns is None or place is None:
                 continue
-            both, new = _mixed(rows, columns, buffers, choices, cores)
+            others = {n for g in out if g not in (rows, columns) for n in g.reads} | kept
+            both, new = _mixed(rows, columns, buffers, choices, cores, others)
             out = [x for g in out for x in (both if g is place else () if g in (rows, columns) else (g,))]
             made += new
             buffers |= {b.name: b for b in new}
+            family |= {b.name: b.name for b in new}
             found = True
             break
     return out, made
@@ -73,7 +77,7 @@ def _match(
         return False
     if likely(rows.axes[0].extent) < PROGRAMS * ROWS * cores or not _sums_down(columns):
         return False
-    if writes_what_it_reads(rows) or writes_what_it_reads(columns) or _meet(rows, columns, family):
+    if writes_what_it_reads(rows) or writes_what_it_reads(columns) or _meet_elsewhere(rows, columns, family):
         return False
     plans = plan_kernel(rows, dict(buffers)), plan_kernel(columns, dict(buffers))
     if plans[0].form is not Form.ROWS or not plans[0].whole or plans[1].form is not Form.COLUMNS:
@@ -99,12 +103,29 @@ def _meet(a: Group, b: Group, family: Mapping[str, str]) -> bool:
     return bool(sides[0][0] & sides[1][1] or sides[1][0] & sides[0][1])
 
 
+def _meet_elsewhere(rows: Group, columns: Group, family: Mapping[str, str]) -> bool:
+    """Whether the columns' kernel touches what the rows' writes, other than by reading it at the very point."""
+    shared = set(rows.writes) & set(columns.reads)
+    apart = dataclasses.replace(rows, writes=tuple(n for n in rows.writes if n not in shared))
+    touched = {*rows.reads, *rows.writes, *columns.reads, *columns.writes}
+    again = any(family[n] == family[m] for n in shared for m in touched if m != n)
+    if again or _meet(apart, columns, family):
+        return True
+    turned = _turned(rows, columns)
+    stored = {(s.buffer, s.index) for step in rows.steps for s in step.stores if not s.args}
+    for step in columns.steps:
+        for node in map(turned.node, walk(*roots(step))):
+            if node.op is Op.LOAD and node.attr[0] in shared and (node.args or node.attr not in stored):
+                return True
+    return False
+
+
 def _read_alike(rows: Group, columns: Group) -> set[str]:
-    """The buffers of which both read the same element at the same point."""
+    """The buffers of which both read the same element at the same point, and those that the columns' kernel reads as the rows' writes them."""
     turned = _turned(rows, columns)
     here = set().union(*(_direct(walk(*roots(s))) for s in rows.steps))
     there = set().union(*(_direct(map(turned.node, walk(*roots(s)))) for s in columns.steps))
-    return {node.attr[0] for node in here & there}
+    return {node.attr[0] for node in here & there} | (set(rows.writes) & set(columns.reads))
 
 
 def _direct(nodes: object) -> set[Node]:
@@ -127,11 +148,19 @@ def _place(groups: Sequence[Group], rows: Group, columns: Group, family: Mapping
 
 
 def _mixed(
-    rows: Group, columns: Group, buffers: Mapping[str, Buffer], choices: Choices, cores: int
+    rows: Group,
+    columns: Group,
+    buffers: Mapping[str, Buffer],
+    choices: Choices,
+    cores: int,
+    others: Collection[str],
 ) -> tuple[list[Group], list[Buffer]]:
-    """The kernel of both, and the one that adds what its programs leave; with the buffers between them."""
+    """The kernel of both, and the one that adds what its programs leave; with the buffers between them.
+
+    ``others``: what others read, or see later.
+    """
     x, width = tile_of_rows(rows)
-    programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps_of(x * width, EACH_ROW)))
+    programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps_along(x, width)))
     cut = _cut(columns.row_axes[0], x, programs * cores)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()
@@ -145,8 +174,9 @@ def _mixed(
         )
         for step in part.steps
     )
-    needed = {*rows.writes, *part.writes}
+    needed = {n for n in rows.writes if n in others or n not in columns.reads} | {*part.writes}
     internal, reads, writes = borders((*rows.steps, *steps), needed)
+    reads = tuple(n for n in reads if n not in rows.writes)  # at their points they are at hand
     both = dataclasses.replace(
         rows, name=rows.name.replace("_per_", "_mix_", 1), kind=GroupKind.MIXED,
         steps=(*rows.steps, *steps), internal=internal, reads=reads, writes=writes,

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from braze.loops.ir import ExternCall, LoopNest, LoopProgram, Step, StoreMode
 from braze.schedule.dependences import ANYWHERE, Accesses, accesses, families
 from braze.schedule.domains import injective, size_hint
+from braze.schedule.mixed import down_columns
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr
@@ -83,7 +84,11 @@ def _with_inlined(states: set[State], reads: dict[State, set[State]], computed: 
 
 
 def _meet_at_the_same_points(group: Group) -> None:
-    each = [(step, accesses(step)) for step in group.steps]
+    steps = group.steps
+    if group.walked is not None:  # what is summed down the columns stands at a row of the tile
+        down = down_columns(group)
+        steps = (*steps[: len(steps) - len(down)], *down)
+    each = [(step, accesses(step)) for step in steps]
     for step, found in each:
         for name, places in found.writes.items():
             others = [other for at, other in each if at is not step and name in other.touched()]

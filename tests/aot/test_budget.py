@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import braze
-from braze.aot import partition
+from braze.aot import min_cut, partition
 from braze.aot.budget import CLOSE, _within, budget_choice, peak
 from braze.aot.min_cut import Halves, default_choice, min_cut_choice
 from braze.aot.timeline import backward_nodes
+from braze.decomp import table
 from braze.inspect.memory import peak_bytes
 from braze.support import trace
 from braze.support.errors import UserError
@@ -100,6 +101,30 @@ def test_measured_peaks_fall_with_the_budget():
         braze.reset()
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[-1] < 0.7 * peaks[0]
+
+
+def stream(x, *weights):
+    """A residual stream in float32, to which each block adds something in bfloat16."""
+    for w in weights:
+        y = torch.nn.functional.layer_norm(x, x.shape[-1:]).bfloat16()
+        x = x + torch.dropout(y @ w.bfloat16(), 0.1, True)
+    return torch.nn.functional.layer_norm(x, x.shape[-1:]).square().sum()
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_residual_stream_is_not_made_again_from_its_beginning_on_a_gpu(gpu, monkeypatch):
+    """What blocks add has half the bytes of their sums, but one kernel would make all sums at the start of the backward."""
+    monkeypatch.setattr(min_cut, "_is_on_gpu", lambda node: gpu)
+    kept: list[torch.fx.Node] = []
+
+    def choose(halves: Halves) -> set[torch.fx.Node]:
+        kept.extend(min_cut_choice(halves))
+        return set(kept)
+
+    gm, made, _ = record(stream, inputs(), grad=True)
+    partition(gm, made, CONTEXT, table(), choose)
+    large = [n.meta["val"] for n in kept if n.op == "call_function" and n.meta["val"].shape == (256, WIDTH)]
+    assert sum(v.dtype is torch.float32 for v in large) == (8 if gpu else 1)
 
 
 def simulated_peak(fn, values) -> float:

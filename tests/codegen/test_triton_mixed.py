@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from braze.loops.interpret import interpret
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
-from braze.schedule import kernels
+from braze.schedule import kernels, scheduler
 from braze.schedule import mixed as mixed_form
 from braze.schedule.records import GroupKind
 from tests.codegen.test_triton_forms import agree, exact, numbers
@@ -122,13 +122,11 @@ def test_every_plain_reduction_down_the_columns(tmp_path):
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x: (torch.softmax(x, 1), torch.softmax(x, 0)),  # two walks down the columns
         lambda x: (torch.softmax(x, 1), x.argmax(0)),
         lambda x: (torch.softmax(x, 1), x.var(0)),
-        lambda x: (y := torch.softmax(x, 1), y.sum(0)),  # what the rows' kernel writes
         lambda x: (x.sum(0), x / x.sum(0).sum() + x.sum(1, keepdim=True)),  # the rows need the columns' sums
     ],
-    ids=["two walks", "places", "moments", "result", "needed"],
+    ids=["places", "moments", "needed"],
 )
 def test_what_is_not_mixed(fn, tmp_path):
     assert not mixed(check(fn, tmp_path, numbers(45, 24)))
@@ -152,3 +150,68 @@ def test_the_benchmarks_norms_are_read_once():
             0.9 <= (made.programs.value or 0) / (132 * 16 // made.warps) <= 1
             and made.form is kernels.Form.MIXED
         )
+
+
+def layer_norm_of_a_sum(g, h, x, w, mean, rstd):
+    """The backward of a norm whose incoming gradient is a sum that goes on to others too."""
+    total = g + h
+    found = layer_norm(total, x, w, mean, rstd)
+    return total, found[0], found[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [40, 300])
+def test_what_rows_write_is_summed_down_columns_without_a_second_read(width, dtype, tmp_path):
+    g, x, w, mean, rstd = norm_inputs(61, width, dtype)
+    plan = check(layer_norm_of_a_sum, tmp_path, g, x * 0.5, x, w, mean, rstd, digits=DIGITS[dtype])
+    (both,) = mixed(plan)
+    assert len(plan.groups) == 2
+    assert len(both.writes) == 3  # the sum, the input's gradient, the parts of the weight's
+
+
+def test_a_result_of_the_rows_is_summed_where_it_is_made(tmp_path):
+    plan = check(lambda x: (y := torch.softmax(x, 1), y.sum(0)), tmp_path, numbers(64, 64))
+    assert len(mixed(plan)) == 1
+
+
+def test_two_walks_down_the_columns_and_one_along_the_rows(tmp_path):
+    """The columns' powers are written beside the rows' results, and summed there; their maximum comes before."""
+    plan = check(lambda x: (torch.softmax(x, 1), torch.softmax(x, 0)), tmp_path, numbers(45, 24))
+    assert len(mixed(plan)) == 1
+
+
+def test_a_sum_that_nobody_else_reads_is_not_written(tmp_path):
+    g, x, w, mean, rstd = norm_inputs(61, 300, torch.float32)
+    fn = lambda g, h, x, w, mean, rstd: layer_norm_of_a_sum(g, h, x, w, mean, rstd)[1:]
+    plan = check(fn, tmp_path, g, x * 0.5, x, w, mean, rstd)
+    assert len(mixed(plan)) == 1 and len(mixed(plan)[0].writes) == 2
+
+
+def test_columns_of_another_place_than_rows_write_are_a_kernel_of_their_own(tmp_path):
+    """What the columns' kernel reads of the rows' result lies elsewhere at the same point."""
+    g, x, w, mean, rstd = norm_inputs(64, 64, torch.float32)
+
+    def fn(g, x, w, mean, rstd):
+        dx = layer_norm(g, x, w, mean, rstd)[0]
+        return dx, (dx.flip(0) * x).sum(0)
+
+    assert not mixed(check(fn, tmp_path, g, x, w, mean, rstd))
+
+
+def test_columns_move_past_another_norm_that_is_mixed_already(monkeypatch):
+    """Between a norm's rows and its columns stand the kernels that another one became, with a buffer of their own."""
+
+    def two(g, x, h, y, w, mean, rstd):
+        first, second = layer_norm(g, x, w, mean, rstd), layer_norm(h, y, w, mean, rstd)
+        return first[0], first[1], second[0], second[1]
+
+    def interleaved(groups, *rest):
+        rows = [g for g in groups if len(g.axes) == 1 and g.axes[0].extent.value == 64]
+        columns = [g for read in ("x", "y") for g in groups if g not in rows and read in g.reads]
+        rows.sort(key=lambda g: "y" in g.reads)
+        assert len(rows) == len(columns) == 2
+        return mixed_form.mix_groups([*rows, *columns], *rest)
+
+    monkeypatch.setattr(scheduler, "mix_groups", interleaved)
+    shapes = [(64, 40)] * 4 + [(40,), (64, 1), (64, 1)]
+    assert len(mixed(planned(two, *(torch.empty(s, device="meta") for s in shapes), cores=1))) == 2

@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from braze.lower import segments
 from braze.schedule import kernels
 from braze.schedule.kernels import plan_kernel
 from tests.codegen.test_triton_forms import agree, numbers
@@ -29,7 +30,10 @@ def check(fn, folder, g, i, digits=1e-4):
     limits = [
         plan_kernel(k, {b.name: b for b in plan.program.buffers}).limit for k in plan.groups if k.call is None
     ]
-    assert sum(limit is not None for limit in limits) == (i.numel() > 1), "a walk that ends with its segment"
+    blocks = i.numel() >= segments.SHORT  # of places, which are summed first where they lie in one segment
+    assert sum(limit is not None for limit in limits) == (i.numel() > 1) + blocks, (
+        "walks that end with their segments"
+    )
 
 
 def places(count, rows, how):
@@ -62,6 +66,22 @@ def test_places_in_several_dimensions_and_of_int32(tmp_path):
     check(gradient(9), tmp_path, numbers(5, 3, 8).transpose(0, 1), places(15, 9, "spread").view(5, 3).t())
     check(gradient(9), tmp_path, numbers(8, 40).t(), places(80, 9, "spread")[::2])
     check(gradient(9), tmp_path, numbers(1, 8).expand(40, 8), places(40, 9, "half"))
+
+
+def test_numbers_of_large_tables_are_sorted_as_32_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "NARROW", 0)
+    i = torch.arange(100) * 7 % 24
+    check(gradient(24), tmp_path, numbers(100, 20), i)
+
+
+@pytest.mark.parametrize("rows", [65535, 65536])
+def test_the_last_row_of_a_table_is_a_number_of_its_sort(rows):
+    """Numbers of 65,535 rows and what comes after them fit into 16 bits."""
+    plan = planned(
+        gradient(rows), torch.empty(64, 8, device="meta"), torch.empty(64, dtype=torch.long, device="meta")
+    )
+    (found,) = [g.call.outputs[0] for g in plan.groups if getattr(g.call, "target", "") == "aten.sort.stable"]
+    assert plan.buffer(found).dtype.label == ("i16" if rows == 65535 else "i32")
 
 
 def test_infinities_and_nans_stay_in_their_rows(tmp_path):

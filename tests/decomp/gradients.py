@@ -55,6 +55,11 @@ _WEIGHTS = torch.softmax(numbers(4, 6).clamp(-5, 5).nan_to_num(0.0), 1)
 _BATCH = (plain(4, 3, 5), plain(3), plain(3), plain(3), unit(3))
 
 GRADIENTS: dict[Any, list[Call]] = {
+    aten.native_dropout_backward.default: [
+        ((numbers(4, 6), plain(4, 6) > 0, 1.25), {}),
+        ((numbers(3, 5).to(torch.bfloat16), plain(3, 5) > 0, 1 / 0.9), {}),
+        ((plain(0, 3), plain(0, 3) > 0, 2.0), {}),
+    ],
     aten.native_layer_norm_backward.default: [
         layer_norm((3, 8), (8,)),
         layer_norm((2, 3, 8), (3, 8)),

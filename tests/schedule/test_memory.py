@@ -7,15 +7,18 @@ import itertools
 import operator
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braze import pipeline
 from braze.loops.ir import Buffer, BufferKind, DType, LoopProgram, Op
 from braze.runtime.placement import ALIGNMENT, Layouts, best_fit, largest_first
-from braze.schedule.memory import Life, _pack_symbolic, storage_bytes
+from braze.schedule.memory import LARGE_ON_GPU, Life, _pack_symbolic, storage_bytes
 from braze.schedule.verify import check_memory
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Integer, Symbol
+from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.schedule.programs import call, elementwise, load, reversed_, scheduled
 from tests.schedule.test_random_programs import programs
 
@@ -154,3 +157,23 @@ def test_layout_is_planned_once_per_sizes() -> None:
     large = layouts(100, 64)
     assert large.bytes == 25600 + 448
     assert large.offsets[0] == large.offsets[2]
+
+
+def test_halves_of_a_training_step_on_a_gpu_keep_small_temporaries_alone():
+    """Large ones come from PyTorch's allocator when they are written and go after their last use, in inference they stay."""
+
+    def f(x, w):
+        y = torch.softmax(x @ w, 1)
+        return ((y - y.mean(0)).exp() @ w).sum(1)
+
+    inputs = [torch.randn(1024, 1024, dtype=torch.bfloat16) for _ in range(2)]
+    partition = partition_on_gpu(f, inputs)
+    slots, texts = [], []
+    for ctx in (CTX, pipeline.of_forward(CTX)):
+        plan = pipeline.schedule_program(pipeline.lower_graph(partition, ctx), ctx)
+        slots.append([slot.bytes.value for slot in plan.memory.slots])
+        texts.append(pipeline.generate_code(plan, ctx).source)
+    assert max(slots[0]) >= LARGE_ON_GPU > max(slots[1])
+    assert "(1024, 1024)" not in texts[0].partition("def call")[2]
+    assert "take(" in texts[1] and "runtime.arena" not in texts[1]
+    assert texts[1].count("empty_strided((1024, 1024)") >= 1 and "del buf" in texts[1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 
+from braze.codegen.c import elementary
 from braze.loops.scalars import SCALARS
 
 _VECTOR_F32 = r"""
@@ -565,7 +566,9 @@ def _parse(text: str) -> dict[str, str]:
 
 
 #: section name -> C text with @W@ for the number of lanes
-SECTIONS: dict[str, str] = _parse("\n".join((_VECTOR_F32, _VECTOR_F64, _INTEGER, _rounding(), _libm())))
+SECTIONS: dict[str, str] = _parse(
+    "\n".join((_VECTOR_F32, elementary.TEXT, _VECTOR_F64, _INTEGER, _rounding(), _libm()))
+)
 
 #: scalar functions of libm that sections and kernels may call, with their number of arguments
 LIBM_SCALARS: dict[str, int] = {

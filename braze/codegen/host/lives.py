@@ -9,7 +9,7 @@ from braze.schedule.records import Group, Schedule
 
 #: bytes for which it pays to leave compiled code, which costs about a microsecond
 MUCH = 256 << 10
-#: a half of a training step that touches so many bytes does not keep its arena, whose making costs some microseconds
+#: a half of a training step on the CPU that touches so many bytes does not keep its arena, whose making costs some microseconds
 UNKEPT = 1 << 20
 
 
@@ -29,7 +29,7 @@ class Lives:
         self._owned = (Home.RESULT, Home.FRESH, *((Home.ARGUMENT,) if consumes else ()))
         self._careful = consumes or lean
         #: the arena is of this call, and goes after the last group that uses it
-        self.own_arena = lean and self._touches() >= UNKEPT
+        self.own_arena = lean and s.program.device == "cpu" and self._touches() >= UNKEPT
         self.arena_until = max((slot.stop for slot in homes.slots.values()), default=-1)
 
     def fresh(self, k: int) -> list[str]:

@@ -21,16 +21,20 @@ LOWEST = {DType.F32: "-3.4028234663852886e+38", DType.F64: "-1.7976931348623157e
 
 @dataclass(slots=True)
 class Accumulator:
-    """The running state of one reduction in a looped kernel: a tile combined lane by lane, then collapsed."""
+    """The running state of one reduction in a looped kernel: a tile combined lane by lane, then collapsed.
+
+    ``rows``: how many rows of the tile it has lanes for.
+    """
 
     reduction: Reduction
     name: str
     lanes: int = 1
+    rows: str = "XBLOCK"
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
         kind, dtype = self.reduction.kind, self.reduction.dtype
-        shape = "[XBLOCK, RBLOCK]"
+        shape = f"[{self.rows}, RBLOCK]"
         if kind is ReduceKind.WELFORD:
             for part in ("n", "mean", "m2"):
                 lines.append(f"    {self.name}_{part} = tl.full({shape}, 0, {TYPES[dtype]})")

@@ -16,7 +16,7 @@ from braze.context import CompileContext
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots
-from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, plan_kernel
+from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, has_columns, plan_kernel
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
 from braze.schedule.records import Group, GroupKind, Schedule
@@ -306,18 +306,26 @@ class Writer:
         return (x.extent.value or -1) != count * (size.value or 0) or (size.value or 1) % x.block != 0
 
     def _down(self, reduction: Reduction, body: Scope) -> str:
-        """Take a tile into what is kept down the columns, lane by lane."""
+        """Take a tile into what is kept down the columns: one number a column where each thread has whole ones, else lane by lane."""
         emit, kind = self.emitter, reduction.kind
-        value = self._full(emit.value(reduction.value, body), body)
+        value = self._full(emit.value(reduction.value, body), body).name
         name = f"acc{emit.count}"
         emit.count += 1
-        Accumulator(reduction, name).open(self.base.lines)
-        text = combine(kind, name, value.name)
-        text = f"tl.where(xmask, {text}, {name})" if emit.masks["x"] else text
+        Accumulator(reduction, name, rows="1" if has_columns(self.plan) else "XBLOCK").open(self.base.lines)
+        if has_columns(self.plan):
+            if emit.masks["x"]:
+                value = f"tl.where(xmask, {value}, {identity(kind, reduction.value.dtype)})"
+            kept = TYPES[DType.I32 if kind in (ReduceKind.ANY, ReduceKind.ALL) else reduction.dtype]
+            text = combine(kind, name, collapsed(kind, f"({value}).to({kept})", 0, "[None, :]"))
+        else:
+            text = combine(kind, name, value)
+            text = f"tl.where(xmask, {text}, {name})" if emit.masks["x"] else text
         body.lines.append(f"        {name} = {text}")
         return name
 
     def _collapsed(self, reduction: Reduction, name: str) -> Value:
+        if has_columns(self.plan) and reduction.kind not in (ReduceKind.ANY, ReduceKind.ALL):
+            return Value(name, R)
         return self.emitter.assign(collapsed(reduction.kind, name, 0, "[None, :]"), R, self.base)
 
     def _columns_stored(self, step: LoopNest) -> None:
