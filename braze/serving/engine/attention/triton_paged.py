@@ -40,6 +40,21 @@ def _request_of(block, cu_seqlens, requests, GROUP: tl.constexpr, BLOCK_M: tl.co
 
 
 @triton.jit
+def _keys(
+    q, q_rest, at, there, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """The first BLOCK_D numbers of the keys at these places, and all their products with the queries."""
+    d = tl.arange(0, BLOCK_D)
+    k = tl.load(at[:, None] + d[None, :], mask=there[:, None] & (d < DIM)[None, :], other=0.0)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if BLOCK_R > 0:
+        r = BLOCK_D + tl.arange(0, BLOCK_R)
+        rest = tl.load(at[:, None] + r[None, :], mask=there[:, None] & (r < DIM)[None, :], other=0.0)
+        scores += tl.dot(q_rest, tl.trans(rest), input_precision=PRECISION)
+    return k, scores
+
+
+@triton.jit
 def paged_attention_kernel(
     query, key_cache, value_cache, output, parts, sums,
     cu_seqlens, seq_lens, block_tables, scale, requests,
@@ -70,6 +85,7 @@ def paged_attention_kernel(
 
     d = tl.arange(0, BLOCK_D)
     q = tl.load(query + rows[:, None] + d[None, :], mask=real[:, None] & (d < DIM)[None, :], other=0.0)
+    q_rest = q
     if BLOCK_R > 0:
         r = BLOCK_D + tl.arange(0, BLOCK_R)
         q_rest = tl.load(
@@ -92,11 +108,7 @@ def paged_attention_kernel(
         there = key < high
         page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
         at = key_cache + page * key_block + (key % PAGE) * key_slot + head * key_head
-        k = tl.load(at[:, None] + d[None, :], mask=there[:, None] & (d < DIM)[None, :], other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        if BLOCK_R > 0:
-            k_rest = tl.load(at[:, None] + r[None, :], mask=there[:, None] & (r < DIM)[None, :], other=0.0)
-            scores += tl.dot(q_rest, tl.trans(k_rest), input_precision=PRECISION)
+        k, scores = _keys(q, q_rest, at, there, DIM, BLOCK_D, BLOCK_R, PRECISION)
         seen = there[None, :] & (key[None, :] <= place[:, None])
         scores = tl.where(seen, scores * scale, float("-inf"))
         more = tl.maximum(most, tl.max(scores, 1))
