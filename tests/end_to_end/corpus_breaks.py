@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import time
 import traceback
 import warnings
 
@@ -481,3 +483,10 @@ def errors_do_not_poison_later_calls(c):
         return y.reshape(k, -1)
 
     yield attempt(f, X, 1), f(X, 2), attempt(f, X, 4), f(X, 3), attempt(f, X, 1), attempt(f, None, 2), f(Y, 6)
+
+
+@case((X,))
+def a_key_that_a_function_of_c_alone_makes_at_a_break(x):
+    key = functools.cmp_to_key(lambda a, b: b - a)
+    time.time()
+    return x * 2, sorted([1, 3, 2], key=key)

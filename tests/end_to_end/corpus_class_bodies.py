@@ -414,3 +414,21 @@ def modules_with_parameters_defined_inside(x):
             return self.layer(x)
 
     return Net()(x)
+
+
+@case((X,))
+def bases_that_stand_for_others(x):
+    asked = []
+
+    class Stands:
+        def __mro_entries__(self, bases, **more):
+            asked.append((bases, more))
+            return (Stands,)
+
+    stand = Stands()
+
+    class Made(dict, stand):
+        pass
+
+    (bases, more) = asked[0]
+    return x * 2, type(bases), bases == (dict, stand), more, Made.__mro__[1:3] == (dict, Stands), len(asked)

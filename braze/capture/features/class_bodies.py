@@ -49,7 +49,7 @@ def build_class(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A ``class`` statement."""
     Lookups.end()
     body, name, *given = args
-    bases = tuple(types.resolve_bases(given))
+    bases = tuple(types.resolve_bases(tuple(given)))
     meta, namespace, keywords = prepare(name, bases, kwargs)
     if len(bases) != len(given) or any(a is not b for a, b in zip(bases, given, strict=False)):
         namespace["__orig_bases__"] = tuple(given)

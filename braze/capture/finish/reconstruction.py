@@ -277,9 +277,11 @@ class RecipeTable(Recipes):
 def can_be_made(cls: type) -> bool:
     """Whether an empty instance can be made without Python code of the class, and is attributes and nothing else.
 
-    Classes of extensions (pybind11's) look like classes of Python's, and a new instance of theirs holds memory as it was found.
+    Classes of extensions (pybind11's) look like classes of Python's, and a new instance of theirs holds memory as it was found;
+    those that may not be derived from (`functools.KeyWrapper`) are made by functions of theirs alone.
     """
-    return native_new(cls) is object.__new__ and holds_only_attributes(cls)
+    derivable = bool(cls.__flags__ & (1 << 10))
+    return derivable and native_new(cls) is object.__new__ and holds_only_attributes(cls)
 
 
 def holds_only_attributes(cls: type) -> bool:
