@@ -244,7 +244,7 @@ def generate(seed: int) -> Calls:
 
 def check(program: Calls) -> Finding | None:
     """Run a program in eager and recorded, statement by statement."""
-    torch.manual_seed(program.seed)
+    torch.default_generator.manual_seed(program.seed)
     functions, plain = compiled(program.option), compiled(-1)
     forget_recordings()
     if program.threads == 1:
@@ -276,7 +276,7 @@ def _difference(program: Calls, functions: Any, plain: Any, thread: int) -> Find
             made: list[Any] = []
             for run in (theirs, ours):
                 if program.threads == 1:
-                    torch.manual_seed(number)
+                    torch.default_generator.manual_seed(number)
                 try:
                     made.append(run.step(step, x))
                 except Exception as error:
