@@ -123,7 +123,8 @@ def guard_text(guard: Guard, code: Any = None, names: Mapping[Source, str] = NO_
             function, given, value = expected
             body = f"{function.__name__}({', '.join(map(repr, given))}) is {value!r}"
         case _:
-            body = f"{guard.check.value.replace('_', ' ')} is {expected}"
+            of = f" of {at}" if guard.source is not None else ""
+            body = f"{guard.check.value.replace('_', ' ')}{of} is {expected}"
     return f"{body}    # {guard.origin}" if guard.origin is not None else body
 
 
