@@ -46,24 +46,21 @@ def size_symbols(group: Group) -> tuple[Symbol, ...]:
     for axis in (*group.axes, *group.row_axes):
         found |= axis.extent.symbols()
     for step in group.steps:
-        for e in index_exprs(step):
+        for e in (*(a.extent for a in (*step.axes, *step.reduce_axes)), *index_exprs(step)):
             found |= e.symbols()
     return tuple(sorted((s for s in found - axes if s.place is None), key=lambda s: s.name))
 
 
 def accesses_of(group: Group, buffers: dict[str, Buffer]) -> Iterator[Access]:
     """Every access of a kernel to memory, each once."""
-    seen: set[Access] = set()
-    for step in group.steps:
-        for buffer, index, store, indirect in _touched(step):
-            if buffer not in group.internal:
-                made = Access(buffer, index, buffers[buffer].dtype.itemsize, store, indirect)
-                if made not in seen:
-                    seen.add(made)
-                    yield made
+    found = (each for step in group.steps for each in touched(step))
+    for buffer, index, store, indirect in dict.fromkeys(found):
+        if buffer not in group.internal:
+            yield Access(buffer, index, buffers[buffer].dtype.itemsize, store, indirect)
 
 
-def _touched(step: LoopNest) -> Iterator[tuple[str, Expr, bool, bool]]:
+def touched(step: LoopNest) -> Iterator[tuple[str, Expr, bool, bool]]:
+    """Loads and stores of a step: (buffer, index, whether it is a store, whether it goes through a value read from memory)."""
     for node in walk(*roots(step)):
         if node.op is Op.LOAD:
             yield node.attr[0], node.attr[1], False, bool(node.args)

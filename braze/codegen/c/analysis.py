@@ -8,44 +8,17 @@ from braze.codegen.c.expr import stride, to_c
 from braze.codegen.c.prelude import REP_BYTES, STORAGE
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op, Store
+from braze.loops.rewrite import roots
 from braze.loops.scalars import cost
-from braze.support.record import record
+from braze.schedule.passes import Access, touched
 from braze.symbolic.expr import Expr, Symbol, product
 
 #: assumed extent of a loop whose extent is a symbol
 _UNKNOWN_EXTENT = 1024
 
 
-@record
-class Access:
-    """One load or store: which buffer, where, and whether it is a store."""
-
-    buffer: str
-    index: Expr
-    is_store: bool
-    indirect: bool
-
-
-def roots(nest: LoopNest) -> tuple[Node, ...]:
-    """The expressions that a nest evaluates."""
-    stores = tuple(n for s in nest.stores for n in (*s.args, s.value))
-    return tuple(r.value for r in nest.reductions) + stores
-
-
 def store_roots(stores: Iterable[Store]) -> tuple[Node, ...]:
     return tuple(n for s in stores for n in (*s.args, s.value))
-
-
-def accesses(nests: Iterable[LoopNest]) -> tuple[Access, ...]:
-    """All loads and stores of some nests, each once."""
-    found: dict[Access, None] = {}
-    for nest in nests:
-        for node in nodes_of(*roots(nest)):
-            if node.op is Op.LOAD:
-                found[Access(node.attr[0], node.attr[1], False, bool(node.args))] = None
-        for s in nest.stores:
-            found[Access(s.buffer, s.index, True, bool(s.args))] = None
-    return tuple(found)
 
 
 def size_of(e: Expr) -> int:
@@ -53,16 +26,11 @@ def size_of(e: Expr) -> int:
     return e.value if e.value is not None else _UNKNOWN_EXTENT
 
 
-def choose_vector_axis(
-    axes: tuple[Axis, ...], found: Iterable[Access], lanes: int, fixed: frozenset[str] = frozenset()
-) -> Axis | None:
-    """The axis whose vectors make the fewest memory operations; None where there is none to choose.
-
-    ``fixed``: buffers that live in registers or scratch whatever the axis is.
-    """
+def choose_vector_axis(axes: tuple[Axis, ...], found: Iterable[Access], lanes: int) -> Axis | None:
+    """The axis whose vectors make the fewest memory operations; None where there is none to choose."""
     best: tuple[float, int] | None = None
     chosen = None
-    listed = [a for a in found if a.buffer not in fixed]
+    listed = list(found)
     for rank, axis in enumerate(reversed(axes)):
         extent = size_of(axis.extent)
         if extent <= 1:
@@ -78,10 +46,10 @@ def choose_vector_axis(
 def _access_cost(a: Access, symbol: Symbol, lanes: int) -> float:
     step = stride(a.index, symbol)
     if step == 0:
-        return 0.1 if not a.is_store else 4.0
+        return 0.1 if not a.store else 4.0
     if step == 1:
         return 1.0
-    if isinstance(step, int) and abs(step) <= 4 and not a.is_store:
+    if isinstance(step, int) and abs(step) <= 4 and not a.store:
         return lanes / 4
     return lanes * (1.0 if step is not None else 1.5)
 
@@ -201,9 +169,9 @@ def work_bytes(nests: Iterable[LoopNest], buffers: dict[str, Buffer], threads: i
     texts: list[str] = []
     for nest in nests:
         axes = (*nest.axes, *nest.reduce_axes)
-        for a in accesses((nest,)):
-            used = [x.extent for x in axes if x.symbol in a.index.symbols() or a.indirect]
-            size = buffers[a.buffer].dtype.itemsize if a.buffer in buffers else 4
+        for buffer, index, _, indirect in dict.fromkeys(touched(nest)):
+            used = [x.extent for x in axes if x.symbol in index.symbols() or indirect]
+            size = buffers[buffer].dtype.itemsize if buffer in buffers else 4
             static, texts = _add_cost(product(used), size, static, texts)
         spent = sum(cost(n.op) for n in nodes_of(*roots(nest)))
         if spent:

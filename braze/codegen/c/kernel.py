@@ -7,7 +7,6 @@ are few other points), or lies in the row.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from braze.codegen.c import analysis
@@ -17,8 +16,9 @@ from braze.codegen.c.expr import to_c
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.c.tiles import TilePlan, tile_plan
 from braze.codegen.records import KernelText
-from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, Node, Op, StoreMode
+from braze.loops.rewrite import roots
+from braze.schedule.passes import accesses_of, arguments, loads, size_symbols
 from braze.schedule.records import Group
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Integer, Symbol, floor_div, product
@@ -48,50 +48,27 @@ def make_frame(
     group: Group, buffers: dict[str, Buffer], vector_bytes: int, registers: Iterable[str], nodes: list[Node]
 ) -> tuple[Frame, Body]:
     """Choose the vector axis and lanes of a group, and start its body."""
-    found = analysis.accesses(group.steps)
-    internal = frozenset(group.internal)
-    all_axes = (*group.axes, *group.row_axes)
-    vector = analysis.choose_vector_axis(all_axes, found, vector_bytes // 4, internal)
+    found = accesses_of(group, buffers)
+    vector = analysis.choose_vector_axis((*group.axes, *group.row_axes), found, vector_bytes // 4)
     symbol = vector.symbol if vector is not None else None
     in_row = vector in group.row_axes
     varying = Varying(symbol, () if in_row else registers)
     ranges = Ranges()
     lanes = analysis.choose_lanes(nodes, varying, ranges, vector_bytes)
-    names = tuple(dict.fromkeys(a.buffer for a in found if a.buffer not in internal))
-    sizes = _sizes(group, all_axes)
+    names = arguments(group)
+    sizes = tuple(symbol.name for symbol in size_symbols(group))
     serial = any(s.mode is StoreMode.ADD for step in group.steps for s in step.stores)
     status = any(n.op is Op.CHECK_INDEX for n in nodes)
     tiles = None if group.row_axes else tile_plan(group.axes, vector, nodes)
     frame = Frame(group, buffers, names, sizes, vector, lanes, serial, status, tiles)
     storage = {name: b.dtype.label for name, b in buffers.items()}
     body = Body(lanes, symbol, varying, ranges, storage)
-    body.reloaded = frozenset(a.buffer for a in found if not a.is_store)
+    body.reloaded = frozenset(loads(*(root for step in group.steps for root in roots(step))))
     for i, name in enumerate(names):
         body.pointers[name] = f"b{i}"
     for s in sizes:
         body.scope.symbols[Symbol(s)] = s
     return frame, body
-
-
-def _sizes(group: Group, axes: tuple[Axis, ...]) -> tuple[str, ...]:
-    """Names of the size symbols that the group's extents and indices mention."""
-    bound = {a.symbol.name for a in axes}
-    found: set[str] = set()
-    exprs: list[Expr] = [a.extent for a in axes]
-    for step in group.steps:
-        exprs += [a.extent for a in (*step.axes, *step.reduce_axes)]
-        exprs += [s.index for s in step.stores]
-        for n in nodes_of(*analysis.roots(step)):
-            attr = n.attr
-            if n.op is Op.LOAD:
-                exprs.append(attr[1])
-            elif isinstance(attr, Expr):
-                exprs.append(attr)
-    for e in exprs:
-        for s in e.symbols():
-            if s.name not in bound and not re.fullmatch(r"ind\d+", s.name):
-                found.add(s.name)
-    return tuple(sorted(found))
 
 
 def tasks_of(frame: Frame) -> tuple[list[Axis], Expr, int]:

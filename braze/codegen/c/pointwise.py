@@ -13,13 +13,14 @@ from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, LoopNest
+from braze.loops.rewrite import roots
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr
 
 
 def pointwise_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group without reductions."""
-    nodes = nodes_of(*(n for step in group.steps for n in analysis.roots(step)))
+    nodes = nodes_of(*(n for step in group.steps for n in roots(step)))
     frame, body = make_frame(group, buffers, ctx.target.vector_bytes, (), nodes)
     _, tasks, block = tasks_of(frame)
     number = open_tasks(frame, body)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 
-from braze.codegen.c.analysis import roots
 from braze.loops import build
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, Store
-from braze.loops.rewrite import rewrite
+from braze.loops.rewrite import rewrite, roots
 from braze.support.record import record
 from braze.symbolic.expr import Expr, Integer, Symbol
 
