@@ -460,6 +460,142 @@ torch.autograd.grad(loss, x, create_graph=True)
 """,
         counterpart="torch.compile with aot_autograd does not currently support double backward",
     ),
+    "BZ7201": Example(
+        """\
+from braze.serving import direct_register_custom_op
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+direct_register_custom_op("example_scaled", doubled, dispatch_key="CPU")
+direct_register_custom_op("example_scaled", tripled, dispatch_key="CPU")
+""",
+        """\
+direct_register_custom_op("example_tripled", tripled, dispatch_key="CPU")
+""",
+    ),
+    "BZ7202": Example(
+        """\
+from braze.serving import direct_register_custom_op
+
+direct_register_custom_op("example_bare", lambda x: x)
+"""
+    ),
+    "BZ7203": Example(
+        """\
+from braze.serving import mark_splitting_op
+
+mark_splitting_op("attention")
+""",
+        """\
+mark_splitting_op("braze::unified_attention_with_output")
+""",
+    ),
+    "BZ7205": Example(
+        """\
+from braze.serving import GraphPools
+
+GraphPools("per_size")
+""",
+        """\
+GraphPools("per_tier")
+""",
+    ),
+    "BZ7206": Example(
+        """\
+from braze.serving import CUDAGraphMode, CUDAGraphWrapper
+
+CUDAGraphWrapper(lambda x: x + 1, CUDAGraphMode.FULL_AND_PIECEWISE)
+""",
+        """\
+CUDAGraphWrapper(lambda x: x + 1, CUDAGraphMode.FULL)
+""",
+    ),
+    "BZ7209": Example(
+        """\
+from braze.serving import CompilationConfig, CompilerManager
+
+CompilerManager(CompilationConfig(level=3), "inducktor")
+""",
+        """\
+CompilerManager(CompilationConfig(level=3), "inductor")
+""",
+    ),
+    "BZ7213": Example(
+        """\
+from braze.serving import CompilationConfig, ServingBackend
+
+config = CompilationConfig(level=3, compile_sizes=["cudagraph_capture_sizes"])
+with torch.no_grad():
+    braze.compile(torch.nn.Linear(3, 3), backend=ServingBackend(config))(torch.ones(2, 3))
+""",
+        """\
+ServingBackend(config, capture_sizes=[1, 2, 4])
+""",
+    ),
+    "BZ7214": Example(
+        """\
+from braze.serving import CompilationConfig, ServingBackend
+
+braze.compile(torch.nn.Linear(3, 3), backend=ServingBackend(CompilationConfig(level=3)))(torch.ones(2, 3))
+""",
+        """\
+with torch.inference_mode():
+    model(x)
+""",
+    ),
+    "BZ7215": Example(
+        """\
+from braze.serving import support_torch_compile
+
+@support_torch_compile
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+""",
+        """\
+@support_torch_compile(dynamic_arg_dims={"x": 0})
+""",
+    ),
+    "BZ7216": Example(
+        """\
+from braze.serving import CompilationConfig, support_torch_compile
+
+@support_torch_compile
+class Model(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor):
+        self.seen.add_(x.sum(0))
+        return x + self.seen
+
+with torch.inference_mode():
+    Model(CompilationConfig(level=2))(torch.ones(2, 3))
+"""
+    ),
+    "BZ7217": Example(
+        """\
+from braze.serving import CompilationConfig, support_torch_compile
+
+@support_torch_compile(evaluate_guards=True)
+class Model(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0):
+        return x * scale
+
+model = Model(CompilationConfig(level=2))
+with torch.inference_mode():
+    model(torch.ones(2, 3))
+    model(torch.ones(2, 3), scale=2.0)
+"""
+    ),
     "BZ7401": Example(
         """\
 import braze.serving.engine.attention.operators

@@ -9,7 +9,9 @@ import torch
 from captured import Run, check, same
 from torch import nn
 
+import braze
 from braze.graph.facts import facts
+from braze.support import trace
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -234,3 +236,29 @@ def test_messages_are_given_after_the_graph():
         run(X)
         run(X)
     assert len(caught) == 2
+
+
+def test_an_attribute_that_a_module_makes_at_its_first_use_is_there_for_the_guards(tmp_path, monkeypatch):
+    """Operators of ``torch.ops``, and names that a package imports when they are asked for."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "makes_late.py").write_text(
+        "def __getattr__(name):\n"
+        "    if name != 'scale':\n        raise AttributeError(name)\n"
+        "    globals()[name] = 3.0\n    return 3.0\n"
+    )
+    import makes_late
+
+    library = torch.library.Library("first_use", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    torch.library.register_fake("first_use::twice", torch.empty_like, lib=library)
+
+    @braze.compile(fullgraph=True)
+    def f(x):
+        return torch.ops.first_use.twice(x) * makes_late.scale
+
+    before = trace.COUNTERS["captures"]
+    for _ in range(3):
+        assert torch.equal(f(torch.ones(2)), torch.full((2,), 6.0))
+    assert trace.COUNTERS["captures"] - before == 1
+    assert not hasattr(makes_late, "other")

@@ -372,9 +372,13 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
         found, owner = lookup_in_mro(type(obj), name)  # as torch.backends.cudnn.enabled is
         if found is not MISSING and type(found) not in C_DESCRIPTORS and hasattr(type(found), "__set__"):
             return call_descriptor(t, found, owner, obj, type(obj), name, tail)
-        if not is_library_module(obj):
-            note_missing(t, obj, name)
-        return getattr(obj, name)
+        try:
+            made = getattr(obj, name)
+        finally:
+            if name not in own and not is_library_module(obj):
+                note_missing(t, obj, name)
+        if name not in own:
+            return made  # else its __getattr__ has put it there, as torch.ops does with an operator at its first use
     return globals_at(t, own, obj).get(t, name)
 
 
