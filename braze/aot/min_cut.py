@@ -317,7 +317,7 @@ def _far_from_operands(halves: Halves, nodes: list[Node]) -> set[Node]:
     """What a GPU makes of a value that has gone through an operator that fuses with nothing meanwhile: of a residual stream.
 
     To make the sum again takes the stream before, and so on to its beginning. The backward needs the last sum first, so that one
-    kernel would make all of them at its start, to live until each is needed: a quarter of a vision transformer's peak.
+    kernel would make all of them at its start, to live until each is needed.
     """
     place = {node: k for k, node in enumerate(nodes)}
     end = len(nodes)
