@@ -394,8 +394,11 @@ class _Given(torch.autograd.Function):
 
 
 def was_given_history(fake: torch.Tensor) -> bool:
-    """Whether an input's fake has another history by now than it came with: something was written to it in place."""
-    return fake.grad_fn is not fake.__dict__.get("_history")
+    """Whether an input's fake has another history by now than it came with: something was written to it in place.
+
+    Nothing gets one in inference mode, where the history of a view that was written to cannot even be asked for.
+    """
+    return not torch.is_inference_mode_enabled() and fake.grad_fn is not fake.__dict__.get("_history")
 
 
 def new_mode(dynamic: bool = False, *, scalars: bool = False, shapes: bool = False) -> FakeMode:

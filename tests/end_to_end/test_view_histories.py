@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import braze
+from tests.helpers import logged
 
 
 def scaled(x, w):
@@ -147,3 +148,18 @@ def test_what_is_padded_or_rolled_without_gradients_has_no_history(dynamic: bool
 
     padded, rolled, *asked = braze.compile(program, dynamic=dynamic)(torch.ones(3, 4, requires_grad=True))
     assert [padded.requires_grad, rolled.requires_grad, *asked] == [False] * 4
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_an_input_with_a_history_is_written_in_inference_mode(backend):
+    """Of a view that was written to there PyTorch cannot tell the history."""
+
+    def program(x):
+        x.swapaxes(0, -1)
+        x.detach().mul_(2)
+
+    x = torch.arange(8.0)[None].movedim(-1, 0).detach().requires_grad_() * 1
+    with logged() as lines, torch.inference_mode():
+        braze.compile(program, backend=backend)(x)
+    assert x.flatten().tolist() == [2.0 * n for n in range(8)]
+    assert not any("eagerly" in line for line in lines)
