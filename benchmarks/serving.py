@@ -31,8 +31,8 @@ from braze.serving.policy.modes import CUDAGraphMode
 
 #: what runs: transformers' generate, that compiled by PyTorch over a static cache, and the engine: uncompiled, and compiled in each mode
 IMPLS = (
-    "transformers", "torch-ro", "eager", "eager-FULL_DECODE_ONLY",
-    "NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE",
+    "FULL_AND_PIECEWISE", "PIECEWISE", "FULL_DECODE_ONLY", "NONE",
+    "eager", "eager-FULL_DECODE_ONLY", "transformers", "torch-ro",
 )  # fmt: skip
 REQUESTS = (1, 8, 64)
 
@@ -130,7 +130,13 @@ def _transformers(
         ).eval()
     options: dict[str, Any] = dict(do_sample=False, max_new_tokens=made, min_new_tokens=made, pad_token_id=0)
     if impl == "torch-ro":
-        model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
+        compiled = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            torch.compiler.cudagraph_mark_step_begin()
+            return compiled(*args, **kwargs)
+
+        model.forward = forward
         options |= dict(cache_implementation="static", disable_compile=True)
     for count in REQUESTS:
         ids = torch.tensor(_prompts(count, prompt, config["vocab_size"]), device=device)

@@ -29,7 +29,7 @@ class Driver:
     def __init__(self):
         self.launches, self.device, self.status = [], NOWHERE, 0
         self._kept = DEVICE(self._device), STREAM(self._stream), LAUNCH(self._launch)
-        core._configure_driver(*(ctypes.cast(f, ctypes.c_void_p).value for f in self._kept))
+        core._configure_driver(*(ctypes.cast(f, ctypes.c_void_p).value for f in self._kept), 0)
 
     def _device(self, place):
         place[0] = self.device

@@ -9,6 +9,7 @@ from braze.cudagraphs.device import record
 from braze.serving.engine.attention import operators, reference
 from braze.serving.step.context import AttentionMetaData, forward_context
 from braze.support.errors import UserError
+from tests.codegen.triton_bench import computed_bounds
 from tests.serving.engine.batches import Batch, batch, dense
 
 kernels = pytest.importorskip("braze.serving.engine.attention.triton_paged")
@@ -66,6 +67,7 @@ PAIRS = [(shape, "odd groups") for shape in SHAPES] + [
 ]
 
 
+@computed_bounds
 @pytest.mark.parametrize(("shape", "heads"), dict.fromkeys(PAIRS))
 def test_the_kernels_are_as_near_float64_as_the_reference(shape: str, heads: str):
     b, page, blocks = case(shape)
@@ -77,6 +79,7 @@ def test_the_kernels_are_as_near_float64_as_the_reference(shape: str, heads: str
     assert (out[b.tokens :] == 7).all(), "rows of padding are left alone"
 
 
+@computed_bounds
 @pytest.mark.parametrize("shape", ["decode with padded requests", "prompts, chunks and decodes"])
 def test_a_latent_cache_is_read_once_for_keys_and_values(shape: str):
     b, page, blocks = case(shape)
@@ -89,6 +92,7 @@ def test_a_latent_cache_is_read_once_for_keys_and_values(shape: str):
     torch.testing.assert_close(out.double(), dense(b, q, cache, values, 0.2), rtol=2e-5, atol=2e-6)
 
 
+@computed_bounds
 def test_half_precision_stays_near_float64():
     b, page, blocks = case("prompts, chunks and decodes")
     q, k, v = tensors(b, HEADS["groups"], page, blocks, torch.float16)

@@ -27,8 +27,8 @@ def attend(q: torch.Tensor, out: torch.Tensor, layer: int) -> None:
     out.copy_(q + cache.index_select(0, (where - 1).clamp(min=0)))
 
 
-ATTEND = direct_register_custom_op("s_attend", attend, ["out"], dispatch_key="CPU")
-OPS = ["braze::s_attend"]
+ATTEND = direct_register_custom_op("served_attend", attend, ["out"], dispatch_key="CPU")
+OPS = ["braze::served_attend"]
 
 
 class Layer(nn.Module):

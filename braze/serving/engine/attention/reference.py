@@ -45,8 +45,9 @@ def paged_attention(
     (requests) how many tokens of it the cache holds, these included. Heads share those of the cache in equal groups. Rows of
     ``output`` (tokens, heads, value dim) that belong to no request keep what they hold.
     """
-    ends = cu_seqlens_q.tolist()
-    for i, length in enumerate(seq_lens.tolist()):
+    # one by one, through the dispatcher: a recording sees that, and ends
+    ends = [int(end) for end in cu_seqlens_q]
+    for i, length in enumerate([int(length) for length in seq_lens]):
         begin, end = ends[i], ends[i + 1]
         if begin == end:
             continue
