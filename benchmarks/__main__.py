@@ -73,12 +73,6 @@ def main() -> int:
         "--capture-only", action="store_true", help="compile_time: capture alone, first and again"
     )
     parser.add_argument(
-        "--limit",
-        type=float,
-        default=220.0,
-        help="serving: seconds after which no case begins (default: 220)",
-    )
-    parser.add_argument(
         "--sweep", action="store_true", help="memory: budgets from 1.0 to 0.1, simulated and measured"
     )
     parser.add_argument(
@@ -96,7 +90,7 @@ def main() -> int:
         "--limit",
         type=float,
         default=0.0,
-        help="cudagraphs: begin nothing after so many seconds (default: no limit)",
+        help="cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
     )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()

@@ -66,10 +66,10 @@ MODELS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class Clock:
-    """Seconds that are left."""
+    """Seconds that are left; 0: as many as it takes."""
 
     def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
+        self.end = time.monotonic() + (seconds or float("inf"))
 
     def over(self) -> bool:
         return time.monotonic() > self.end

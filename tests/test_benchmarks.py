@@ -12,7 +12,7 @@ from rich.console import Console
 
 import braze
 from benchmarks import accuracy, cudagraphs, report, run, stencils, worker, zoo
-from benchmarks.__main__ import MODELS
+from benchmarks.__main__ import MODELS, main
 from benchmarks.worker import compiled
 from braze.codegen.c import rows
 from braze.cudagraphs.registry import register
@@ -344,3 +344,11 @@ def test_the_kernels_table_has_shares_and_their_mean():
     text = shown(report.kernels_table(rows, ("eager", "braze")))
     assert "50 (2.000)" in text and "100 (1.000)" in text and "1.0e-07" in text and "failed" in text
     assert [x for x in text.splitlines()[-2].split() if x.isdigit()] == ["50", "100"]
+
+
+def test_the_command_line_tells_of_its_words(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert "--limit" in capsys.readouterr().out
