@@ -78,7 +78,7 @@ def share_facts(node: torch.fx.Node, other: torch.fx.Node) -> None:
 def _setter(record: Callable[_Known, NodeFacts]) -> Callable[Concatenate[torch.fx.Node, _Known], None]:
     """The fields of the record as keywords, for type checkers too."""
 
-    def set_facts(node: torch.fx.Node, *args: _Known.args, **known: _Known.kwargs) -> None:
+    def set_facts(node: torch.fx.Node, /, *args: _Known.args, **known: _Known.kwargs) -> None:
         """Add what is known of a node from here on."""
         before: Any = node.meta.get(_KEY)
         node.meta[_KEY] = record(*args, **known) if before is None else before._replace(**known)

@@ -200,7 +200,7 @@ _INTERPOLATIONS = (
 def interpolated(packet: Any) -> Callable[..., torch.Tensor]:
     """What an interpolation to sizes or by factors comes to: its kernel's operator, for sizes that may be symbols."""
 
-    def run(x: torch.Tensor, output_size: Any, *rest: Any, **named: Any) -> torch.Tensor:
+    def run(x: torch.Tensor, output_size: Any, /, *rest: Any, **named: Any) -> torch.Tensor:
         *corners, scale_factors = (*rest, *named.values())  # most have align_corners before
         if output_size is None:
             output_size = [_scaled(n, s) for n, s in zip(x.shape[2:], scale_factors or (), strict=True)]

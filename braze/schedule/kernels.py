@@ -7,7 +7,7 @@ accesses together touch the fewest sectors lies along the threads. A generator p
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind, Reduction
 from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, over_row, passes_of, size_symbols
@@ -138,16 +138,16 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
 def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     """The plan of a group that reduces along its rows and down its columns."""
     assert group.walked is not None
-    x, width = tile_of_rows(group)
     names = arguments(group)
     own = {group.axes[0].symbol, *(a.symbol for a in group.row_axes)}
     tiles = {
         a.buffer: a.itemsize for a in accesses_of(group, buffers) if not a.store and own <= a.index.symbols()
     }
+    x, width, warps = tile_down(group, tiles.values())
     stages = STAGES if sum(tiles.values()) * x * width * (STAGES - 1) <= ON_THE_WAY else 1
     return KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
-        Tile("r", group.row_axes, width), True, (group.steps,), warps_along(x, width), stages,
+        Tile("r", group.row_axes, width), True, (group.steps,), warps, stages,
         any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
 
@@ -321,9 +321,17 @@ def tile_of_rows(group: Group) -> tuple[int, int]:
     return (x if points is None else max(1, min(x, power(max(points, 1))))), width
 
 
-def warps_along(x: int, width: int) -> int:
-    """Warps for a tile of so many rows that are also summed down their columns: side by side, so that a thread has whole columns."""
-    return min(warps_of(x * width, EACH_ROW), max(1, width // (32 * EACH)))
+def tile_down(group: Group, itemsizes: Iterable[int]) -> tuple[int, int, int]:
+    """(rows, elements of each, warps) of a tile that is also summed down its columns, read of values of so many bytes.
+
+    Warps lie side by side along the row, so that a thread has whole columns: a sum across threads at each tile takes four times as
+    long as memory. Bytes (a dropout's mask) are read sixteen at a time, by half as many threads, which then have one row at once.
+    """
+    x, width = tile_of_rows(group)
+    each = max(EACH, 16 // min(itemsizes, default=16))
+    if each > EACH:
+        x = max(1, min(x, HELD // 2 // width))
+    return x, width, min(warps_of(x * width, EACH_ROW), max(1, width // (32 * each)))
 
 
 def has_columns(plan: KernelPlan) -> bool:

@@ -16,7 +16,7 @@ from braze.loops.rewrite import Substitution, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import PLAIN, Form, likely, plan_kernel, tile_of_rows, warps_along
+from braze.schedule.kernels import PLAIN, Form, likely, plan_kernel, tile_down
 from braze.schedule.passes import over_row, passes_of
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside, writes_what_it_reads
@@ -159,8 +159,8 @@ def _mixed(
 
     ``others``: what others read, or see later.
     """
-    x, width = tile_of_rows(rows)
-    programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps_along(x, width)))
+    x, _, warps = tile_down(rows, (buffers[n].dtype.itemsize for n in (*rows.reads, *columns.reads)))
+    programs = max(PROGRAMS, min(WARPS // 2, WARPS // warps))
     cut = _cut(columns.row_axes[0], x, programs * cores)
     splitter = Splitter(columns, buffers, choices, cut)
     (part, *rest), made = splitter.run()

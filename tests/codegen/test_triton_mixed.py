@@ -215,3 +215,23 @@ def test_columns_move_past_another_norm_that_is_mixed_already(monkeypatch):
     monkeypatch.setattr(scheduler, "mix_groups", interleaved)
     shapes = [(64, 40)] * 4 + [(40,), (64, 1), (64, 1)]
     assert len(mixed(planned(two, *(torch.empty(s, device="meta") for s in shapes), cores=1))) == 2
+
+
+def dropped(g, x, w, mean, rstd, mask):
+    """The backward of a norm that follows a dropout."""
+    found = layer_norm(g, x, w, mean, rstd)
+    return found[0], found[1], found[2], found[0] * mask * 2
+
+
+def test_a_mask_of_bytes_leaves_each_thread_whole_columns(tmp_path):
+    """Bytes are read sixteen at a time: four warps would take two rows of 1,024 between them, and sum across each other at each tile."""
+    wide = [((8192, 768), torch.float32)] * 2 + [((768,), torch.float32)] + [((8192, 1), torch.float32)] * 2
+    for mask, rows in ((torch.bool, 1), (torch.float32, 2)):
+        shapes = [*wide, ((8192, 768), mask)]
+        (group,) = mixed(
+            plan := planned(dropped, *(torch.empty(s, dtype=d, device="meta") for s, d in shapes))
+        )
+        tile = kernels.plan_kernel(group, {b.name: b for b in plan.program.buffers})
+        assert tile.points[0].block == rows
+        assert tile.row.block >= 32 * (16 // mask.itemsize) * tile.warps
+    check(dropped, tmp_path, *norm_inputs(61, 33, torch.float32), numbers(61, 33) > 0)

@@ -134,7 +134,14 @@ class EagerAdaptor(CompilerInterface):
         """The graph's own forward."""
         return graph.forward, "eager"
 
-    def load(self, handle: Any, graph: GraphModule, *args: Any, **kwargs: Any) -> Compiled:
+    def load(
+        self,
+        handle: Any,
+        graph: GraphModule,
+        example_inputs: Sequence[Any],
+        compiler_config: dict[str, Any],
+        runtime_shape: Any = None,
+    ) -> Compiled:
         """The same."""
         return graph.forward
 

@@ -156,7 +156,7 @@ def _equip(cls: Any, plan: _Plan) -> None:
     made, forward = cls.__init__, plan.forward
 
     @functools.wraps(made)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
         if (
             type(self).__dict__.get("__braze_plan__") is plan
@@ -164,7 +164,7 @@ def _equip(cls: Any, plan: _Plan) -> None:
             plan.settle(self, (*args, *kwargs.values()))
 
     @functools.wraps(forward)
-    def dispatch(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def dispatch(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if is_compiling() or self.__dict__.get("do_not_compile", True):
             return forward(self, *args, **kwargs)
         return plan.instance(self).call(*args, **kwargs)

@@ -57,7 +57,7 @@ class CompiledOnce:
         self._made: dict[Any, _Made] = {}
         self._lock = threading.RLock()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         slots = self._slots(args, kwargs)
         kind = self._kind(slots)
         made = self._made.get(kind)

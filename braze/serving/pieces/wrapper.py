@@ -77,7 +77,7 @@ class CUDAGraphWrapper:
         self.pools.enter(self)
         _live.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         context = get_forward_context()
         descriptor = context.batch_descriptor
         if context.cudagraph_runtime_mode is not self.runtime_mode or descriptor is None:

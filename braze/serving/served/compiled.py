@@ -42,7 +42,7 @@ class Runnable:
         self.pools, self.manager, self.broken = pools, manager, broken
         self.whole = CUDAGraphWrapper(broken or call, CUDAGraphMode.FULL, pools=pools, name=name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.whole(*args, **kwargs)
 
     def pieces(self) -> list[CUDAGraphWrapper]:

@@ -77,7 +77,7 @@ class ServedModel(nn.Module):
         """The manager of compiled pieces; None where nothing is compiled in pieces."""
         return self._runnable.manager
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         """The module's result for this call, without padding.
 
         The forward context (``braze.forward_context``) says what kind of batch it is; without one each row is a request that decodes.
@@ -100,7 +100,7 @@ class ServedModel(nn.Module):
                 return result
             return given(result, copied=decision.mode is not NONE)
 
-    def capture(self, *args: Any, **kwargs: Any) -> Stats:
+    def capture(self, /, *args: Any, **kwargs: Any) -> Stats:
         """Capture all sizes now, the largest first; ``args``: a call like those to come, where none has been made.
 
         The example is run, on the forward context that is set. UserError (BZ7311) without an example.
