@@ -7,6 +7,7 @@ one (or None, where strides cannot say it).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -520,15 +521,28 @@ def alias(g: ProgramBuilder, x: Lazy, *_: Any) -> Any:
 
 @lowering(aten.as_strided.default)
 def as_strided(g: ProgramBuilder, x: Lazy, sizes: Any, strides: Any, offset: Any = None) -> Any:
-    """Any window on the storage: only of a value that lies in memory, at the offset that eager means."""
+    """Any window on the storage: only of a value that lies in memory, at the offset that eager means.
+
+    How much memory there is behind the elements of a tensor from outside is another matter at each call: ATen asks.
+    """
     view = g.realize(x)
-    if view.offset is not ZERO or (offset is not None and g.comes_from_outside(view.buffer)):
+    outside = g.comes_from_outside(view.buffer)
+    if view.offset is not ZERO or (offset is not None and outside):
         return NotImplemented
-    return strided_lazy(
-        g,
-        window(view, g.symbols.exprs(sizes), g.symbols.exprs(strides), g.symbols.expr(offset or 0)),
-        x.device,
-    )
+    found = window(view, g.symbols.exprs(sizes), g.symbols.exprs(strides), g.symbols.expr(offset or 0))
+    if outside and not _reach(found) <= _reach(view):
+        return NotImplemented
+    return strided_lazy(g, found, x.device)
+
+
+def _reach(view: BufferView) -> float:
+    """How far behind its first element a view has its last, -1 where it has none; nan where only a call tells."""
+    sizes, strides = [s.value for s in view.sizes], [s.value for s in view.strides]
+    if 0 in sizes:
+        return -1
+    if None in sizes or None in strides:
+        return math.nan
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True) if size and stride)
 
 
 @lowering(aten.view.dtype)

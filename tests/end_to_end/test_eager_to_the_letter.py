@@ -195,3 +195,18 @@ def test_the_norm_of_one_number_is_its_size(order, dynamic):
     x = torch.tensor([[1e30, -1e-30, 0.0, -0.0, float("nan"), float("-inf")]])
     for a, b in zip(braze.compile(program, dynamic=dynamic)(x), program(x), strict=True):
         same_bits(a, b)
+
+
+def test_as_strided_beyond_an_input_is_held_to_the_memory_of_each_call() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((5,), (1,)).sigmoid()
+
+    compiled = braze.compile(program)
+    longer = torch.arange(8.0)
+    assert torch.equal(compiled(longer[:2]), program(longer[:2]))
+    for x in (torch.arange(2.0), longer[6:]):  # this memory ends before
+        with pytest.raises(RuntimeError, match="requiring a storage size"):
+            program(x)
+        with pytest.raises(RuntimeError, match="requiring a storage size"):
+            compiled(x)
+    assert torch.equal(compiled(longer[1:3]), program(longer[1:3]))
