@@ -76,9 +76,10 @@ def test_the_size_that_is_used_least_gives_way_to_one_that_is_used_much():
 def test_a_list_of_sizes_is_all_that_is_recorded():
     f = varying(cudagraph_sizes=[2, 4])
     with recordings() as made, noted() as codes:
+        kept = []  # none lies where one before it lay, which would be read there
         for _ in range(3):
             for rows in (2, 3, 4, 5):
-                x = numbers(rows, 4)
+                kept.append(x := numbers(rows, 4))
                 assert_equal(f(x), fn(x))
         assert made() == 2
         assert codes().count("BZ6206") == 6
