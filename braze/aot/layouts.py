@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 
 from braze.aot.functionalize import CONTIGUOUS_VIEWS, evaluate
 from braze.aot.min_cut import is_random
-from braze.aot.views import is_view
+from braze.aot.views import is_on_gpu, is_view
 from braze.graph.facts import InputRole, facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.layout_rules import suggests_channels_last
@@ -169,11 +169,6 @@ def _wanted(node: Node, training: bool, long_sums: bool) -> torch.memory_format 
     if transposed or weight.device.type != "cpu" or not training:
         return None
     return _wanted_by_onednn(node, values, long_sums)
-
-
-def is_on_gpu(val: torch.Tensor) -> bool:
-    """Whether a fake stands for a tensor on a GPU."""
-    return val.device.type == "cuda"
 
 
 def on_tensor_cores(dtype: torch.dtype, library: Any) -> bool:

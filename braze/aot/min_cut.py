@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from braze.aot.symbols import is_size
-from braze.aot.views import bytes_of, is_view
+from braze.aot.views import bytes_of, is_on_gpu, is_view
 from braze.graph.checkpoints import SAVING
 from braze.graph.facts import InputRole, facts
 from braze.graph.operators import is_cheap, is_elementwise, is_reduction
@@ -333,15 +333,10 @@ def _far_from_operands(halves: Halves, nodes: list[Node]) -> set[Node]:
     return {
         user
         for node in nodes
-        if whole[node] < end and node.op == "call_function" and _is_on_gpu(node)
+        if whole[node] < end and node.op == "call_function" and is_on_gpu(node.meta.get("val"))
         for user in _readers(node)
         if user in place and place[user] > whole[node] and is_elementwise(user.target)
     }
-
-
-def _is_on_gpu(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
 
 
 def _readers(node: Node) -> Iterable[Node]:

@@ -15,8 +15,8 @@ import math
 import torch
 
 from braze.aot.functionalize import evaluate
-from braze.aot.layouts import Layouts, is_on_gpu, is_written_here, kept_nodes, on_tensor_cores, sees_strides
-from braze.aot.views import bytes_of, hint
+from braze.aot.layouts import Layouts, is_written_here, kept_nodes, on_tensor_cores, sees_strides
+from braze.aot.views import bytes_of, hint, is_on_gpu
 from braze.graph.facts import InputRole, facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode
 from braze.support.record import record

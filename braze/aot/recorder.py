@@ -546,12 +546,12 @@ class Recorder(TorchDispatchMode):
         return fake
 
 
-@functools.cache
 def _told(fact: bool | None, fake: bool) -> bool:
     """What the captured graph says, or else what the fake says."""
     return fake if fact is None else fact
 
 
+@functools.cache
 def _is_composite(func: Any) -> bool:
     """Whether PyTorch defines the operator by others."""
     return isinstance(func, OpOverload) and torch_compat.has_composite_kernel(func)

@@ -60,6 +60,11 @@ def bytes_of(node: Node) -> float:
     return float(elements(value) * value.dtype.itemsize) if isinstance(value, torch.Tensor) else 0.0
 
 
+def is_on_gpu(value: Any) -> bool:
+    """Whether a value is a tensor on an NVIDIA GPU."""
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
+
+
 def hint(size: Any) -> int:
     """A size as it was when tracing, about which nothing is decided; some size, of one that only the data tell."""
     if not isinstance(size, torch.SymInt):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.cudagraphs.storages import copy_all, extent, overlaps_itself
+from braze.cudagraphs.storages import extent, overlaps_itself
+from braze.graph.torch_compat import copy_all
 
 
 class Inputs:

@@ -17,7 +17,8 @@ from braze.cudagraphs.device import DeviceGraphs
 from braze.cudagraphs.plan import Batch
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.recording import Call
-from braze.cudagraphs.storages import copy_all, tensor_over
+from braze.cudagraphs.storages import extent, tensor_over
+from braze.graph.torch_compat import copy_all
 from braze.runtime.boxed import boxed
 from braze.support import trace
 
@@ -123,8 +124,7 @@ def _taller(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """Memory for an input of that many rows, of zeros, in its layout: rows are the outermost in memory."""
     shape = list(x.shape)
     shape[dim] = size
-    span = 1 + sum((n - 1) * step for n, step in zip(shape, x.stride(), strict=True)) if 0 not in shape else 0
-    flat = torch.zeros(span, dtype=x.dtype, device=x.device)
+    flat = torch.zeros(extent(shape, x.stride()), dtype=x.dtype, device=x.device)
     return flat.as_strided(shape, x.stride())
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from braze.graph.torch_compat import copy_all as copy_all  # for this room's readers
-
 
 def uses(storage: torch.UntypedStorage) -> int:
     """How many references there are to a piece of memory, of tensors, views, graphs of autograd and Python's own."""

@@ -114,7 +114,7 @@ def stream(x, *weights):
 @pytest.mark.parametrize("gpu", [True, False])
 def test_a_residual_stream_is_not_made_again_from_its_beginning_on_a_gpu(gpu, monkeypatch):
     """What blocks add has half the bytes of their sums, but one kernel would make all sums at the start of the backward."""
-    monkeypatch.setattr(min_cut, "_is_on_gpu", lambda node: gpu)
+    monkeypatch.setattr(min_cut, "is_on_gpu", lambda value: gpu)
     kept: list[torch.fx.Node] = []
 
     def choose(halves: Halves) -> set[torch.fx.Node]:

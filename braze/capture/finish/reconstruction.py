@@ -7,7 +7,7 @@ import functools
 import struct
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -257,6 +257,10 @@ class RecipeTable(Recipes):
         more = {**fields(value), **linked(value)}
         if value.__traceback__ is not None:
             more = {"__traceback__": value.__traceback__, **more}
+        return self.with_attributes(made, more)
+
+    def with_attributes(self, made: Build, more: Mapping[str, Any]) -> Recipe:
+        """What is made, with further attributes set on it in their order."""
         if not more:
             return made
         return Build("attributes", (self.add(made), *self.items(more.values())), None, tuple(more))
@@ -423,13 +427,7 @@ HANDLERS.recipes |= {
 def _partial(table: RecipeTable, value: functools.partial[Any]) -> Recipe:
     """A partial call with the attributes that the program has put on it."""
     parts = table.items((value.func, *value.args, *value.keywords.values()))
-    made = Build("partial", parts, None, tuple(value.keywords))
-    more = vars(value)
-    return (
-        Build("attributes", (table.add(made), *table.items(more.values())), None, tuple(more))
-        if more
-        else made
-    )
+    return table.with_attributes(Build("partial", parts, None, tuple(value.keywords)), vars(value))
 
 
 def _weak(table: RecipeTable, ref: weakref.ref[Any]) -> Recipe:

@@ -349,16 +349,16 @@ class _Gemm:
         if self.packs_own:
             # one panel a thread, behind the arguments
             size, place = f"bz_threads()*{self.tile.columns * self.k * 4}L + 64", at + 2
-            packing = ""
+            packing = []
         else:
             size, place = str(self.packed_bytes()), at
-            packing = f"  {pack}(b[{at}], own[{at}], s);"
+            packing = [f"  {pack}(b[{at}], own[{at}], s);"]
         return [
             *out,
             f"  void *own[{at + 3}];",
             f"  for (int i = 0; i < {at + 1 + self.status}; ++i) own[i] = b[i];",
             f"  own[{place}] = bz_borrow({size});",
-            *filter(None, [packing]),
+            *packing,
             "  " + run.format("own"),
             f"  bz_return(own[{place}]);",
             "}",

@@ -126,8 +126,7 @@ class ModelRunner:
         """
         begun = time.perf_counter()
         if self.recordings is not None:
-            keys = [(mode, key) for mode in (PIECEWISE, FULL) for key in self.dispatcher.keys(mode)]
-            self.recordings.capture_all(keys, self._capture, progress)
+            self.recordings.capture_all(self.dispatcher.every_key(), self._capture, progress)
         _wait(self.device)
         return time.perf_counter() - begun, sorted({bs for bs, _ in self.graphs})
 

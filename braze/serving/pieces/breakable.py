@@ -15,9 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, garbage_kept
-from braze.cudagraphs.storages import copy_all
 from braze.graph.functional_ops import original_of
-from braze.graph.torch_compat import pytree
+from braze.graph.torch_compat import copy_all, pytree
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.pieces.wrapper import CUDAGraphWrapper, Recording, unheld

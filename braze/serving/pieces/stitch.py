@@ -11,10 +11,10 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 
 from braze.cudagraphs.registry import records
-from braze.cudagraphs.storages import copy_all
 from braze.graph.captured import forward_of
 from braze.graph.facts import InputRole, facts
 from braze.graph.operators import written_parameters
+from braze.graph.torch_compat import copy_all
 from braze.serving.policy.dispatch import BatchDescriptor
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.step.context import get_forward_context

@@ -17,8 +17,8 @@ from braze import native
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, record
 from braze.cudagraphs.reasons import note
 from braze.cudagraphs.registry import device_of, records
-from braze.cudagraphs.storages import borrowed, copy_all, tensor_over
-from braze.graph.torch_compat import is_out_of_memory, pytree
+from braze.cudagraphs.storages import borrowed, tensor_over
+from braze.graph.torch_compat import copy_all, is_out_of_memory, pytree
 from braze.options import make_options
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.dispatch import BatchDescriptor

@@ -150,6 +150,10 @@ class Dispatcher:
         rungs = [rung for ladder in self._all() if ladder.mode is mode for rung in ladder.rungs]
         return tuple(sorted(rungs, key=lambda rung: (rung.num_tokens, rung.num_reqs or 0), reverse=True))
 
+    def every_key(self) -> tuple[Key, ...]:
+        """All that is to be captured: pieces first, whose activations are the larger; what they leave free in a shared pool holds the rest."""
+        return tuple((mode, key) for mode in (PIECEWISE, FULL) for key in self.keys(mode))
+
     def _all(self) -> list[Ladder]:
         return [*self._decode.values(), *self._mixed.values()]
 

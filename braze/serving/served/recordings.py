@@ -13,7 +13,7 @@ from rich.progress import track
 
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.data_parallel import Reduce
-from braze.serving.policy.dispatch import FULL, PIECEWISE, Dispatcher, Key
+from braze.serving.policy.dispatch import Dispatcher, Key
 from braze.serving.policy.lazy import choose_together, unanimous
 from braze.support import log
 
@@ -36,10 +36,7 @@ class Recordings:
     ) -> None:
         self.pools, self.record, self.forget = pools, record, forget
         self.budget, self.reduce = budget, reduce
-        # the pieces' activations are the larger: what they leave free in a shared pool holds the rest
-        self.keys: tuple[Key, ...] = tuple(
-            (mode, key) for mode in (PIECEWISE, FULL) for key in dispatcher.keys(mode)
-        )
+        self.keys = dispatcher.every_key()
         self.held: dict[Key, int] = {}
         self.failed: dict[Key, str] = {}
         self.seconds = 0.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from braze.cudagraphs.storages import copy_all
+from braze.graph.torch_compat import copy_all
 from braze.options import near
 from braze.support.errors import UserError
 from braze.support.record import record

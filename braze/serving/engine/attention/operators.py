@@ -90,7 +90,7 @@ def unified_attention_with_output(
         return
     cache = _cache_of(layer)
     torch.ops.braze.write_kv_cache(key, value, cache.key, cache.value, metadata.slot_mapping)
-    _attend(query, cache, output, scale)
+    _attend(query, cache, metadata, output, scale)
 
 
 def mla_attention(
@@ -108,11 +108,10 @@ def mla_attention(
         return
     cache = _cache_of(layer)
     torch.ops.braze.write_kv_cache(latent.unsqueeze(1), None, cache.key, None, metadata.slot_mapping)
-    _attend(query, cache, output, scale)
+    _attend(query, cache, metadata, output, scale)
 
 
-def _attend(query: torch.Tensor, cache: KVCache, output: torch.Tensor, scale: float) -> None:
-    metadata = get_forward_context().attn_metadata
+def _attend(query: torch.Tensor, cache: KVCache, metadata: Any, output: torch.Tensor, scale: float) -> None:
     torch.ops.braze.paged_attention(
         query,
         cache.key,
