@@ -21,7 +21,7 @@ from braze.capture.facts.objects_by_name import name_of, object_at
 from braze.capture.facts.records import Capture
 from braze.capture.guards.tables import build_table
 
-FORMAT = 3
+FORMAT = 4
 #: what reading bytes that nobody wrote so may raise
 DAMAGE = (
     ValueError,
@@ -56,7 +56,10 @@ def dumps(capture: Capture, function: FunctionType) -> bytes:
     body = {field: writer.write(getattr(capture, field)) for field in FIELDS}
     body["graph"] = write_graph(capture.graph, writer) if capture.graph is not None else None
     functions = [(name_of(f), f) for f in capture.inlined if f is not function]
-    names = [*(n for n, _ in functions if n is not None), *writer.objects]
+    for name, f in functions:
+        if name is None:
+            raise NotArchived(f"function {f.__qualname__} has no name that another process could find it by")
+    names = [*(n for n, _ in functions), *writer.objects]
     files = fingerprint.files_of((function, *capture.inlined), names)
     if isinstance(files, str):
         raise NotArchived(files)
@@ -65,7 +68,7 @@ def dumps(capture: Capture, function: FunctionType) -> bytes:
         "surroundings": fingerprint.surroundings(),
         "files": files,
         "own": fingerprint.of_function(function),
-        "functions": [[name, fingerprint.of_function(f)] for name, f in functions if name is not None],
+        "functions": [[name, fingerprint.of_function(f)] for name, f in functions],
     }
     return json.dumps({"header": header, "tables": writer.tables(), "body": body}).encode()
 
@@ -91,7 +94,8 @@ def read(data: bytes, function: FunctionType) -> tuple[Capture, Any, Reader]:
         reader = Reader(whole["tables"], function)
         body = whole["body"]
         fields = {field: reader.read(body[field]) for field in FIELDS}
-        return Capture(code=function.__code__, graph=None, **fields), body["graph"], reader
+        inlined = (function, *_inlined(whole["header"]))
+        return Capture(code=function.__code__, graph=None, inlined=inlined, **fields), body["graph"], reader
     except NotArchived:
         raise
     except DAMAGE as error:
@@ -114,6 +118,11 @@ def check(header: dict[str, Any], function: FunctionType) -> None:
         found = object_at(_tuples(name))
         if not isinstance(found, FunctionType) or fingerprint.of_function(found) != digest:
             raise NotArchived(f"{name} has changed")
+
+
+def _inlined(header: dict[str, Any]) -> list[FunctionType]:
+    """The functions that were interpreted along."""
+    return [object_at(_tuples(name)) for name, _ in header["functions"]]
 
 
 def _tuples(value: Any) -> Any:

@@ -249,7 +249,7 @@ class Capture:
     graph_break: GraphBreak | None = None
     instructions: int = 0
     examples: tuple[Any, ...] = ()  # fake inputs, for the backend
-    inlined: tuple[Any, ...] = ()  # functions that were interpreted along, for the archive
+    inlined: tuple[Any, ...] = ()  # functions that were interpreted along: on whose files all this depends
     contents: tuple[
         tuple[Source, Any], ...
     ] = ()  # what tensors must hold, numbers in tuples: else nothing here is true

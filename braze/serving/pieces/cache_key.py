@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -73,26 +73,33 @@ def factors_of(
 
 
 def sources_of(functions: Iterable[FunctionType]) -> dict[str, str]:
-    """Module (or name of a file that is none) -> SHA-256 of each file that the functions stand in."""
+    """Module (or name of a file that is none) -> SHA-256 of each file that the functions stand in, in whatever order they come."""
+    files: dict[str, dict[str, str]] = {}
     found: dict[str, str] = {}
     for function in functions:
-        path = Path(function.__code__.co_filename)
+        path = function.__code__.co_filename
         module = getattr(function, "__module__", None)
-        name = module if isinstance(module, str) and module != "__main__" else path.name
-        if name in found:
+        name = module if isinstance(module, str) and module != "__main__" else Path(path).name
+        if path in files.get(name, ()):
             continue
         try:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            files.setdefault(name, {})[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         except OSError:  # made by exec: the code itself
-            code = function.__code__
-            found[f"{name}.{function.__qualname__}"] = _digest(
-                [
-                    code.co_code.hex(),
-                    repr(code.co_names),
-                    repr([c for c in code.co_consts if not hasattr(c, "co_code")]),
-                ]
-            )
+            found[f"{name}.{function.__qualname__}"] = _digest(_code(function.__code__))
+    for name, held in files.items():
+        # a module has one file, but for functions that say they are of another's (functools.wraps)
+        digests = sorted(held.values())
+        if digests:
+            found[name] = digests[0] if len(digests) == 1 else _digest(digests)
     return found
+
+
+def _code(code: CodeType) -> list[str]:
+    return [
+        code.co_code.hex(),
+        repr(code.co_names),
+        repr([c for c in code.co_consts if not hasattr(c, "co_code")]),
+    ]
 
 
 def _parts(model: nn.Module) -> list[str]:

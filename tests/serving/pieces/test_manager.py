@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import braze
 from braze.graph.fakes import new_mode
 from braze.serving.pieces import cache_key
+from braze.serving.pieces.backend import ServingBackend
 from braze.serving.pieces.cache_key import explain, factors_of, key_of, sources_of
 from braze.serving.pieces.compiler import (
     CallableAdaptor,
@@ -181,6 +183,62 @@ def test_a_source_file_that_changes_makes_another_key(tmp_path, monkeypatch):
     path.write_text("def forward(x):\n    return helper(x + 1)\n")
     assert list(before) == ["a_model"]
     assert sources_of([a_model.forward]) != before
+
+
+MODEL_OF_TWO_FILES = """
+import torch
+import other_file
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        with other_file.named():
+            return other_file.shifted(self.linear(x))
+"""
+OTHER_FILE = """
+import contextlib
+def shifted(x):
+    return x.relu() + 1
+@contextlib.contextmanager
+def named():
+    yield
+"""
+
+
+def test_a_kept_capture_tells_the_key_the_files_that_it_inlined(tmp_path, monkeypatch):
+    """Captured anew or read back, a model has one key, in which the files of all functions that were interpreted count."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path / "captures"))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "two_files.py").write_text(MODEL_OF_TWO_FILES)
+    (tmp_path / "other_file.py").write_text(OTHER_FILE)
+    import two_files
+
+    found = []
+    for _ in range(2):
+        model = two_files.Net()
+        backend = ServingBackend(configured(tmp_path / "pieces"), model=model)
+        made = braze.compile(model, backend=backend, fullgraph=True, options={"keep_captures": True})
+        before = trace.COUNTERS["captures_loaded"]
+        with torch.inference_mode():
+            torch.testing.assert_close(made(x := torch.randn(3, 4)), model(x))
+        found.append((trace.COUNTERS["captures_loaded"] - before, backend.manager.factors))
+    assert [loaded for loaded, _ in found] == [0, 1]
+    assert found[0][1] == found[1][1]
+    assert {"source.two_files", "source.other_file"} <= found[1][1].keys()
+
+
+def test_functions_that_say_they_are_of_another_module_count_by_their_own_files(tmp_path):
+    def made(name, text):
+        (tmp_path / name).write_text(text)
+        scope = {"__name__": "one"}
+        exec(compile(text, str(tmp_path / name), "exec"), scope)
+        return scope["f"]
+
+    one, two = made("a.py", "def f(x):\n    return x"), made("b.py", "def f(x):\n    return x + 1")
+    both = sources_of([one, two])
+    assert both == sources_of([two, one])
+    assert both != sources_of([one])
 
 
 def test_keys_that_are_known_are_bounded(tmp_path):
