@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import cudagraphs, kernels, optimizer, overhead, report, run, serving
+from benchmarks import cudagraphs, gpu, gpu_zoo, kernels, optimizer, overhead, report, run, serving
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
@@ -79,7 +79,7 @@ def main() -> int:
         "--device",
         choices=("cpu", "cuda"),
         default="cpu",
-        help="kernels: cuda alone; cudagraphs: cpu simulates the recordings; overhead (default: cpu)",
+        help="kernels: cuda alone; cudagraphs: cpu simulates the recordings; models: cuda has models of its own; overhead, serving (default: cpu)",
     )
     parser.add_argument(
         "--kernels",
@@ -90,7 +90,7 @@ def main() -> int:
         "--limit",
         type=float,
         default=0.0,
-        help="cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
+        help="models on a GPU, cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
     )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
@@ -110,6 +110,8 @@ def main() -> int:
     else:
         impls = _chosen(parser, arguments.impls, known)
     every = (*MODELS, *LARGE) if memory else (*MODELS, *(NUMERIC if arguments.phase == "inference" else ()))
+    on_gpu = arguments.suite == "models" and arguments.device == "cuda"
+    every = tuple(gpu_zoo.MODELS) if on_gpu else every
     models = _chosen(parser, arguments.models, every) or (SWEPT if arguments.sweep else every)
     # a file or a log takes a wide table
     console = Console(width=None if sys.stdout.isatty() else 170)
@@ -118,7 +120,12 @@ def main() -> int:
     def say(what: str) -> None:
         progress.print(f"[dim]{what}", highlight=False)
 
-    if arguments.suite == "models":
+    if on_gpu:
+        chosen = models if arguments.models else ()
+        training = arguments.phase != "inference"
+        rows = gpu.run_gpu_models(impls, chosen, training, arguments.limit, say)
+        table = report.gpu_models_table(rows, impls)
+    elif arguments.suite == "models":
         batches = [int(batch) for batch in arguments.batch.split(",") if batch]
         if batches:
             models = tuple(f"{m}:b{n}" if n else m for m in models if m not in NUMERIC for n in batches)

@@ -1,124 +1,162 @@
-"""Models on a GPU, run by hand: ``python -m benchmarks.gpu --out file.json``.
+"""Models on a GPU: ``python -m benchmarks models --device cuda --phase training --models bert,nanogpt --limit 200``.
 
-BERT-base and ResNet-50 in bf16, eager beside torch.compile beside braze in one process, rounds interleaved, CUDA
-events, medians; errors against float64. Prints a row a model and writes JSON with versions.
+Inference in bfloat16, training as forward and backward from empty gradients under bfloat16 autocast; all implementations in one process on one
+model, rounds interleaved, medians of the time by the clock for a run of calls with the device's work. Of each: seconds of the first call,
+peak bytes of a call beside the model, errors of inference against float32, kernels by time on the device in one profiled call.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import datetime
-import json
+import gc
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from torch import nn
 
 import braze
-from benchmarks.worker import error, loss_of, tensors
-from braze.support import trace
+from benchmarks.gpu_zoo import MODELS, TRAINED
+from benchmarks.worker import Counts, compiled, error, loss_of, tensors
+from braze.cli.torchvision_ops import make_torchvision_importable
 
-ROUNDS, CALLS = 11, 10
+#: rounds, and seconds that a run of each implementation in a round should take
+ROUNDS, RUN_S = 7, 0.08
 
-
-def bert() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """BERT-base with random weights, 16 sentences of 128 tokens."""
-    return transformers.BertModel(transformers.BertConfig()), {
-        "input_ids": torch.randint(0, 30000, (16, 128))
-    }
+Row = dict[str, Any]
+Inputs = dict[str, Any]
 
 
-def resnet() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """ResNet-50 with random weights, 32 pictures."""
-    return transformers.ResNetModel(transformers.ResNetConfig()), {
-        "pixel_values": torch.randn(32, 3, 224, 224)
-    }
+def run_gpu_models(
+    impls: tuple[str, ...], models: tuple[str, ...], training: bool, limit: float, say: Callable[[str], None]
+) -> list[Row]:
+    """A row for each implementation of each model; ``limit``: seconds after which no model is begun (0: none)."""
+    make_torchvision_importable()
+    ends = time.monotonic() + limit if limit else float("inf")
+    rows: list[Row] = []
+    for name in models or (TRAINED if training else tuple(MODELS)):
+        found = [{"model": name, "impl": impl} for impl in impls]
+        rows += found
+        if time.monotonic() > ends:
+            for row in found:
+                row["failed"] = "not begun: no time is left"
+            continue
+        _measure(name, found, training)
+        said = (f"{row['impl']} {row.get('milliseconds', float('nan')):.2f}" for row in found)
+        say(f"{name}: " + ", ".join(said))
+        torch.compiler.reset()
+        braze.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+    return rows
 
 
-def milliseconds(call: Callable[[], Any]) -> float:
-    """One call's share of a run of calls."""
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(CALLS):
-        call()
-    stop.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(stop) / CALLS
-
-
-def step(fn: Callable[..., Any], model: torch.nn.Module, inputs: dict[str, Any]) -> list[torch.Tensor]:
-    """Forward and backward from empty gradients: the loss and all gradients."""
-    model.zero_grad(set_to_none=True)
-    loss = loss_of(fn(**inputs))
-    loss.backward()
-    return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
-
-
-def measure(build: Callable[[], Any], impls: tuple[str, ...], training: bool = False) -> dict[str, Any]:
-    """Errors, first-call seconds and median milliseconds of every implementation of one model."""
+def _measure(name: str, rows: list[Row], training: bool) -> None:
     torch.manual_seed(0)
-    model, inputs = build()
-    model = model.eval().cuda().bfloat16()
-    inputs = {k: v.cuda().bfloat16() if v.is_floating_point() else v.cuda() for k, v in inputs.items()}
-    exact_inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-    double = copy.deepcopy(model).double()
-    exact = step(double, double, exact_inputs) if training else list(tensors(double(**exact_inputs)))
+    with torch.device("cuda"):
+        model, inputs = MODELS[name]()
+    model = model.cuda().train(training)
+    exact = None
+    if not training:
+        model = model.bfloat16()
+        inputs = {key: v.bfloat16() if v.is_floating_point() else v for key, v in inputs.items()}
+        exact = _exact(model, inputs)
     calls: dict[str, Callable[[], Any]] = {}
-    row: dict[str, Any] = {"model": build.__name__}
-    for impl in impls:
-        fn = {"eager": lambda m: m, "torch": torch.compile, "braze": braze.compile}[impl](model)
-        if training:
-            calls[impl] = lambda fn=fn: step(fn, model, inputs)  # type: ignore[misc]
-        else:
-            calls[impl] = lambda fn=fn: list(tensors(fn(**inputs)))  # type: ignore[misc]
-        start = time.perf_counter()
-        with trace.collect() as events:
-            found = [t.clone() for t in calls[impl]()]
-        torch.cuda.synchronize()
-        row[impl] = {"first_s": time.perf_counter() - start, "error": error(found, exact)}
-        if impl == "braze":
-            row[impl]["graphs"] = sum(kind == "capture" for kind, _ in events)
-            row[impl]["breaks"] = sum(kind == "break" for kind, _ in events)
-            row[impl]["fallbacks"] = sorted({str(p) for kind, p in events if kind == "fallback"})
-            row[impl]["kernels"] = [k for kind, p in events if kind == "compiled" for k in p.kernels]  # type: ignore[attr-defined]
-    times: dict[str, list[float]] = {impl: [] for impl in impls}
-    for _ in range(ROUNDS):
-        for impl in impls:
-            times[impl].append(milliseconds(calls[impl]))
-    for impl in impls:
-        row[impl]["ms"] = statistics.median(times[impl])
-    return row
-
-
-def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--impls", default="eager,torch,braze")
-    parser.add_argument("--phase", choices=("inference", "training"), default="inference")
-    parser.add_argument("--out", default="benchmarks/results/gpu.json")
-    arguments = parser.parse_args()
-    impls = tuple(arguments.impls.split(","))
-    training = arguments.phase == "training"
-    with torch.set_grad_enabled(training):
-        rows = [measure(build, impls, training) for build in (bert, resnet)]
-    head = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": ["python", "-m", "benchmarks.gpu", *sys.argv[1:]],
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "braze": braze.__version__,
-    }
-    Path(arguments.out).write_text(json.dumps({**head, "rows": rows}, indent=1))
     for row in rows:
-        print(row["model"], {i: {k: v for k, v in row[i].items() if k != "kernels"} for i in impls})
+        try:
+            fn = compiled(row["impl"], model)
+            calls[row["impl"]] = _call(fn, model, inputs, training)
+            _first(calls[row["impl"]], row, exact)
+        except Exception as failure:  # one implementation's failure is a row of the table
+            row["failed"] = f"{type(failure).__name__}: {failure}"[:500]
+            calls.pop(row["impl"], None)
+    times = _times(calls)
+    for row in rows:
+        if row["impl"] in calls:
+            row["rounds_ms"] = times[row["impl"]]
+            row["milliseconds"] = statistics.median(times[row["impl"]])
+            row.update(_profile(calls[row["impl"]]))
+    model.zero_grad(set_to_none=True)
 
 
-if __name__ == "__main__":
-    main()
+def _call(fn: Callable[..., Any], model: nn.Module, inputs: Inputs, training: bool) -> Callable[[], Any]:
+    def infer() -> Any:
+        with torch.no_grad():
+            return fn(**inputs)
+
+    def step() -> Any:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            outputs = fn(**inputs)
+        loss = loss_of(outputs)
+        loss.backward()
+        return loss.detach()
+
+    return step if training else infer
+
+
+def _exact(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    """The outputs in float32, of the same weights."""
+    wide = {key: v.float() if v.is_floating_point() else v for key, v in inputs.items()}
+    with torch.no_grad():
+        return [t.clone() for t in tensors(copy.deepcopy(model).float()(**wide))]
+
+
+def _first(call: Callable[[], Any], row: Row, exact: list[torch.Tensor] | None) -> None:
+    """The first call and a later one: seconds, graphs and breaks, error or loss, and the peak of a call."""
+    torch.cuda.synchronize()
+    counts = Counts(row["impl"])
+    start = time.perf_counter()
+    with counts:
+        found = call()
+        torch.cuda.synchronize()
+    row |= {"compile_seconds": time.perf_counter() - start, "graphs": counts.graphs, "breaks": counts.breaks}
+    if exact is None:
+        row["loss"] = float(found)
+    else:
+        row["error"] = error([t.float() for t in tensors(found)], exact)
+    del found
+    call()
+    gc.collect()
+    torch.cuda.synchronize()
+    base = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    row["peak_bytes"] = torch.cuda.max_memory_allocated() - base
+
+
+def _times(calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Milliseconds of a call in each round, all implementations in turn."""
+    many = {impl: max(2, round(RUN_S / max(_seconds(call, 2), 1e-6))) for impl, call in calls.items()}
+    times: dict[str, list[float]] = {impl: [] for impl in calls}
+    for _ in range(ROUNDS):
+        for impl, call in calls.items():
+            times[impl].append(_seconds(call, many[impl]) * 1e3)
+    return times
+
+
+def _seconds(call: Callable[[], Any], times: int) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times
+
+
+def _profile(call: Callable[[], Any], kept: int = 25) -> Row:
+    """Microseconds of the device in one call, launches, and the kernels that take most."""
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profiler:
+        call()
+        torch.cuda.synchronize()
+    found = [e for e in profiler.key_averages() if e.self_device_time_total > 0]
+    found.sort(key=lambda event: -event.self_device_time_total)
+    return {
+        "gpu_us": sum(e.self_device_time_total for e in found),
+        "launches": sum(e.count for e in found),
+        "kernels": [[e.key[:100], e.count, round(e.self_device_time_total, 1)] for e in found[:kept]],
+    }

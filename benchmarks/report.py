@@ -85,6 +85,35 @@ def models_table(rows: list[Row], impls: Sequence[str]) -> Table:
     return table
 
 
+def gpu_models_table(rows: list[Row], impls: Sequence[str]) -> Table:
+    """Milliseconds, speed against eager, share of eager's peak; seconds of first calls and milliseconds that the device works."""
+    table = Table(
+        title="One call, milliseconds (speed against eager; peak against eager's)", title_justify="left"
+    )
+    table.add_column("model")
+    for title in (*impls, *(f"{impl}\nfirst s, device ms" for impl in impls)):
+        table.add_column(title, justify="right")
+    speeds: dict[str, list[float]] = {impl: [] for impl in impls}
+    for model, here in grouped(rows, "model"):
+        eager, cells = here.get("eager", {}), []
+        for impl in impls:
+            row = here.get(impl, {})
+            if "milliseconds" not in row:
+                cells.append("failed")
+                continue
+            speed = _speed(eager, row)
+            speeds[impl] += [speed] if speed else []
+            beside = f" ({speed:.2f}; {row['peak_bytes'] / eager['peak_bytes']:.2f})" if speed else ""
+            cells.append(f"{row['milliseconds']:.2f}{beside}")
+        done = (here[impl] if "gpu_us" in here.get(impl, {}) else None for impl in impls)
+        cells += [f"{row['compile_seconds']:.1f}, {row['gpu_us'] / 1e3:.2f}" if row else "" for row in done]
+        table.add_row(model, *cells)
+    table.add_section()
+    means = [f"({statistics.geometric_mean(speeds[i]):.3f})" if speeds[i] else "" for i in impls]
+    table.add_row("geometric mean", *means)
+    return table
+
+
 def memory_table(rows: list[Row], impls: Sequence[str]) -> Table:
     """Peak megabytes of a training step, the share of eager's, and milliseconds."""
     table = Table(

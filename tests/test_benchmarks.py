@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 import braze
-from benchmarks import accuracy, cudagraphs, report, run, stencils, worker, zoo
+from benchmarks import accuracy, cudagraphs, gpu_zoo, report, run, stencils, worker, zoo
 from benchmarks.__main__ import MODELS, main
 from benchmarks.worker import compiled
 from braze.codegen.c import rows
@@ -27,6 +27,21 @@ def shown(table) -> str:
 
 def test_the_command_line_knows_every_model():
     assert tuple(zoo.CASES) == MODELS
+
+
+def test_models_of_a_gpu_have_a_loss_and_a_table_of_speeds_and_peaks():
+    assert set(gpu_zoo.TRAINED) < set(gpu_zoo.MODELS)
+    with torch.device("meta"):
+        model, inputs = gpu_zoo.nanogpt()
+        assert worker.loss_of(model(**inputs)).shape == ()
+    common = {"model": "nanogpt", "compile_seconds": 1.0, "gpu_us": 900.0}
+    rows = [
+        {**common, "impl": "eager", "milliseconds": 2.0, "rounds_ms": [2.0, 2.1], "peak_bytes": 100},
+        {**common, "impl": "braze", "milliseconds": 1.0, "rounds_ms": [1.0, 1.05], "peak_bytes": 80},
+        {**common, "impl": "torch", "failed": "out of memory"},
+    ]
+    text = shown(report.gpu_models_table(rows, ("eager", "torch", "braze")))
+    assert "1.00 (2.00; 0.80)" in text and "failed" in text and "1.0, 0.90" in text
 
 
 def test_models_are_the_same_in_every_process():
