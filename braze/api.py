@@ -23,6 +23,7 @@ from braze.capture.dispatch.stance import read_environment, set_stance
 from braze.capture.dispatch.variants import history_of
 from braze.capture.facts.markers import allow_in_graph, disable, graph_break, is_compiling, opaque
 from braze.capture.facts.marks import check_names, mark_batch, mark_dynamic, mark_static, mark_unbacked
+from braze.capture.python.higher_order import is_node
 from braze.decomp import users
 from braze.graph import kernels, torch_import
 from braze.module import CompiledModule, compile_module
@@ -240,9 +241,9 @@ copyreg.pickle(native.Entry, _reduce)
 
 
 def _as_python_function(fn: Any) -> Any:
-    """``fn``, or a Python function that calls it where it is a builtin, a partial or another object."""
+    """``fn``, or a Python function that calls it where it is a builtin, a partial or another object, or a node whole."""
     fn = getattr(fn, "__braze_function__", fn)
-    if isinstance(fn, types.FunctionType):
+    if isinstance(fn, types.FunctionType) and not is_node(fn):
         return fn
     if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
         return fn

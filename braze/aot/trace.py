@@ -16,7 +16,7 @@ from braze.aot.recorder import Recorder
 from braze.aot.stacked import drops_between, layer_by_layer
 from braze.aot.structural import IN_TRAINING, STRUCTURAL, read_parts
 from braze.aot.ways import Ways
-from braze.graph import kernels, torch_compat
+from braze.graph import flex, kernels, torch_compat
 from braze.graph.captured import Late
 from braze.graph.control_flow import OPERATORS
 from braze.graph.facts import facts
@@ -142,7 +142,7 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
         args, kwargs = _values(node.args, env), _values(node.kwargs, env)
         if isinstance(node.meta.get("val"), torch.SymFloat) and node.op == "call_function":
             return recorder.number(node, args)
-        if node.target in TRANSFORMS:
+        if node.target in TRANSFORMS or node.target in flex.TARGETS:
             control_flow.refuse_choices(node, args)
         if node.target in OPERATORS:
             return control_flow.run(node, args, recorder, run_graph)
@@ -169,7 +169,8 @@ def _called(
 ) -> Any:
     if node.target is getattr and args[1:] == ("data",) and type(args[0]) is FakeTensor:
         return recorder.without_version(args[0])
-    recorder.casting = torch_compat.casting_devices()
+    # attention casts its operands itself, and no more
+    recorder.casting = () if node.target in flex.TARGETS else torch_compat.casting_devices()
     with recorder:
         if (parts := read_parts(node, args, kwargs)) is not None:
             return parts

@@ -22,6 +22,9 @@ from torch._higher_order_ops.scan import scan as torch_scan  # noqa: F401  (for 
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop  # noqa: F401  (for capture)
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention.flex_attention import (
+    _get_mod_type as kind_of_modification,  # noqa: F401  (whether a function changes scores or masks)
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (

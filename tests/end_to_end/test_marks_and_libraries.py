@@ -1,4 +1,4 @@
-"""Code of PyTorch and of libraries that a model calls: marks of the profiler, flex attention, einops."""
+"""Code of PyTorch and of libraries that a model calls: marks of the profiler, einops."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import time
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
 import braze
 from braze.support import trace
-from tests.helpers import logged
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -38,14 +36,6 @@ def test_a_break_inside_a_mark_of_the_profiler_compiles_what_is_around_it():
     with torch.profiler.profile() as profile:
         assert torch.equal(compiled(x), marked(x))
     assert [event.name for event in profile.events()].count("outer") == 2
-
-
-def test_flex_attention_itself_runs_as_it_is_and_says_so():
-    q = torch.ones(1, 1, 128, 16)
-    with logged() as lines:
-        result = braze.compile(flex_attention, backend="eager")(q, q, q)
-    assert torch.allclose(result, q)
-    assert any("BZ1019: flex_attention runs uncompiled" in line for line in lines)
 
 
 def test_einops_whose_table_of_backends_is_empty_is_one_graph():

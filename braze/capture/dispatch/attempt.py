@@ -14,7 +14,7 @@ from braze.capture.facts.marks import Named, named_shapes
 from braze.capture.facts.records import Capture
 from braze.capture.facts.resume import cannot_resume
 from braze.capture.facts.slots import arguments
-from braze.capture.python.higher_order import MODULES
+from braze.capture.python.higher_order import FLEX, MODULES
 from braze.graph.torch_compat import is_out_of_memory
 from braze.support import trace
 from braze.support.errors import BrazeError, CaptureError, InternalError, Unsupported
@@ -44,7 +44,7 @@ def attempt(
     if cannot_resume(function.__code__):
         _refuse_generator(name, function, strict=strict, tell=not inner)
         return None
-    if not inner and function.__module__ in MODULES:
+    if not inner and function.__module__ in MODULES and function.__module__ != FLEX:
         _refuse_whole(name, function, strict=strict)
         return None
     try:

@@ -136,7 +136,7 @@ def call_special(t: Trace, fn: types.FunctionType, args: Any, kwargs: dict[str, 
             return t.graph.recorder.call(fn, tuple(args), kwargs or {})
     if fn.__module__ == "torch._tensor" and fn.__name__ in DATA and has_tensor(args, kwargs):
         refuse_data(fn.__name__)
-    if fn.__module__ in higher_order.MODULES:
+    if fn.__module__ in higher_order.MODULES and fn.__module__ != higher_order.FLEX:
         higher_order.whole(higher_order.MODULES[fn.__module__])
     if fn.__module__.startswith(higher_order.SHARDING):
         higher_order.whole("FSDP gathers and frees parameters around a module's call")

@@ -25,6 +25,8 @@ from braze.capture.state.handlers import HANDLERS
 from braze.capture.state.trace import Trace
 from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
 
+#: where flex_attention is, and masks for it; the other functions there are plain code
+FLEX = "torch.nn.attention.flex_attention"
 #: modules of PyTorch whose functions are called whole, and what they do
 MODULES: dict[str, str] = {
     "torch._functorch.vmap": "a function is vectorized by vmap",
@@ -34,7 +36,7 @@ MODULES: dict[str, str] = {
     "torch._higher_order_ops.scan": "scan runs a function along a dimension",
     "torch._higher_order_ops.map": "map runs a function along a dimension",
     "torch._higher_order_ops.associative_scan": "associative_scan runs a function along a dimension",
-    "torch.nn.attention.flex_attention": "flex_attention takes functions that change scores",
+    FLEX: "flex_attention takes functions that change scores",
     "torch.utils.checkpoint": "a checkpointed function runs again in the backward",
 }
 #: the modules of PyTorch whose functions shard a model
@@ -94,6 +96,11 @@ def of_other_compiler(code: types.CodeType) -> bool:
 def is_unfinished(module: Any) -> bool:
     """Whether a module is one of those that make their parameters at their first call, and has not been called."""
     return isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()  # type: ignore[misc]
+
+
+def is_node(target: Any) -> bool:
+    """Whether a function of PyTorch's in Python becomes a node: there is nothing to capture in its own frame."""
+    return target.__module__ == FLEX and target.__name__ == "flex_attention"
 
 
 def run_whole(target: Any) -> bool:

@@ -13,6 +13,7 @@ from braze.capture.facts.records import Capture, Step
 from braze.capture.facts.values import NULL, Lookups
 from braze.capture.features import (
     arrays,
+    attention,
     checkpoints,
     class_bodies,
     control_flow,
@@ -54,6 +55,7 @@ def features() -> tuple[types.ModuleType, ...]:
     """The modules that enter rows into the table of handlers as they are loaded."""
     return (
         arrays,
+        attention,
         checkpoints,
         class_bodies,
         control_flow,

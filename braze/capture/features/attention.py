@@ -1,0 +1,203 @@
+"""``flex_attention`` and the masks of its blocks: the functions that change scores and masks are subgraphs, the call is one node."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.attention import flex_attention as public
+
+from braze.capture.facts.breaks import graph_break
+from braze.capture.features.subgraphs import Traced, note, region, traced, union
+from braze.capture.python.higher_order import FLEX, MODULES, whole
+from braze.capture.state.handlers import rule
+from braze.capture.state.trace import Trace
+from braze.graph import flex, torch_compat
+
+WHAT = MODULES[FLEX]
+SIGNATURE = inspect.signature(public.flex_attention)
+#: blocks of this many rows are all that there are: such a mask says nothing of lengths
+NO_BLOCKS = 1 << 30
+#: what a BlockMask says of its blocks to kernels
+BLOCKS = [
+    "kv_num_blocks",
+    "kv_indices",
+    "full_kv_num_blocks",
+    "full_kv_indices",
+    "q_num_blocks",
+    "q_indices",
+    "full_q_num_blocks",
+    "full_q_indices",
+]
+#: settings of PyTorch's kernels that ask for another answer than the reference's
+OTHER_KERNELS = frozenset({"FLASH"})
+
+
+@rule(public.flex_attention)
+def flex_attention(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """One node. What PyTorch would refuse, it refuses itself."""
+    try:
+        given = SIGNATURE.bind(*args, **kwargs)
+    except TypeError:
+        whole(WHAT)
+    given.apply_defaults()
+    q, k, v, score_mod, block_mask, scale, grouped, return_lse, options, aux = _values(given.arguments)
+    _check_tensors(q, k, v, grouped, block_mask)
+    _check_settings(t, scale, grouped, return_lse, options, aux)
+    mask_mod, blocks = _block_mask(t, block_mask, q, k)
+    if scale is None:
+        scale = 1.0 / math.sqrt(q.shape[-1])
+    with region(t, "flex_attention", (score_mod, mask_mod)):
+        parts = _subgraphs(t, score_mod, mask_mod, q)
+        others = union(*parts)
+        if any(isinstance(x, torch.Tensor) and x.requires_grad for x in parts[1].recorder.lifted):
+            graph_break("BZ1019", "its mask looks at a tensor that wants a gradient")
+        modules = {
+            name: part.module([*part.recorder.own, *others])
+            for name, part in zip(("score_graph", "mask_graph"), parts, strict=True)
+        }
+        after = (scale, q, k, v, tuple(blocks), tuple(others))
+        results = _run(t, flex.attention, modules, after)
+    out, lse, most = results
+    if aux is not None:
+        wanted = t.attribute(aux, "lse"), t.attribute(aux, "max_scores")
+        found = public.AuxOutput(*[x if want else None for x, want in zip((lse, most), wanted, strict=True)])
+        return out, t.done.claim(found)
+    return (out, lse) if return_lse else out
+
+
+@rule(public.create_mask)
+def create_mask(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """What a function says of all places, as one node."""
+    try:
+        given = inspect.signature(public.create_mask).bind(*args, **kwargs)
+    except TypeError:
+        whole(WHAT)
+    given.apply_defaults()
+    function, *sizes, device = given.arguments.values()
+    sizes = [1 if n is None and i < 2 else n for i, n in enumerate(sizes)]
+    if not all(isinstance(n, int | torch.SymInt) and type(n) is not bool for n in sizes):
+        whole(WHAT)
+    device = torch.device(torch.accelerator.current_accelerator() or "cpu") if device is None else device
+    device = torch.empty(0, device=device).device
+    changes_scores = t.call(torch_compat.kind_of_modification, (function,)).name == "SCORE_MOD"
+    with region(t, "create_mask", (function,)):
+        own = [*([torch.zeros((), device=device)] if changes_scores else []), *_places(device)]
+        part = _traced(t, function, own)
+        others = union(part)
+        modules = {"mask_graph": part.module([*own, *others])}
+        target = flex.excluded if changes_scores else flex.allowed
+        return _run(t, target, modules, (tuple(sizes), device, tuple(others)))
+
+
+# -- parts
+
+
+def _values(arguments: dict[str, Any]) -> list[Any]:
+    """The arguments by name, whichever of them this version of PyTorch has."""
+    names = "query key value score_mod block_mask scale enable_gqa return_lse kernel_options return_aux"
+    if set(arguments) - set(names.split()):
+        whole(WHAT)
+    return [arguments.get(name) for name in names.split()]
+
+
+def _check_tensors(q: Any, k: Any, v: Any, grouped: Any, block_mask: Any) -> None:
+    """Leave to PyTorch what it refuses, and types of 8 bits."""
+    if not all(isinstance(x, torch.Tensor) and x.dim() == 4 and x.layout is torch.strided for x in (q, k, v)):
+        whole(WHAT)
+    if not q.dtype.is_floating_point or q.dtype.itemsize < 2 or len({q.dtype, k.dtype, v.dtype}) > 1:
+        whole(WHAT)
+    if len({q.device, k.device, v.device}) > 1 or q.device.type not in ("cpu", "cuda"):
+        whole(WHAT)
+    heads, shared = q.shape[1], k.shape[1]
+    if k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3] or 0 in (*q.shape, *k.shape, *v.shape):
+        whole(WHAT)
+    if heads % shared != 0 or (not grouped and heads != shared):
+        whole(WHAT)
+    if q.shape[0] != k.shape[0] and (k.shape[0] != 1 or block_mask is None):
+        whole(WHAT)
+
+
+def _check_settings(t: Trace, scale: Any, grouped: Any, lse: Any, options: Any, aux: Any) -> None:
+    known = isinstance(scale, float | int | torch.SymFloat) or scale is None
+    if not known or type(grouped) is not bool or type(lse) is not bool or (lse and aux is not None):
+        whole(WHAT)
+    if aux is not None and not isinstance(aux, public.AuxRequest):
+        whole(WHAT)
+    if options is not None:
+        if not isinstance(options, dict) or {"OUTPUT_LOGSUMEXP", "OUTPUT_MAX"} & set(options):
+            whole(WHAT)
+        if "BACKEND" in options and t.item(options, "BACKEND") in OTHER_KERNELS:
+            whole(WHAT)
+
+
+def _block_mask(t: Trace, block_mask: Any, q: Any, k: Any) -> tuple[Any, list[Any]]:
+    """The function of a mask, and its blocks as kernels read them: block sizes, then tensors or None."""
+    if block_mask is None:
+        return public.noop_mask, []
+    if not isinstance(block_mask, public.BlockMask):
+        whole(WHAT)
+    rows, columns = (t.item(t.attribute(block_mask, "BLOCK_SIZE"), i) for i in (0, 1))
+    mask_mod = t.attribute(block_mask, "mask_mod")
+    tensors = [t.attribute(block_mask, name) for name in BLOCKS]
+    if not (rows == columns == NO_BLOCKS):
+        lengths = [t.item(t.attribute(block_mask, "seq_lengths"), i) for i in (0, 1)]
+        if lengths[0] != q.shape[2] or lengths[1] != k.shape[2]:
+            whole(WHAT)
+    counts = tensors[0]
+    if counts.device != q.device or counts.shape[0] not in (1, q.shape[0]):
+        whole(WHAT)
+    if q.device.type == "cpu" or rows == NO_BLOCKS:
+        return mask_mod, []  # only kernels look at blocks, to leave out what the function hides
+    return mask_mod, [rows, columns, *tensors]
+
+
+def _same(score: Any, *places: Any) -> Any:
+    return score
+
+
+def _places(device: torch.device) -> list[torch.Tensor]:
+    return [torch.zeros((), dtype=torch.int64, device=device) for _ in range(4)]
+
+
+def _subgraphs(t: Trace, score_mod: Any, mask_mod: Any, q: Any) -> list[Traced]:
+    """The functions of one score and of one place."""
+    score = torch.zeros((), dtype=flex.working(q.dtype), device=q.device)
+    if torch.is_grad_enabled():
+        score.requires_grad_()
+    return [
+        _traced(t, _same if score_mod is None else score_mod, [score, *_places(q.device)]),
+        _traced(t, mask_mod, _places(q.device)),
+    ]
+
+
+def _traced(t: Trace, function: Any, own: list[Any]) -> Traced:
+    """A function of numbers, which looks tables up by them; it gives one number."""
+    with _looking_up(t):
+        part = traced(t, function, own, own)
+    if len(part.leaves) != 1 or not isinstance(part.leaves[0], torch.Tensor) or part.leaves[0].dim():
+        graph_break("BZ1019", "a function gives something else than one number")
+    return part
+
+
+@contextlib.contextmanager
+def _looking_up(t: Trace) -> Iterator[None]:
+    recorder = t.graph.recorder
+    before, recorder.by_index = recorder.by_index, True
+    try:
+        yield
+    finally:
+        recorder.by_index = before
+
+
+def _run(t: Trace, target: Any, modules: dict[str, Any], after: tuple[Any, ...]) -> Any:
+    """The node; its results on fakes."""
+    symbolic = torch_compat.python_dispatcher() if t.graph.mode.env is not None else contextlib.nullcontext()
+    with symbolic:
+        results = target(*modules.values(), *after)
+    note(t, target, (), modules, after, results)
+    return results
