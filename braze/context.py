@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braze.options import Options
-from braze.products import Product, Way
+from braze.products import DeviceProduct, Product, Way
 from braze.support.record import record
 from braze.target import Target
 
@@ -18,7 +18,8 @@ class CompileContext:
     ``consumes``: the inputs belong to the call, which lets go of each after its last use, as a backward does.
     ``lean``: the graph is a half of a training step, whose peak adds to what is saved: large temporaries are
     taken from the allocator when they come and given back when they go.
-    ``products``: who computes which products of matrices, where that was measured. ``recordable``: others record the call, as a part of
+    ``products``: who computes which products of matrices, where that was measured. ``device_products``: the same of a GPU.
+    ``recordable``: others record the call, as a part of
     something larger. ``recorder``: makes of a call and its ``cudagraphs`` plan one that is recorded; None: the call's second use is.
     """
 
@@ -28,5 +29,6 @@ class CompileContext:
     consumes: bool = False
     lean: bool = False
     products: tuple[tuple[Product, Way], ...] = ()
+    device_products: tuple[tuple[DeviceProduct, Way], ...] = ()
     recordable: bool = False
     recorder: Callable[[Any, Any], Any] | None = None

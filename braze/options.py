@@ -64,6 +64,11 @@ class Options:
     fusion: bool = option(True, "fuse loops")
     max_fusion_steps: int = option(64, "loop nests in one kernel at most")
     gemm_template: bool = option(True, "use our own packed GEMM for linear layers on the CPU")
+    matmul_template: bool | None = option(
+        None,
+        "matrix products on a GPU by our own kernels, norms before and sums after them in the same kernel: everywhere (True), "
+        "nowhere (False), or where they were measured to be quicker (None)",
+    )
     measure_products: bool = option(
         True,
         "who multiplies two matrices on the CPU (our template, oneDNN, ATen) is measured once per shape and machine, and kept "

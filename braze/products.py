@@ -37,3 +37,30 @@ def quickest(seconds: Mapping[Way, float]) -> Way:
     best = min(others, key=others.__getitem__)
     ours = seconds.get(Way.OURS)
     return Way.OURS if ours is not None and ours * (1 - _SAVED) <= others[best] else best
+
+
+@record
+class DeviceProduct:
+    """[rows, inner] @ [inner, columns] of one type on a GPU; ``rows`` is None where only a call tells."""
+
+    dtype: str
+    rows: int | None
+    inner: int
+    columns: int
+
+
+#: rows up to which the GPU's template is worth a thought; more are the vendor's library's, unless measured otherwise
+FEW_ROWS = 64
+#: rows of float32 up to which the template multiplies: its products of more would need the tensor cores' TensorFloat-32
+FEW_ROWS_F32 = 8
+
+
+def takes_template(product: DeviceProduct, wanted: bool | None, known: Mapping[DeviceProduct, Way]) -> bool:
+    """Whether a GPU's product is the template's: by what was measured, else by a rule. ``wanted``: everywhere (True), nowhere (False)."""
+    if wanted is False or product.dtype not in ("f32", "f16", "bf16"):
+        return False
+    if product.dtype == "f32" and (product.rows is None or product.rows > FEW_ROWS_F32):
+        return False
+    if wanted:
+        return True
+    return known.get(product) is Way.OURS

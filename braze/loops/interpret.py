@@ -195,10 +195,13 @@ class _Run:
     def gemm(self, step: TemplateCall) -> None:
         if step.kind != "gemm":
             raise InternalError("BZ9001", f"no meaning for template {step.kind!r}")
-        a, b = (self.view(v) for v in step.args)
-        product = (a.double() @ b.double()).to(torch.float32).numpy()
+        for before in step.prologue:
+            _Nest(self, before.axes, before.reduce_axes).run(before)
+        a, *rights = (self.view(v) for v in step.args)
         nest = _Nest(self, step.axes, ())
-        nest.reduced = [product.reshape(nest.outer_shape)]
+        for b in rights:
+            product = (a.double() @ b.double()).to(torch.float32).numpy()
+            nest.reduced.append(product.reshape(nest.outer_shape))
         for pending in [nest.evaluated(store) for store in step.epilogue]:
             nest.write(*pending)
 

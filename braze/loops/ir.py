@@ -353,6 +353,8 @@ class TemplateCall:
     weight); the single output buffer is [M, N] row-major; ``epilogue`` maps ``Op.REDUCED`` attr 0 (the
     accumulated element, f32) at axes (m, n) to the stored value. ``constant_b`` says that b is a
     CONSTANT buffer, so that a packed copy may be kept, keyed by the tensor's version.
+    Further ``args`` are right-hand matrices of the same sizes: REDUCED attr k is the product with the k-th of them.
+    ``prologue``: loops over the axis m, and the row k, that compute the buffer of ``a`` first; what they write nobody else sees.
     """
 
     name: str
@@ -364,6 +366,12 @@ class TemplateCall:
     device: str = "cpu"
     ops: tuple[str, ...] = ()
     origin: Origin | None = None
+    prologue: tuple[LoopNest, ...] = ()
+
+    @property
+    def inside(self) -> frozenset[str]:
+        """The buffers that its prologue writes, which only it reads."""
+        return frozenset(s.buffer for nest in self.prologue for s in nest.stores)
 
 
 Step = LoopNest | ExternCall | TemplateCall

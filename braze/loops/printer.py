@@ -68,11 +68,13 @@ def print_step(step: Step) -> list[str]:
         made = [f"{m.symbol} = size_of({step.outputs[m.output] or '_'}, {m.dim})" for m in step.makes]
         return [f"{bound}{',' if len(step.outputs) == 1 else ''} = extern({names}, {', '.join(args)})", *made]
     if isinstance(step, TemplateCall):
-        inside = [
-            f"red0 = product[{', '.join(str(a.symbol) for a in step.axes)}]",
-            *_stores(step.epilogue),
-        ]
-        return [f"product = {step.kind}({', '.join(map(_argument, step.args))})", *_loops(step.axes, inside)]
+        at = ", ".join(str(a.symbol) for a in step.axes)
+        left, *rights = map(_argument, step.args)
+        names = ["product" if not k else f"product{k}" for k in range(len(rights))]
+        before = [line for n in step.prologue for line in print_step(n)]
+        products = [f"{n} = {step.kind}({left}, {right})" for n, right in zip(names, rights, strict=True)]
+        taken = [f"red{k} = {name}[{at}]" for k, name in enumerate(names)]
+        return [*before, *products, *_loops(step.axes, [*taken, *_stores(step.epilogue)])]
     return _loops(step.axes, [*_reductions(step), *_stores(step.stores)])
 
 

@@ -195,9 +195,8 @@ def results_exist(program: LoopProgram) -> Problems:
     for step in program.steps:
         if isinstance(step, ExternCall):
             continue
-        types = [DType.F32]
+        types = [DType.F32] * (len(step.args) - 1) if isinstance(step, TemplateCall) else []
         if isinstance(step, LoopNest):
-            types = []
             for r in step.reductions:
                 types += r.results
                 if r.value.dtype is not r.dtype:
@@ -230,6 +229,8 @@ def reads_of(step: Step) -> list[str]:
         return list(names)
     if isinstance(step, TemplateCall):
         names.update(dict.fromkeys(v.buffer for v in step.args))
+        names.update(dict.fromkeys(n for nest in step.prologue for n in reads_of(nest)))
+        names = {n: None for n in names if n not in step.inside}
     for node in (*_nodes(step, True), *_nodes(step, False)):
         if node.op is Op.LOAD:
             names[node.attr[0]] = None

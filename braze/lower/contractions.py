@@ -12,7 +12,7 @@ from braze.lower.pointwise_core import broadcast_index
 from braze.lower.realize import ProgramBuilder, constant_of
 from braze.lower.registry import aten, lowering
 from braze.lower.views import permute_value, reshape_value
-from braze.products import Way
+from braze.products import DeviceProduct, Way, takes_template
 from braze.runtime.operators import onednn_linear
 from braze.symbolic.expr import ONE, ZERO, Expr, axis_symbol, known_le, linear
 from braze.target import Target
@@ -48,6 +48,8 @@ def mm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
 
 def _by_choice(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Any:
     """The product by whom the measured table names, else by a rule; None where ATen is to do it."""
+    if g.ctx.target.kind == "cuda":
+        return device_gemm(g, a, b, bias)
     way = g.way
     if way is Way.ONEDNN:
         function = onednn_linear()
@@ -110,6 +112,38 @@ def gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None, way: Way | None
         )
     )
     return reshape_value(g, g.lazy(buffer), out_sizes)
+
+
+def device_gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
+    """The Triton template's call, or None where it does not apply or ATen is the choice."""
+    values = [v for v in (a, b, bias) if v is not None]
+    dtype, device = a.dtype, a.device
+    if b.rank != 2 or not a.rank or any(v.dtype is not dtype or v.device != device for v in values):
+        return None
+    rows, (k, n) = numel(a.sizes[:-1]), b.sizes
+    if device == "cpu" or k.value in (None, 0) or n.value in (None, 0) or rows is ZERO:
+        return None
+    if bias is not None and bias.rank > (2 if a.rank == 2 else 1):
+        return None
+    product = DeviceProduct(dtype.label, rows.value, k.value or 0, n.value or 0)
+    if not takes_template(product, g.ctx.options.matmul_template, dict(g.ctx.device_products)):
+        return None
+    right = g.realize(b)
+    if ONE not in right.strides:
+        return None
+    left = _as_rows(g, reshape_value(g, a, (rows, k)))
+    buffer = g.new_buffer(dtype, (rows, n), (n, ONE), device)
+    axes = (Axis(axis_symbol("m", rows), rows), Axis(axis_symbol("n", n), n))
+    index = [ZERO if rows is ONE else axes[0].symbol, ZERO if n is ONE else axes[1].symbol]
+    value: Node = build.reduced(0, DType.F32)
+    if bias is not None:
+        g.realize(bias)
+        place = broadcast_index(bias, 2, (rows, n))(index)
+        value = build.add(value, build.cast(bias.load(place), DType.F32))
+    store = Store(buffer, linear(index, (n, ONE), ZERO), build.cast(value, dtype))
+    name = g.name_step((g.op_name,))
+    g.add(TemplateCall(name, "gemm", (left, right), axes, (store,), False, device, (g.op_name,), g.origin))
+    return reshape_value(g, g.lazy(buffer), (*a.sizes[:-1], n))
 
 
 #: fewer rows than this do not pay for packing the other matrix; one of more bytes than this is ATen's

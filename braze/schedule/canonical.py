@@ -110,6 +110,8 @@ class _Forwarding:
             Store(s.buffer, s.index, new(s.value), s.mode, tuple(map(new, s.args))) for s in nest.stores
         )
         for s in stores:
+            self.forget(s)
+        for s in stores:
             self.stored(s, part.role)
         return Part(part.number, dataclasses.replace(nest, reductions=reductions, stores=stores), part.role)
 
@@ -129,9 +131,11 @@ class _Forwarding:
             self.written.get(n.attr[0], -1) < found.passes for n in walk(found.value) if n.op is Op.LOAD
         )
 
-    def stored(self, s: Store, role: Role) -> None:
+    def forget(self, s: Store) -> None:
         for key in [k for k in self.known if k[0] == s.buffer]:
             del self.known[key]
+
+    def stored(self, s: Store, role: Role) -> None:
         self.written[s.buffer] = self.passes
         if s.mode is StoreMode.PLAIN and not s.args and role is not Role.REDUCE:
             dtype = self.buffers[s.buffer].dtype

@@ -35,6 +35,8 @@ class Choices:
     launch_bytes, look_bytes = 8 << 20, 32 << 20
     #: the same of a recording: its kernels launch themselves, and the host that waits for the look runs ahead no more
     replayed_bytes, waited_bytes = 2 << 20, 96 << 20
+    #: elements of a product's left matrix that each of its programs may compute anew
+    points_again = 16 << 10
     #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
     sibling_share = 0.5
 
@@ -90,6 +92,11 @@ class Choices:
                 return GroupKind.LOOPED
             row *= e.value
         return GroupKind.PERSISTENT if row <= self.persistent_bytes else GroupKind.LOOPED
+
+    def worth_again(self, rows: Expr, inner: Expr) -> bool:
+        """Whether each program of a product may compute all rows of its left matrix anew."""
+        most = rows.value if rows.value is not None else self.size_hint(rows)
+        return 0 < most * self.size_hint(inner) <= self.points_again
 
     def recompute(self, value: Node) -> bool:
         """Whether a value used in several passes over a row is cheaper computed again than kept."""

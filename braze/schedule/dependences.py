@@ -64,6 +64,11 @@ def accesses(step: Step) -> Accesses:
         found = Accesses()
         for view in step.args:
             found.reads[view.buffer].add(ANYWHERE)
+        for nest in step.prologue:
+            for name in _of_nest(nest).reads:
+                found.reads[name].add(ANYWHERE)
+        for name in step.inside:
+            found.reads.pop(name, None)
         _add_stores(found, step.epilogue)
         for node in walk(*(s.value for s in step.epilogue)):
             if node.op is Op.LOAD:

@@ -171,7 +171,7 @@ def _remainder(program: LoopProgram, steps: list[Step], escaping: tuple[str, ...
     """The other steps, with what they need of the fixed ones as constants."""
     steps = [
         dataclasses.replace(s, constant_b=True)
-        if isinstance(s, TemplateCall) and s.args[1].buffer in escaping
+        if isinstance(s, TemplateCall) and all(v.buffer in escaping for v in s.args[1:])
         else s
         for s in steps
     ]

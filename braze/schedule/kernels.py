@@ -129,7 +129,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
         outer, points, warps = _point_tiles(group, found, form, inner)
         row, whole, stages, passes = None, False, 1, (group.steps,)
     names = arguments(group)
-    wide = any(_is_wide(buffers[n]) for n in names)
+    wide = any(is_wide(buffers[n]) for n in names)
     sizes = size_symbols(group)
     coarse = is_coarse(group, buffers)
     return KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse)
@@ -148,7 +148,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     return KernelPlan(
         Form.MIXED, names, size_symbols(group), (group.walked.part,), (Tile("x", group.axes, x),),
         Tile("r", group.row_axes, width), True, (group.steps,), warps, stages,
-        any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
+        any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), group.walked.within.extent,
     )  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan
     return KernelPlan(
         Form.COLUMNS, names, size_symbols(group), group.axes[:outer], (Tile("x", columns, x),),
         Tile("r", group.row_axes, r), False, passes_of(group.steps, group.row_axes), warps_of(x * r // min(r, 2), EACH_ROW), 1,
-        any(_is_wide(buffers[n]) for n in names), is_coarse(group, buffers), limit=limit,
+        any(is_wide(buffers[n]) for n in names), is_coarse(group, buffers), limit=limit,
     )  # fmt: skip
 
 
@@ -376,7 +376,7 @@ def _static(axes: tuple[Axis, ...]) -> int | None:
     return product([a.extent for a in axes]).value if axes else ONE.value
 
 
-def _is_wide(buffer: Buffer) -> bool:
+def is_wide(buffer: Buffer) -> bool:
     """Whether an element of a buffer may lie 2^31 or more from its first: of sizes without a bound it may."""
     span: Expr = ONE
     for size, stride in zip(buffer.sizes, buffer.strides, strict=True):

@@ -21,8 +21,8 @@ from braze.loops.rewrite import Substitution, index_exprs, roots, walk
 from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesses
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import Accesses
-from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by
-from braze.symbolic.expr import ZERO, Expr, FloorDiv, Mod, Symbol
+from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by, size_hint
+from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis_symbol
 
 #: shared buffers whose access order is tried as the order of the axes
 _TRIED_ORDERS = 4
@@ -65,7 +65,9 @@ def join(a: Block, b: Block, facts: Facts, reason: str) -> Block | None:
     for fit in _fits(a, b, facts):
         first = moved_accesses(a.accesses, fit.first)
         second = moved_accesses(b.accesses, fit.second)
-        if not _same_points(first, second, conflicts) or not (conflicts or _read_alike(first, second)):
+        if not _same_points(first, second, conflicts, a, fit) or not (
+            conflicts or _read_alike(first, second)
+        ):
             continue
         made = _made(a, b, fit, first.merge(second), reason)
         if _single_writers(made, conflicts, facts) and _wise(a, b, made, fit, facts):
@@ -152,14 +154,37 @@ def _fit(a: Block, b: Block, base: Block, overlay: Overlay, role: Role) -> Fit:
     return Fit(overlay.axes, overlay.row_axes, first, second, role)
 
 
-def _same_points(a: Accesses, b: Accesses, conflicts: set[str]) -> bool:
+def _same_points(a: Accesses, b: Accesses, conflicts: set[str], first: Block, fit: Fit) -> bool:
     for name in conflicts:
         indices = set()
         for side in (a, b):
             indices |= side.writes.get(name, set()) | side.reads.get(name, set())
-        if len(indices) != 1 or None in indices:
+        if None in indices:
+            return False
+        if len(indices) != 1 and not (
+            first.shape is Shape.TEMPLATE and name not in b.writes and _columns_apart(a, b, name, fit.axes)
+        ):
             return False
     return True
+
+
+def _columns_apart(a: Accesses, b: Accesses, name: str, axes: tuple[Axis, ...]) -> bool:
+    """Whether a template writes a buffer at two places, and what is read of it are these: no two points share one."""
+    written = a.writes[name]
+    if len(written) != 2 or name in a.reads or not b.reads[name] <= written:
+        return False
+    first, second = (e for e in written if e is not None)
+    return apart(first, second, axes)
+
+
+def apart(first: Expr, second: Expr, axes: tuple[Axis, ...]) -> bool:
+    """Whether two indices a fixed number of elements apart never meet, at whichever points of the axes."""
+    gap = (second - first).value
+    if not gap:
+        return False
+    which = Axis(axis_symbol("which", Integer(2)), Integer(2))
+    low = first if gap > 0 else second
+    return injective(low + which.symbol * abs(gap), (*axes, which), size_hint)
 
 
 def _read_alike(a: Accesses, b: Accesses) -> bool:

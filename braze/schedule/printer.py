@@ -61,6 +61,8 @@ def _group(g: Group) -> list[str]:
             f"  {', '.join(g.call.outputs)} = {g.call.target}({', '.join(map(_argument, g.call.args))})"
         )
     elif isinstance(g.call, TemplateCall):
+        for step in g.call.prologue:
+            lines += _nest(step)
         lines.append(f"  {g.call.kind}({', '.join(map(_argument, g.call.args))})")
         lines += [f"    {line}" for line in _stores(g.call.epilogue)]
     for step in g.steps:

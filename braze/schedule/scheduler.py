@@ -12,6 +12,7 @@ from braze.schedule.canonical import group_of
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import edges, families, group_accesses, needed_steps
 from braze.schedule.fusion import Fusion, kept_buffers
+from braze.schedule.halves import halved_products
 from braze.schedule.hoist import hoist
 from braze.schedule.lookups import computed_lookups
 from braze.schedule.memory import plan_memory
@@ -19,6 +20,7 @@ from braze.schedule.mixed import mix_groups
 from braze.schedule.one_hot import known_sums
 from braze.schedule.online import read_once
 from braze.schedule.order import Weights, low_peak_order
+from braze.schedule.prologues import with_prologues
 from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
 from braze.schedule.sequence import prove_sequence
@@ -35,7 +37,7 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
     choices = choices or Choices(ctx.options)
     kept = kept_buffers(program)
-    program = computed_lookups(program, kept, choices)
+    program = halved_products(computed_lookups(program, kept, choices))
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
     constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
     cores = ctx.target.cores if ctx.target.kind == "cuda" else 0
@@ -59,6 +61,7 @@ def _scheduled(
     kept = kept_buffers(program)
     blocks = _blocks(program, choices)
     groups = _groups(program, blocks, kept, choices, label)
+    groups = with_prologues(groups, program, kept, choices) if choices.options.fusion else groups
     groups = _ordered(program, groups, kept, choices)
     if cores:
         program, groups = _split(program, groups, choices, cores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from torch import fx
 
 from braze import pipeline
+from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
 from braze.loops.ir import BufferKind, BufferView, ExternCall
@@ -48,7 +50,7 @@ class Values(fx.Interpreter):
         return found
 
 
-def planned(fn, *inputs: torch.Tensor, cores: int = 132) -> Schedule:
+def planned(fn, *inputs: torch.Tensor, cores: int = 132, **options: object) -> Schedule:
     """The schedule of a function for a GPU, from tensors on the CPU."""
     captured = fx.symbolic_trace(fn)
     mode = fakes.new_mode()
@@ -62,22 +64,28 @@ def planned(fn, *inputs: torch.Tensor, cores: int = 132) -> Schedule:
             examples.append(fake)
         with mode:
             Values(captured).run(*examples)
-        ctx = context(cores)
+        ctx = context(cores, **options)
         partition = pipeline.partition_graph(captured, examples, ctx)
         return pipeline.schedule_program(pipeline.lower_graph(partition, ctx), ctx)
 
 
 def interpreted(
-    fn, folder: Path, *inputs: torch.Tensor, cores: int = 132
+    fn, folder: Path, *inputs: torch.Tensor, cores: int = 132, **options: object
 ) -> tuple[Schedule, list[torch.Tensor]]:
     """The schedule, and what its kernels make of the inputs. Fails where the function needs a call of ATen."""
-    plan = planned(fn, *inputs, cores=cores)
+    plan = planned(fn, *inputs, cores=cores, **options)
     return plan, run(plan, folder, *inputs, cores=cores)
 
 
-def run(plan: Schedule, folder: Path, *inputs: torch.Tensor, cores: int = 132) -> list[torch.Tensor]:
-    """The results of a schedule of kernels, and of calls of ``CALLED`` alone."""
-    calls = {g.name: g.call for g in plan.groups if g.call is not None}
+def run(
+    plan: Schedule,
+    folder: Path,
+    *inputs: torch.Tensor,
+    cores: int = 132,
+    texts: Sequence[KernelText] | None = None,
+) -> list[torch.Tensor]:
+    """The results of a schedule of kernels, and of calls of ``CALLED`` alone. ``texts``: kernels in place of its own."""
+    calls = {g.name: g.call for g in plan.groups if isinstance(g.call, ExternCall)}
     assert all(getattr(c, "target", "") in CALLED for c in calls.values()), list(calls)
     program = plan.program
     memory = dict(zip(program.inputs, inputs, strict=True))
@@ -86,12 +94,13 @@ def run(plan: Schedule, folder: Path, *inputs: torch.Tensor, cores: int = 132) -
             sizes, strides = [e.value for e in b.sizes], [e.value for e in b.strides]
             made = torch.empty_strided(sizes, strides, dtype=DTYPES[b.dtype.label])
             memory[b.name] = made.fill_(77)  # what is read before it is written is seen
-    texts = {text.name: text for text in pipeline.triton_code.generate(plan, context(cores))}
+    made_here = pipeline.triton_code.generate(plan, context(cores)) if texts is None else texts
+    by_name = {text.name: text for text in made_here}
     for group in plan.groups:
         if group.name in calls:
             _call(calls[group.name], memory)
             continue
-        text = texts[group.name]
+        text = by_name[group.name]
         path = folder / f"{text.name}_{hash(text.source)}.py"  # a module is loaded once a path
         path.write_text(text.source)
         launch = load(path, text.name, text.sizes, text.launch.grid, text.launch.constants, 1, 1)

@@ -4,6 +4,6 @@
 records, loops, symbolic and base; never triton itself.
 """
 
-from braze.codegen.triton.kernels import generate
+from braze.codegen.triton.generate import generate
 
 __all__ = ["generate"]

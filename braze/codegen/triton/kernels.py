@@ -12,14 +12,13 @@ from braze.codegen.triton.accumulate import LANES, XR, Accumulator, X, collapsed
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
-from braze.context import CompileContext
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots
-from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, has_columns, plan_kernel
+from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, has_columns
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
-from braze.schedule.records import Group, GroupKind, Schedule
+from braze.schedule.records import Group, Schedule
 from braze.symbolic.expr import ONE, Expr, indirect
 
 HEADER = """import triton
@@ -28,20 +27,6 @@ from triton.language.extra import libdevice
 """
 
 R = frozenset("r")
-
-
-def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
-    """One kernel per group of loop nests on a GPU, in the schedule's order.
-
-    Raises Unsupported (BZ5010) for a group that Triton cannot express.
-    """
-    kinds = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED, GroupKind.MIXED)
-    buffers = {b.name: b for b in schedule.program.buffers}
-    return tuple(
-        kernel(group, plan_kernel(group, buffers), schedule)
-        for group in schedule.groups
-        if group.kind in kinds and group.device != "cpu"
-    )
 
 
 def kernel(group: Group, plan: KernelPlan, schedule: Schedule) -> KernelText:

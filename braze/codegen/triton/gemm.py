@@ -1,0 +1,298 @@
+"""The matrix product's template as a Triton kernel: what comes before on the left matrix, the product, what follows on its tile.
+
+A program has a tile of rows (x) and columns (y) and walks the sum (r). The prologue runs over rows and the sum's places like
+any kernel with rows: what it reduces is reduced in walks of its own first, what it computes for each place is computed
+where the product needs it. The epilogue sees the sums in float32. Sums are taken in float32 in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from braze.codegen.records import KernelText, TritonLaunch
+from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
+from braze.codegen.triton.gemm_tiles import Means, Tiles, by_rule
+from braze.codegen.triton.kernels import HEADER, Writer
+from braze.codegen.triton.ops import POINTERS, TYPES
+from braze.codegen.triton.prelude import used
+from braze.loops.build import nodes_of
+from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
+from braze.loops.rewrite import attr_exprs, roots
+from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, is_wide, likely
+from braze.schedule.passes import over_row, passes_of
+from braze.schedule.records import Group, GroupKind
+from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
+
+X, Y, XY, XR = (frozenset(letters) for letters in ("x", "y", "xy", "xr"))
+
+
+def gemm_kernel(group: Group, buffers: dict[str, Buffer], tiles: Tiles | None = None) -> KernelText:
+    """The kernel of a template's group, cut as told or as the rule says."""
+    call = group.call
+    assert isinstance(call, TemplateCall)
+    return _Product(group, call, buffers, tiles or rule_of(call, buffers)).text()
+
+
+def rule_of(call: TemplateCall, buffers: dict[str, Buffer]) -> Tiles:
+    """The tiles of a call that nobody has measured."""
+    return by_rule(*shape_of(call))
+
+
+def shape_of(call: TemplateCall) -> tuple[int, int, int, int, int]:
+    """(likely rows, places of the sum, columns, right-hand matrices, bytes of an element)."""
+    m, n = call.axes
+    return (
+        likely(m.extent), likely(call.args[0].sizes[1]), likely(n.extent), len(call.args) - 1,
+        call.args[0].dtype.itemsize,
+    )  # fmt: skip
+
+
+class _Product(Writer):
+    """Writes one product's kernel."""
+
+    def __init__(self, group: Group, call: TemplateCall, buffers: dict[str, Buffer], tiles: Tiles) -> None:
+        self.call, self.buffers, self.tiles, self.name = call, buffers, tiles, group.name
+        self.m, self.n = call.axes
+        inner = call.args[0].sizes[1]
+        self.k = Axis(axis_symbol("k", inner), inner)
+        self.rights = call.args[1:]
+        loops = Group(
+            group.name, GroupKind.LOOPED, call.prologue, (self.m,), (self.k,), tuple(sorted(call.inside)),
+            writes=group.writes, device=group.device,
+        )  # fmt: skip
+        super().__init__(loops, self._plan())
+        for axis in call.axes:
+            self.emitter.symbols.pop(axis.symbol, None)
+        written = {s.buffer for s in call.epilogue}
+        names = self.plan.arguments
+        self.emitter.pointers = {b: f"{'out' if b in written else 'in'}_ptr{i}" for i, b in enumerate(names)}
+
+    def _plan(self) -> KernelPlan:
+        call, tiles = self.call, self.tiles
+        names = self._arguments()
+        passes = passes_of(call.prologue, (self.k,)) if call.prologue else ()
+        whole = self.k.extent.value is not None and tiles.inner >= self.k.extent.value
+        return KernelPlan(
+            Form.ROWS, names, self._sizes(), (), (Tile("x", (self.m,), tiles.rows),), Tile("r", (self.k,), tiles.inner),
+            whole, passes, tiles.warps, tiles.stages, any(is_wide(self.buffers[n]) for n in names), False,
+        )  # fmt: skip
+
+    def _arguments(self) -> tuple[str, ...]:
+        call = self.call
+        reads = [n.attr[0] for n in self._nodes() if n.op is Op.LOAD]
+        reads += [v.buffer for v in call.args]
+        inside = call.inside
+        return tuple(
+            b for b in dict.fromkeys([*reads, *(s.buffer for s in call.epilogue)]) if b not in inside
+        )
+
+    def _nodes(self) -> Iterator[Node]:
+        call = self.call
+        yield from nodes_of(*(r for nest in call.prologue for r in roots(nest)))
+        yield from nodes_of(*(s.value for s in call.epilogue))
+
+    def _sizes(self) -> tuple[Symbol, ...]:
+        call = self.call
+        exprs: list[Expr] = [self.m.extent, self.n.extent, self.k.extent]
+        for view in call.args:
+            exprs += [*view.strides, view.offset]
+        exprs += [s.index for s in call.epilogue]
+        exprs += [s.index for nest in call.prologue for s in nest.stores]
+        exprs += [e for n in self._nodes() for e in attr_exprs(n.attr)]
+        own = {self.m.symbol, self.n.symbol, self.k.symbol}
+        found = {s for e in exprs for s in e.symbols() if s.place is None} - own
+        return tuple(sorted(found, key=lambda s: s.name))
+
+    # -- the text -----------------------------------------------------------------------------------
+
+    def text(self) -> KernelText:
+        """The kernel."""
+        tiles, plan = self.tiles, self.plan
+        body = self.write()
+        constants = (("XBLOCK", tiles.rows), ("YBLOCK", tiles.columns), ("RBLOCK", tiles.inner))
+        pointers = [self.emitter.pointers[b] for b in plan.arguments]
+        sizes = [s.name for s in plan.sizes]
+        parameters = ", ".join([*pointers, *sizes, *(f"{b}: tl.constexpr" for b, _ in constants)])
+        function = "\n".join([f"@triton.jit\ndef {self.name}({parameters}):", *body, ""])
+        source = f"{HEADER}\n{used(function)}\n\n{function}"
+        grid = blocks(self.m.extent, tiles.rows) * blocks(self.n.extent, tiles.columns)
+        dtypes = tuple(POINTERS[self.buffers[b].dtype] for b in plan.arguments)
+        launch = TritonLaunch(str(grid), constants, tiles.warps, tiles.stages, dtypes)
+        canonical = f"{launch}\n{source.replace(self.name, 'kernel')}"
+        return KernelText(self.name, "triton", source, plan.arguments, tuple(sizes), canonical, launch)
+
+    def write(self) -> list[str]:
+        """The lines of the body."""
+        lines = self.base.lines
+        self._place()
+        assert self.plan.row is not None
+        self._row_numbers(self.plan.row)
+        for k in range(len(self.rights)):
+            lines.append(f"    acc{k}_ = tl.zeros({self._sum_shape()}, tl.float32)")
+        if self.plan.whole:
+            scope = self._row_scope(self.base, "rbase")
+            for step in self.group.steps:
+                self._step(step, scope)
+            self._multiply(scope)
+        else:
+            self._reduced_first()
+            body = Scope([], "        ", outer=self.base)
+            self._row_scope(body, "roffset + rbase")
+            self._multiply(body)
+            stages = f", num_stages={self.tiles.stages}" if self.tiles.stages > 1 else ""
+            lines.append(
+                f"    for roffset in {'tl.' if stages else ''}range(0, {self.width}, RBLOCK{stages}):"
+            )
+            lines.extend(body.lines)
+        self._epilogue()
+        return lines
+
+    def _sum_shape(self) -> str:
+        if self.tiles.slices > 1:
+            return f"[{self.tiles.slices}, XBLOCK, YBLOCK]"
+        return "[XBLOCK, YBLOCK]"
+
+    def _place(self) -> None:
+        """The program's tile: columns side by side; of many rows, a band of row blocks for each, so that both matrices stay in the cache."""
+        lines, plan = self.base.lines, self.plan
+        names = {s.name: v.name for s, v in self.emitter.symbols.items()}
+        across = index_text(blocks(self.n.extent, self.tiles.columns), names)
+        down = index_text(blocks(self.m.extent, self.tiles.rows), names)
+        wide = ".to(tl.int64)" if plan.wide else ""
+        lines.append(f"    program = tl.program_id(0){wide}")
+        if down == "1":
+            lines += ["    xblock = program * 0", "    yblock = program"]
+        elif self.tiles.band == 1:
+            lines += [f"    xblock = program // ({across})", f"    yblock = program % ({across})"]
+        else:
+            band = self.tiles.band
+            lines += [
+                f"    first = program // ({band} * ({across})) * {band}",
+                f"    height = tl.minimum({down} - first, {band})",
+                f"    inside = program % ({band} * ({across}))",
+                "    xblock = first + inside % height",
+                "    yblock = inside // height",
+            ]
+        (x,) = plan.points
+        lines.append("    xoffset = xblock * XBLOCK")
+        self._tile(x, self.base)
+
+    def _reduced_first(self) -> None:
+        """Walks of the prologue that reduce its rows; what it computes along them is computed again in the product's walk."""
+        for number, steps in enumerate(self.plan.passes):
+            if any(s.reductions for s in steps):
+                self._pass(number)
+                continue
+            for step in steps:
+                if not over_row(step, (self.k,)):
+                    self._stores(step, self.base)
+                for store in step.stores if over_row(step, (self.k,)) else ():
+                    self.emitter.recomputed[store.buffer, store.index] = store.value
+
+    def _multiply(self, scope: Scope) -> None:
+        """One step of the sum: a tile of the left matrix, one of each right-hand one, their product."""
+        left = self._left(scope)
+        shape = self._sum_shape()
+        for k, view in enumerate(self.rights):
+            right = self._right(view, scope)
+            total = f"acc{k}_"
+            if self.tiles.means is Means.CORES:
+                text = f"tl.dot({left}, {right}, {total})"
+            elif self.tiles.rows == 1:
+                text = f"{total} + tl.reshape(tl.sum({left} * {right}, 1), {shape})"
+            else:
+                text = f"{total} + tl.sum({left}[:, None, :] * {right}[None, :, :], 2)"
+            scope.lines.append(f"{scope.indent}{total} = {text}")
+
+    def _left(self, scope: Scope) -> str:
+        """The variable of the left matrix's tile: [XBLOCK, RBLOCK], or cut in slices."""
+        emit, view, tiles = self.emitter, self.call.args[0], self.tiles
+        places = (ZERO if a.extent is ONE else a.symbol for a in (self.m, self.k))
+        index = linear(tuple(places), view.strides, view.offset)
+        value = emit.value(Node(Op.LOAD, view.dtype, (), (view.buffer, index)), scope)
+        text = value.name
+        if value.deps != XR:
+            text = f"tl.broadcast_to({text}, [XBLOCK, RBLOCK])"
+        if emit.masks["r"] and self.call.prologue:
+            zero = f"tl.full([1, 1], 0, {TYPES[view.dtype]})"
+            text = emit.assign(f"tl.where(rmask, {text}, {zero})", XR, scope).name
+        if tiles.means is Means.MULTIPLY:
+            return emit.assign(f"({text}).to(tl.float32)", XR, scope).name
+        if tiles.slices > 1:
+            cut = f"[XBLOCK, {tiles.slices}, RBLOCK // {tiles.slices}]"
+            return emit.assign(f"tl.permute(tl.reshape({text}, {cut}), [1, 0, 2])", XR, scope).name
+        return text
+
+    def _right(self, view: BufferView, scope: Scope) -> str:
+        """The variable of a right-hand matrix's tile: by rows of its columns to be multiplied, by rows of the sum for the tensor cores."""
+        emit, tiles = self.emitter, self.tiles
+        names = {s.name: v.name for s, v in emit.symbols.items()}
+        down, across = (index_text(s, names) for s in view.strides)
+        base = f"{emit.pointers[view.buffer]} + ({index_text(view.offset, names)})"
+        ragged_y, ragged_r = self._ragged_columns(), emit.masks["r"]
+        lines, indent = scope.lines, scope.indent
+        if tiles.slices > 1:
+            part = f"RBLOCK // {tiles.slices}"
+            places = f"(tl.arange(0, {tiles.slices})[:, None, None] * ({part}) + tl.arange(0, {part})[None, :, None])"
+            columns = "(yblock * YBLOCK + tl.arange(0, YBLOCK))[None, None, :]"
+        elif tiles.means is Means.CORES:
+            places, columns = (
+                "tl.arange(0, RBLOCK)[:, None]",
+                "(yblock * YBLOCK + tl.arange(0, YBLOCK))[None, :]",
+            )
+        else:
+            places, columns = (
+                "tl.arange(0, RBLOCK)[None, :]",
+                "(yblock * YBLOCK + tl.arange(0, YBLOCK))[:, None]",
+            )
+        begin = "" if self.plan.whole else "roffset + "
+        at = f"b{emit.count}"
+        emit.count += 1
+        lines.append(f"{indent}{at}r = {begin}{places}")
+        lines.append(f"{indent}{at}y = {columns}")
+        masks = [f"({at}r < rnumel)"] if ragged_r else []
+        masks += [f"({at}y < {index_text(self.n.extent, names)})"] if ragged_y else []
+        mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        told = ', eviction_policy="evict_first"' if self._streams() else ""
+        text = f"tl.load({base} + {at}r * ({down}) + {at}y * ({across}){mask}{told})"
+        if tiles.means is Means.MULTIPLY:
+            text += ".to(tl.float32)"
+        return emit.assign(text, XR, scope).name
+
+    def _ragged_columns(self) -> bool:
+        n = self.n.extent.value
+        return n is None or n % self.tiles.columns != 0
+
+    def _streams(self) -> bool:
+        """Whether each element of the right-hand matrices is read by one program: then no cache should keep it."""
+        m = self.m.extent.value
+        return m is not None and m <= self.tiles.rows
+
+    # -- the epilogue -------------------------------------------------------------------------------
+
+    def _epilogue(self) -> None:
+        """What follows on the tile of sums."""
+        lines, before = self.base.lines, self.emitter
+        for k in range(len(self.rights)):
+            if self.tiles.slices > 1:
+                lines.append(f"    acc{k}_ = tl.sum(acc{k}_, 0)")
+        symbols = {s: Value(s.name, NOTHING) for s in self.plan.sizes}
+        emit = self.emitter = Emitter(symbols, before.pointers, ("x", "y"))
+        emit.count = before.count
+        emit.masks = {"x": before.masks["x"], "y": self._ragged_columns()}
+        names = {s.name: v.name for s, v in symbols.items()}
+        lines.append("    xcolumn = xoffset + tl.arange(0, XBLOCK)[:, None]")
+        lines.append("    ycolumn = yblock * YBLOCK + tl.arange(0, YBLOCK)[None, :]")
+        if emit.masks["x"]:
+            lines.append(f"    xmask = xcolumn < {index_text(self.m.extent, names)}")
+        if emit.masks["y"]:
+            lines.append(f"    ymask = ycolumn < {index_text(self.n.extent, names)}")
+        emit.symbols[self.m.symbol] = Value("xcolumn", X)
+        emit.symbols[self.n.symbol] = Value("ycolumn", Y)
+        emit.reduced = {k: Value(f"acc{k}_", XY) for k in range(len(self.rights))}
+        scope = Scope(lines, "    ")
+        values = [emit.value(s.value, scope) for s in self.call.epilogue]
+        for store, value in zip(self.call.epilogue, values, strict=True):
+            text, _ = emit.index(store.index, {}, scope)
+            pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", XY)
+            lines.append(f"    tl.store({pointer}, {emit.spread(value.name, XY)}{emit.mask(XY)})")

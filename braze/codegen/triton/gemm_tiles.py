@@ -1,0 +1,122 @@
+"""How the matrix product's template is cut into programs: the ways there are, those worth a measurement, and the one that a rule takes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+from braze.schedule.kernels import power
+from braze.support.record import record
+
+#: rows that the tensor cores take at least
+CORE_ROWS = 16
+#: rows that are multiplied without tensor cores
+MULTIPLIED = 8
+#: elements of the right-hand matrices that a thread has at once: enough that memory is kept busy, few enough for its registers
+LEAST, HELD = 16, 128
+#: results of a program that each thread has a part of
+SUMS = 32
+#: programs that keep a GPU's memory busy
+PROGRAMS = 100
+#: bytes of tiles that a program may have on their way
+SHARED = 160 << 10
+#: rows that are few
+FEW = 64
+
+
+class Means(enum.Enum):
+    """How a program multiplies."""
+
+    MULTIPLY = "multiply"  # products and sums of numbers: of few rows the matrix streams through, and nothing is padded
+    CORES = "cores"  # tensor cores, rows padded to 16
+
+
+@record
+class Tiles:
+    """One program has ``rows`` x ``columns`` results and walks the sum in steps of ``inner``, in ``slices`` at once, each by warps of
+    its own, which are added at the end. ``band``: blocks of rows whose programs stand side by side."""
+
+    means: Means
+    rows: int
+    columns: int
+    inner: int
+    slices: int = 1
+    warps: int = 4
+    stages: int = 1
+    band: int = 1
+
+    def text(self) -> str:
+        """A name, by which a choice is kept."""
+        return f"{self.means.value} {self.rows}x{self.columns}x{self.inner} s{self.slices} w{self.warps} p{self.stages} b{self.band}"
+
+
+def parsed(text: str) -> Tiles:
+    """The tiles of a name.
+
+    >>> t = Tiles(Means.CORES, 16, 32, 256, 4, 4, 2)
+    >>> parsed(t.text()) == t
+    True
+    """
+    means, sizes, *rest = text.split()
+    rows, columns, inner = map(int, sizes.split("x"))
+    slices, warps, stages, band = (int(part[1:]) for part in rest)
+    return Tiles(Means(means), rows, columns, inner, slices, warps, stages, band)
+
+
+def by_rule(rows: int, inner: int, columns: int, rights: int, itemsize: int) -> Tiles:
+    """The tiles that a product gets without a measurement: ``rights`` right-hand matrices of ``columns`` columns each."""
+    if rows <= MULTIPLIED and (rows <= 4 or itemsize > 2):
+        step = min(power(inner), 2048)
+        side = max(1, (8 if rows <= 2 else 4) // rights)
+        while side > 1 and -(-columns // side) < 132:
+            side //= 2
+        return Tiles(Means.MULTIPLY, power(rows), side, step, 1, 8 if step >= 2048 else 4, 1)
+    if rows <= FEW:
+        side = 16 if columns <= 8192 else 32
+        return Tiles(Means.CORES, max(CORE_ROWS, power(rows)), side, 256, 4, 4, 2)
+    return Tiles(Means.CORES, 128, 128, 64, 1, 8, 3, 8)
+
+
+def candidates(rows: int, inner: int, columns: int, rights: int, itemsize: int) -> tuple[Tiles, ...]:
+    """The ways worth a measurement, the rule's first."""
+    found = [by_rule(rows, inner, columns, rights, itemsize)]
+    if rows <= MULTIPLIED:
+        found += _multiplied(rows, inner, columns, rights)
+    if itemsize <= 2 and rows <= FEW:
+        found += _few(rows, inner, columns, rights)
+    if itemsize <= 2 and rows > FEW // 2:
+        found += _many(rows, rights)
+    return tuple(dict.fromkeys(t for t in found if t.inner <= max(power(inner), CORE_ROWS)))
+
+
+def _multiplied(rows: int, inner: int, columns: int, rights: int) -> Iterator[Tiles]:
+    x = power(rows)
+    for step in (1024, 2048, 4096):
+        for side in (1, 2, 4, 8):
+            for warps in (4, 8):
+                each = step * side * rights // (32 * warps)
+                most = (
+                    HELD if x <= 2 else HELD // 2
+                )  # beside them a thread has as many of each row's elements
+                if LEAST <= each <= most and side * x * rights <= SUMS and -(-columns // side) >= PROGRAMS:
+                    yield Tiles(Means.MULTIPLY, x, side, step, 1, warps, 1)
+
+
+def _few(rows: int, inner: int, columns: int, rights: int) -> Iterator[Tiles]:
+    x = max(CORE_ROWS, power(rows))
+    sides = [s for s in (8, 16, 32, 64, 128) if PROGRAMS <= -(-columns // s) <= 16 * PROGRAMS] or [16]
+    for side in sides[-3:]:
+        for slices, step, warps, stages in (
+            (1, 128, 4, 4), (1, 256, 4, 3), (4, 256, 4, 3), (4, 512, 4, 2), (8, 512, 8, 3),
+        ):  # fmt: skip
+            shared = stages * step * (side * rights + x) * 2
+            if shared <= SHARED and slices * x * side * rights <= HELD * 32 * warps:
+                yield Tiles(Means.CORES, x, side, step, slices, warps, stages)
+
+
+def _many(rows: int, rights: int) -> Iterator[Tiles]:
+    for x, y, step, warps, stages in (
+        (64, 128, 64, 4, 4), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 256, 64, 8, 3),
+    ):  # fmt: skip
+        if x <= max(64, power(rows)):
+            yield Tiles(Means.CORES, x, y // rights, step, 1, warps, stages, 8)

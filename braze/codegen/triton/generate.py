@@ -1,0 +1,25 @@
+"""Schedule -> Triton: one kernel per group of a GPU that is no call."""
+
+from __future__ import annotations
+
+from braze.codegen.records import KernelText
+from braze.codegen.triton.gemm import gemm_kernel
+from braze.codegen.triton.kernels import kernel
+from braze.context import CompileContext
+from braze.schedule.kernels import plan_kernel
+from braze.schedule.records import GroupKind, Schedule
+
+
+def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
+    """The kernels of a schedule's groups on a GPU, in order; extern calls have none.
+
+    Raises Unsupported (BZ5010) for a group that Triton cannot express.
+    """
+    buffers = {b.name: b for b in schedule.program.buffers}
+    return tuple(
+        gemm_kernel(group, buffers)
+        if group.kind is GroupKind.TEMPLATE
+        else kernel(group, plan_kernel(group, buffers), schedule)
+        for group in schedule.groups
+        if group.kind is not GroupKind.EXTERN and group.device != "cpu"
+    )

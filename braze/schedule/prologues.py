@@ -1,0 +1,144 @@
+"""Rows that a product's template computes itself: a norm, a cast, a scale of its left matrix, of few rows.
+
+The kernel that makes the matrix is dropped, and each template that reads it computes the rows again: of few rows that costs less
+than one more launch and the wait between the two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from braze.loops.ir import Axis, LoopNest, LoopProgram, Op, StoreMode, TemplateCall
+from braze.loops.rewrite import Substitution, index_exprs, roots, walk
+from braze.schedule.choices import Choices
+from braze.schedule.dependences import accesses, families
+from braze.schedule.records import Group, GroupKind
+from braze.symbolic.expr import ONE, ZERO, Expr, FloorDiv, Mod, axis_symbol, linear
+
+_LOOPS = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED)
+
+
+def with_prologues(
+    groups: Sequence[Group], program: LoopProgram, kept: set[str], choices: Choices
+) -> list[Group]:
+    """The groups with kernels that only make the left matrices of templates moved into these."""
+    out = list(groups)
+    family = families(program)
+    shared = {n for n, root in family.items() if n != root} | {r for n, r in family.items() if n != r}
+    fixed = shared | set(program.mutated)
+    for group in groups:
+        users = [g for g in out if not set(group.writes).isdisjoint(g.reads)]
+        made = _absorbed(group, users, fixed, choices)
+        if made is not None and group.writes[0] not in kept:
+            out = [made.get(g.name, g) for g in out if g is not group]
+    return out
+
+
+def _absorbed(
+    group: Group, users: Sequence[Group], fixed: set[str], choices: Choices
+) -> Mapping[str, Group] | None:
+    """Each reader of what a group writes with the group's loops as its prologue; None where one of them cannot."""
+    if group.kind not in _LOOPS or group.device == "cpu" or len(group.writes) != 1 or not users:
+        return None
+    if not fixed.isdisjoint((*group.reads, *group.writes)):
+        return None
+    made: dict[str, Group] = {}
+    for user in users:
+        prologue = _prologue(group, user, choices)
+        if prologue is None:
+            return None
+        assert isinstance(user.call, TemplateCall)
+        call = dataclasses.replace(user.call, prologue=prologue, ops=(*group.steps[-1].ops, *user.call.ops))
+        reads = tuple(sorted(accesses(call).reads))
+        reason = "; ".join(filter(None, (user.reason, f"computes {group.writes[0]} of {group.name} itself")))
+        made[user.name] = dataclasses.replace(user, call=call, reads=reads, reason=reason)
+    return made
+
+
+def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ...] | None:
+    """A group's loops over a template's rows, and along them; None where they are others, or too much to do again."""
+    call = user.call
+    if not isinstance(call, TemplateCall) or call.kind != "gemm" or call.prologue:
+        return None
+    left = call.args[0]
+    (name,) = group.writes
+    rows, inner = left.sizes
+    if left.buffer != name or left.strides != (inner, ONE) or left.offset is not ZERO:
+        return None
+    if name in _read_elsewhere(call) or not _plain(group):
+        return None
+    if not choices.worth_again(rows, inner):
+        return None
+    m, k = call.axes[0], Axis(axis_symbol("k", inner), inner)
+    change = _over(group, m, k)
+    if change is None:
+        return None
+    nests = tuple(_moved(step, change, group, m, k) for step in group.steps)
+    place = linear([ZERO if a.extent is ONE else a.symbol for a in (m, k)], (inner, ONE), ZERO)
+    stores = [s for n in nests for s in n.stores if s.buffer == name]
+    if len(stores) != 1 or stores[0].index is not place:
+        return None
+    if any(isinstance(x, (FloorDiv, Mod)) for n in nests for e in index_exprs(n) for x in _parts(e)):
+        return None
+    again = all(choices.recompute(s.value) for n in nests for s in n.stores if k in n.axes)
+    return nests if again else None
+
+
+def _read_elsewhere(call: TemplateCall) -> set[str]:
+    """The buffers that a template reads beside its left matrix."""
+    loaded = {n.attr[0] for n in walk(*(s.value for s in call.epilogue)) if n.op is Op.LOAD}
+    return {v.buffer for v in call.args[1:]} | loaded
+
+
+def _plain(group: Group) -> bool:
+    """Whether a group only computes, by loops that a template can do again."""
+    for step in group.steps:
+        if any(s.mode is not StoreMode.PLAIN or s.args for s in step.stores):
+            return False
+        if any(r.kind.finds_place for r in step.reductions):
+            return False
+        if any(
+            n.op in (Op.RANDOM, Op.CHECK_INDEX) or (n.op is Op.LOAD and n.args) for n in walk(*roots(step))
+        ):
+            return False
+    return True
+
+
+def _over(group: Group, m: Axis, k: Axis) -> Substitution | None:
+    """A group's symbols written in a template's row and the place in it."""
+    if group.row_axes:
+        if len(group.row_axes) != 1 or group.row_axes[0].extent is not k.extent or len(group.axes) > 1:
+            return None
+        if (group.axes[0].extent if group.axes else ONE) is not m.extent:
+            return None
+        at = {a.symbol: m.symbol for a in group.axes}
+        return Substitution({**at, group.row_axes[0].symbol: k.symbol})
+    extents = [a.extent for a in group.axes]
+    if extents == [m.extent, k.extent]:
+        return Substitution(dict(zip((a.symbol for a in group.axes), (m.symbol, k.symbol), strict=True)))
+    if len(extents) == 1 and extents[0] is m.extent * k.extent:
+        whole = k.symbol if m.extent is ONE else m.symbol * k.extent + k.symbol
+        return Substitution({group.axes[0].symbol: whole})
+    return None
+
+
+def _moved(step: LoopNest, change: Substitution, group: Group, m: Axis, k: Axis) -> LoopNest:
+    row = {a.symbol for a in group.row_axes}
+    along = not group.row_axes or any(a.symbol in row for a in step.axes)
+    return dataclasses.replace(
+        step,
+        axes=(m, k) if along else (m,),
+        reduce_axes=(k,) if step.reduce_axes else (),
+        reductions=tuple(map(change.reduction, step.reductions)),
+        stores=tuple(map(change.store, step.stores)),
+    )
+
+
+def _parts(e: Expr) -> list[Expr]:
+    found, stack = [], [e]
+    while stack:
+        x = stack.pop()
+        found.append(x)
+        stack.extend(x.children())
+    return found
