@@ -70,10 +70,10 @@ def print_step(step: Step) -> list[str]:
     if isinstance(step, TemplateCall):
         at = ", ".join(str(a.symbol) for a in step.axes)
         left, *rights = map(_argument, step.args)
-        names = ["product" if not k else f"product{k}" for k in range(len(rights))]
+        results = ["product" if not k else f"product{k}" for k in range(len(rights))]
         before = [line for n in step.prologue for line in print_step(n)]
-        products = [f"{n} = {step.kind}({left}, {right})" for n, right in zip(names, rights, strict=True)]
-        taken = [f"red{k} = {name}[{at}]" for k, name in enumerate(names)]
+        products = [f"{n} = {step.kind}({left}, {right})" for n, right in zip(results, rights, strict=True)]
+        taken = [f"red{k} = {name}[{at}]" for k, name in enumerate(results)]
         return [*before, *products, *_loops(step.axes, [*taken, *_stores(step.epilogue)])]
     return _loops(step.axes, [*_reductions(step), *_stores(step.stores)])
 
