@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 
-from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind, Reduction
-from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, over_row, passes_of, size_symbols
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, ReduceKind
+from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, passes_of, size_symbols
+from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
 from braze.support.record import record
 from braze.symbolic.expr import ONE, Expr, Integer, Symbol, floor_div, product
@@ -154,25 +155,7 @@ def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
 
 def limit_of(group: Group) -> Node | None:
     """The number, read for each point of the outer axes, from which on nothing of a row counts in its sums."""
-    if len(group.row_axes) != 1 or any(not s.reductions and over_row(s, group.row_axes) for s in group.steps):
-        return None
-    found = {_limit(r, group.row_axes[0].symbol) for step in group.steps for r in step.reductions}
-    limit = found.pop() if len(found) == 1 else None
-    if limit is None:
-        return None
-    outer = limit.attr[1].symbols()
-    return limit if outer == {a.symbol for a in group.axes[: len(outer)]} else None
-
-
-def _limit(r: Reduction, row: Symbol) -> Node | None:
-    """The number in ``sum(value where row < number else 0)``."""
-    if r.kind is not ReduceKind.SUM or r.value.op is not Op.MASKED:
-        return None
-    test, _, other = r.value.args
-    if test.op is not Op.LT or other.op is not Op.CONST or other.attr != 0:
-        return None
-    at, limit = test.args
-    return limit if at.op is Op.INDEX and at.attr is row and limit.op is Op.LOAD and not limit.args else None
+    return common_limit(group.axes, group.row_axes, group.steps)
 
 
 def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan:

@@ -22,6 +22,7 @@ from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesse
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import Accesses
 from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by, size_hint
+from braze.schedule.ragged import common_limit
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis_symbol
 
 #: shared buffers whose access order is tried as the order of the axes
@@ -220,12 +221,14 @@ def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
 
 
 def _wise(a: Block, b: Block, made: Block, fit: Fit, facts: Facts) -> bool:
-    """Whether the stores keep their innermost strides, and an epilogue stays free of divisions."""
+    """Whether the stores keep their innermost strides, an epilogue stays free of divisions, and rows that end early still do."""
     choices = facts.choices
     if made.shape is Shape.TEMPLATE:
         return choices.index_math_in_epilogue() or not any(
             _divides(e, made.axes) for part in made.parts for e in index_exprs(part.nest)
         )
+    if (_ends_early(a) or _ends_early(b)) and not _ends_early(made):
+        return False
     for old in (a, b):
         for part, new in _renumbered(old, made):
             before = _innermost_stride(part, choices)
@@ -233,6 +236,12 @@ def _wise(a: Block, b: Block, made: Block, fit: Fit, facts: Facts) -> bool:
             if part.role is not Role.REDUCE and not choices.keeps_contiguity(before, after):
                 return False
     return True
+
+
+def _ends_early(block: Block) -> bool:
+    """Whether all walks of a block may end at a number that they read."""
+    nests = [part.nest for part in block.parts]
+    return block.shape is Shape.ROW and common_limit(block.axes, block.row_axes, nests) is not None
 
 
 def _renumbered(old: Block, made: Block) -> Iterator[tuple[Part, Part]]:

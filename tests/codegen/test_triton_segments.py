@@ -121,3 +121,18 @@ def test_what_aten_does(by_frequency):
     fn = lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 5, -1, by_frequency)
     plan = planned(fn, torch.empty(count, 8), torch.zeros(count, dtype=torch.int64))
     assert [k.call.target for k in plan.groups if k.call] == ["aten.embedding_dense_backward.default"]
+
+
+def test_two_tables_gradients_that_are_added_each_end_with_their_segments(tmp_path):
+    """As of a table that an encoder and a decoder share: one walk for both would end nowhere, and read all places for each row."""
+    op = torch.ops.aten.embedding_dense_backward
+
+    def both(g, i, h, j):
+        return op(g, i, 23, -1, False) + op(h, j, 23, -1, False)
+
+    given = numbers(200, 24), places(200, 23, "spread"), numbers(200, 24), places(200, 23, "half")
+    plan, results = interpreted(both, tmp_path, *given)
+    agree(results, [both(*given).double()], 1e-4)
+    buffers = {b.name: b for b in plan.program.buffers}
+    rows = [k for k in plan.groups if k.call is None and k.row_axes]
+    assert len(rows) >= 4 and all(plan_kernel(k, buffers).limit is not None for k in rows)
