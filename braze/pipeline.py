@@ -47,6 +47,7 @@ from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
 from braze.schedule import schedule
+from braze.schedule.choices import Choices
 from braze.schedule.printer import GroupReport, print_schedule, report
 from braze.schedule.records import Schedule
 from braze.support import trace
@@ -257,6 +258,7 @@ def partition_graph(
         ctx,
         table,
         free_layouts=ctx.options.channels_last is not False,
+        keeps=Choices(ctx.options).worth_a_look,
         weigh=lambda partition: peak_of(partition, ctx),
     )
 

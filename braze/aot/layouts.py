@@ -220,7 +220,15 @@ def _is_blind(node: Node) -> bool:
         return node.target is operator.getitem or not isinstance(
             node.meta.get("val"), (torch.Tensor, tuple, list)
         )
-    return node.target.namespace in ("aten", "prims") and not is_random(node)
+    return node.target.namespace in ("aten", "prims") and (not is_random(node) or _only_attends(node))
+
+
+def _only_attends(node: Node) -> bool:
+    """Whether a node is attention on a GPU that drops nothing."""
+    if node.target is not aten.scaled_dot_product_attention.default or not is_on_gpu(node.meta["val"]):
+        return False
+    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+    return isinstance(dropout, (int, float)) and dropout == 0
 
 
 def _form(val: torch.Tensor) -> torch.memory_format:

@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from braze.aot.functionalize import Functional, functionalize
+from braze.aot.joined import Keeps, join_products
 from braze.aot.joint import Differentiation, check_as_captured
 from braze.aot.layouts import lay_out_convolutions
 from braze.aot.min_cut import Choice, ancestors
@@ -47,13 +48,15 @@ def partition(
     choice: Choice | None = None,
     partition_fn: PartitionFn | None = None,
     free_layouts: bool = False,
+    keeps: Keeps | None = None,
     weigh: Callable[[Partition], float | None] | None = None,
 ) -> Partition:
     """The Partition of a captured graph; with a backward where grad mode is on and a result needs a gradient.
 
     ``decompositions``: operator -> function of simpler operators. ``choice`` or ``partition_fn`` decides what
     the forward saves (neither: as the options partition and memory_budget say). ``free_layouts``: whoever
-    compiles the graphs lays values out as the fakes say; ``weigh``: they tell how many bytes both halves take at most.
+    compiles the graphs lays values out as the fakes say; ``keeps``: whether they keep so much, made by so many steps of parameters
+    only, between calls; ``weigh``: they tell how many bytes both halves take at most.
     """
     with tracing.stage("aot"):
         _refuse_unusual_tensors(gm)
@@ -95,7 +98,7 @@ def partition(
             halves = divide(whole, ctx.options, partition_fn, choice, _weighing(part, weigh))
             part = _with_halves(part, joint, *halves)
         if free_layouts:
-            _pad(part, mode)
+            _reshape_products(part, mode, keeps)
         tell_forward(part.forward, known)
         require_promised(part)
         part.forward.recompile()
@@ -147,8 +150,10 @@ def _with_halves(
     return dataclasses.replace(part, forward=forward, backward=backward)
 
 
-def _pad(part: Partition, mode: FakeMode) -> None:
+def _reshape_products(part: Partition, mode: FakeMode, keeps: Keeps | None) -> None:
     with on_fakes(mode):
+        if part.backward is None and keeps is not None:
+            join_products(part.forward, mode, keeps)
         for half in [part.forward] if part.backward is None else [part.forward, part.backward.graph]:
             pad_products(half, mode, training=part.backward is not None)
 
