@@ -113,6 +113,7 @@ def _first(call: Callable[[], Any], row: Row, exact: list[torch.Tensor] | None) 
         found = call()
         torch.cuda.synchronize()
     row |= {"compile_seconds": time.perf_counter() - start, "graphs": counts.graphs, "breaks": counts.breaks}
+    row["stages"] = counts.stages
     if exact is None:
         row["loss"] = float(found)
     else:
