@@ -18,13 +18,6 @@ from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
-from braze.cudagraphs.device import DeviceGraphs
-from braze.cudagraphs.padding import Padded
-from braze.cudagraphs.plan import Batch, Plan
-from braze.cudagraphs.reasons import note
-from braze.cudagraphs.recorded import Limits, Recorded
-from braze.cudagraphs.recording import Leave
-from braze.cudagraphs.registry import device_of, records
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.holders import is_held_once
 from braze.graph.torch_compat import is_out_of_memory
@@ -42,7 +35,7 @@ from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.product_times import measured_products
-from braze.recording_plans import Division, batch_of, divided
+from braze.recording_plans import Division, Recorder, batch_of, divided, for_recording, padded, recorder
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
@@ -92,21 +85,6 @@ def compile_graph(
                 by_tangents=True,
             )
         return aot.wrap(partition, call, eager=gm, verify=ctx.options.verify)
-
-
-def for_recording(ctx: CompileContext) -> CompileContext:
-    """The context of a graph whose calls are recorded: it keeps nothing of its own from call to call that a replay would not see."""
-    if not (ctx.options.cudagraphs or ctx.recordable):
-        return ctx
-    options = dataclasses.replace(ctx.options, gemm_template=False, arena=False)
-    if not ctx.options.cudagraphs:
-        return dataclasses.replace(ctx, options=options) if records(ctx.target.kind) else ctx
-    if not records(ctx.target.kind):
-        note(
-            "BZ6202", ctx.name, f"is not recorded: it runs on a device ({ctx.target.kind}) that has no graphs"
-        )
-        options = dataclasses.replace(ctx.options, cudagraphs=False)
-    return dataclasses.replace(ctx, options=options)
 
 
 def compile_backward(partition: Partition, ctx: CompileContext) -> Boxed:
@@ -183,52 +161,6 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     trace.count("writes_in_place_disproved")
     program = lower_graph(partition, ctx, in_place=False)
     return program, schedule_program(program, ctx)
-
-
-class Recorder:
-    """Makes of the calls of a division's plans such that are recorded at their second use. ``borrowable``: outputs are the user's alone."""
-
-    def __init__(self, division: Division, ctx: CompileContext, *, borrowable: bool) -> None:
-        self.division, self.options, self.other = division, ctx.options, ctx.recorder
-        self.plans = dict(division.parts)
-        self.leave = Leave.OWN
-        if self.options.outputs == "borrow" and borrowable:
-            self.leave = Leave.WATCHED if self.options.verify else Leave.BORROWED
-
-    def whole(self, call: Boxed) -> Boxed:
-        """The call of the graph."""
-        return self._recorded(call, self.division.whole)
-
-    def part(self, number: int, call: Boxed) -> Boxed:
-        """The call of a part."""
-        return self._recorded(call, self.plans.get(number))
-
-    def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
-        if plan is None:
-            return call
-        if self.other is not None:
-            return self.other(call, plan)
-        limits = Limits(
-            self.options.cudagraph_sizes,
-            self.options.cudagraph_memory,
-            self.leave,
-            self.options.cudagraph_measure,
-        )
-        return Recorded(call, plan, device_of(plan.device), limits)
-
-
-def padded(call: Boxed, batch: Batch | str | None, device: str, ctx: CompileContext) -> Boxed:
-    """``call`` with the rows of its batch filled up to the sizes that are recorded, where the program lets it."""
-    if isinstance(batch, Batch):
-        return Padded(call, ctx.name, batch, ctx.options.cudagraph_sizes, device_of(device))  # type: ignore[arg-type]
-    if batch is not None:
-        note("BZ6215", ctx.name, f"is not filled up to recorded sizes: {batch}")
-    return call
-
-
-def recorder(device: str) -> DeviceGraphs | None:
-    """The recorder of a device that has one."""
-    return device_of(device) if records(device.partition(":")[0]) else None
 
 
 def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[..., Any] | None:

@@ -31,7 +31,10 @@ from braze.support.log import logger
 from braze.symbolic.expr import ONE, ZERO, Expr, Integer, axis_symbol, linear
 
 log = logger("kernels")
+aten = torch.ops.aten
 
+#: what a matrix is turned by before it is multiplied
+_TRANSPOSES = (aten.permute.default, aten.t.default, aten.transpose.int)
 #: seconds for the calls of all ways of one product at most, and how many calls of each must count
 _SECONDS, _LEAST = 0.5, 5
 #: bytes of the three matrices together; larger products are not measured
@@ -69,10 +72,6 @@ def _source(node: torch.fx.Node) -> torch.fx.Node:
     while node.op == "call_function" and node.target in _TRANSPOSES:
         node = node.all_input_nodes[0]
     return node
-
-
-aten = torch.ops.aten
-_TRANSPOSES = (aten.permute.default, aten.t.default, aten.transpose.int)
 
 
 def _bytes(p: Product) -> int:

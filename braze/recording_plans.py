@@ -1,4 +1,4 @@
-"""What a recorder of calls must know of a compiled graph: where it is cut, and of each part its inputs' roles and sizes.
+"""What a recorder of calls must know of a compiled graph: where it is cut, and of each part its inputs' roles and sizes; then the recorder.
 
 A graph is cut at what no recording can hold, after fusion (``schedule/parts.py``). A part that is recorded is described by a
 :class:`~braze.cudagraphs.plan.Plan`; the others run as they are.
@@ -6,6 +6,7 @@ A graph is cut at what no recording can hold, after fusion (``schedule/parts.py`
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -13,10 +14,16 @@ import torch
 from braze.aot.records import InputRole, Partition
 from braze.codegen.host.externs import overload, scalar_arguments
 from braze.context import CompileContext
+from braze.cudagraphs.device import DeviceGraphs
+from braze.cudagraphs.padding import Padded
 from braze.cudagraphs.plan import Batch, Plan, Refusal
 from braze.cudagraphs.reasons import note
+from braze.cudagraphs.recorded import Limits, Recorded
+from braze.cudagraphs.recording import Leave
+from braze.cudagraphs.registry import device_of, records
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram
+from braze.runtime.boxed import Boxed
 from braze.runtime.purity import may_draw
 from braze.schedule.dependences import views_in
 from braze.schedule.parts import Run, cut, launches, runs_of
@@ -28,6 +35,21 @@ from braze.symbolic.expr import Expr, Symbol
 _CONTROL_FLOW = frozenset({"braze.subgraphs", "braze.random_subgraphs", "braze.subgraph_gradients"})
 #: namespaces of operators that launch on streams of their own
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
+
+
+def for_recording(ctx: CompileContext) -> CompileContext:
+    """The context of a graph whose calls are recorded: it keeps nothing of its own from call to call that a replay would not see."""
+    if not (ctx.options.cudagraphs or ctx.recordable):
+        return ctx
+    options = dataclasses.replace(ctx.options, gemm_template=False, arena=False)
+    if not ctx.options.cudagraphs:
+        return dataclasses.replace(ctx, options=options) if records(ctx.target.kind) else ctx
+    if not records(ctx.target.kind):
+        note(
+            "BZ6202", ctx.name, f"is not recorded: it runs on a device ({ctx.target.kind}) that has no graphs"
+        )
+        options = dataclasses.replace(ctx.options, cudagraphs=False)
+    return dataclasses.replace(ctx, options=options)
 
 
 @record
@@ -71,6 +93,52 @@ def _tell_cuts(s: Schedule, reasons: dict[int, Refusal], runs: Sequence[Run], ct
         if why:
             text = f"is cut, and {recorded} {'part is' if recorded == 1 else 'parts are'} recorded: {'; '.join(why)}"
             note("BZ6212", ctx.name, text)
+
+
+class Recorder:
+    """Makes of the calls of a division's plans such that are recorded at their second use. ``borrowable``: outputs are the user's alone."""
+
+    def __init__(self, division: Division, ctx: CompileContext, *, borrowable: bool) -> None:
+        self.division, self.options, self.other = division, ctx.options, ctx.recorder
+        self.plans = dict(division.parts)
+        self.leave = Leave.OWN
+        if self.options.outputs == "borrow" and borrowable:
+            self.leave = Leave.WATCHED if self.options.verify else Leave.BORROWED
+
+    def whole(self, call: Boxed) -> Boxed:
+        """The call of the graph."""
+        return self._recorded(call, self.division.whole)
+
+    def part(self, number: int, call: Boxed) -> Boxed:
+        """The call of a part."""
+        return self._recorded(call, self.plans.get(number))
+
+    def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
+        if plan is None:
+            return call
+        if self.other is not None:
+            return self.other(call, plan)
+        limits = Limits(
+            self.options.cudagraph_sizes,
+            self.options.cudagraph_memory,
+            self.leave,
+            self.options.cudagraph_measure,
+        )
+        return Recorded(call, plan, device_of(plan.device), limits)
+
+
+def padded(call: Boxed, batch: Batch | str | None, device: str, ctx: CompileContext) -> Boxed:
+    """``call`` with the rows of its batch filled up to the sizes that are recorded, where the program lets it."""
+    if isinstance(batch, Batch):
+        return Padded(call, ctx.name, batch, ctx.options.cudagraph_sizes, device_of(device))  # type: ignore[arg-type]
+    if batch is not None:
+        note("BZ6215", ctx.name, f"is not filled up to recorded sizes: {batch}")
+    return call
+
+
+def recorder(device: str) -> DeviceGraphs | None:
+    """The recorder of a device that has one."""
+    return device_of(device) if records(device.partition(":")[0]) else None
 
 
 def whole_plan(partition: Partition, s: Schedule, ctx: CompileContext) -> Plan:

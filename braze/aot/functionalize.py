@@ -177,6 +177,7 @@ class _Functionalizer:
                     continue
                 self._refresh_arguments(node)
                 if node.target is aten.as_strided.default:
+                    self._require_own_memory(self.aliases[node])
                     self._note_window(self.aliases[node], node, node.args[0])  # type: ignore[arg-type]
         self.here = output
         with self.graph.inserting_before(output):
@@ -296,6 +297,7 @@ class _Functionalizer:
         if target is aten.as_strided.default:
             args, kwargs = self._within(alias, parent, args[1:], kwargs)
             args = (parent, *args)
+        self._require_own_memory(alias)
         alias.current = self._insert(target, args, kwargs)
         self._note_window(alias, alias.current, parent)
         alias.generation = storage.generation
@@ -414,7 +416,6 @@ class _Functionalizer:
         Whether what it counts in is laid out as it was is looked at when all strides are known.
         """
         if alias.node.target is aten.as_strided.default and alias.parent is not None:
-            self._require_own_memory(alias)
             whole = alias.parent.node.meta["val"]
             self.windows[node] = parent, (whole.stride(), parent.meta["val"].storage_offset())
 

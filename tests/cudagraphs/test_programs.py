@@ -13,103 +13,20 @@ from hypothesis import strategies as st
 
 import braze
 from tests.cudagraphs.helpers import Place, assert_equal
+from tests.fuzz.cudagraphs import FUNCTIONS, KINDS, WIDTH, Run, drawn
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
 #: making a failing program smaller compiles it again and again, for longer than a test may take
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
-WEIGHT = torch.linspace(-1, 1, 16).reshape(4, 4)
-
-
-class State:
-    """What functions keep: a parameter and a buffer that programs change, and memory that functions write."""
-
-    def __init__(self) -> None:
-        self.weight = torch.nn.Parameter(WEIGHT.clone().to(Place.device), requires_grad=False)
-        self.cache = torch.zeros(3, 4, device=Place.device)
-
-
-def several(state: State, x: torch.Tensor) -> Any:
-    """Outputs of which some share memory."""
-    y = x @ state.weight
-    return y, y[1:], (x + 1).t(), y.sum(0)
-
-
-def written(state: State, x: torch.Tensor) -> Any:
-    """A cache that is written in part and read."""
-    state.cache[1] = x.sum(0)
-    return state.cache @ state.weight, x * 2
-
-
-def returned(state: State, x: torch.Tensor) -> Any:
-    """The input itself, a view of it, and the parameter among outputs."""
-    return x, x[:1], state.weight, torch.sin(x) + state.weight[: x.shape[0]]
-
-
-def in_place(state: State, x: torch.Tensor) -> Any:
-    """The input is changed."""
-    x.mul_(0.5)
-    return x + state.weight[0], x.sum()
-
-
-def broken(state: State, x: torch.Tensor) -> Any:
-    """Two graphs, the first of which the second reads."""
-    y = torch.tanh(x @ state.weight)
-    braze.graph_break()
-    return y, y * x + 1
-
-
-def random_numbers(state: State, x: torch.Tensor) -> Any:
-    """Numbers of the generator's, which follow its seed."""
-    return x + torch.nn.functional.dropout(torch.ones_like(x), 0.5)
-
-
-FUNCTIONS = (several, written, returned, in_place, broken, random_numbers)
-
-
-class Run:
-    """One side of a comparison: eager functions or recorded ones, and what the program holds."""
-
-    def __init__(self, functions: Any, chosen: Any) -> None:
-        self.functions = [functions[i] for i in sorted(chosen)]
-        self.state = State()
-        self.held: list[torch.Tensor] = []
-
-    def step(self, kind: str, a: int, b: int, rows: int, numbers: torch.Tensor) -> Any:
-        """One statement of a program."""
-        if kind == "call":
-            return self._keep(self.functions[a % len(self.functions)](self.state, numbers.clone()), b)
-        if kind == "feed" and self.held:
-            x = self.held[b % len(self.held)]
-            if x.dim() != 2 or x.shape[1] != 4 or not 1 <= x.shape[0] <= 4:
-                return None
-            return self._keep(self.functions[a % len(self.functions)](self.state, x), a)
-        if kind == "change" and self.held:
-            self.held[b % len(self.held)].mul_(-0.5).add_(a)
-        if kind == "drop" and self.held:
-            del self.held[b % len(self.held) :: 2]
-        if kind == "move":
-            self.state.weight.data = self.state.weight.data * 0.9
-        if kind == "parameter":
-            self.state.weight.data[a % 4].add_(0.25)
-        if kind == "cache":
-            self.state.cache = numbers[:1].expand(3, 4).clone()
-        return None
-
-    def _keep(self, outputs: Any, which: int) -> Any:
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        self.held += [x for i, x in enumerate(outputs) if which >> i & 1]
-        self.held = self.held[-6:]
-        return [x.clone() for x in outputs]
-
-
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["call"] * 6 + ["feed"] * 3 + ["change", "drop", "move", "parameter", "cache"]),
+        st.sampled_from(KINDS),
         st.integers(0, 11),
         st.integers(0, 15),
         st.integers(2, 3),
+        st.just(0),
     ),
     min_size=8,
     max_size=60,
@@ -130,17 +47,18 @@ def compiled(**options: Any) -> list[Any]:
 
 def same(program: list[Any], functions: list[Any], chosen: Any, seed: int) -> None:
     """Run a program on both sides, statement by statement."""
-    theirs, ours = Run(FUNCTIONS, chosen), Run(functions, chosen)
+    theirs, ours = (Run(side, chosen, Place.device) for side in (FUNCTIONS, functions))
     generator = torch.Generator().manual_seed(seed)
-    for number, (kind, a, b, rows) in enumerate(program):
-        x = torch.randn(rows, 4, generator=generator).to(Place.device)
+    for number, step in enumerate(program):
+        kind, a, _, rows, _ = step
+        x = torch.randn(rows, WIDTH, generator=generator).to(Place.device)
         made = []
         for run in (theirs, ours):
             torch.manual_seed(number)
-            made.append(run.step(kind, a, b, rows, x))
-        if not (kind in ("call", "feed") and theirs.functions[a % len(chosen)] is random_numbers):
+            made.append(run.step(step, x))
+        if not (kind in ("call", "feed") and theirs.functions[a % len(chosen)] is drawn):
             assert_equal(made[1], made[0])
-        elif made[0] is not None:  # other numbers than eager's, but numbers it must be
+        elif made[0]:  # other numbers than eager's, but numbers it must be
             assert all(torch.isfinite(y).all() for y in made[1])
             theirs.held, ours.held = _shared(theirs.held, ours.held)
         assert_equal(ours.held, theirs.held)
@@ -258,7 +176,7 @@ def test_programs_that_train(program, seed):
 def test_programs_of_several_threads(programs, chosen, seed):
     functions, failed = compiled(), []
     # one generator serves all threads, so no numbers of its
-    shared = {i for i in chosen if FUNCTIONS[i] is not random_numbers} or {0}
+    shared = {i for i in chosen if FUNCTIONS[i] is not drawn} or {0}
 
     def run(program: list[Any], number: int) -> None:
         try:

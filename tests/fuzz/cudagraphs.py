@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,10 +54,10 @@ def _(x: torch.Tensor) -> torch.Tensor:
 class State:
     """What functions keep: a parameter and a cache, which programs change and functions write."""
 
-    def __init__(self) -> None:
-        weight = torch.linspace(-1, 1, WIDTH * WIDTH).reshape(WIDTH, WIDTH)
+    def __init__(self, device: str) -> None:
+        weight = torch.linspace(-1, 1, WIDTH * WIDTH, device=device).reshape(WIDTH, WIDTH)
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
-        self.cache = torch.zeros(3, WIDTH)
+        self.cache = torch.zeros(3, WIDTH, device=device)
 
 
 def several(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -143,9 +143,11 @@ def forget_recordings() -> None:
 class Run:
     """One side of a comparison: its functions, and what the program holds."""
 
-    def __init__(self, functions: tuple[Callable[..., Any], ...], chosen: tuple[int, ...]) -> None:
-        self.functions = [functions[i] for i in chosen]
-        self.state = State()
+    def __init__(
+        self, functions: Sequence[Callable[..., Any]], chosen: Iterable[int], device: str = "cpu"
+    ) -> None:
+        self.functions = [functions[i] for i in sorted(chosen)]
+        self.state = State(device)
         self.held: list[torch.Tensor] = []
 
     def step(self, step: Step, numbers: torch.Tensor) -> list[torch.Tensor]:

@@ -61,7 +61,7 @@ class Buffers:
         self.limits, self.device = limits, device
         tokens, requests = limits.max_num_batched_tokens, limits.max_num_seqs
         width = blocks_for(limits.max_model_len, limits.block_size)
-        whole = _layout(tokens, requests)[-1]
+        _, whole = _layout(tokens, requests)
         self.packed, self._packed = self._pair(whole, dtype=torch.uint8)
         self.block_tables, self._block_tables = self._pair(requests, width, dtype=torch.int32)
         self.rows, self._rows = self._pair(tokens, dtype=torch.int64)
@@ -133,16 +133,12 @@ class Buffers:
     def _of(self, tokens: int, requests: int) -> Views:
         found = self._views.get((tokens, requests))
         if found is None:
-            begins = _layout(tokens, requests)
-            counts = tokens, tokens, tokens, requests + 1, requests
+            places, size = _layout(tokens, requests)
             device, host = (
-                tuple(
-                    memory[begin : begin + count * dtype.itemsize].view(dtype)
-                    for begin, count, dtype in zip(begins, counts, _TYPES, strict=False)
-                )
+                tuple(memory[begin:end].view(dtype) for begin, end, dtype in places)
                 for memory in (self.packed, self._packed)
             )
-            found = Views(device, tuple(view.numpy() for view in host), begins[-1])
+            found = Views(device, tuple(view.numpy() for view in host), size)
             if len(self._views) < _KEPT:
                 self._views[tokens, requests] = found
         return found
@@ -200,9 +196,11 @@ class Buffers:
             self._sent.synchronize()
 
 
-def _layout(tokens: int, requests: int) -> tuple[int, ...]:
-    """Where each buffer of a step begins, in bytes, and where the last ends."""
-    begins = [0]
+def _layout(tokens: int, requests: int) -> tuple[list[tuple[int, int, torch.dtype]], int]:
+    """Where each buffer of a step begins and ends, in bytes, and its type; and where there is room for what follows all."""
+    places, begin = [], 0
     for count, dtype in zip((tokens, tokens, tokens, requests + 1, requests), _TYPES, strict=True):
-        begins.append(begins[-1] + -(-count * dtype.itemsize // _ALIGNED) * _ALIGNED)
-    return tuple(begins)
+        end = begin + count * dtype.itemsize
+        places.append((begin, end, dtype))
+        begin = -(-end // _ALIGNED) * _ALIGNED
+    return places, begin

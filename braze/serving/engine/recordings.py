@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
 from torch import nn
 
 from braze.cudagraphs.device import DeviceGraphs, Graph, NotRecordable, Pool, record
@@ -15,6 +12,7 @@ from braze.cudagraphs.registry import device_of, records
 from braze.serving.policy.dispatch import BatchDescriptor, Key
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.support import log
+from braze.support.progress import shown
 
 
 def recorder_of(model: nn.Module) -> DeviceGraphs | None:
@@ -45,7 +43,7 @@ class Recordings:
     def capture_all(self, keys: Sequence[Key], prepare: Prepare, progress: bool) -> None:
         """Record what is not recorded yet, in this order."""
         with self.device.lock:
-            for mode, key in _shown([k for k in keys if k not in self.keys], progress):
+            for mode, key in shown([k for k in keys if k not in self.keys], "recording", progress):
                 try:
                     run = prepare(mode, key)
                     if run is not None:
@@ -75,11 +73,3 @@ class Recordings:
             "they take the next larger recording, or none",
             "cudagraphs",
         )
-
-
-def _shown(keys: Sequence[Key], progress: bool) -> Iterator[Key]:
-    """The keys, with a bar on the terminal."""
-    if not progress or not sys.stderr.isatty():
-        yield from keys
-        return
-    yield from track(keys, "recording", console=Console(stderr=True))

@@ -5,17 +5,15 @@ A size that cannot be captured is no error: steps of it take the next larger rec
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterable
-
-from rich.progress import track
+from collections.abc import Callable
 
 from braze.serving.pieces.pools import GraphPools
 from braze.serving.policy.data_parallel import Reduce
 from braze.serving.policy.dispatch import Dispatcher, Key
 from braze.serving.policy.lazy import choose_together, unanimous
 from braze.support import log
+from braze.support.progress import shown
 
 
 class Recordings:
@@ -52,7 +50,7 @@ class Recordings:
     def all(self, *, progress: bool) -> None:
         """Capture every key, the largest of each mode first, until the budget is spent."""
         missing = [key for key in self.keys if key not in self.held and key not in self.failed]
-        for key in self._shown(missing, progress):
+        for key in shown(missing, "capturing CUDA graphs", progress):
             if not self.capture(key) and self._spent():
                 break
 
@@ -94,9 +92,3 @@ class Recordings:
 
     def _spent(self) -> bool:
         return self.budget is not None and self.pools.held() >= self.budget
-
-    def _shown(self, keys: list[Key], progress: bool) -> Iterable[Key]:
-        """The keys, with a progress bar where somebody looks."""
-        if not progress or not keys or not sys.stderr.isatty():
-            return keys
-        return track(keys, "Capturing CUDA graphs", transient=True)
