@@ -10,11 +10,12 @@ if not torch.cuda.is_available():
 
 from braze.cudagraphs.device import record
 from braze.cudagraphs.registry import device_of
-from braze.serving.engine.attention import operators, reference
+from braze.serving.engine.attention import operators, reference, triton_rope
 from braze.serving.engine.attention import triton_paged as kernels
 from braze.serving.step.context import AttentionMetaData, forward_context
 from tests.serving.engine.batches import Batch, batch, dense
 from tests.serving.engine.test_attention import case
+from tests.serving.engine.test_rope_attention import EPS, Layer
 from tests.serving.engine.test_runner import Trace
 from tests.serving.engine.tiny import engine, tiny
 
@@ -92,6 +93,40 @@ def test_slots_of_minus_one_write_nothing():
         into += [torch.zeros(3, 4, 2, 8, device="cuda"), torch.zeros(3, 4, 2, 16, device="cuda")]
         write(k, v, *into, torch.tensor([6, -1, 0, 11, -1], device="cuda"))
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("dtype", STEPS, ids=str)
+@pytest.mark.parametrize("heads", ["llama", "qwen3", "odd"])
+@pytest.mark.parametrize("shape", [*FEW, "a long decode", "a long prompt", "drafts"])
+def test_attention_from_the_projection_is_near_float64(shape, heads, dtype):
+    """Again and again: programs that share a request's keys arrive in any order, and leave nothing behind."""
+    long = {
+        "a long decode": ([1, 1], [3000, 17]),
+        "a long prompt": ([700, 1], [900, 1200]),
+        "drafts": ([4, 4], [900, 5]),
+    }
+    if shape in long:
+        page, (queries, lengths) = 16, long[shape]
+        blocks = sum(-(-n // page) for n in lengths) + 2
+        b = batch(queries, lengths, page, blocks)
+    else:
+        b, page, blocks = case(shape)
+    many, shared, dim, _ = REAL[heads]
+    layer = Layer(b, (many, shared, dim, heads != "llama"), page, blocks, dtype)
+    layer.arrivals = torch.zeros(len(b.seq_lens) * shared, dtype=torch.int32)
+    exact = layer.exact(b)
+    there, longest, slots = layer.to("cuda"), int(b.cu_seqlens.diff().max()), b.slots.cuda()
+    first = None
+    for _ in range(50):
+        out = torch.full_like(there.empty(), 7.0, device="cuda")
+        triton_rope.rope_attention(*there.tensors(), out, there.arrivals, *here(b), slots, 0.3, EPS, longest)
+        assert first is None or torch.equal(out, first)
+        first = out
+    assert not there.arrivals.any()
+    assert (out[b.tokens :] == 7).all()
+    for found, wanted in zip((out[: b.tokens], there.keys, there.values), exact, strict=True):
+        bound = 4 * STEPS[dtype] * wanted.abs().max().clamp(min=1)
+        assert (found.cpu().double() - wanted).abs().max() <= bound
 
 
 def test_a_recording_reads_lengths_and_tables_when_it_is_replayed():

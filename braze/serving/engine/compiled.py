@@ -11,10 +11,8 @@ from braze.api import compile as braze_compile
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.pieces.backend import ServingBackend
 from braze.serving.policy.config import CompilationConfig
+from braze.serving.policy.levels import ATTENTION_OPS
 from braze.serving.policy.modes import CUDAGraphMode
-
-#: where a decoder's graph is split
-SPLITTING = ("braze::unified_attention_with_output", "braze::mla_attention")
 
 
 def compile_decoder(
@@ -26,7 +24,7 @@ def compile_decoder(
     What it returns is valid until the next step.
     """
     config = CompilationConfig(
-        level=3, cudagraph_mode=mode, splitting_ops=list(SPLITTING), split=split, **fields
+        level=3, cudagraph_mode=mode, splitting_ops=list(ATTENTION_OPS), split=split, **fields
     )
     backend = ServingBackend(config, own_outputs=False, model=model)
     return braze_compile(model, fullgraph=True, dynamic=True, backend=backend)

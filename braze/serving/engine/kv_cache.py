@@ -58,15 +58,23 @@ def block_bytes(shape: CacheShape, layers: int, block_size: int, dtype: torch.dt
 
 
 def allocate(
-    shape: CacheShape, layers: int, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    shape: CacheShape,
+    layers: int,
+    blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    requests: int = 0,
 ) -> dict[str, KVCache]:
-    """The caches of all layers, by the names under which attention looks for them; zeros."""
+    """The caches of all layers, by the names under which attention looks for them; zeros. ``requests``: of a step, at most."""
     found = {}
+    # layers run one after another, and leave it zeros
+    arrivals = torch.zeros(requests * shape.heads, dtype=torch.int32, device=device)
     for layer in range(layers):
         key = torch.zeros(blocks, block_size, shape.heads, shape.key_dim, dtype=dtype, device=device)
         if shape.latent:
             value = key[..., : shape.value_dim]
         else:
             value = torch.zeros(blocks, block_size, shape.heads, shape.value_dim, dtype=dtype, device=device)
-        found[layer_key(layer)] = KVCache(key, value, shape.latent)
+        found[layer_key(layer)] = KVCache(key, value, shape.latent, arrivals)
     return found

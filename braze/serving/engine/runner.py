@@ -113,7 +113,15 @@ class ModelRunner:
                 hints=("lower max_num_batched_tokens, or raise the share of memory",),
             )
         self.blocks = blocks
-        self.caches = allocate(self.model.cache_shape, config.layers, blocks, size, self.dtype, self.device)
+        self.caches = allocate(
+            self.model.cache_shape,
+            config.layers,
+            blocks,
+            size,
+            self.dtype,
+            self.device,
+            self.limits.max_num_seqs,
+        )
         if self.recordings is not None:
             self.recordings.clear()
         return blocks

@@ -41,7 +41,11 @@ class Preset:
 
 
 #: operators that split a graph where nothing else is said: attention
-ATTENTION_OPS = ("braze::unified_attention_with_output", "braze::mla_attention")
+ATTENTION_OPS = (
+    "braze::unified_attention_with_output",
+    "braze::rope_attention_with_output",
+    "braze::mla_attention",
+)
 
 _PIECES = (("splitting_ops", ATTENTION_OPS), ("cudagraph_mode", CUDAGraphMode.PIECEWISE))
 _BOTH = (("splitting_ops", ATTENTION_OPS), ("cudagraph_mode", CUDAGraphMode.FULL_AND_PIECEWISE))

@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from braze.serving.engine.attention import triton_paged as paged
+from braze.serving.engine.attention import triton_rope
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 #: name: (dim, value dim, heads that share one of the cache, whether values lie in the keys)
@@ -32,6 +33,13 @@ FORMS = (
     ("mla", torch.bfloat16, 1, 8),
     ("mla", torch.float32, 512, 1),
 )
+#: of decoding steps from the merged projection: heads, heads of the cache, dim, norms, type, tokens of a request, splits
+DECODES = {
+    "qwen3": (16, 8, 128, True, torch.bfloat16, 1, 32),
+    "qwen3 drafts": (16, 8, 128, True, torch.bfloat16, 4, 4),
+    "llama": (32, 8, 64, False, torch.bfloat16, 1, 1),
+    "qwen3 float32": (16, 8, 128, True, torch.float32, 1, 8),
+}
 #: bytes of a block's shared memory on Hopper
 SHARED_MEMORY = 227 * 1024
 
@@ -67,6 +75,35 @@ def attention(model: str, dtype: torch.dtype, rows: int, splits: int):
     return built(paged.paged_attention_kernel, kinds, constants, warps, stages)
 
 
+def decode(model: str):
+    heads, shared, dim, norms, dtype, tokens, splits = DECODES[model]
+    form = triton_rope.decode_form(tokens * heads // shared, tokens, dim, dtype)
+    warps, stages = form.pop("num_warps"), form.pop("num_stages")
+    of = f"*{NAMES[dtype]}"
+    kinds = dict.fromkeys(TENSORS, of) | {"scale": "fp32", "eps": "fp32"}
+    kinds |= dict.fromkeys(("parts", "sums"), "*fp32" if splits > 1 else of)
+    kinds |= dict.fromkeys(("arrivals", "cu_seqlens", "seq_lens", "block_tables"), "*i32")
+    kinds |= dict.fromkeys(("positions", "slot_mapping"), "*i64")
+    constants = dict(
+        HEADS=heads, GROUP=heads // shared, PAGE=16, HALF=dim // 2, NORM=norms, BLOCK_H=dim // 2, SPLITS=splits,
+        BLOCK_S=splits, PRECISION="ieee" if dtype == torch.float32 else "tf32", **form,
+    )  # fmt: skip
+    return built(triton_rope.rope_decode_kernel, kinds, constants, warps, stages)
+
+
+TENSORS = "qkv", "cos", "sin", "q_weight", "k_weight", "query", "key_cache", "value_cache", "output"
+
+
+def rope_write():
+    kinds = (
+        dict.fromkeys(TENSORS, "*bf16")
+        | dict.fromkeys(("positions", "slot_mapping"), "*i64")
+        | {"eps": "fp32"}
+    )
+    constants = dict(HEADS=16, SHARED=8, PAGE=16, HALF=64, NORM=True, BLOCK_H=64, BLOCK_M=32)
+    return built(triton_rope.rope_write_kernel, kinds, constants)
+
+
 def main() -> int:
     """Compile every form; nonzero where one gives no machine code."""
     cases = {
@@ -75,6 +112,8 @@ def main() -> int:
         )
         for model, dtype, rows, splits in FORMS
     }
+    cases |= {f"decode {model}": functools.partial(decode, model) for model in DECODES}
+    cases["rope_write"] = rope_write
     sums = {"parts": "*fp32", "sums": "*fp32", "output": "*bf16", "cu_seqlens": "*i32"}
     cases["add_splits"] = lambda: built(
         paged.add_splits_kernel, sums, dict(VALUE_DIM=128, BLOCK_V=128, SPLITS=8, BLOCK_S=8)

@@ -20,17 +20,32 @@ class _Reference:
     def __init__(self, module: ModuleType) -> None:
         self.write_cache = module.write_cache
         self._attention = module.paged_attention
+        self._rope_attention = module.rope_attention
 
     def paged_attention(self, *arguments: Any) -> None:
         """All arguments but the last, which bounds the tokens of a request."""
         self._attention(*arguments[:-1])
 
+    def rope_attention(self, *arguments: Any) -> None:
+        """All but what splits are counted in, and the bound."""
+        self._rope_attention(*arguments[:9], *arguments[10:-1])
+
+
+class _Kernels:
+    """The kernels of a GPU with Triton."""
+
+    def __init__(self) -> None:
+        paged = importlib.import_module("braze.serving.engine.attention.triton_paged")
+        rope = importlib.import_module("braze.serving.engine.attention.triton_rope")
+        self.write_cache, self.paged_attention = paged.write_cache, paged.paged_attention
+        self.rope_attention = rope.rope_attention
+
 
 @functools.cache
 def kernels(device: torch.device) -> Any:
-    """The module of a GPU's kernels; without Triton the reference, which is told of once (BZ7402)."""
+    """A GPU's kernels; without Triton the reference, which is told of once (BZ7402)."""
     if importlib.util.find_spec("triton") is not None:
-        return importlib.import_module("braze.serving.engine.attention.triton_paged")
+        return _Kernels()
     log.warn_once(
         ("attention", device),
         f"BZ7402: attention on {device} runs by the reference, one request after another: Triton is not installed "

@@ -1,10 +1,11 @@
-"""The operators of attention with a paged cache: ``braze::unified_attention_with_output`` and ``braze::mla_attention``.
+"""The operators of attention with a paged cache: ``braze::unified_attention_with_output``, ``braze::rope_attention_with_output`` and
+``braze::mla_attention``.
 
-Both write into an output that the caller provides, and take the step's metadata and their layer's cache from the forward context, by the
+All write into an output that the caller provides, and take the step's metadata and their layer's cache from the forward context, by the
 layer's number: so a graph may be split at them, and what lies between two of them is the same for each layer.
 
-They do nothing but look these up. What touches memory are two inner operators whose arguments are all that they read:
-``braze::write_kv_cache`` and ``braze::paged_attention``. These are what a recording of a whole model holds: the tensors that the metadata
+They do nothing but look these up. What touches memory are inner operators whose arguments are all that they read:
+``braze::write_kv_cache``, ``braze::paged_attention`` and ``braze::rope_paged_attention``. These are what a recording of a whole model holds: the tensors that the metadata
 named when it was recorded, whose contents are read at each replay.
 """
 
@@ -27,12 +28,14 @@ from braze.support.errors import UserError
 class KVCache:
     """One layer's cache: ``key`` and ``value`` (blocks, block size, kv heads, dim).
 
-    A latent cache is one head whose values are the first ``value_dim`` numbers of its keys; it is written once.
+    A latent cache is one head whose values are the first ``value_dim`` numbers of its keys; it is written once. ``arrivals``: zeros, one for each
+    request and head, by which programs that share a request's keys are counted; without them they do not share.
     """
 
     key: torch.Tensor
     value: torch.Tensor
     latent: bool = False
+    arrivals: torch.Tensor | None = None
 
 
 def layer_key(layer: int) -> str:
@@ -71,6 +74,34 @@ def paged_attention(
         kernels(query.device).paged_attention(*arguments, max_query_len)
 
 
+def rope_paged_attention(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    output: torch.Tensor,
+    arrivals: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_tables: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    scale: float,
+    eps: float,
+    max_query_len: int,
+) -> None:
+    """Norms, rotary embedding, the cache's write and attention: see ``reference.rope_attention``."""
+    before = qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output
+    behind = cu_seqlens_q, seq_lens, block_tables, slot_mapping, scale, eps
+    if qkv.device.type == "cpu":
+        reference.rope_attention(*before, *behind)
+    else:
+        kernels(qkv.device).rope_attention(*before, arrivals, *behind, max_query_len)
+
+
 def unified_attention_with_output(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -91,6 +122,49 @@ def unified_attention_with_output(
     cache = _cache_of(layer)
     torch.ops.braze.write_kv_cache(key, value, cache.key, cache.value, metadata.slot_mapping)
     _attend(query, cache, metadata, output, scale)
+
+
+def rope_attention_with_output(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
+    output: torch.Tensor,
+    layer: int,
+    scale: float,
+    eps: float,
+) -> None:
+    """``unified_attention_with_output`` from a layer's merged projection, whose queries and keys are normalised (with weights) and turned first.
+
+    ``qkv`` (tokens, (heads + 2 * kv heads) * dim), ``output`` (tokens, heads, dim); ``cos`` and ``sin`` (positions, dim / 2) of all positions. On a GPU
+    a decoding step is one kernel. In a step without metadata the output is zeros. Raises BZ7401 where the layer has no cache.
+    """
+    metadata = get_forward_context().attn_metadata
+    if metadata is None:
+        output.zero_()
+        return
+    cache = _cache_of(layer)
+    torch.ops.braze.rope_paged_attention(
+        qkv,
+        positions,
+        cos,
+        sin,
+        q_weight,
+        k_weight,
+        cache.key,
+        cache.value,
+        output,
+        cache.arrivals,
+        metadata.cu_seqlens_q,
+        metadata.seq_lens,
+        metadata.block_tables,
+        metadata.slot_mapping,
+        scale,
+        eps,
+        metadata.max_seqlen_q,
+    )
 
 
 def mla_attention(
@@ -148,6 +222,8 @@ def _registered(function: Any, *written: str) -> Any:
 
 _registered(write_kv_cache, "key_cache", "value_cache")
 _registered(paged_attention, "output")
-# a recording holds what these two have the device do, not them
+_registered(rope_paged_attention, "key_cache", "value_cache", "output", "arrivals")
+# a recording holds what these have the device do, not them
 on_the_host(_registered(unified_attention_with_output, "output"), unified_attention_with_output)
+on_the_host(_registered(rope_attention_with_output, "output"), rope_attention_with_output)
 on_the_host(_registered(mla_attention, "output"), mla_attention)

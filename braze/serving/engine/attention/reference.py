@@ -57,6 +57,52 @@ def paged_attention(
         output[begin:end] = _causal(query[begin:end], keys, values, scale)
 
 
+def rope_attention(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    output: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_tables: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    scale: float,
+    eps: float,
+) -> None:
+    """Attention from the merged projection: queries and keys are normalised and turned, keys and values put into the cache.
+
+    ``qkv`` (tokens, (heads + 2 * kv heads) * dim). ``positions`` (tokens) are rows of ``cos`` and ``sin`` (positions, dim / 2). ``q_weight``,
+    ``k_weight`` (dim): of the norms of each head, or None. The rest as in ``write_cache`` and ``paged_attention``.
+    """
+    heads, shared, dim = output.shape[1], key_cache.shape[2], output.shape[2]
+    rows = qkv.view(qkv.shape[0], heads + 2 * shared, dim)
+    q, k, v = rows.split((heads, shared, shared), 1)
+    c, s = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+    q, k = (turned(normalised(x, w, eps), c, s) for x, w in ((q, q_weight), (k, k_weight)))
+    write_cache(k, v, key_cache, value_cache, slot_mapping)
+    paged_attention(q, key_cache, value_cache, output, cu_seqlens_q, seq_lens, block_tables, scale)
+
+
+def normalised(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """Rows divided by their root mean square, computed in float32 at least, times a weight; without one as they are."""
+    if weight is None:
+        return x
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * wide.to(x.dtype)
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: number ``i`` of the first half is turned with number ``i`` of the second."""
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
 def _causal(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
     """(tokens, heads, value dim) of one request; half types are computed in float32."""
     tokens, heads, dim = query.shape

@@ -37,8 +37,8 @@ class Layer(Part):
         self.post_attention_layernorm = RMSNorm(config.width, config.eps)
         self.mlp: Part = mlp
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x: torch.Tensor, *angles: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), *angles)
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def places(self) -> dict[str, torch.Tensor]:
@@ -51,20 +51,22 @@ class Layer(Part):
 class Body(nn.Module):
     """From tokens and positions to hidden states."""
 
-    def __init__(self, config: ModelConfig, make: Callable[[ModelConfig, int], Layer]) -> None:
+    def __init__(
+        self, config: ModelConfig, make: Callable[[ModelConfig, int], Layer], rotary: type[Rotary]
+    ) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(
             config.vocab, config.width, _weight=torch.empty(config.vocab, config.width)
         )
-        self.rotary = Rotary(config.rope, config.head_dim, config.max_position, torch.get_default_dtype())
+        self.rotary = rotary(config.rope, config.head_dim, config.max_position, torch.get_default_dtype())
         self.layers = nn.ModuleList([make(config, i) for i in range(config.layers)])
         self.norm = RMSNorm(config.width, config.eps)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x = self.embed_tokens(input_ids)
-        cos, sin = self.rotary(positions)
+        angles = self.rotary(positions)
         for layer in self.layers:
-            x = layer(x, cos, sin)
+            x = layer(x, *angles)
         return self.norm(x)
 
 
@@ -77,11 +79,12 @@ class Decoder(nn.Module):
         config: ModelConfig,
         make: Callable[[ModelConfig, int], Layer],
         cache: CacheShape,
+        rotary: type[Rotary] = Rotary,
     ) -> None:
         super().__init__()
         self.config = config
         self.cache_shape = cache
-        self.model = Body(config, make)
+        self.model = Body(config, make, rotary)
         self.lm_head = Linear(config.width, config.vocab, False)
         if config.tied:
             self.lm_head.weight = self.model.embed_tokens.weight

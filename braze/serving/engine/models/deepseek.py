@@ -7,9 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from braze.serving.engine.attention import operators  # noqa: F401  registers the operator
+from braze.serving.engine.attention.reference import turned
 from braze.serving.engine.models.config import Experts, Latent, ModelConfig, not_served
 from braze.serving.engine.models.decoder import CacheShape, Decoder, Layer
-from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, rotate, rotate_pairs, under
+from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, rotate_pairs, under
 
 
 class LatentAttention(Part):
@@ -33,7 +34,7 @@ class LatentAttention(Part):
         self.o_proj = Linear(config.heads * sizes.value_dim, config.width, config.out_bias)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        sizes, turn = self.sizes, rotate_pairs if self.sizes.interleaved else rotate
+        sizes, turn = self.sizes, rotate_pairs if self.sizes.interleaved else turned
         q = self._queries(x).view(x.shape[0], self.heads, sizes.nope_dim + sizes.rope_dim)
         q_nope, q_rope = q.split((sizes.nope_dim, sizes.rope_dim), -1)
         latent, k_rope = self.kv_a_proj_with_mqa(x).split((sizes.rank, sizes.rope_dim), -1)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from braze.serving.engine.attention import operators  # noqa: F401  registers the operator
 from braze.serving.engine.models.config import ModelConfig
 from braze.serving.engine.models.decoder import CacheShape, Decoder, Layer
-from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, named, parts_of, rotate
+from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, RotaryTables, named, parts_of
 
 
 class Attention(Part):
@@ -22,28 +21,38 @@ class Attention(Part):
         rows = (self.heads + 2 * self.kv_heads) * self.dim
         self.qkv_proj = Linear(config.width, rows, config.qkv_bias)
         self.o_proj = Linear(self.heads * self.dim, config.width, config.out_bias)
-        self.q_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else nn.Identity()
+        self.eps = config.eps
+        self.q_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else None
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        rows = self.qkv_proj(x).view(x.shape[0], self.heads + 2 * self.kv_heads, self.dim)
-        q, k, v = rows.split((self.heads, self.kv_heads, self.kv_heads), 1)
-        q, k = rotate(self.q_norm(q), cos, sin), rotate(self.k_norm(k), cos, sin)
-        found = torch.empty_like(q)
-        torch.ops.braze.unified_attention_with_output(q, k, v, found, self.layer, self.scale)
+    def forward(
+        self, x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        qkv = self.qkv_proj(x)
+        found = qkv.new_empty(x.shape[0], self.heads, self.dim)
+        norms = (
+            (self.q_norm.weight, self.k_norm.weight)
+            if self.q_norm is not None and self.k_norm is not None
+            else (None, None)
+        )
+        torch.ops.braze.rope_attention_with_output(
+            qkv, positions, cos, sin, *norms, found, self.layer, self.scale, self.eps
+        )
         return self.o_proj(found.flatten(1))
 
     def places(self) -> dict[str, torch.Tensor]:
         """Where the tensors of a checkpoint go."""
         q, kv = self.heads * self.dim, self.kv_heads * self.dim
         found = parts_of(self.qkv_proj, q_proj=q, k_proj=kv, v_proj=kv) | named("o_proj", self.o_proj)
+        if self.q_norm is None or self.k_norm is None:
+            return found
         return found | named("q_norm", self.q_norm) | named("k_norm", self.k_norm)
 
 
 def llama(config: ModelConfig) -> Decoder:
     """A decoder whose weights are not set yet, on the default device and of the default type."""
     cache = CacheShape(config.kv_heads, config.head_dim, config.head_dim)
-    return Decoder(config, _layer, cache)
+    return Decoder(config, _layer, cache, RotaryTables)
 
 
 def _layer(config: ModelConfig, i: int) -> Layer:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from braze.serving.engine.attention.reference import normalised
 from braze.serving.engine.models.config import Rope
 
 
@@ -28,9 +29,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+        return normalised(x, self.weight, self.eps)
 
 
 class Linear(nn.Linear):
@@ -41,7 +40,7 @@ class Linear(nn.Linear):
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of positions, from tables (positions, dim / 2)."""
+    """Tables of cosines and sines (positions, dim / 2), and what layers get of them."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -52,9 +51,17 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angles.cos().to(dtype), persistent=False)
         self.register_buffer("sin", angles.sin().to(dtype), persistent=False)
 
-    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each (tokens, 1, dim / 2)."""
+    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The tokens' cosines and sines, (tokens, 1, dim / 2) each."""
         return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+
+
+class RotaryTables(Rotary):
+    """For layers whose attention looks up the tables by itself."""
+
+    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Positions, and all cosines and sines."""
+        return positions, self.cos, self.sin
 
 
 def frequencies(rope: Rope, dim: int) -> torch.Tensor:
@@ -72,12 +79,6 @@ def frequencies(rope: Rope, dim: int) -> torch.Tensor:
     mixed = (1 - share) * plain / factor + share * plain
     slow = torch.where(waves > length / low, plain / factor, mixed)
     return torch.where(waves < length / high, plain, slow)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn (tokens, heads, dim): number ``i`` of the first half with number ``i`` of the second."""
-    a, b = x.chunk(2, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 def rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

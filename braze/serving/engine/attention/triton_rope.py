@@ -1,0 +1,327 @@
+"""Attention from a layer's merged projection on a GPU: norms of heads, rotary embedding, the cache's write and attention.
+
+A decoding step is one kernel. A program has all new tokens of one request that share a head of the cache, and a split of the keys that the
+cache holds already; the last split has the new keys too, which it makes itself and puts into the cache. Where there are several splits, the program
+that ends last adds them up: nobody waits for another. Longer steps make queries and write the cache by one kernel, and attend by another.
+
+A head's numbers are handled in two halves, which the rotary embedding turns against each other.
+"""
+
+# kernels are typed by their launches
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from braze.serving.engine.attention.triton_paged import _LOG2E, _processors, paged_attention, splits_of
+
+#: rows (tokens times heads that share one of the cache) that one program takes at most
+_MOST_ROWS = 64
+
+
+@triton.jit
+def _turned(a, b, weight_a, weight_b, cos, sin, eps, HALF: tl.constexpr, NORM: tl.constexpr):
+    """Rows in halves, divided by their root mean square and weighted where NORM, and turned."""
+    if NORM:
+        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / (2 * HALF) + eps)[:, None]
+        a = a * scale * weight_a
+        b = b * scale * weight_b
+    return a * cos - b * sin, b * cos + a * sin
+
+
+@triton.jit
+def _halves(base, at, there, HALF: tl.constexpr, BLOCK_H: tl.constexpr):
+    """The halves of the rows that begin at these places."""
+    h = tl.arange(0, BLOCK_H)
+    mask = there[:, None] & (h < HALF)[None, :]
+    first = base + at[:, None] + h[None, :]
+    return tl.load(first, mask=mask, other=0.0), tl.load(first + HALF, mask=mask, other=0.0)
+
+
+@triton.jit
+def _heads(
+    qkv, at, there, weight, position, cos, sin, eps,
+    HALF: tl.constexpr, NORM: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Rows of the projection as queries or keys, float32 in halves."""
+    h = tl.arange(0, BLOCK_H)
+    mask = there[:, None] & (h < HALF)[None, :]
+    a, b = _halves(qkv, at, there, HALF, BLOCK_H)
+    table = position[:, None] * HALF + h[None, :]
+    c = tl.load(cos + table, mask=mask, other=0.0).to(tl.float32)
+    s = tl.load(sin + table, mask=mask, other=0.0).to(tl.float32)
+    weight_a = c
+    weight_b = c
+    if NORM:
+        weight_a = tl.load(weight + h, mask=h < HALF, other=0.0).to(tl.float32)[None, :]
+        weight_b = tl.load(weight + HALF + h, mask=h < HALF, other=0.0).to(tl.float32)[None, :]
+    return _turned(a.to(tl.float32), b.to(tl.float32), weight_a, weight_b, c, s, eps, HALF, NORM)
+
+
+@triton.jit
+def _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION: tl.constexpr):
+    """A row's weighted values with those of more keys."""
+    more = tl.maximum(most, tl.max(scores, 1))
+    base = tl.where(more == float("-inf"), 0.0, more)
+    weights = tl.exp2(scores - base[:, None])
+    faded = tl.exp2(most - base)
+    total = total * faded + tl.sum(weights, 1)
+    weights = weights.to(v_a.dtype)
+    found_a = found_a * faded[:, None] + tl.dot(weights, v_a, input_precision=PRECISION)
+    found_b = found_b * faded[:, None] + tl.dot(weights, v_b, input_precision=PRECISION)
+    return more, total, found_a, found_b
+
+
+@triton.jit
+def rope_decode_kernel(
+    qkv, positions, cos, sin, q_weight, k_weight, key_cache, value_cache, output, parts, sums, arrivals,
+    cu_seqlens, seq_lens, block_tables, slot_mapping, scale, eps,
+    qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head, out_token, out_head, table_row,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One request, one head of the cache, one split of the keys that are there already."""
+    request = tl.program_id(0)
+    head = tl.program_id(1)
+    split = tl.program_id(2)
+    shared = tl.num_programs(1)
+    begin = tl.load(cu_seqlens + request).to(tl.int64)
+    tokens = (tl.load(cu_seqlens + request + 1) - begin).to(tl.int32)
+    if tokens <= 0:
+        return
+    old = tl.load(seq_lens + request) - tokens
+    share = tl.maximum(tl.cdiv(tl.cdiv(old, SPLITS), BLOCK_N), 1) * BLOCK_N
+    active = tl.maximum(tl.cdiv(old, share), 1)
+    if split >= active:
+        return
+
+    dtype = key_cache.dtype.element_ty
+    h = tl.arange(0, BLOCK_H)
+    row = tl.arange(0, BLOCK_M)
+    real = row < tokens * GROUP
+    token = row // GROUP
+    own = head * GROUP + row % GROUP
+    place = tl.load(positions + begin + token, mask=real, other=0)
+    q_at = (begin + token) * qkv_row + own * (2 * HALF)
+    q_a, q_b = _heads(qkv, q_at, real, q_weight, place, cos, sin, eps, HALF, NORM, BLOCK_H)
+    q_a = q_a.to(dtype)
+    q_b = q_b.to(dtype)
+
+    most = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    found_a = tl.zeros([BLOCK_M, BLOCK_H], tl.float32)
+    found_b = tl.zeros([BLOCK_M, BLOCK_H], tl.float32)
+    table = block_tables + request.to(tl.int64) * table_row
+    low = split * share
+    high = tl.minimum(low + share, old)
+    for start in range(low, high, BLOCK_N):
+        key = start + tl.arange(0, BLOCK_N)
+        there = key < high
+        page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
+        key_at = page * key_block + (key % PAGE) * key_slot + head * key_head
+        k_a, k_b = _halves(key_cache, key_at, there, HALF, BLOCK_H)
+        scores = tl.dot(q_a, tl.trans(k_a), input_precision=PRECISION)
+        scores += tl.dot(q_b, tl.trans(k_b), input_precision=PRECISION)
+        scores = tl.where(there[None, :], scores * scale, float("-inf"))
+        value_at = page * value_block + (key % PAGE) * value_slot + head * value_head
+        v_a, v_b = _halves(value_cache, value_at, there, HALF, BLOCK_H)
+        most, total, found_a, found_b = _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION)
+
+    if split == active - 1:
+        t = tl.arange(0, BLOCK_T)
+        new = t < tokens
+        new_place = tl.load(positions + begin + t, mask=new, other=0)
+        new_at = (begin + t) * qkv_row + (HEADS + head) * (2 * HALF)
+        n_a, n_b = _heads(qkv, new_at, new, k_weight, new_place, cos, sin, eps, HALF, NORM, BLOCK_H)
+        n_a = n_a.to(dtype)
+        n_b = n_b.to(dtype)
+        w_a, w_b = _halves(qkv, new_at + shared * (2 * HALF), new, HALF, BLOCK_H)
+        slot = tl.load(slot_mapping + begin + t, mask=new, other=-1)
+        kept = (slot >= 0)[:, None] & (h < HALF)[None, :]
+        slot_at = (slot // PAGE) * key_block + (slot % PAGE) * key_slot + head * key_head
+        keys = key_cache + slot_at[:, None] + h[None, :]
+        tl.store(keys, n_a, mask=kept)
+        tl.store(keys + HALF, n_b, mask=kept)
+        slot_at = (slot // PAGE) * value_block + (slot % PAGE) * value_slot + head * value_head
+        values = value_cache + slot_at[:, None] + h[None, :]
+        tl.store(values, w_a, mask=kept)
+        tl.store(values + HALF, w_b, mask=kept)
+        own_scores = tl.dot(q_a, tl.trans(n_a), input_precision=PRECISION)
+        own_scores += tl.dot(q_b, tl.trans(n_b), input_precision=PRECISION)
+        seen = new[None, :] & (t[None, :] <= token[:, None])
+        own_scores = tl.where(seen, own_scores * scale, float("-inf"))
+        most, total, found_a, found_b = _added(own_scores, w_a, w_b, most, total, found_a, found_b, PRECISION)
+
+    wanted = real[:, None] & (h < HALF)[None, :]
+    if active == 1:
+        weight = tl.where(total == 0.0, 1.0, total)[:, None]
+        into = output + ((begin + token) * out_token + own * out_head)[:, None] + h[None, :]
+        tl.store(into, (found_a / weight).to(output.dtype.element_ty), mask=wanted)
+        tl.store(into + HALF, (found_b / weight).to(output.dtype.element_ty), mask=wanted)
+    elif SPLITS > 1:
+        index = ((begin + token) * HEADS + own) * SPLITS + split
+        part = parts + index[:, None] * (2 * HALF) + h[None, :]
+        tl.store(part, found_a, mask=wanted)
+        tl.store(part + HALF, found_b, mask=wanted)
+        tl.store(sums + index * 2, most, mask=real)
+        tl.store(sums + index * 2 + 1, total, mask=real)
+        tl.debug_barrier()  # all of this program's writes are made before it is counted
+        arrival = arrivals + request * shared + head
+        if tl.atomic_add(arrival, 1, sem="acq_rel") == active - 1:
+            tl.store(arrival, 0)
+            for i in range(tokens * GROUP):
+                number = (begin + i // GROUP) * HEADS + head * GROUP + i % GROUP
+                result = output + (begin + i // GROUP) * out_token + (head * GROUP + i % GROUP) * out_head
+                _sum_of_splits(parts, sums, result, number * SPLITS, active, HALF, BLOCK_H, BLOCK_S)
+
+
+@triton.jit
+def _sum_of_splits(
+    parts, sums, into, first, active, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_S: tl.constexpr
+):  # fmt: skip
+    """One (token, head) of all splits, brought to one maximum and added. What others wrote is read past the multiprocessor's own cache."""
+    s = tl.arange(0, BLOCK_S)
+    h = tl.arange(0, BLOCK_H)
+    there = s < active
+    index = first + s
+    most = tl.load(sums + index * 2, mask=there, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(sums + index * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
+    faded = tl.exp2(most - tl.max(most, 0))
+    weight = tl.sum(total * faded, 0)
+    mask = there[:, None] & (h < HALF)[None, :]
+    at = parts + index[:, None] * (2 * HALF) + h[None, :]
+    a = tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
+    b = tl.load(at + HALF, mask=mask, other=0.0, cache_modifier=".cg")
+    kind = into.dtype.element_ty
+    tl.store(into + h, (tl.sum(a * faded[:, None], 0) / weight).to(kind), mask=h < HALF)
+    tl.store(into + HALF + h, (tl.sum(b * faded[:, None], 0) / weight).to(kind), mask=h < HALF)
+
+
+@triton.jit
+def rope_write_kernel(
+    qkv, positions, cos, sin, q_weight, k_weight, query, key_cache, value_cache, slot_mapping,
+    rows, slots, eps, qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Rows of (token, head): queries into memory of their own, keys and values into the tokens' slots; a slot below zero is padding."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    real = row < rows
+    token = row // (HEADS + 2 * SHARED)
+    head = row % (HEADS + 2 * SHARED)
+    is_q = head < HEADS
+    is_v = head >= HEADS + SHARED
+    h = tl.arange(0, BLOCK_H)
+    mask = real[:, None] & (h < HALF)[None, :]
+    a, b = _halves(qkv, token * qkv_row + head * (2 * HALF), real, HALF, BLOCK_H)
+    place = tl.load(positions + token, mask=real, other=0)
+    table = place[:, None] * HALF + h[None, :]
+    c = tl.load(cos + table, mask=mask, other=0.0).to(tl.float32)
+    s = tl.load(sin + table, mask=mask, other=0.0).to(tl.float32)
+    weight_a = c
+    weight_b = c
+    if NORM:
+        kinds = is_q[:, None]
+        half = h < HALF
+        q_a = tl.load(q_weight + h, mask=half, other=0.0).to(tl.float32)[None, :]
+        q_b = tl.load(q_weight + HALF + h, mask=half, other=0.0).to(tl.float32)[None, :]
+        k_a = tl.load(k_weight + h, mask=half, other=0.0).to(tl.float32)[None, :]
+        k_b = tl.load(k_weight + HALF + h, mask=half, other=0.0).to(tl.float32)[None, :]
+        weight_a = tl.where(kinds, q_a, k_a)
+        weight_b = tl.where(kinds, q_b, k_b)
+    t_a, t_b = _turned(a.to(tl.float32), b.to(tl.float32), weight_a, weight_b, c, s, eps, HALF, NORM)
+    t_a = tl.where(is_v[:, None], a, t_a.to(a.dtype))
+    t_b = tl.where(is_v[:, None], b, t_b.to(b.dtype))
+    into = query + ((token * HEADS + head) * (2 * HALF))[:, None] + h[None, :]
+    tl.store(into, t_a, mask=mask & is_q[:, None])
+    tl.store(into + HALF, t_b, mask=mask & is_q[:, None])
+    slot = tl.load(slot_mapping + token, mask=real & (token < slots), other=-1)
+    kept = mask & ((slot >= 0) & (head >= HEADS))[:, None]
+    key_at = (slot // PAGE) * key_block + (slot % PAGE) * key_slot + (head - HEADS) * key_head
+    value_at = (
+        (slot // PAGE) * value_block + (slot % PAGE) * value_slot + (head - HEADS - SHARED) * value_head
+    )
+    into = key_cache + key_at[:, None] + h[None, :]
+    tl.store(into, t_a, mask=kept & (~is_v)[:, None])
+    tl.store(into + HALF, t_b, mask=kept & (~is_v)[:, None])
+    into = value_cache + value_at[:, None] + h[None, :]
+    tl.store(into, t_a, mask=kept & is_v[:, None])
+    tl.store(into + HALF, t_b, mask=kept & is_v[:, None])
+
+
+def rope_attention(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    q_weight: torch.Tensor | None,
+    k_weight: torch.Tensor | None,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    output: torch.Tensor,
+    arrivals: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_tables: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    scale: float,
+    eps: float,
+    max_query_len: int,
+) -> None:
+    """As ``reference.rope_attention``. ``max_query_len`` bounds the tokens of one request, and chooses the form.
+
+    ``arrivals``: zeros, one for each request and head of the cache, and zeros again afterwards; without it keys are not split.
+    """
+    tokens, heads, dim = output.shape
+    requests, shared = seq_lens.shape[0], key_cache.shape[2]
+    if not tokens or not requests:
+        return
+    rows = min(max_query_len, tokens) * (heads // shared)
+    kept = (*key_cache.stride()[:3], *value_cache.stride()[:3])
+    norms = (q_weight, k_weight) if q_weight is not None and k_weight is not None else (cos, cos)
+    sizes = dict(
+        HEADS=heads, PAGE=key_cache.shape[1], HALF=dim // 2, NORM=q_weight is not None,
+        BLOCK_H=max(16, triton.next_power_of_2(dim // 2)),
+    )  # fmt: skip
+    if max_query_len > 16 or rows > _MOST_ROWS:
+        query = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
+        many = tokens * (heads + 2 * shared)
+        rope_write_kernel[(triton.cdiv(many, 32),)](
+            qkv, positions, cos, sin, *norms, query, key_cache, value_cache, slot_mapping,
+            many, slot_mapping.shape[0], eps, qkv.stride(0), *kept, SHARED=shared, BLOCK_M=32, **sizes,
+        )  # fmt: skip
+        paged_attention(
+            query, key_cache, value_cache, output, cu_seqlens_q, seq_lens, block_tables, scale, max_query_len
+        )
+        return
+    splits = splits_of(requests * shared, max_query_len, _processors(qkv.device))
+    if arrivals is None or arrivals.numel() < requests * shared:
+        splits = 1
+    parts = sums = output
+    if splits > 1:
+        parts = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=qkv.device)
+        sums = torch.empty(tokens, heads, splits, 2, dtype=torch.float32, device=qkv.device)
+    rope_decode_kernel[(requests, shared, splits)](
+        qkv, positions, cos, sin, *norms, key_cache, value_cache, output, parts, sums,
+        cu_seqlens_q if arrivals is None else arrivals,
+        cu_seqlens_q, seq_lens, block_tables, slot_mapping, scale * _LOG2E, eps,
+        qkv.stride(0), *kept, output.stride(0), output.stride(1), block_tables.stride(0),
+        GROUP=heads // shared, SPLITS=splits, BLOCK_S=splits,
+        PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32", **decode_form(rows, max_query_len, dim, qkv.dtype), **sizes,
+    )  # fmt: skip
+
+
+def decode_form(rows: int, max_query_len: int, dim: int, dtype: torch.dtype) -> dict[str, int]:
+    """Sizes of blocks of a decoding step."""
+    wide = dim * dtype.itemsize > 512
+    return {
+        "BLOCK_M": max(16, triton.next_power_of_2(rows)),
+        "BLOCK_T": max(16, triton.next_power_of_2(max_query_len)),
+        "BLOCK_N": 16 if wide else 32 if dtype.itemsize > 2 else 64,
+        "num_warps": 4,
+        "num_stages": 1 if wide else 2,
+    }
