@@ -202,3 +202,74 @@ def test_a_mean_taken_off_is_as_near_as_the_numbers_it_is_of() -> None:
 def test_a_step_is_not_asked_of_rounded_numbers():
     assert STEPPING.search("v1 = torch.copysign(v0, x0)")
     assert not STEPPING.search("v1 = torch.sign(v0)")
+
+
+def numbers_by(text: str, calls: str) -> tuple[dict[str, Any], Any, Any]:
+    """A program's numbers in eager, in float64 and in float64 with rounding."""
+    program = parsed(text, (Given("x0", (calls,), "leaf"),), backward=True)
+    theirs = checking.seen(program, program.function(), 0)
+    return theirs.values, *checking.in_double(program, 0, theirs)
+
+
+def told(value: torch.Tensor, name: str, found: tuple[dict[str, Any], Any, Any], signs: bool = True) -> str:
+    theirs, exact, rounded = found
+    return oracle.verdict(value, theirs[name], exact[name], [r[name] for r in rounded], signs)
+
+
+def test_a_summand_that_float64_loses_too_may_come_back():
+    """Half, a tiny number and less than half: 0 or the tiny number, by the order."""
+    text = "def program(x0):\n    v0 = ((x0 * 0 + 0.5) + x0) - 0.5\n    return (v0,)\n"
+    found = numbers_by(text, "numbers((5,), 'float32', 0, 'small') * 1e-38 + 2e-38")
+    assert not told(torch.full((5,), 2e-38), "result 0", found)
+    assert told(torch.full((5,), 1e-3), "result 0", found)
+
+
+def test_a_norm_whose_sums_overflow_is_nothing_to_go_by():
+    text = "def program(x0):\n    v0 = F.layer_norm(x0, (4,))\n    return (v0,)\n"
+    found = numbers_by(text, "torch.tensor([[1e200, -1e200, 3.0, 0.0]], dtype=t_float64)")
+    assert not told(torch.zeros(1, 4, dtype=torch.float64), "result 0", found)
+    assert not told(torch.full((1, 4), torch.nan, dtype=torch.float64), "result 0", found)
+    found = numbers_by(text, "torch.tensor([[1e9, -1e9, 3.0, 0.0]], dtype=t_float64)")
+    assert told(torch.full((1, 4), torch.nan, dtype=torch.float64), "result 0", found)
+
+
+def test_what_a_program_is_given_is_not_rounded():
+    """The largest number of all would become an infinity."""
+    found = numbers_by(
+        "def program(x0):\n    v0 = x0 * 1\n    return (v0,)\n", "numbers((40,), 'float64', 0, 'special')"
+    )
+    assert all(torch.equal(r["argument x0"].isinf(), found[1]["argument x0"].isinf()) for r in found[2])
+
+
+def test_signs_of_zeros_in_gradients_do_not_count_where_a_view_of_an_argument_is_returned():
+    for text, view in (("v0 = x0[1:]", True), ("v0 = x0 * 1", False), ("v0 = x0[:0]", True)):
+        program = TensorProgram(
+            (Given("x0", ("numbers((4,), 'float32', 0, 'small')",), "leaf"),), (Line(("v0",), text),), ("v0",)
+        )
+        assert checking.seen(program, program.function(), 0).returns_view is view
+    found = ({"a": -torch.zeros(2)}, {"a": -torch.zeros(2).double()}, [])
+    assert told(torch.zeros(2), "a", found) and not told(torch.zeros(2), "a", found, signs=False)
+
+
+def test_a_write_past_autograd_to_what_is_turned_need_not_be_marked():
+    turned = parsed(
+        "def program(x0):\n    x0.data.add_(1)\n    v0 = x0[None]\n    v0.squeeze_(0)\n    return (v0,)\n",
+        (Given("x0", ("numbers((4,), 'float32', 0, 'small')",)),),
+    )
+    written = parsed("def program(x0):\n    x0.add_(1)\n    return (x0,)\n", turned.given)
+    for program, alike in ((turned, True), (written, False)):
+        ours, theirs = (checking.seen(program, program.function(), 0) for _ in range(2))
+        ours.facts["changed"] = {"x0": False}
+        assert (checking.differs(program, 0, ours, theirs) is None) is alike
+
+
+def test_bounds_that_are_no_numbers_are_passed_over_before_2_13(monkeypatch):
+    text = "v0 = x0.clamp(min=nan)"
+    program = TensorProgram(
+        (Given("x0", ("numbers((4,), 'float32', 0, 'small')",)),), (Line(("v0",), text),), ("v0",)
+    )
+    for before, alike in ((True, True), (False, False)):
+        monkeypatch.setattr(checking, "PASSES_NAN_OVER", before)
+        ours, theirs = (checking.seen(program, program.function(), 0) for _ in range(2))
+        ours.values["result 0"] = torch.ones(4)
+        assert (checking.differs(program, 0, ours, theirs) is None) is alike

@@ -26,6 +26,8 @@ class Seen:
     values: dict[str, Any] = field(default_factory=dict)
     #: arguments whose numbers are others after the call
     written: set[str] = field(default_factory=set)
+    #: whether a result lies in the memory of an argument
+    returns_view: bool = False
 
 
 def observe(
@@ -52,9 +54,14 @@ def observe(
     seen.written = {
         g.name for g, a, b in zip(given, before, arguments, strict=True) if numbers_of(a) != numbers_of(b)
     }
+    seen.returns_view = not {memory(t) for t in results}.isdisjoint({memory(t) for t in arguments} - {0})
     if backward and seen.error is None:
         differentiate(seen, results, leaves)
     return seen
+
+
+def memory(value: Any) -> int:
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) else 0
 
 
 def numbers_of(value: Any) -> str:
