@@ -25,7 +25,7 @@ from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram
 from braze.runtime.boxed import Boxed
 from braze.runtime.purity import may_draw
-from braze.schedule.dependences import views_in
+from braze.schedule.dependences import families, views_in
 from braze.schedule.parts import Run, cut, launches, runs_of
 from braze.schedule.records import Group, Schedule
 from braze.support.record import record
@@ -163,6 +163,7 @@ def whole_plan(partition: Partition, s: Schedule, ctx: CompileContext) -> Plan:
         bool(_written_inputs(program)),
         _draws(s.groups),
         ctx.consumes,
+        kernels=_read_by_kernels(program, s.groups),
     )
 
 
@@ -195,6 +196,7 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
         _draws(part.schedule.groups),
         ctx.consumes,
         frozenset(i for i in tensors if part.takes[i] in unrecorded),
+        _read_by_kernels(program, part.schedule.groups),
     )
 
 
@@ -290,6 +292,24 @@ def _constant_inputs(partition: Partition, program: LoopProgram) -> set[int]:
     roles = enumerate(partition.input_roles)
     held = range(len(partition.inputs), len(program.inputs))
     return {*held, *(i for i, role in roles if role is InputRole.PARAMETER)}
+
+
+def _read_by_kernels(program: LoopProgram, groups: Sequence[Group]) -> frozenset[int]:
+    """Inputs that no operator of PyTorch reads, by place, nor any memory that is theirs, too."""
+    family = families(program)
+    others = {
+        family[name]
+        for g in groups
+        if isinstance(g.call, ExternCall)
+        for name in (*g.reads, *g.writes, *g.call.aliases, *(v.buffer for v in views_in(_given(g.call))))
+    }
+    read = {name for g in groups for name in g.reads}
+    return frozenset(i for i, n in enumerate(program.inputs) if n in read and family[n] not in others)
+
+
+def _given(call: ExternCall) -> tuple[object, ...]:
+    """All that a call is given."""
+    return (*call.args, *(value for _, value in call.kwargs))
 
 
 def _draws(groups: Sequence[Group]) -> bool:

@@ -1,4 +1,8 @@
-"""Recording on an NVIDIA GPU, by ``torch.cuda.CUDAGraph``."""
+"""Recording on an NVIDIA GPU, by ``torch.cuda.CUDAGraph``.
+
+What draws no random numbers the C core launches, with less in between than PyTorch has, and tells its kernels where inputs lie
+(``native/src/device_graph.c``).
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,14 @@ from typing import Any, TypeVar
 import torch
 
 from braze import native
-from braze.cudagraphs.device import NotRecordable
+from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
 from braze.cudagraphs.storages import current_stream, keep_busy
+from braze.support.record import record
 
 T = TypeVar("T")
+
+#: of an H200: benchmarks/results/2026-11-23-cudagraph-inputs-h200.json
+COSTS = Costs(patch=1.0e-6, copy=2.5e-6, byte=1 / 2.0e12)
 
 #: types of matrices whose products have handles and workspaces that are made at the first call on a stream
 _PRODUCTS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -37,8 +45,38 @@ class CudaPool:
                 yield segment["address"], segment["total_size"], torch.device("cuda", segment["device"])
 
 
+@record
+class _Open:
+    """A capture that goes on."""
+
+    graph: torch.cuda.CUDAGraph
+    pool: CudaPool
+    entered: contextlib.ExitStack
+    #: bytes that the allocator had before
+    before: int
+    launcher: native.DeviceGraph | None
+
+
+class CudaGraph:
+    """What was captured; ``launcher``: what the C core launches of it, instead of PyTorch."""
+
+    def __init__(self, captured: torch.cuda.CUDAGraph, launcher: native.DeviceGraph | None) -> None:
+        #: memory, and the nodes that the launcher knows, live as long as this
+        self.captured = captured
+        self.readers: tuple[int, ...] = ()
+        self.replay: Callable[[], None] = captured.replay
+        self.move: Callable[[int, int], None] = _untold
+        if launcher is not None:
+            self.replay, self.move, self.readers = launcher, launcher.move, launcher.readers
+
+def _untold(k: int, address: int, /) -> None:
+    raise ValueError("PyTorch tells kernels nothing of where memory lies")
+
+
 class CudaGraphs:
     """The recorder of one GPU. Recordings are made on a stream of its own and replayed on the caller's."""
+
+    costs = COSTS
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,7 +85,7 @@ class CudaGraphs:
         self.lock = threading.RLock()
         self._side = torch.cuda.Stream(self.device)
         self._warm: set[int] = set()  # threads whose handles know that stream
-        self._open: tuple[torch.cuda.CUDAGraph, CudaPool, contextlib.ExitStack, int] | None = None
+        self._open: _Open | None = None
 
     def stream(self) -> int:
         """The number of the current stream."""
@@ -99,40 +137,60 @@ class CudaGraphs:
             self._warm.add(threading.get_ident())
         return self._side
 
-    def begin(self, pool: CudaPool) -> None:
+    def begin(self, pool: CudaPool, asked: Asked = UNKNOWN) -> None:
         """Capture from here on; other threads may use the GPU meanwhile."""
+        launcher = self._launcher(asked)
         side = self._warmed()
         side.wait_stream(torch.cuda.current_stream(self.device))
         before = torch.cuda.memory_reserved(self.device)
-        graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph(keep_graph=launcher is not None)
         with contextlib.ExitStack() as entered:
             entered.enter_context(torch.cuda.device(self.device))
             entered.enter_context(torch.cuda.stream(side))
             graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
-            self._open = graph, pool, entered.pop_all(), before
+            if launcher is not None:
+                launcher.watch()
+            self._open = _Open(graph, pool, entered.pop_all(), before, launcher)
 
-    def end(self) -> torch.cuda.CUDAGraph:
+    def _launcher(self, asked: Asked) -> native.DeviceGraph | None:
+        """What the C core launches; PyTorch itself sets the generator that a graph draws from."""
+        if asked.draws or not native.bind_graphs():
+            return None
+        return native.DeviceGraph(self.index, asked.watched, self._elsewhere)
+
+    def _elsewhere(self, launcher: native.DeviceGraph) -> None:
+        """A launch while another GPU is current."""
+        with torch.cuda.device(self.device):
+            launcher()
+
+    def end(self) -> CudaGraph:
         """The captured graph."""
         assert self._open is not None
-        graph, pool, entered, before = self._open
-        self._open = None
-        with entered:
+        opened, self._open = self._open, None
+        graph, launcher = opened.graph, opened.launcher
+        with opened.entered:
+            if launcher is not None:
+                launcher.unwatch()
             try:
                 graph.capture_end()
             except RuntimeError as error:
                 raise NotRecordable(str(error).partition("\n")[0]) from error
+            if launcher is not None and not launcher.instantiate(graph.raw_cuda_graph()):
+                launcher = None
+                graph.instantiate()
         torch.cuda.current_stream(self.device).wait_stream(self._side)
-        pool.bytes += max(0, torch.cuda.memory_reserved(self.device) - before)
-        return graph
+        opened.pool.bytes += max(0, torch.cuda.memory_reserved(self.device) - opened.before)
+        return CudaGraph(graph, launcher)
 
     def abandon(self) -> None:
         """End a capture that an error has broken; CUDA reports that error once more."""
         if self._open is None:
             return
-        graph, _, entered, _ = self._open
-        self._open = None
-        with entered, contextlib.suppress(RuntimeError):
-            graph.capture_end()
+        opened, self._open = self._open, None
+        if opened.launcher is not None:
+            opened.launcher.unwatch()
+        with opened.entered, contextlib.suppress(RuntimeError):
+            opened.graph.capture_end()
         torch.cuda.current_stream(self.device).wait_stream(self._side)
 
     #: PyTorch's allocator knows by itself what is captured

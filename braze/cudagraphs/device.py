@@ -15,12 +15,38 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from braze.support.collector import FROZEN, collector_paused
+from braze.support.record import record as frozen
 
 T = TypeVar("T")
 
 
 class NotRecordable(Exception):
     """Something happened that a recording cannot hold; the text says what."""
+
+
+@frozen
+class Asked:
+    """What a recording is asked to know. ``draws``: it may draw random numbers. ``watched``: memory, as (address, bytes), that it is to tell the readers of."""
+
+    draws: bool = True
+    watched: tuple[tuple[int, int], ...] = ()
+
+
+#: nothing is known of what is recorded
+UNKNOWN = Asked()
+
+
+@frozen
+class Costs:
+    """Seconds that a replay spends on an input: to tell one kernel where it lies; or to begin a copy of it, and on each byte of that."""
+
+    patch: float
+    copy: float
+    byte: float
+
+    def patched(self, readers: int, size: int) -> bool:
+        """Whether to tell so many kernels, rather than copy so many bytes."""
+        return readers > 0 and readers * self.patch <= self.copy + size * self.byte
 
 
 class Pool(Protocol):
@@ -40,12 +66,25 @@ class Graph(Protocol):
         """Do the work, on the current stream."""
 
 
+class Told(Graph, Protocol):
+    """A recording whose kernels can be told where memory lies that only they read."""
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """How many kernels of ours read each piece of watched memory; -1: that is not known, or others read it too."""
+
+    def move(self, k: int, address: int, /) -> None:
+        """From the next replay on kernels find at ``address`` what lay in watched memory ``k``; 16 must divide it."""
+
+
 class DeviceGraphs(Protocol):
     """One device's recorder. All but ``busy`` and ``stream`` are called under ``lock``."""
 
     lock: threading.RLock
     #: the GPU's number; -1: memory is the processor's
     index: int
+    #: what decides between copies of inputs and kernels that are told where they lie
+    costs: Costs
 
     def stream(self) -> int:
         """The current stream: what was recorded for one is replayed on it alone."""
@@ -68,10 +107,10 @@ class DeviceGraphs(Protocol):
         ``behind``: with the device kept busy before it for at least so many seconds, so that it never waits for launches.
         """
 
-    def begin(self, pool: Any) -> None:
+    def begin(self, pool: Any, asked: Asked = ...) -> None:
         """Record from here on what this thread has the device do."""
 
-    def end(self) -> Graph:
+    def end(self) -> Told:
         """The recording; raises NotRecordable, or what the device says, where it came to nothing."""
 
     def abandon(self) -> None:
@@ -85,10 +124,10 @@ class DeviceGraphs(Protocol):
         """A function that has the device run a kernel without PyTorch's knowledge, so that it is recorded too."""
 
 
-def record(device: DeviceGraphs, pool: Pool, run: Callable[[], T]) -> tuple[Graph, T]:
+def record(device: DeviceGraphs, pool: Pool, run: Callable[[], T], asked: Asked = UNKNOWN) -> tuple[Told, T]:
     """Record what ``run`` has the device do; its result lies in the pool, and has no values before the first replay."""
     with garbage_kept():
-        device.begin(pool)
+        device.begin(pool, asked)
         try:
             result = run()
         except BaseException:

@@ -125,11 +125,10 @@ class Recorded:
     def _from(self, group: Group, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """The outputs from a recording; None where the call must run as it is."""
         for recording in group.recordings:
-            if recording.quick is not None:
-                outputs = recording.quick(inputs)
-                if outputs is not None:
-                    return outputs
-            elif recording.inputs.fit(inputs) and recording.free():
+            outputs = recording.quick(inputs) if recording.quick is not None else None
+            if outputs is not None:
+                return outputs
+            if recording.inputs.fit(inputs) and recording.free():
                 self.forest.touch(recording.tree)
                 return recording.replay(inputs)
         if group.closed:
@@ -154,7 +153,8 @@ class Recorded:
         tree = self.forest.tree_for(group, [] if leave is Leave.COPIED else near, self.device)
         try:
             placed = Inputs(inputs, static, copied)
-            graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs)
+            movable = self._movable(copied, leave)
+            graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs, movable)
         except Exception as error:
             self._failed(group, error)
             return None
@@ -194,6 +194,12 @@ class Recorded:
                 copied.append(i)
         return near, static, copied
 
+    def _movable(self, copied: list[int], leave: Leave) -> list[int]:
+        """Inputs of which kernels may be told where they lie: borrowed memory may be written while it is an input."""
+        if self.plan.draws or leave in (Leave.BORROWED, Leave.WATCHED):
+            return []
+        return [i for i in copied if i in self.plan.kernels]
+
     def _moved(self, group: Group, inputs: Sequence[Any]) -> None:
         """Count what lies elsewhere than in each recording: what moves too often is copied from now on."""
         for i in min((r.inputs.moved(inputs) for r in group.recordings), key=len):
@@ -229,6 +235,7 @@ class Recorded:
     def _tell(self, group: Group, fitting: list[Recording], recording: Recording) -> None:
         """Count a recording, and why there is one more of its sizes."""
         trace.count("cudagraph_recordings")
+        trace.count("cudagraph_inputs_told", len(recording.inputs.told))
         if recording.leave is Leave.COPIED:
             why = f"is recorded with its outputs copied out: those of {len(fitting)} recordings are held"
         elif fitting:

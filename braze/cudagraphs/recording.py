@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.cudagraphs.device import DeviceGraphs, Graph, record
+from braze.cudagraphs.device import Asked, DeviceGraphs, Graph, record
 from braze.cudagraphs.inputs import Inputs
 from braze.cudagraphs.outputs import Held, Outputs
 from braze.cudagraphs.plan import Plan
@@ -58,6 +58,7 @@ class Recording:
             device.index,
             *self.inputs.rows(),
             self.inputs.place,
+            self.inputs.move,
             self.graph.replay,
             self.outputs.makers(),
         )
@@ -69,8 +70,9 @@ class Recording:
 
     def replay(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs for inputs that fit."""
-        self.inputs.place(inputs)
+        kept = self.inputs.place(inputs)
         self.graph.replay()
+        del kept
         if self.leave in (Leave.OWN, Leave.BORROWED):
             return self.outputs.tensors(inputs)
         outputs, memory = self.outputs.copies(inputs)
@@ -95,14 +97,28 @@ class InRehearsal(Exception):
 
 
 def made(
-    call: Call, plan: Plan, device: DeviceGraphs, tree: Tree, inputs: Inputs, given: Sequence[Any]
+    call: Call,
+    plan: Plan,
+    device: DeviceGraphs,
+    tree: Tree,
+    inputs: Inputs,
+    given: Sequence[Any],
+    movable: Sequence[int] = (),
 ) -> tuple[Graph, Outputs]:
-    """Rehearse a call and record it. The outputs have no values yet, and nobody but they hold their memory."""
+    """Rehearse a call and record it. The outputs have no values yet, and nobody but they hold their memory.
+
+    ``movable``: those of the copied inputs of which kernels may be told instead.
+    """
     with torch.inference_mode(False), torch.no_grad():
         inputs.place(given)
         if not plan.written:  # else what it writes would be written twice
             _rehearse(call, plan, device, list(inputs.values))
-        graph, outputs = record(device, tree.pool, lambda: Outputs(call(list(inputs.values)), inputs.values))
+        watched = inputs.memory(movable)
+        asked = Asked(plan.draws, tuple(watched.values()))
+        graph, outputs = record(
+            device, tree.pool, lambda: Outputs(call(list(inputs.values)), inputs.values), asked
+        )
+    inputs.tell(graph, tuple(watched), device.costs)
     inputs.forget()
     outputs.settle()
     return graph, outputs

@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from braze import native
-from braze.cudagraphs.device import NotRecordable
+from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
 from braze.cudagraphs.storages import borrowed, tensor_over, uses
 from braze.graph.torch_compat import pytree
 from braze.support.record import record
@@ -32,6 +33,8 @@ T = TypeVar("T")
 _EMPTY = frozenset({aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided})
 #: tags of operators whose result the host must wait for
 _WAITS = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+#: what divides the addresses that kernels are built for
+ALIGNED = 16
 #: bytes that a block's size is a multiple of
 _GRAIN = 64
 #: operators that only call others, with the Python that does so
@@ -105,11 +108,29 @@ class Place:
         return made.conj() if self.conjugated else made
 
 
-class _Work:
-    """One operation: what is called, its arguments by address, and where each new piece of memory among its results goes."""
+def _lies_at(x: Any, address: int) -> bool:
+    """Whether an argument is in others' memory that begins there."""
+    return isinstance(x, Place) and isinstance(x.memory, Foreign) and x.memory.address == address
 
-    def __init__(self, call: Callable[..., Any], args: Any, made: list[torch.UntypedStorage]) -> None:
-        self.call, self.args, self.made = call, args, made
+
+class _Work:
+    """One operation: what is called, its arguments by address, and where each new piece of memory among its results goes; ``kernel``: it is one of ours."""
+
+    def __init__(
+        self, call: Callable[..., Any], args: Any, made: list[torch.UntypedStorage], kernel: bool = False
+    ) -> None:
+        self.call, self.args, self.made, self.kernel = call, args, made, kernel
+
+    def reads(self, address: int) -> list[int]:
+        """Which of its arguments lie in others' memory that begins there."""
+        return [k for k, x in enumerate(pytree.tree_flatten(self.args)[0]) if _lies_at(x, address)]
+
+    def move(self, which: list[int], address: int) -> None:
+        """Have these arguments lie in memory that begins there."""
+        values, tree = pytree.tree_flatten(self.args)
+        for k in which:
+            values[k] = replace(values[k], memory=Foreign(address, values[k].memory.size))
+        self.args = pytree.tree_unflatten(values, tree)
 
     def run(self) -> None:
         args, kwargs = pytree.tree_map(lambda x: x.tensor() if isinstance(x, Place) else x, self.args)
@@ -121,10 +142,23 @@ class _Work:
 
 
 class SimulatedGraph:
-    """A list of operations."""
+    """A list of operations. ``watched``: addresses of memory that kernels may be told to read elsewhere."""
 
-    def __init__(self, works: list[_Work], pool: SimulatedPool) -> None:
+    def __init__(self, works: list[_Work], pool: SimulatedPool, watched: Sequence[int] = ()) -> None:
         self.works, self.pool = works, pool
+        self._reading = [[(w, which) for w in works if (which := w.reads(place))] for place in watched]
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """How many kernels read each piece of watched memory; -1: operators of PyTorch read it too."""
+        return tuple([len(r) if all(work.kernel for work, _ in r) else -1 for r in self._reading])
+
+    def move(self, k: int, address: int, /) -> None:
+        """Have the kernels find at ``address`` what lay in watched memory ``k``."""
+        if address % ALIGNED:
+            raise ValueError(f"kernels are built for addresses that {ALIGNED} divides")
+        for work, which in self._reading[k]:
+            work.move(which, address)
 
     def replay(self) -> None:
         """Do them all again."""
@@ -136,9 +170,9 @@ class SimulatedGraph:
 class _Log(TorchDispatchMode):
     """Writes down what runs below it."""
 
-    def __init__(self, pool: SimulatedPool) -> None:
+    def __init__(self, pool: SimulatedPool, watched: Sequence[int] = ()) -> None:
         super().__init__()
-        self.pool = pool
+        self.pool, self.watched = pool, watched
         self.works: list[_Work] = []
         #: memory of the pool that the recording uses, by its number
         self.inside: dict[int, torch.UntypedStorage] = {}
@@ -174,7 +208,7 @@ class _Log(TorchDispatchMode):
                     self._remember(value.untyped_storage())
                 elif isinstance(value, int) and (block := self.pool.at(value)) is not None:
                     self._remember(block)  # an arena that an earlier recording has taken
-            self.works.append(_Work(function, self._places((args, {})), []))
+            self.works.append(_Work(function, self._places((args, {})), [], kernel=True))
             return function(*args)
 
     def empty_strided(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -191,7 +225,7 @@ class _Log(TorchDispatchMode):
             if storage._cdata in self.before:
                 continue
             tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
-        return SimulatedGraph(self.works, self.pool)
+        return SimulatedGraph(self.works, self.pool, self.watched)
 
     def _remember(self, storage: torch.UntypedStorage) -> None:
         """Keep what memory of others holds before it is written."""
@@ -277,6 +311,9 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
 class SimulatedGraphs:
     """The recorder of a device that is simulated on the processor; ``bytes`` is its memory."""
 
+    #: kernels are always told where inputs lie that they alone read
+    costs = Costs(patch=0.0, copy=0.0, byte=0.0)
+
     def __init__(self, name: str, bytes: int = 1 << 30) -> None:
         self.name = name
         self.bytes = bytes
@@ -318,9 +355,9 @@ class SimulatedGraphs:
         """The seconds that ``clock`` tells, of calls as they are and of such that never wait."""
         return run(), self.clock(behind > 0)
 
-    def begin(self, pool: SimulatedPool) -> None:
+    def begin(self, pool: SimulatedPool, asked: Asked = UNKNOWN) -> None:
         """Write down what this thread does from here on."""
-        log = _Log(pool)
+        log = _Log(pool, [address for address, _ in asked.watched])
         self._here.log = log
         log.__enter__()
 

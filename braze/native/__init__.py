@@ -43,6 +43,7 @@ CallOfClass = core.CallOfClass
 Launcher = core.Launcher
 Segment = core.Segment
 DeviceLauncher = core.DeviceLauncher
+DeviceGraph = core.DeviceGraph
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced
@@ -67,6 +68,7 @@ tabulate = calibrate.tabulate if native_available else tables.tabulate
 tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
 bind_driver = driver.bind
+bind_graphs = driver.bind_graphs
 parameter_sizes = driver.parameter_sizes
 replays_natively = calibrate.replays_natively if native_available else core.replays_natively
 Holders = core.Holders
@@ -80,6 +82,7 @@ __all__ = [
     "RUN",
     "TRACE",
     "CallOfClass",
+    "DeviceGraph",
     "DeviceLauncher",
     "Entry",
     "GuardProgram",
@@ -89,6 +92,7 @@ __all__ = [
     "Replays",
     "Segment",
     "bind_driver",
+    "bind_graphs",
     "bind_torch",
     "call_traced",
     "data_ptr",

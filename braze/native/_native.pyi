@@ -93,6 +93,24 @@ class DeviceLauncher:
     ) -> None: ...
     def __call__(self, *args: Any) -> Any: ...
 
+class DeviceGraph:
+    """A recording on GPU ``device``, launched by a call; ``watched``: memory, as (address, bytes), whose readers may be told of other memory.
+
+    ``elsewhere(graph)`` is called for a launch while another GPU is current.
+    """
+
+    #: how many kernels read each piece of watched memory; -1: not known
+    readers: tuple[int, ...]
+
+    def __init__(
+        self, device: int, watched: tuple[tuple[int, int], ...], elsewhere: Callable[[DeviceGraph], Any]
+    ) -> None: ...
+    def watch(self) -> None: ...
+    def unwatch(self) -> None: ...
+    def instantiate(self, graph: int, /) -> bool: ...
+    def move(self, k: int, address: int, /) -> None: ...
+    def __call__(self) -> None: ...
+
 class Segment:
     """Call ``int64_t f(void **buffers, const int64_t *sizes)`` with the GIL released."""
 
@@ -148,8 +166,9 @@ class Replay:
     """Replay one recording for inputs that fit; None where they do not, or its outputs are held.
 
     ``fixed``: (place, address, 0) of inputs that must lie there; ``copied``: (place, address, bytes) of those copied there, by
-    ``place(inputs)`` where they are many. ``device``: the GPU's index, -1 on the processor. ``outputs``: of each a pair of tensors
-    over its memory, outside inference mode and inside, or a function of the inputs.
+    ``place(inputs)`` where they are many; ``moved``: (place, k, 0) of those that ``move(k, address)`` is told of, if 16 divides their
+    addresses. ``device``: the GPU's index, -1 on the processor. ``outputs``: of each a pair of tensors over its memory, outside
+    inference mode and inside, or a function of the inputs.
     """
 
     def __init__(
@@ -160,7 +179,9 @@ class Replay:
         device: int,
         fixed: tuple[tuple[int, int, int], ...],
         copied: tuple[tuple[int, int, int], ...],
+        moved: tuple[tuple[int, int, int], ...],
         place: Callable[[Sequence[Any]], Any],
+        move: Callable[[int, int], Any],
         replay: Callable[[], Any],
         outputs: tuple[Any, ...],
     ) -> None: ...

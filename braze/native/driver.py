@@ -35,6 +35,23 @@ def bind() -> bool:
     return core._configure_driver(*found)
 
 
+@functools.cache
+def bind_graphs() -> bool:
+    """Tell the C core what launches recordings and changes them; whether it can."""
+    driver = _driver()
+    if not bind() or driver is None:
+        return False
+    core = sys.modules["braze.native._native"]
+    return core._configure_graphs(
+        _address(driver, "cuStreamGetCaptureInfo_v2"),
+        _address(driver, "cuGraphNodeGetType"),
+        _address(driver, "cuGraphInstantiateWithFlags"),
+        _address(driver, "cuGraphExecKernelNodeSetParams_v2"),
+        _address(driver, "cuGraphLaunch"),
+        _address(driver, "cuGraphExecDestroy"),
+    )
+
+
 def parameter_sizes(function: int) -> tuple[int, ...] | None:
     """Bytes of each parameter of a loaded kernel (a CUfunction), as the driver tells them; None where it cannot.
 

@@ -269,7 +269,8 @@ class DeviceLauncher:
         return self._general(*args)
 
 
-#: recordings are replayed natively by C alone
+#: recordings are launched and replayed natively by C alone
+DeviceGraph: Any = None
 Holders: Any = None
 Replay: Any = None
 Replays: Any = None

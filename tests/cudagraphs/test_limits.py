@@ -139,7 +139,7 @@ def test_running_out_of_memory_leaves_the_function_running_and_is_told_once(simu
     f = recording(lambda x: x * 2)
     f(numbers(3))
 
-    def short(pool):
+    def short(pool, asked):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore of it")
 
     monkeypatch.setattr(simulated, "begin", short)

@@ -158,7 +158,7 @@ def test_out_of_memory_while_recording_leaves_the_function_running(simulated, mo
     x = numbers(64, 64)
     f(x)
 
-    def short(pool):
+    def short(pool, asked):
         raise torch.OutOfMemoryError("CUDA out of memory, as far as this test goes")
 
     with noted() as codes:

@@ -36,7 +36,9 @@ class Recorded:
             -1,
             ((1, self.w.data_ptr(), 0),),
             ((0, self.x.data_ptr(), 16),),
+            (),
             self.place,
+            self.move,
             self.run,
             (self.like, lambda inputs: inputs[1], lambda inputs: 3),
         )
@@ -48,6 +50,9 @@ class Recorded:
     def place(self, inputs):
         self.placed += 1
         self.x.copy_(inputs[0])
+
+    def move(self, k, address):
+        raise AssertionError("nothing is to be moved")
 
     def run(self):
         self.y.copy_(2 * self.x + self.w)
@@ -149,7 +154,7 @@ def test_what_is_of_another_kind_is_refused(recorded):
     with pytest.raises(TypeError):
         recorded.holders.fill(((1, 2),))
     with pytest.raises(TypeError):
-        native.Replay(recorded.holders, 0, 0, -1, ((1,),), (), int, int, ())
+        native.Replay(recorded.holders, 0, 0, -1, ((1,),), (), (), int, int, int, ())
     assert recorded.made([torch.ones(4), recorded.w]) is not None, "a table that was refused changes nothing"
 
 

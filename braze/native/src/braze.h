@@ -113,8 +113,15 @@ extern PyMethodDef allocation_functions[];
 PyObject *tensor_again(PyObject *tensor);
 
 /* -- replay.c ----------------------------------------------------------------------------------- */
-extern PyTypeObject Holders_Type, Replay_Type, Replays_Type;
-extern PyMethodDef replay_functions[];
+extern PyTypeObject Replay_Type, Replays_Type;
+
+/* -- holders.c ---------------------------------------------------------------------------------- */
+extern PyTypeObject Holders_Type;
+extern PyMethodDef holders_functions[];
+
+/* Whether nobody holds what a recording of at least this number writes; note that one is replayed now. */
+bool holders_free(PyObject *holders, int64_t number);
+void holders_use(PyObject *holders);
 
 /* -- table.c ------------------------------------------------------------------------------------ */
 extern PyMethodDef table_functions[];
@@ -170,6 +177,24 @@ extern PyMethodDef device_launch_functions[];
 
 /* Copy bytes on a GPU, on its current stream; false where that is for PyTorch to do. */
 bool device_copy(int device, void *to, const void *from, size_t bytes);
+/* Whether a GPU is the current one, and its current stream; false where that cannot be told. */
+bool device_is_current(int device);
+bool device_stream(int device, void **stream);
+
+/* -- device_graph.c ----------------------------------------------------------------------------- */
+extern PyTypeObject DeviceGraph_Type;
+extern PyMethodDef device_graph_functions[];
+
+/* A kernel that the driver has launched: the first `nbuffers` parameters are addresses, each stands in 8 bytes. */
+typedef struct {
+    void *stream, *function;
+    unsigned programs, threads, shared;
+    Py_ssize_t nparameters, nbuffers;
+    void *const *parameters;
+} DeviceLaunch;
+/* Tell the recording that this thread makes, if it makes one: of a launch; that there was one of which nothing is known. */
+void device_graph_note(const DeviceLaunch *launch);
+void device_graph_missed(void);
 
 /* -- module.c ----------------------------------------------------------------------------------- */
 /* A function of a Python module of this package; new reference. */

@@ -44,12 +44,23 @@ typedef struct {
 } Packed;
 
 bool
-device_copy(int device, void *to, const void *from, size_t bytes)
+device_is_current(int device)
 {
     int current;
+    return driver.current_device != NULL && driver.current_device(&current) == 0 && current == device;
+}
+
+bool
+device_stream(int device, void **stream)
+{
+    return driver.current_stream != NULL && driver.current_stream(device, stream) == 0;
+}
+
+bool
+device_copy(int device, void *to, const void *from, size_t bytes)
+{
     void *stream = NULL;
-    if (driver.copy == NULL || driver.current_device(&current) != 0 || current != device
-        || driver.current_stream(device, &stream) != 0) {
+    if (driver.copy == NULL || !device_is_current(device) || !device_stream(device, &stream)) {
         return false;
     }
     return bytes == 0 || driver.copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, stream) == 0;
@@ -158,6 +169,9 @@ launch(const DeviceLauncher *self, Packed *packed)
     Py_BEGIN_ALLOW_THREADS /* a full queue waits for the device */
     failed = driver.launch(function, programs, 1, 1, threads, 1, 1, shared, stream, packed->parameters, NULL);
     Py_END_ALLOW_THREADS
+    if (!failed) {
+        device_graph_note(&(DeviceLaunch){stream, function, programs, threads, shared, n, self->nbuffers, packed->parameters});
+    }
     return !failed;
 }
 
@@ -185,6 +199,7 @@ device_launcher_call(DeviceLauncher *self, PyObject *const *args, size_t nargsf,
     if (plain && (self->programs == 0 || launch(self, &packed))) {
         Py_RETURN_NONE;
     }
+    device_graph_missed();
     return PyObject_Vectorcall(self->general, args, nargs, NULL);
 }
 

@@ -44,6 +44,7 @@ fill_module(PyObject *module)
         {"Launcher", &Launcher_Type},
         {"Segment", &Segment_Type},
         {"DeviceLauncher", &DeviceLauncher_Type},
+        {"DeviceGraph", &DeviceGraph_Type},
         {"Holders", &Holders_Type},
         {"Replay", &Replay_Type},
         {"Replays", &Replays_Type},
@@ -68,7 +69,8 @@ fill_module(PyObject *module)
                    || PyModule_AddFunctions(module, table_functions) < 0
                    || PyModule_AddFunctions(module, allocation_functions) < 0
                    || PyModule_AddFunctions(module, device_launch_functions) < 0
-                   || PyModule_AddFunctions(module, replay_functions) < 0
+                   || PyModule_AddFunctions(module, device_graph_functions) < 0
+                   || PyModule_AddFunctions(module, holders_functions) < 0
                ? -1
                : 0;
 }

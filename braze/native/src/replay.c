@@ -1,169 +1,13 @@
 /* The warm path of a recorded graph (braze/cudagraphs): one call compares addresses, looks whether outputs are still held, copies
- * inputs into place, replays, and makes the output tensors.
+ * inputs into place or has kernels told where they lie, replays, and makes the output tensors.
  *
- * A Holders knows the memory that recordings of one pool write and callers see: who holds it is told by the reference count of
- * PyTorch's StorageImpl, read where calibration has found it (braze/native/allocation.py), and by that of the Python storage. A Replay is one
- * recording; a Replays is all of a graph's, under the device's lock. None as an answer means: ask in Python.
+ * A Replay is one recording; a Replays is all of a graph's, under the device's lock. None as an answer means: ask in Python.
  */
 #include "braze.h"
 
 #include <stddef.h>
 
-enum { MOST_COPIES = 4 }; /* on a GPU, one by one */
-
-static Py_ssize_t count_offset = -1; /* of the reference count in a StorageImpl; -1: not known */
-static int64_t clock_now;            /* counts replays: which pool was used last */
-
-/* -- Holders ------------------------------------------------------------------------------------------ */
-
-typedef struct {
-    int64_t number; /* of the recording that writes it */
-    PyObject *held;    /* strong: what keeps the storage */
-    PyObject *storage; /* borrowed: a reference of ours would count as somebody's */
-    const char *implementation;
-    uint32_t idle;    /* references of PyTorch's while nobody else holds it */
-    Py_ssize_t named; /* the same of Python's */
-} Piece;
-
-typedef struct {
-    PyObject_HEAD
-    Piece *pieces;
-    Py_ssize_t count;
-    int64_t used;
-} Holders;
-
-static void
-release_pieces(Piece *pieces, Py_ssize_t count)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_XDECREF(pieces[i].held);
-    }
-    PyMem_Free(pieces);
-}
-
-static bool
-held_by_others(const Piece *piece)
-{
-    uint32_t count;
-    memcpy(&count, piece->implementation + count_offset, sizeof(count));
-    return count > piece->idle || Py_REFCNT(piece->storage) > piece->named;
-}
-
-/* Whether nobody holds what a recording of at least this number writes. */
-static bool
-free_from(const Holders *self, int64_t number)
-{
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        if (self->pieces[i].number >= number && held_by_others(&self->pieces[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static PyObject *
-holders_free_from(Holders *self, PyObject *number)
-{
-    long long from = PyLong_AsLongLong(number);
-    return from == -1 && PyErr_Occurred() ? NULL : PyBool_FromLong(free_from(self, from));
-}
-
-/* ((number, held, storage, its implementation's address, idle, named), ...): what there is now. */
-static PyObject *
-holders_fill(Holders *self, PyObject *rows)
-{
-    if (!PyTuple_Check(rows)) {
-        PyErr_SetString(PyExc_TypeError, "fill takes a tuple");
-        return NULL;
-    }
-    Py_ssize_t count = PyTuple_GET_SIZE(rows);
-    Piece *made = PyMem_Calloc(count + 1, sizeof(Piece));
-    if (made == NULL) {
-        return PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        long long number;
-        unsigned long long implementation;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "LOOKIn", &number, &made[i].held, &made[i].storage, &implementation,
-                              &made[i].idle, &made[i].named)) {
-            release_pieces(made, i);
-            return NULL;
-        }
-        made[i].number = number;
-        made[i].implementation = (const char *)(uintptr_t)implementation;
-        Py_INCREF(made[i].held);
-    }
-    Piece *old = self->pieces;
-    Py_ssize_t nold = self->count;
-    self->pieces = made;
-    self->count = count;
-    release_pieces(old, nold);
-    Py_RETURN_NONE;
-}
-
-static int
-holders_traverse(Holders *self, visitproc visit, void *arg)
-{
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        Py_VISIT(self->pieces[i].held);
-    }
-    return 0;
-}
-
-static int
-holders_clear(Holders *self)
-{
-    Piece *old = self->pieces;
-    Py_ssize_t count = self->count;
-    self->pieces = NULL;
-    self->count = 0;
-    release_pieces(old, count);
-    return 0;
-}
-
-static void
-holders_dealloc(Holders *self)
-{
-    PyObject_GC_UnTrack(self);
-    holders_clear(self);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static PyObject *
-holders_touch(Holders *self, PyObject *ignored)
-{
-    self->used = ++clock_now;
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-holders_used(Holders *self, void *closure)
-{
-    return PyLong_FromLongLong(self->used);
-}
-
-static PyMethodDef holders_methods[] = {
-    {"fill", (PyCFunction)holders_fill, METH_O,
-     "fill(((number, held, storage, address, idle, named), ...))\n--\n\nThe memory that there is from now on."},
-    {"free_from", (PyCFunction)holders_free_from, METH_O,
-     "free_from(number)\n--\n\nWhether nobody holds what a recording of at least that number writes."},
-    {"touch", (PyCFunction)holders_touch, METH_NOARGS, "touch()\n--\n\nIt is used now."},
-    {NULL},
-};
-static PyGetSetDef holders_properties[] = {{"used", (getter)holders_used, NULL, "When it was used last, counted in uses."}, {NULL}};
-
-PyTypeObject Holders_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "braze.native._native.Holders",
-    .tp_doc = "Who holds the memory that recordings of one pool write.",
-    .tp_basicsize = sizeof(Holders),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_methods = holders_methods,
-    .tp_getset = holders_properties,
-    .tp_new = PyType_GenericNew,
-    .tp_dealloc = (destructor)holders_dealloc,
-    .tp_traverse = (traverseproc)holders_traverse,
-    .tp_clear = (inquiry)holders_clear,
-};
+enum { MOST_COPIES = 4, ALIGNED = 15 }; /* on a GPU, one by one; what kernels are built for */
 
 /* -- Replay ------------------------------------------------------------------------------------------- */
 
@@ -174,16 +18,28 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    Holders *holders;
+    PyObject *holders;
     int64_t first; /* the number from which on nothing may be held */
     int64_t stream;
     int device; /* index of the GPU; -1: the processor */
-    Py_ssize_t nfixed, ncopied, least;
-    Input *inputs; /* those read where they lie, then those that are copied */
-    PyObject *place, *replay, *outputs;
+    Py_ssize_t nfixed, ncopied, nmoved, least;
+    Input *inputs; /* those read where they lie, then those that are copied, then those that kernels are told of */
+    PyObject *place, *replay, *outputs, *move;
 } Replay;
 
-/* Whether what is read where it lies lies there. */
+/* The address of a tensor; 0 where it cannot be read here. */
+static uint64_t
+address_of(PyObject *value)
+{
+    void *address;
+    if (buffer_address(value, &address) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return (uint64_t)(uintptr_t)address;
+}
+
+/* Whether what is read where it lies lies there, and kernels can be told of the rest. */
 static bool
 fits(const Replay *self, PyObject *const *inputs)
 {
@@ -197,7 +53,31 @@ fits(const Replay *self, PyObject *const *inputs)
             return false;
         }
     }
+    for (Py_ssize_t i = self->nfixed + self->ncopied; i < self->nfixed + self->ncopied + self->nmoved; i++) {
+        uint64_t address = address_of(inputs[self->inputs[i].place]);
+        if (address == 0 || (address & ALIGNED)) {
+            return false;
+        }
+    }
     return true;
+}
+
+/* Have kernels told where the inputs lie that nobody copies. */
+static int
+move_inputs(const Replay *self, PyObject *const *inputs)
+{
+    for (Py_ssize_t i = self->nfixed + self->ncopied; i < self->nfixed + self->ncopied + self->nmoved; i++) {
+        PyObject *args[] = {PyLong_FromUnsignedLongLong(self->inputs[i].address),
+                            PyLong_FromUnsignedLongLong(address_of(inputs[self->inputs[i].place]))};
+        PyObject *done = args[0] != NULL && args[1] != NULL ? PyObject_Vectorcall(self->move, args, 2, NULL) : NULL;
+        Py_XDECREF(args[0]);
+        Py_XDECREF(args[1]);
+        if (done == NULL) {
+            return -1;
+        }
+        Py_DECREF(done);
+    }
+    return 0;
 }
 
 /* Copy one input to where it is read; false (no exception set) where that is for Python. */
@@ -271,11 +151,11 @@ replay_run(Replay *self, PyObject *given)
         return NULL;
     }
     PyObject *const *inputs = list ? ((PyListObject *)given)->ob_item : ((PyTupleObject *)given)->ob_item;
-    if (Py_SIZE(given) < self->least || !fits(self, inputs) || !free_from(self->holders, self->first)) {
+    if (Py_SIZE(given) < self->least || !fits(self, inputs) || !holders_free(self->holders, self->first)) {
         return NULL;
     }
-    self->holders->used = ++clock_now;
-    if (copy_inputs(self, given, inputs) < 0) {
+    holders_use(self->holders);
+    if (copy_inputs(self, given, inputs) < 0 || move_inputs(self, inputs) < 0) {
         return NULL;
     }
     PyObject *done = PyObject_CallNoArgs(self->replay);
@@ -307,6 +187,7 @@ replay_traverse(Replay *self, visitproc visit, void *arg)
     Py_VISIT(self->place);
     Py_VISIT(self->replay);
     Py_VISIT(self->outputs);
+    Py_VISIT(self->move);
     return 0;
 }
 
@@ -318,30 +199,33 @@ replay_dealloc(Replay *self)
     Py_XDECREF(self->place);
     Py_XDECREF(self->replay);
     Py_XDECREF(self->outputs);
+    Py_XDECREF(self->move);
     PyMem_Free(self->inputs);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Fill `inputs` from ((place, address, bytes), ...); -1 with an exception set. */
+/* Fill `inputs` from rows of (place, address, bytes); -1 with an exception set. */
 static int
-parse_inputs(Replay *self, PyObject *fixed, PyObject *copied)
+parse_inputs(Replay *self, PyObject *const rows[3])
 {
-    self->nfixed = PyTuple_GET_SIZE(fixed);
-    self->ncopied = PyTuple_GET_SIZE(copied);
-    self->inputs = PyMem_Calloc(self->nfixed + self->ncopied + 1, sizeof(Input));
-    if (self->inputs == NULL) {
+    self->nfixed = PyTuple_GET_SIZE(rows[0]);
+    self->ncopied = PyTuple_GET_SIZE(rows[1]);
+    self->nmoved = PyTuple_GET_SIZE(rows[2]);
+    Input *input = self->inputs = PyMem_Calloc(self->nfixed + self->ncopied + self->nmoved + 1, sizeof(Input));
+    if (input == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t i = 0; i < self->nfixed + self->ncopied; i++) {
-        PyObject *row = i < self->nfixed ? PyTuple_GET_ITEM(fixed, i) : PyTuple_GET_ITEM(copied, i - self->nfixed);
-        unsigned long long address, bytes;
-        if (!PyArg_ParseTuple(row, "nKK", &self->inputs[i].place, &address, &bytes)) {
-            return -1;
+    for (int kind = 0; kind < 3; kind++) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows[kind]); i++, input++) {
+            unsigned long long address, bytes;
+            if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows[kind], i), "nKK", &input->place, &address, &bytes)) {
+                return -1;
+            }
+            input->address = address;
+            input->bytes = bytes;
+            self->least = input->place + 1 > self->least ? input->place + 1 : self->least;
         }
-        self->inputs[i].address = address;
-        self->inputs[i].bytes = bytes;
-        self->least = self->inputs[i].place + 1 > self->least ? self->inputs[i].place + 1 : self->least;
     }
     return 0;
 }
@@ -349,27 +233,29 @@ parse_inputs(Replay *self, PyObject *fixed, PyObject *copied)
 static PyObject *
 replay_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"holders", "first", "stream", "device", "fixed", "copied", "place", "replay", "outputs", NULL};
-    PyObject *holders, *fixed, *copied, *place, *replay, *outputs;
+    static char *names[] = {"holders", "first", "stream", "device", "fixed", "copied", "moved", "place", "move", "replay",
+                            "outputs", NULL};
+    PyObject *holders, *rows[3], *place, *move, *replay, *outputs;
     long long first, stream;
     int device;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!LLiO!O!OOO!:Replay", names, &Holders_Type, &holders, &first, &stream,
-                                     &device, &PyTuple_Type, &fixed, &PyTuple_Type, &copied, &place, &replay,
-                                     &PyTuple_Type, &outputs)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!LLiO!O!O!OOOO!:Replay", names, &Holders_Type, &holders, &first, &stream,
+                                     &device, &PyTuple_Type, &rows[0], &PyTuple_Type, &rows[1], &PyTuple_Type, &rows[2],
+                                     &place, &move, &replay, &PyTuple_Type, &outputs)) {
         return NULL;
     }
     Replay *self = (Replay *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
-    self->holders = (Holders *)Py_NewRef(holders);
+    self->holders = Py_NewRef(holders);
     self->first = first;
     self->stream = stream;
     self->device = device;
     self->place = Py_NewRef(place);
+    self->move = Py_NewRef(move);
     self->replay = Py_NewRef(replay);
     self->outputs = Py_NewRef(outputs);
-    if (parse_inputs(self, fixed, copied) < 0) {
+    if (parse_inputs(self, rows) < 0) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -537,37 +423,4 @@ PyTypeObject Replays_Type = {
     .tp_new = replays_new,
     .tp_dealloc = (destructor)replays_dealloc,
     .tp_traverse = (traverseproc)replays_traverse,
-};
-
-/* -- for calibration ------------------------------------------------------------------------------------ */
-
-/* The four bytes at an offset into the StorageImpl at an address. */
-static PyObject *
-word_at(PyObject *module, PyObject *args)
-{
-    unsigned long long address;
-    Py_ssize_t offset;
-    if (!PyArg_ParseTuple(args, "Kn:_word_at", &address, &offset)) {
-        return NULL;
-    }
-    uint32_t word;
-    memcpy(&word, (const char *)(uintptr_t)address + offset, sizeof(word));
-    return PyLong_FromUnsignedLong(word);
-}
-
-static PyObject *
-configure_replay(PyObject *module, PyObject *offset)
-{
-    Py_ssize_t found = PyLong_AsSsize_t(offset);
-    if (found == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    count_offset = found;
-    Py_RETURN_NONE;
-}
-
-PyMethodDef replay_functions[] = {
-    {"_word_at", word_at, METH_VARARGS, "(address, offset): four bytes of memory, as a number."},
-    {"_configure_replay", configure_replay, METH_O, "Where a storage's reference count is; -1: not known."},
-    {NULL},
 };
