@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.fx
@@ -35,7 +35,8 @@ from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
 from braze.lower.program import lower
 from braze.product_times import measured_products
-from braze.recording_plans import Division, Recorder, batch_of, divided, for_recording, padded, recorder
+from braze.recorded_calls import Cutter, Recorder, for_recording, padded, recorder
+from braze.recording_plans import Division, batch_of, divided, operators_of
 from braze.runtime import build, cache, loader, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
@@ -133,12 +134,10 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     program, plan = scheduled(partition, ctx)
     if trace.collecting() and (ctx.consumes or partition.backward is not None):
         trace.emit("peak", peak_of_half(partition, plan, ctx))
-    division = divided(partition, plan, ctx) if ctx.options.cudagraphs else Division(plan)
-    host = generate_code(division.schedule, ctx)
-    record = Recorder(division, ctx, borrowable=partition.backward is None and not ctx.consumes)
-    call = record.whole(load_code(host, ctx, record.part))
-    if division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
-        call = padded(call, batch_of(partition, program), program.device, ctx)
+    if ctx.options.cudagraphs:
+        call = recorded_call(partition, program, plan, ctx)
+    else:
+        call = load_code(generate_code(plan, ctx), ctx)
     call = with_inputs_again(call, program)
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
@@ -161,6 +160,22 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     trace.count("writes_in_place_disproved")
     program = lower_graph(partition, ctx, in_place=False)
     return program, schedule_program(program, ctx)
+
+
+def recorded_call(partition: Partition, program: LoopProgram, plan: Schedule, ctx: CompileContext) -> Boxed:
+    """The call of a schedule, divided into what is recorded and what is not."""
+    borrowable = partition.backward is None and not ctx.consumes
+
+    def make(failing: Mapping[str, str], cutter: Cutter) -> tuple[Boxed, Division]:
+        division = divided(partition, plan, ctx, failing)
+        record = Recorder(division, ctx, cutter, borrowable=borrowable)
+        host = generate_code(division.schedule, ctx)
+        return record.whole(load_code(host, ctx, record.part)), division
+
+    cutter = Cutter(make, operators_of(plan))
+    if cutter.division.recorded and isinstance(ctx.options.cudagraph_sizes, tuple):
+        return padded(cutter.first(), batch_of(partition, program), program.device, ctx)
+    return cutter.first()
 
 
 def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""What a recorder of calls must know of a compiled graph: where it is cut, and of each part its inputs' roles and sizes; then the recorder.
+"""What a recorder of calls must know of a compiled graph: where it is cut, and of each part its inputs' roles and sizes.
 
 A graph is cut at what no recording can hold, after fusion (``schedule/parts.py``). A part that is recorded is described by a
 :class:`~braze.cudagraphs.plan.Plan`; the others run as they are.
@@ -6,24 +6,18 @@ A graph is cut at what no recording can hold, after fusion (``schedule/parts.py`
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 
 from braze.aot.records import InputRole, Partition
 from braze.codegen.host.externs import overload, scalar_arguments
 from braze.context import CompileContext
-from braze.cudagraphs.device import DeviceGraphs
-from braze.cudagraphs.padding import Padded
 from braze.cudagraphs.plan import Batch, Plan, Refusal
 from braze.cudagraphs.reasons import note
-from braze.cudagraphs.recorded import Limits, Recorded
-from braze.cudagraphs.recording import Leave
-from braze.cudagraphs.registry import device_of, records
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram
-from braze.runtime.boxed import Boxed
 from braze.runtime.purity import may_draw
 from braze.schedule.dependences import families, views_in
 from braze.schedule.parts import Run, cut, launches, runs_of
@@ -35,21 +29,6 @@ from braze.symbolic.expr import Expr, Symbol
 _CONTROL_FLOW = frozenset({"braze.subgraphs", "braze.random_subgraphs", "braze.subgraph_gradients"})
 #: namespaces of operators that launch on streams of their own
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"})
-
-
-def for_recording(ctx: CompileContext) -> CompileContext:
-    """The context of a graph whose calls are recorded: it keeps nothing of its own from call to call that a replay would not see."""
-    if not (ctx.options.cudagraphs or ctx.recordable):
-        return ctx
-    options = dataclasses.replace(ctx.options, gemm_template=False, arena=False)
-    if not ctx.options.cudagraphs:
-        return dataclasses.replace(ctx, options=options) if records(ctx.target.kind) else ctx
-    if not records(ctx.target.kind):
-        note(
-            "BZ6202", ctx.name, f"is not recorded: it runs on a device ({ctx.target.kind}) that has no graphs"
-        )
-        options = dataclasses.replace(ctx.options, cudagraphs=False)
-    return dataclasses.replace(ctx, options=options)
 
 
 @record
@@ -66,9 +45,14 @@ class Division:
         return self.whole is not None or bool(self.parts)
 
 
-def divided(partition: Partition, s: Schedule, ctx: CompileContext) -> Division:
-    """Cut a schedule at what cannot be recorded, and tell where; a schedule with a fixed part is a part beside that."""
-    reasons = dict(refusals(s, ctx.options.splitting_ops))
+def divided(
+    partition: Partition, s: Schedule, ctx: CompileContext, failing: Mapping[str, str] = MappingProxyType({})
+) -> Division:
+    """Cut a schedule at what cannot be recorded, and tell where; a schedule with a fixed part is a part beside that.
+
+    ``failing``: operators that turned out to fail while they were recorded, as "namespace.name", with the reasons.
+    """
+    reasons = dict(refusals(s, ctx.options.splitting_ops, failing))
     fewest = max(1, ctx.options.cudagraph_launches)
     count = sum(map(launches, s.groups))
     runs = runs_of(s.groups, {k: r.why for k, r in reasons.items()}, fewest)
@@ -93,52 +77,6 @@ def _tell_cuts(s: Schedule, reasons: dict[int, Refusal], runs: Sequence[Run], ct
         if why:
             text = f"is cut, and {recorded} {'part is' if recorded == 1 else 'parts are'} recorded: {'; '.join(why)}"
             note("BZ6212", ctx.name, text)
-
-
-class Recorder:
-    """Makes of the calls of a division's plans such that are recorded at their second use. ``borrowable``: outputs are the user's alone."""
-
-    def __init__(self, division: Division, ctx: CompileContext, *, borrowable: bool) -> None:
-        self.division, self.options, self.other = division, ctx.options, ctx.recorder
-        self.plans = dict(division.parts)
-        self.leave = Leave.OWN
-        if self.options.outputs == "borrow" and borrowable:
-            self.leave = Leave.WATCHED if self.options.verify else Leave.BORROWED
-
-    def whole(self, call: Boxed) -> Boxed:
-        """The call of the graph."""
-        return self._recorded(call, self.division.whole)
-
-    def part(self, number: int, call: Boxed) -> Boxed:
-        """The call of a part."""
-        return self._recorded(call, self.plans.get(number))
-
-    def _recorded(self, call: Boxed, plan: Plan | None) -> Boxed:
-        if plan is None:
-            return call
-        if self.other is not None:
-            return self.other(call, plan)
-        limits = Limits(
-            self.options.cudagraph_sizes,
-            self.options.cudagraph_memory,
-            self.leave,
-            self.options.cudagraph_measure,
-        )
-        return Recorded(call, plan, device_of(plan.device), limits)
-
-
-def padded(call: Boxed, batch: Batch | str | None, device: str, ctx: CompileContext) -> Boxed:
-    """``call`` with the rows of its batch filled up to the sizes that are recorded, where the program lets it."""
-    if isinstance(batch, Batch):
-        return Padded(call, ctx.name, batch, ctx.options.cudagraph_sizes, device_of(device))  # type: ignore[arg-type]
-    if batch is not None:
-        note("BZ6215", ctx.name, f"is not filled up to recorded sizes: {batch}")
-    return call
-
-
-def recorder(device: str) -> DeviceGraphs | None:
-    """The recorder of a device that has one."""
-    return device_of(device) if records(device.partition(":")[0]) else None
 
 
 def whole_plan(partition: Partition, s: Schedule, ctx: CompileContext) -> Plan:
@@ -316,7 +254,18 @@ def _draws(groups: Sequence[Group]) -> bool:
     return any(may_draw(overload(g.call.target)) for g in groups if isinstance(g.call, ExternCall))
 
 
-def refusals(s: Schedule, splitting: Sequence[str]) -> Iterator[tuple[int, Refusal]]:
+def operators_of(s: Schedule) -> frozenset[str]:
+    """The operators that a schedule calls, as "namespace.name"."""
+    return frozenset(_packet(g.call) for g in s.groups if isinstance(g.call, ExternCall))
+
+
+def _packet(call: ExternCall) -> str:
+    return call.target.rpartition(".")[0]
+
+
+def refusals(
+    s: Schedule, splitting: Sequence[str], failing: Mapping[str, str]
+) -> Iterator[tuple[int, Refusal]]:
     """The groups that no recording can hold, by number, and at which the user wants the graph cut."""
     program = s.program
     given = {b.name: b for b in program.buffers if b.kind in (BufferKind.INPUT, BufferKind.CONSTANT)}
@@ -325,6 +274,9 @@ def refusals(s: Schedule, splitting: Sequence[str]) -> Iterator[tuple[int, Refus
         refusal = None
         if isinstance(group.call, ExternCall):
             refusal = refusal_of(group.call, splitting)
+            why = failing.get(_packet(group.call))
+            if refusal is None and why is not None:
+                refusal = Refusal("BZ6208", f"{group.call.target} fails while it is recorded ({why})")
         elsewhere = [
             n for n in (*group.reads, *group.writes) if places.get(n, program.device) != program.device
         ]
@@ -341,7 +293,7 @@ def refusals(s: Schedule, splitting: Sequence[str]) -> Iterator[tuple[int, Refus
 def refusal_of(call: ExternCall, splitting: Sequence[str]) -> Refusal | None:
     """Why one call cannot be in a recording, or is not to be."""
     op = overload(call.target)
-    packet = call.target.rpartition(".")[0]
+    packet = _packet(call)
     if {call.target, packet} & {name.replace("::", ".") for name in splitting}:
         return Refusal("BZ6204", f"splitting_ops names {call.target}")
     if packet in _CONTROL_FLOW:

@@ -15,7 +15,7 @@ import torch
 
 from braze import native
 from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
-from braze.cudagraphs.storages import current_stream, keep_busy
+from braze.cudagraphs.storages import current_stream, keep_busy, leave_pool
 from braze.support.record import record
 
 T = TypeVar("T")
@@ -68,6 +68,7 @@ class CudaGraph:
         self.move: Callable[[int, int], None] = _untold
         if launcher is not None:
             self.replay, self.move, self.readers = launcher, launcher.move, launcher.readers
+
 
 def _untold(k: int, address: int, /) -> None:
     raise ValueError("PyTorch tells kernels nothing of where memory lies")
@@ -174,6 +175,7 @@ class CudaGraphs:
             try:
                 graph.capture_end()
             except RuntimeError as error:
+                leave_pool(self.index, opened.pool.handle)
                 raise NotRecordable(str(error).partition("\n")[0]) from error
             if launcher is not None and not launcher.instantiate(graph.raw_cuda_graph()):
                 launcher = None
@@ -182,6 +184,14 @@ class CudaGraphs:
         opened.pool.bytes += max(0, torch.cuda.memory_reserved(self.device) - opened.before)
         return CudaGraph(graph, launcher)
 
+    def intact(self) -> bool:
+        """A stream whose capture is broken refuses events."""
+        try:
+            torch.cuda.Event().record(self._side)
+        except RuntimeError:
+            return False
+        return True
+
     def abandon(self) -> None:
         """End a capture that an error has broken; CUDA reports that error once more."""
         if self._open is None:
@@ -189,8 +199,11 @@ class CudaGraphs:
         opened, self._open = self._open, None
         if opened.launcher is not None:
             opened.launcher.unwatch()
-        with opened.entered, contextlib.suppress(RuntimeError):
-            opened.graph.capture_end()
+        with opened.entered:
+            try:
+                opened.graph.capture_end()
+            except RuntimeError:
+                leave_pool(self.index, opened.pool.handle)
         torch.cuda.current_stream(self.device).wait_stream(self._side)
 
     #: PyTorch's allocator knows by itself what is captured

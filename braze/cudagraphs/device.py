@@ -113,6 +113,9 @@ class DeviceGraphs(Protocol):
     def end(self) -> Told:
         """The recording; raises NotRecordable, or what the device says, where it came to nothing."""
 
+    def intact(self) -> bool:
+        """Whether what is being recorded can still become a recording."""
+
     def abandon(self) -> None:
         """Leave off recording after an error."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from braze import native
+from braze.cudagraphs.culprits import culprit
 from braze.cudagraphs.device import DeviceGraphs, NotRecordable
 from braze.cudagraphs.idle import Idle
 from braze.cudagraphs.inputs import Inputs
@@ -48,12 +49,25 @@ class Limits:
     measured: bool = False
 
 
+#: (an operator, why it fails while it is recorded) -> the same call without a recording of that; None: there is none
+Instead = Callable[[str, str], Call | None]
+
+
 @boxed
 class Recorded:
-    """``call`` with the recordings of it. Used from several threads; those of one device take turns."""
+    """``call`` with the recordings of it. Used from several threads; those of one device take turns.
 
-    def __init__(self, call: Call, plan: Plan, device: DeviceGraphs, limits: Limits) -> None:
+    ``instead``: what to call from now on where an operator turned out to fail while it is recorded.
+    """
+
+    def __init__(
+        self, call: Call, plan: Plan, device: DeviceGraphs, limits: Limits, instead: Instead | None = None
+    ) -> None:
         self.call, self.plan, self.device = call, plan, device
+        #: asked until something is recorded
+        self.instead = instead
+        #: another call has taken the place of what was to be recorded
+        self.given_up = False
         self.sizes = Sizes(limits.sizes, _weakly(self))
         self.memory = limits.memory
         self.leave = limits.leave
@@ -81,6 +95,8 @@ class Recorded:
 
     def _called(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """A call that is not replayed by the C core at once."""
+        if self.given_up:
+            return self.call(inputs)
         if self.device.busy():
             note(
                 "BZ6211",
@@ -151,13 +167,16 @@ class Recorded:
         leave = Leave.COPIED if len(fitting) >= SLOTS else self.leave
         near, static, copied = self._kinds(group, inputs)
         tree = self.forest.tree_for(group, [] if leave is Leave.COPIED else near, self.device)
+        placed = None
         try:
             placed = Inputs(inputs, static, copied)
             movable = self._movable(copied, leave)
             graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs, movable)
         except Exception as error:
-            self._failed(group, error)
+            if not self._given_up(error, placed):
+                self._failed(group, error)
             return None
+        self.instead = None
         recording = Recording(
             tree, self.forest.enter(tree, group, outputs.held), placed, graph, outputs, leave, self.plan.name
         )
@@ -212,6 +231,22 @@ class Recorded:
             group.unsteady.add(i)
             if i in self.plan.fixed:
                 self._close(group, "BZ6205", f"writes input {i}, which lies elsewhere at each call")
+
+    def _given_up(self, error: Exception, placed: Inputs | None) -> bool:
+        """Whether an operator is to blame for a recording that came to nothing, without which there is another call."""
+        if (
+            self.instead is None
+            or placed is None
+            or isinstance(error, InRehearsal)
+            or is_out_of_memory(error)
+        ):
+            return False
+        operator = culprit(self.call, self.device, placed.values)
+        found = self.instead(operator, _first_line(error)) if operator is not None else None
+        if found is None:
+            return False
+        self.call, self.given_up, self.instead = found, True, None
+        return True
 
     def _failed(self, group: Group, error: Exception) -> None:
         """A recording that came to nothing: the graph runs as it is from now on."""

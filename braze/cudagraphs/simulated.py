@@ -365,6 +365,10 @@ class SimulatedGraphs:
         """What was written down."""
         return self._leave().finish()
 
+    def intact(self) -> bool:
+        """What breaks a recording raises at once."""
+        return self.busy()
+
     def abandon(self) -> None:
         """Undo what was done since ``begin``."""
         if self.busy():
