@@ -168,7 +168,7 @@ def native_new(cls: type) -> Any:
 
 def set_attribute(target: Any, name: str, value: Any) -> None:
     """Write an attribute, past any ``__setattr__`` written in Python."""
-    if isinstance(target, type):
+    if issubclass(type(target), type):
         type.__setattr__(target, name, value)
     else:
         object.__setattr__(target, name, value)
@@ -176,7 +176,7 @@ def set_attribute(target: Any, name: str, value: Any) -> None:
 
 def delete_attribute(target: Any, name: str) -> None:
     """Delete an attribute, past any ``__delattr__`` written in Python."""
-    if isinstance(target, type):
+    if issubclass(type(target), type):
         type.__delattr__(target, name)
     else:
         object.__delattr__(target, name)

@@ -40,4 +40,4 @@ def module_in(function: FunctionType, locals: Sequence[Any]) -> torch.nn.Module 
     if names is not None:  # a resumed frame: the first argument is somewhere in the state
         own = function.__code__.co_varnames[:1]
         first = first[names.index(own[0])] if own and own[0] in names else None
-    return first if isinstance(first, torch.nn.Module) else None
+    return first if issubclass(type(first), torch.nn.Module) else None

@@ -167,6 +167,15 @@ def lookup_in_mro(cls: type, name: str) -> tuple[Any, Any]:
     return found
 
 
+def held(value: Any, name: str, default: Any = None) -> Any:
+    """An attribute by Python's own lookup, past a ``__getattribute__`` or ``__getattr__`` of the program's."""
+    look = type.__getattribute__ if issubclass(type(value), type) else object.__getattribute__
+    try:
+        return look(value, name)
+    except AttributeError:
+        return default
+
+
 def _look_up(cls: type, name: str) -> tuple[Any, Any]:
     written = Lookups.written
     for owner in type.__getattribute__(cls, "__mro__"):

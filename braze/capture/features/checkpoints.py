@@ -143,7 +143,7 @@ def checkpoint_sequential(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         or not set(settings) <= {"use_reentrant", "preserve_rng_state"}
     ):
         whole(MODULES["torch.utils.checkpoint"])
-    if isinstance(functions, torch.nn.Sequential):
+    if issubclass(type(functions), torch.nn.Sequential):
         functions = t.call(t.attribute(functions, "children"), ())
     steps = list(elements(t, functions))
     size = len(steps) // segments

@@ -122,11 +122,13 @@ def has_hooks(bases: Any, namespace: Any) -> bool:
 def type_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``type(value)``, or a class by name, bases and contents."""
     if len(args) == 3:
+        if not all(issubclass(type(base), type) for base in args[1]):
+            return calls.call_c(t, type, args, kwargs)  # says that it replaces no bases
         meta = types.prepare_class(args[0], args[1])[0]
         return make(t, meta, args[0], args[1], dict(args[2]), kwargs)
     if len(args) != 1:
         graph_break("BZ1006", "type() is called with odd arguments")
-    if isinstance(args[0], values.FAKES):
+    if issubclass(type(args[0]), values.FAKES):
         return attributes.load_attr(t, args[0], "__class__")
     return NUMBER_OF.get(type(args[0])) or type(args[0])
 

@@ -45,7 +45,7 @@ def registering(register: Any) -> None:
     def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         given = dict(zip(("self", "hook"), args, strict=False), **kwargs)
         tensor = given.get("self")
-        if len(args) > 2 or given.keys() != {"self", "hook"} or not isinstance(tensor, torch.Tensor):
+        if len(args) > 2 or given.keys() != {"self", "hook"} or not issubclass(type(tensor), torch.Tensor):
             return calls.interpret(t, register, args, kwargs, tail)
         if t.outside.unfaked:
             refuse_unfaked(t, (tensor,))

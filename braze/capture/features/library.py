@@ -142,7 +142,7 @@ def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         graph_break("BZ1007", "print() writes to a stream", HINT_MOVE)
     texts = []
     for value in args:
-        if isinstance(value, torch.Tensor) or (type(value) is UnknownText and value.made is None):
+        if issubclass(type(value), torch.Tensor) or (type(value) is UnknownText and value.made is None):
             graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
         texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
@@ -157,8 +157,11 @@ DISPATCH = functools.singledispatch(lambda value: None).dispatch.__code__  # typ
 
 def dispatch(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     """Which implementation ``functools.singledispatch`` takes for a class; what is registered is guarded."""
-    index = fn.__code__.co_freevars.index("registry")
     assert fn.__closure__ is not None
+    known = fn.__closure__[fn.__code__.co_freevars.index("dispatch_cache")].cell_contents
+    if type(known) is not weakref.WeakKeyDictionary:  # the program's own, which may see what is done to it
+        return calls.interpret(t, fn, args, kwargs, False)
+    index = fn.__code__.co_freevars.index("registry")
     registry = t.read(t.outside.tree.constant(fn), Step.CLOSURE, index, fn.__closure__[index].cell_contents)
     fill(t, registry)
     return native.unhooked(fn, NUMBER_OF.get(args[0], args[0]))
@@ -176,7 +179,7 @@ def weak_reference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if (
         len(args) != 1
         or kwargs
-        or (t.outside.tree.node_of(args[0]) is not None and isinstance(args[0], torch.Tensor))
+        or (t.outside.tree.node_of(args[0]) is not None and issubclass(type(args[0]), torch.Tensor))
     ):
         graph_break(
             "BZ1014", "a weak reference with a callback, or to a tensor from outside, is made", HINT_MOVE

@@ -43,22 +43,22 @@ KINDS = (np.ufunc, type(np.prod))
 
 def is_numpy(fn: Any) -> bool:
     """Whether this is a function of numpy that computes and does nothing else."""
-    if isinstance(fn, np.ufunc):
+    if issubclass(type(fn), np.ufunc):
         return vars(np).get(fn.__name__) is fn  # others may be made of Python functions
     module = getattr(fn, "__module__", None) or ""
     if module.partition(".")[0] != "numpy" or module.startswith(IMPURE) or fn.__name__ in IMPURE_FUNCTIONS:
         return False
-    return isinstance(fn, (*KINDS, types.BuiltinFunctionType)) or fn is np.dtype or is_number(fn)
+    return issubclass(type(fn), (*KINDS, types.BuiltinFunctionType)) or fn is np.dtype or is_number(fn)
 
 
 def is_number(cls: Any) -> bool:
     """Whether this is a class of numpy's numbers."""
-    return isinstance(cls, type) and issubclass(cls, np.generic) and cls.__module__ == "numpy"
+    return issubclass(type(cls), type) and issubclass(cls, np.generic) and cls.__module__ == "numpy"
 
 
 def known(t: Trace, value: Any, depth: int = 4) -> bool:
     """Whether all that C code can see in a value is known while tracing."""
-    if is_constant(value) or isinstance(value, np.generic | np.dtype | type | torch.Size):
+    if is_constant(value) or issubclass(type(value), np.generic | np.dtype | type | torch.Size):
         return True
     if type(value) is np.ndarray:
         return t.outside.tree.node_of(value) is None and value.dtype != object
@@ -69,7 +69,7 @@ def known(t: Trace, value: Any, depth: int = 4) -> bool:
 
 def settled(value: Any) -> Any:
     """A value without symbols: numpy gets the numbers, which are guarded."""
-    if isinstance(value, list | tuple) and any(type(v) in SYMBOLIC for v in value):
+    if issubclass(type(value), list | tuple) and any(type(v) in SYMBOLIC for v in value):
         return tuple(map(operations.number, value)) if isinstance(value, tuple) else list(map(settled, value))
     return operations.number(value)
 
@@ -98,7 +98,9 @@ def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
         return answer
     if type(owner) is np.ndarray and arrays.is_outside(t, owner):
         arrays.refuse_method(fn.__name__)
-    if is_numpy(fn) or (isinstance(owner, NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t, owner)):
+    if is_numpy(fn) or (
+        issubclass(type(owner), NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t, owner)
+    ):
         return call(t, fn, args, kwargs)
     return MISSING
 
@@ -148,9 +150,9 @@ def is_temporary(t: Trace, args: Any) -> bool:
 
 def holds_numbers(value: Any) -> bool:
     """Whether a number of numpy's is in a value."""
-    if isinstance(value, list | tuple):
+    if issubclass(type(value), list | tuple):
         return any(map(holds_numbers, value))
-    return isinstance(value, np.generic)
+    return issubclass(type(value), np.generic)
 
 
 def maker(function: Any) -> None:

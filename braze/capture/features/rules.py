@@ -20,10 +20,11 @@ from braze import native
 from braze.capture.facts import markers
 from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_break
 from braze.capture.facts.libraries import is_library_class
-from braze.capture.facts.values import MISSING, NULL, Identity, lookup_in_mro
+from braze.capture.facts.values import MISSING, NULL, Identity, held, lookup_in_mro
 from braze.capture.graph import constant_evaluation, overloads, python_random, unbacked
 from braze.capture.graph.replays import replay
 from braze.capture.outside import identities
+from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.filling import fill
 from braze.capture.python import calls, operations, raised
 from braze.capture.python.attributes import generic_attr, load_attr, tell
@@ -32,6 +33,9 @@ from braze.capture.python.stores import delete_attr, generic_delete, generic_sto
 from braze.capture.state.handlers import HANDLERS, rule
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
+
+#: how deep tuples of classes are looked into while tracing
+NESTED = 20
 
 
 def always(value: Any, *targets: Any) -> None:
@@ -108,7 +112,8 @@ def object_reduce(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     found = {name: lookup_in_mro(cls, name)[1] for name in plain.split()}
     if cls is types.SimpleNamespace and t.outside.tree.node_of(obj) is None:
         return cls, (), vars(obj)
-    if any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
+    told = held(cls, "__dict__").get("__slotnames__")  # copyreg notes here that there are none
+    if told or any(owner not in (None, object) for owner in found.values()) or calls.is_native(cls):
         calls.refuse(object.__reduce_ex__)
     state = load_attr(t, obj, "__dict__")
     fill(t, state)
@@ -145,8 +150,11 @@ def super_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(isinstance)
 def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     value, kinds = args
+    nests(kinds)
     if asks_python(kinds, "__instancecheck__"):
         return calls.call_c(t, isinstance, args, kwargs)
+    if tells_its_class(t, type(value)):
+        return calls.call_c(t, isinstance, args, kwargs, True)
     if type(value) is torch.SymInt and (kinds is int or (type(kinds) is tuple and int in kinds)):
         return True
     if type(value) is torch.SymFloat and (kinds is float or (type(kinds) is tuple and float in kinds)):
@@ -158,9 +166,29 @@ def isinstance_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(issubclass)
 def issubclass_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    nests(args[-1])
     if asks_python(args[-1], "__subclasscheck__"):
         return calls.call_c(t, issubclass, args, kwargs)
     return issubclass(*args)
+
+
+def nests(kinds: Any) -> None:
+    """Tuples in tuples of classes go as deep as the program's recursion limit lets them, which is not the tracer's."""
+    depth = 0
+    while type(kinds) is tuple and kinds:
+        kinds, depth = kinds[0], depth + 1
+        if depth > NESTED:
+            graph_break("BZ1006", "a class is looked for in tuples that are nested deeply", HINT_MOVE)
+
+
+def tells_its_class(t: Trace, cls: type) -> bool:
+    """Whether Python code of the program's says what the class of an object is."""
+    told, owner = lookup_in_mro(cls, "__class__")
+    if owner is not object and not is_library_class(owner):
+        trust_class_value(t, owner, "__class__", told)
+        return True
+    reader, owner = lookup_in_mro(cls, "__getattribute__")
+    return type(reader) is types.FunctionType and not is_library_class(owner)
 
 
 def asks_python(kinds: Any, method: str) -> bool:
@@ -226,8 +254,8 @@ def over_all(cls: Any) -> None:
 
 def own_iterable(t: Trace, value: Any) -> Any:
     """A value that C code may iterate: a container as it is, else an iterator that we made."""
-    if isinstance(value, calls.CONTAINER_BASES) or (
-        callable(value) and not isinstance(value, torch.nn.Module)
+    if issubclass(type(value), calls.CONTAINER_BASES) or (
+        callable(value) and not issubclass(type(value), torch.nn.Module)
     ):
         return value
     if isinstance(value, torch.Tensor) or operations.python_method(t, value, "__iter__") is not MISSING:
@@ -298,7 +326,7 @@ def sqrt_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 
 @rule(operator.index)
 def index_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    if isinstance(args[0], torch.Tensor):
+    if issubclass(type(args[0]), torch.Tensor):
         read = constant_evaluation.read(t.graph.recorder, "__index__", args[0])
         if read is not MISSING:
             return read
@@ -310,7 +338,7 @@ def number(kind: Any) -> None:
     """``int`` and ``float`` of a tensor or a symbolic size."""
 
     def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if args and isinstance(args[0], torch.Tensor):
+        if args and issubclass(type(args[0]), torch.Tensor):
             read = constant_evaluation.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
             if read is MISSING:
                 read = unbacked.read(t.graph.recorder, f"__{kind.__name__}__", args[0])
@@ -473,9 +501,9 @@ def replayed(target: Any, plain: Any) -> None:
 
     def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if (
-            isinstance(plain, int)
+            issubclass(type(plain), int)
             and args
-            and isinstance(args[0], logging.Logger)
+            and issubclass(type(args[0]), logging.Logger)
             and not args[0].isEnabledFor(plain)
         ):
             return None

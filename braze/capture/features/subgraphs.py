@@ -254,26 +254,26 @@ class Visible:
             return
         self.seen[id(value)] = value
         parts = self._parts(value)
-        if isinstance(value, list | dict | set | types.CellType):
+        if issubclass(type(value), list | dict | set | types.CellType):
             self.contents.append((value, tuple(map(id, parts))))
         for part in parts:
             self._walk(part, depth + 1)
 
     def _parts(self, value: Any) -> list[Any]:
-        if isinstance(value, types.FunctionType):
+        if issubclass(type(value), types.FunctionType):
             return [*(value.__closure__ or ()), *(value.__defaults__ or ())]
-        if isinstance(value, types.MethodType):
+        if issubclass(type(value), types.MethodType):
             return [value.__self__, value.__func__]
-        if isinstance(value, types.CellType):
+        if issubclass(type(value), types.CellType):
             try:
                 return [value.cell_contents]
             except ValueError:
                 return []
         if self.t.outside.tree.node_of(value) is not None:
             return []  # outside: writes are in the overlay
-        if isinstance(value, dict):
+        if issubclass(type(value), dict):
             return [*dict.keys(value), *dict.values(value)]
-        if isinstance(value, list | tuple | set):
+        if issubclass(type(value), list | tuple | set):
             return list(value)
         return []
 

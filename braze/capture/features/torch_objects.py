@@ -79,9 +79,9 @@ def copying(function: Any) -> None:
     """Modules and tensors are copied outside the graph, whole; anything else is copied as Python does it."""
 
     def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if isinstance(args[0], torch.Tensor):
+        if issubclass(type(args[0]), torch.Tensor):
             higher_order.whole(f"a tensor is copied by {function.__name__}")
-        if isinstance(args[0], nn.Module) and function is copy.deepcopy:
+        if issubclass(type(args[0]), nn.Module) and function is copy.deepcopy:
             higher_order.whole(f"a {type(args[0]).__name__} is copied by deepcopy")
         return calls.interpret(t, function, args, kwargs, tail)
 

@@ -46,6 +46,8 @@ def at_return(t: Trace, value: Any) -> Capture:
         effects = collect(t, table)
     except Unrebuildable as error:
         retry_before(t, error)
+    except RecursionError:
+        retry_whole(t)
     return finish(t, table, result, effects, None)
 
 
@@ -60,6 +62,8 @@ def at_break(t: Trace) -> Capture:
         effects = collect(t, table)
     except Unrebuildable as error:
         retry_before(t, error)
+    except RecursionError:
+        retry_whole(t)
     except BreakSignal:  # a symbolic number that no graph can compute: before it was made
         raise Retry(max(1, t.frames.steps - 1)) from None
     return finish(t, table, None, effects, pending)
@@ -74,10 +78,16 @@ def retry_before(t: Trace, error: Unrebuildable) -> Any:
             t.frames.break_at = _signal("BZ1007", "a tensor is formatted")
             raise Retry(max(1, min(step, t.frames.steps - 1))) from None
         what = f"a {from_value} behind that braze cannot rebuild"
-        if isinstance(error.value, torch.Tensor) and id(error.value) in t.done.leaves:
+        if issubclass(type(error.value), torch.Tensor) and id(error.value) in t.done.leaves:
             what = "behind a tensor that it makes and that gradients may be asked for"
         t.frames.break_at = _signal("BZ1014", f"the function leaves {what}")
     raise Retry(max(1, min(step, t.frames.steps - 1))) from None
+
+
+def retry_whole(t: Trace) -> Any:
+    """The function runs as it is: it has made a value that holds values in values, deeper than anything here follows."""
+    t.frames.break_at = _signal("BZ1016", "the function leaves containers that are nested too deeply")
+    raise Retry(1) from None
 
 
 def _signal(code: str, reason: str) -> Any:
@@ -238,8 +248,8 @@ def emit(t: Trace, node: Node, found: list[Guard], seen: set[Node]) -> None:
         found.append(Guard(source, check, expected, where))
     if (
         not alias
-        and isinstance(node.value, torch.Tensor)
-        and isinstance(node.real, torch.Tensor)
+        and issubclass(type(node.value), torch.Tensor)
+        and issubclass(type(node.real), torch.Tensor)
         and id(node.real) not in t.outside.unfaked
     ):
         found.append(Guard(source, Check.TENSOR, as_read(t, node), where))

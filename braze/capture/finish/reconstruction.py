@@ -28,6 +28,7 @@ from braze.capture.facts.values import (
     NULL,
     UNTIL,
     UnknownText,
+    held,
     is_bound_builtin,
     is_constant,
     is_identity_type,
@@ -73,7 +74,7 @@ class RecipeTable(Recipes):
     def make(self, value: Any) -> Recipe:
         """How to get one value."""
         t = self.t
-        if isinstance(value, torch.Tensor):
+        if issubclass(type(value), torch.Tensor):
             return self.tensor(value)
         kind = type(value)
         if kind in SYMBOLIC:
@@ -91,9 +92,9 @@ class RecipeTable(Recipes):
         if is_bound_builtin(value) and not t.outside.is_fixed(value):
             owner, name = self.id_of(value.__self__), self.id_of(value.__name__)
             return Build("call", (self.add(Constant(getattr)), owner, name))
-        if t.done.made_classes and t.done.is_ours(value if isinstance(value, type) else kind):
-            raise Unrebuildable(value if isinstance(value, type) else kind)
-        if is_identity_type(kind) or is_constant(value) or isinstance(value, np.generic):
+        if t.done.made_classes and t.done.is_ours(value if issubclass(type(value), type) else kind):
+            raise Unrebuildable(value if issubclass(type(value), type) else kind)
+        if is_identity_type(kind) or is_constant(value) or issubclass(type(value), np.generic):
             return Constant(value)
         if kind is UnknownText:
             if value.made is None:
@@ -109,7 +110,9 @@ class RecipeTable(Recipes):
         node = self.t.outside.tree.node_of(value)
         if node is not None:
             return FromSource(node.source)
-        if id(value) in self.t.done.leaves and (value.requires_grad or isinstance(value, torch.nn.Parameter)):
+        if id(value) in self.t.done.leaves and (
+            value.requires_grad or issubclass(type(value), torch.nn.Parameter)
+        ):
             raise Unrebuildable(value)
         found = self.t.graph.recorder.nodes.get(id(value))
         if found is None:
@@ -169,22 +172,22 @@ class RecipeTable(Recipes):
         maker = HANDLERS.recipes.get(kind)
         if maker is not None:
             return maker(self, value)
-        if isinstance(value, dict):
+        if issubclass(type(value), dict):
             return self.dict(value)
-        if isinstance(value, list):
+        if issubclass(type(value), list):
             return self.sequence("list", value, list.__iter__(value), kind)
-        if isinstance(value, tuple):
+        if issubclass(type(value), tuple):
             return Build(
                 "namedtuple" if hasattr(value, "_fields") else "tuple",
                 self.items(tuple.__iter__(value)),
                 kind,
             )
-        if isinstance(value, set):
+        if issubclass(type(value), set):
             return self.sequence("set", value, set.__iter__(value), kind)
-        if isinstance(value, frozenset):
+        if issubclass(type(value), frozenset):
             check_keys(value, value)
             return Build("frozenset", self.items(frozenset.__iter__(value)), kind)
-        if isinstance(value, BaseException):
+        if issubclass(type(value), BaseException):
             return self.exception(value, kind)
         if kind in REDUCIBLE:
             return self.reduced(value)
@@ -200,7 +203,7 @@ class RecipeTable(Recipes):
 
     def attributes(self, value: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Names and recipes of an instance's attributes, slots too. A namespace that the program has given it is the program's dict."""
-        space = getattr(value, "__dict__", None)
+        space = held(value, "__dict__")
         given = space is not None and self.t.done.namespaces.get(id(space)) is space
         own = {"__dict__": space} if given else dict(space or {})
         for base in type(value).__mro__:
@@ -222,20 +225,17 @@ class RecipeTable(Recipes):
         names, values = self.attributes(value)
         return Build(kind, args + values, cls, names)
 
-    def dict(self, value: dict[Any, Any]) -> Recipe:
+    def dict(self, value: Any) -> Recipe:
         """A dict, or an instance of a subclass with attributes."""
         check_keys(value, dict.__iter__(value))
         args: list[int] = []
-        for key, item in (
-            dict.items(value)
-            if not isinstance(value, collections.OrderedDict)
-            else list(collections.OrderedDict.items(value))
-        ):
+        ordered = issubclass(type(value), collections.OrderedDict)
+        for key, item in list((collections.OrderedDict if ordered else dict).items(value)):
             args += (self.id_of(key), self.id_of(item))
         cls = type(value)
         if cls is dict:
             return Build("dict", tuple(args))
-        if isinstance(value, collections.defaultdict):
+        if issubclass(type(value), collections.defaultdict):
             pairs = self.add(Build("dict", tuple(args)))
             return Build("call", (self.add(Constant(cls)), self.id_of(value.default_factory), pairs))
         names, values = self.attributes(value)
@@ -324,9 +324,9 @@ def maker_of(cls: type) -> tuple[Any, ...]:
     return (native_new(cls), cls) if written else (cls,)
 
 
-def given(value: BaseException) -> tuple[Any, ...]:
+def given(value: Any) -> tuple[Any, ...]:
     """The arguments that C code makes an exception of."""
-    if isinstance(value, BaseExceptionGroup):
+    if issubclass(type(value), BaseExceptionGroup):
         return (value.message, list(value.exceptions))
     return value.args
 

@@ -9,6 +9,7 @@ import torch
 
 from braze.capture.facts.records import Capture, Check, Guard, IdentityKey, Source, Step
 from braze.capture.facts.resume import STATE_NAMES
+from braze.capture.facts.values import held
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.native import torch_state, walk
 from braze.support.errors import Origin
@@ -130,7 +131,7 @@ def guard_text(guard: Guard, code: Any = None, names: Mapping[Source, str] = NO_
 
 def named(value: Any) -> str:
     """A short name of an object."""
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    name = held(value, "__qualname__") or held(value, "__name__")
     return name if isinstance(name, str) else repr(value)[:80]
 
 
@@ -149,13 +150,13 @@ def spec_of_value(value: torch.Tensor) -> TensorSpec:
 
 def value_text(value: Any) -> str:
     """What a guard met, in one line; never runs a user's ``__repr__``."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return spec_text(spec_of_value(value))
-    if isinstance(value, type) or (
+    if issubclass(type(value), type) or (
         type(value).__module__ == "builtins" and not isinstance(value, dict | list | tuple | set)
     ):
         return named(value)
-    if isinstance(value, torch.dtype | torch.device | walk.Missing):
+    if issubclass(type(value), torch.dtype | torch.device | walk.Missing):
         return repr(value)
     return f"a {named(type(value))}"
 

@@ -78,7 +78,7 @@ def met_text(guard: Guard, value: Any) -> str:
         return f"{list(dict.keys(value))!r}"[:200]
     if guard.check in (Check.ALIAS, Check.DISTINCT) and not isinstance(value, walk.Missing):
         return "another object" if guard.check is Check.ALIAS else "one object twice"
-    if isinstance(value, walk.Missing) and is_over_array(guard.source):
+    if issubclass(type(value), walk.Missing) and is_over_array(guard.source):
         other = "may not" if guard.source.key == "writable" else "may"  # type: ignore[union-attr]
         return f"an array that {other} be written, or of which PyTorch makes no tensor"
     return value_text(value)

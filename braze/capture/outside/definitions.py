@@ -14,7 +14,7 @@ from typing import Any
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_class, is_library_function, is_library_module
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import MISSING, Lookups, is_immutable, lookup_in_mro
+from braze.capture.facts.values import MISSING, Lookups, held, is_immutable, lookup_in_mro
 from braze.capture.outside.globals import globals_at
 from braze.capture.state.trace import Trace
 
@@ -24,7 +24,8 @@ MARKS = ("__", "_torch", "_dynamo", "_is_torch", "_braze")
 
 def refuse(what: str, obj: Any) -> None:
     """End the graph before a write that lookups of the trace would not all see."""
-    graph_break("BZ1010", f"an attribute of the {what} {obj.__name__!r} is assigned", HINT_MOVE)
+    name = held(obj, "__name__")
+    graph_break("BZ1010", f"an attribute of the {what} {name!r} is assigned", HINT_MOVE)
 
 
 def is_plain(value: Any) -> bool:
@@ -61,7 +62,7 @@ def write_function(t: Trace, fn: Any, name: str, value: Any) -> None:
 
 def write_module(t: Trace, module: Any, name: str, value: Any) -> None:
     """``module.name = value``."""
-    own = vars(module)
+    own = object.__getattribute__(module, "__dict__")
     if type(module) is not types.ModuleType or name.startswith("__") or is_library_module(module):
         refuse("module", module)
     space = globals_at(t, own, module)

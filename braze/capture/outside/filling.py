@@ -21,7 +21,7 @@ WRITABLE = frozenset({list, dict})
 
 def fill(t: Trace, value: Any) -> None:
     """Read all of a lazily filled dict."""
-    if not isinstance(value, dict):
+    if not issubclass(type(value), dict):
         return
     node = t.outside.tree.known.get(id(value))
     if node is not None and node.value is value:
@@ -33,9 +33,9 @@ def fill(t: Trace, value: Any) -> None:
         shadow.fill(t)
 
 
-def write_texts(container: list[Any] | dict[Any, Any]) -> None:
+def write_texts(container: Any) -> None:
     """Text in a container, written: C code looks into it."""
-    pairs = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+    pairs = list(container.items()) if issubclass(type(container), dict) else list(enumerate(container))
     for key, value in pairs:
         if type(value) is UnknownText and value.made is not None:
             container[key] = texts.written(value)
@@ -53,9 +53,9 @@ def fill_arguments(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
             if kind is UnknownText:
                 graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
             continue
-        if isinstance(value, dict):
+        if issubclass(type(value), dict):
             fill(t, value)
             if depth < 4:
                 fill_arguments(t, dict.values(value), depth + 1)
-        elif depth < 4 and isinstance(value, list | tuple | collections.deque):
+        elif depth < 4 and issubclass(type(value), list | tuple | collections.deque):
             fill_arguments(t, value, depth + 1)

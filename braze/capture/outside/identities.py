@@ -48,7 +48,7 @@ def identity(t: Trace, value: Any, number: Callable[[Any], int] = id) -> Identit
     node = t.outside.tree.node_of(value)
     if len(t.outside.identities) >= MOST:
         graph_break("BZ1004", "id() of many objects", HINT_MOVE)
-    if node is not None and node.step is not Step.CONSTANT and not isinstance(value, torch.Tensor):
+    if node is not None and node.step is not Step.CONSTANT and not issubclass(type(value), torch.Tensor):
         t.outside.tree.asked[node] = None
     t.outside.identities[id(value)] = value
     return t.done.claim(Identity(number(value if node is None else node.real)))
@@ -64,8 +64,8 @@ def hides_addresses(value: Any) -> bool:
     kind = type(value)
     if kind in (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType):
         return True
-    base: Any = tuple if isinstance(value, tuple) else frozenset
-    if isinstance(value, base) and kind.__hash__ is base.__hash__:
+    base: Any = tuple if issubclass(type(value), tuple) else frozenset
+    if issubclass(type(value), base) and kind.__hash__ is base.__hash__:
         return any(is_hashed_by_address(v) or hides_addresses(v) for v in base.__iter__(value))
     return False
 
@@ -84,11 +84,11 @@ def check_call(t: Trace, fn: Any, args: Any) -> None:
             refuse("is compared with a number")
         return
     owner = getattr(fn, "__self__", None)
-    if owner is None or not isinstance(owner, CONTAINERS):
+    if owner is None or not issubclass(type(owner), CONTAINERS):
         owner = args[0]
     if fn not in KEYED and getattr(fn, "__name__", "") not in METHODS:
         refuse(f"is given to {getattr(fn, '__name__', fn)}")
-    if isinstance(owner, CONTAINERS) and t.outside.tree.node_of(owner) is not None:
+    if issubclass(type(owner), CONTAINERS) and t.outside.tree.node_of(owner) is not None:
         refuse("is a key of a container from outside")
 
 
@@ -96,8 +96,8 @@ def holds(value: Any, depth: int = 3) -> bool:
     """Whether an address is among values, or in containers among them."""
     if type(value) is Identity:
         return True
-    if depth and isinstance(value, CONTAINERS):
-        if isinstance(value, dict) and any(holds(v, depth - 1) for v in dict.values(value)):
+    if depth and issubclass(type(value), CONTAINERS):
+        if issubclass(type(value), dict) and any(holds(v, depth - 1) for v in dict.values(value)):
             return True
         return any(holds(v, depth - 1) for v in tuple(value))
     return False

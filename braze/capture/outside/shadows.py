@@ -126,7 +126,7 @@ class SequenceShadow:
     def changed(self) -> bool:
         """Whether elements were added, removed or replaced."""
         now = list(_iterate(self.view))
-        if isinstance(self.view, set):
+        if issubclass(type(self.view), set):
             return set(map(id, now)) != set(map(id, self.original))
         return len(now) != len(self.original) or any(
             a is not b for a, b in zip(now, self.original, strict=True)
@@ -136,14 +136,14 @@ class SequenceShadow:
 def _iterate(view: Any) -> Any:
     bases: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
     for base in bases:
-        if isinstance(view, base):
+        if issubclass(type(view), base):
             return base.__iter__(view)
     return iter(view)
 
 
-def keys_of(real: dict[Any, Any]) -> list[Any]:
+def keys_of(real: Any) -> list[Any]:
     """A dict's keys in its order, which an OrderedDict keeps apart from the order of insertion."""
-    if isinstance(real, collections.OrderedDict):
+    if issubclass(type(real), collections.OrderedDict):
         return list(collections.OrderedDict.keys(real))
     return list(dict.keys(real))
 
@@ -151,21 +151,21 @@ def keys_of(real: dict[Any, Any]) -> list[Any]:
 def _set(view: dict[Any, Any], key: Any, value: Any) -> None:
     if type(view) is dict:
         view[key] = value
-    elif isinstance(view, collections.OrderedDict):
+    elif issubclass(type(view), collections.OrderedDict):
         collections.OrderedDict.__setitem__(view, key, value)
     else:
         dict.__setitem__(view, key, value)
 
 
 def _delete(view: dict[Any, Any], key: Any) -> None:
-    if isinstance(view, collections.OrderedDict):
+    if issubclass(type(view), collections.OrderedDict):
         collections.OrderedDict.__delitem__(view, key)
     else:
         dict.__delitem__(view, key)
 
 
 def _clear(view: dict[Any, Any]) -> None:
-    if isinstance(view, collections.OrderedDict):
+    if issubclass(type(view), collections.OrderedDict):
         collections.OrderedDict.clear(view)
     else:
         dict.clear(view)
@@ -196,17 +196,17 @@ def guard_keys(t: Trace, shadow: DictShadow, keys: list[Any]) -> None:
             graph_break("BZ1014", f"a dict from outside with a key of type {type(key).__name__}")
 
 
-def shadow_dict(t: Trace, node: Node, real: dict[Any, Any]) -> Any:
+def shadow_dict(t: Trace, node: Node, real: Any) -> Any:
     """A lazily filled shadow of a dict or of an instance of a subclass of dict."""
     cls = type(real)
     view: Any = {} if cls is dict else native_new(cls)(cls)
-    if isinstance(real, collections.defaultdict):
+    if issubclass(type(real), collections.defaultdict):
         view.default_factory = real.default_factory
     node.guard(Check.TYPE, cls)
     node.container = DictShadow(node, Step.ITEM, real, view)
     t.outside.shadows.append(node.container)
     made = t.outside.tree.bind(node, real, view)
-    if isinstance(real, collections.defaultdict):
+    if issubclass(type(real), collections.defaultdict):
         factory = node.child(Step.ATTR, "default_factory")
         factory.real = factory.value = real.default_factory
         factory.guard(Check.IS, real.default_factory)
@@ -219,7 +219,7 @@ def shadow_list(t: Trace, node: Node, real: Any) -> Any:
     cls = type(real)
     node.guard(Check.TYPE, cls)
     node.guard(Check.LENGTH, len(real))
-    base = list if isinstance(real, list) else collections.deque
+    base = list if issubclass(type(real), list) else collections.deque
     if cls is list:
         view: Any = []
     elif cls is collections.deque:
@@ -265,7 +265,7 @@ def shadow_set(t: Trace, node: Node, real: Any) -> Any:
         node.guard(Check.HAS_KEY, (item, True))
     view = set(items) if cls is set else real
     t.outside.tree.bind(node, real, view)
-    if isinstance(real, set):
+    if issubclass(type(real), set):
         if view is real:
             view = native_new(cls)(cls)
             set.update(view, items)
@@ -286,7 +286,7 @@ def instance_dict(t: Trace, node: Node) -> DictShadow | None:
             return None
         view: dict[Any, Any] = {}
         if node.value is not node.real and node.container is not None:
-            view = node.value.__dict__
+            view = object.__getattribute__(node.value, "__dict__")
         node.dict = DictShadow(node, Step.DICT, real, view)
         t.outside.instance_dicts.append(node.dict)
     return node.dict

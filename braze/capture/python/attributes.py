@@ -90,8 +90,9 @@ def _reader_of(cls: type) -> Any:
         return cells.attribute
     if issubclass(cls, torch.Tensor):
         return tensor_attr
+    found, _ = lookup_in_mro(cls, "__getattribute__")
     if issubclass(cls, types.ModuleType):
-        return module_attr
+        return module_attr if type(found) is not types.FunctionType else python_attr
     if issubclass(cls, type):
         return class_attr
     if cls is types.FunctionType:
@@ -106,7 +107,6 @@ def _reader_of(cls: type) -> Any:
         return native_attr
     if issubclass(cls, threading.local):
         return local_attr
-    found, _ = lookup_in_mro(cls, "__getattribute__")
     if type(found) is types.FunctionType:
         return python_attr
     return instance_attr

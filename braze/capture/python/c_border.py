@@ -22,7 +22,7 @@ def canonical(t: Trace, value: Any) -> Any:
     found = t.outside.tree.known.get(id(value))
     if found is not None and found.real is value:
         return found.value
-    if isinstance(value, torch.Tensor) and not t.graph.recorder.knows(value) and found is None:
+    if issubclass(type(value), torch.Tensor) and not t.graph.recorder.knows(value) and found is None:
         graph_break("BZ1011", "a tensor that C code made where braze could not see it")
     return value
 

@@ -159,9 +159,9 @@ def interpret(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any, tail: bo
 def has_tensor(args: Any, kwargs: dict[str, Any] | None) -> bool:
     """Whether a tensor is among the arguments, or in a list or tuple among them."""
     for value in args:
-        if isinstance(value, torch.Tensor):
+        if issubclass(type(value), torch.Tensor):
             return True
-        if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+        if type(value) in (list, tuple) and any(issubclass(type(v), torch.Tensor) for v in value):
             return True
     if kwargs:
         return has_tensor(kwargs.values(), None)
@@ -194,6 +194,8 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
         fill_arguments(t, kwargs.values())
     if not asks and not may_call_back(args, kwargs):
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
+    if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
+        refuse_cache(fn)
     if t.outside.identities:
         identities.check_call(t, fn, args)
     refuse_opaque(t, args)
@@ -208,11 +210,11 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
     if rule is not None:
         return rule(t, args, kwargs or {}, tail)
     owner = fn.__self__
-    if isinstance(owner, type):
+    if issubclass(type(owner), type):
         rule = rule_of_class_method(fn, owner)
         if rule is not None:
             return rule(t, (owner, *args), kwargs or {}, tail)
-    if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__module__ == PYBIND:
+    if owner is None or issubclass(type(owner), types.ModuleType | type) or type(owner).__module__ == PYBIND:
         purity = policy.FUNCTIONS.get(fn)
         if fn in policy.SETTINGS:
             return t.outside.settings.told(fn, args, kwargs)
@@ -245,7 +247,7 @@ def call_bound(
 ) -> Any:
     """A built-in method of some object: ``[].append``, ``x.__add__``."""
     cls = type(owner)
-    if isinstance(owner, torch.Tensor):
+    if issubclass(type(owner), torch.Tensor):
         descriptor, _ = lookup_in_mro(cls, name)
         if descriptor is not MISSING:
             return call(t, descriptor, (owner, *args), kwargs, tail)
@@ -254,11 +256,11 @@ def call_bound(
         found = rule(t, owner, args, kwargs or {}, tail)
         if found is not MISSING:
             return found
-    if args and isinstance(owner, HASHED):
+    if args and issubclass(type(owner), HASHED):
         args = (as_key(args[0]), *args[1:])
     if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.outside.identities:
         return fn(*args)  # whatever it is, nothing looks at it
-    if cls in policy.METHODS_OF or isinstance(owner, CONTAINER_BASES):
+    if cls in policy.METHODS_OF or issubclass(type(owner), CONTAINER_BASES):
         refuse_opaque(t, (owner,))
         fill(t, owner)
         if may_call_back(args, kwargs) or looks_inside(owner, name):
@@ -299,7 +301,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     owner = args[0]
     if type(owner) is UnknownText:
         owner, *_ = args = texts.look_into(args)
-    if isinstance(owner, torch.Tensor):
+    if issubclass(type(owner), torch.Tensor):
         fill_arguments(t, args)
         return tensor_method(t, fn, tuple(args), kwargs or {})
     rule = HANDLERS.methods.get((type(owner), fn.__name__))
@@ -307,12 +309,12 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
         found = rule(t, owner, args[1:], kwargs or {}, tail)
         if found is not MISSING:
             return found
-    if len(args) > 1 and isinstance(owner, HASHED):
+    if len(args) > 1 and issubclass(type(owner), HASHED):
         args = (owner, as_key(args[1]), *args[2:])
     if (
         type(owner) in policy.METHODS_OF
         or fn.__objclass__ in policy.METHODS_OF
-        or isinstance(owner, CONTAINER_BASES)
+        or issubclass(type(owner), CONTAINER_BASES)
     ):
         refuse_opaque(t, (owner,))
         fill(t, owner)
@@ -537,6 +539,12 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
     if key is not None:
         t.done.caches[key] = result
     return result
+
+
+def refuse_cache(fn: Any) -> None:
+    """A cached function that C code may call counts what is asked of it, and keeps what it gives: it is called outside the graph."""
+    if fn not in (hash, repr, callable, isinstance):
+        graph_break("BZ1010", "a function with a cache is handed to C code, which may call it", HINT_MOVE)
 
 
 def answers_once(fn: Any) -> bool:

@@ -45,7 +45,7 @@ def raises(decoded: Decoded, at: int) -> bool:
 
 def taken_for_granted(t: Trace, f: Any, value: Any, target: int, jumps_if: bool) -> bool | None:
     """Which way a jump goes of which the other way ends in an exception; None where it is to be decided as any other."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)

@@ -64,7 +64,7 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
         t.done.claim(localsplus[0])
     elif code.co_name == "__set_name__":
         t.done.claim(localsplus[1])
-    if any(isinstance(value, torch.autograd.function.FunctionCtx) for value in localsplus):
+    if any(issubclass(type(value), torch.autograd.function.FunctionCtx) for value in localsplus):
         # autograd's own C code runs the forward: its results get their history where no graph sees it
         graph_break("BZ1019", "an autograd function is called by C code", "call it by its apply")
     if localsplus:

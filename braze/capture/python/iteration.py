@@ -36,7 +36,7 @@ PLAIN_TRUTH = frozenset({int, str, float, list, tuple, torch.SymInt, torch.SymBo
 
 def iterate(t: Trace, value: Any) -> Any:
     """``iter(value)``."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         if value.dim() == 0:
             raise TypeError("iteration over a 0-d tensor")
         return iter(t.graph.recorder.call(torch.Tensor.unbind, (value, 0), {}))
@@ -97,7 +97,7 @@ def truth(t: Trace, value: Any) -> bool:
     """``bool(value)``."""
     if value is None:
         return False
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         holds = constant_evaluation.read(t.graph.recorder, "__bool__", value)
         if holds is not MISSING:
             return bool(holds)
@@ -111,7 +111,7 @@ def truth(t: Trace, value: Any) -> bool:
             if kind is torch.SymBool and unbacked.is_unbacked(value)
             else bool(value)
         )
-    if isinstance(value, dict):
+    if issubclass(type(value), dict):
         fill(t, value)
     method = python_method(t, value, "__bool__")
     if method is not MISSING:
@@ -126,7 +126,7 @@ def truth(t: Trace, value: Any) -> bool:
 
 def length(t: Trace, value: Any) -> int:
     """``len(value)``."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         if value.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
         return value.shape[0]

@@ -53,7 +53,7 @@ def python_method(t: Trace, value: Any, name: str) -> Any:
 
 def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     """``a + b`` and the like, and their in-place forms."""
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+    if issubclass(type(a), torch.Tensor) or issubclass(type(b), torch.Tensor):
         return tensor_operator(t, function, a, b)
     if type(a) in TEXT or type(b) is UnknownText:
         later = text_of_two(t, function, a, b)
@@ -96,7 +96,7 @@ def on_numbers(function: Any, *args: Any) -> Any:
     except TypeError:
         if not any(type(v) in SYMBOLIC for v in args):
             raise
-    if isinstance(function, types.MethodType):  # the ground's, of an operator and its operands
+    if issubclass(type(function), types.MethodType):  # the ground's, of an operator and its operands
         function, *args = args  # type: ignore[assignment]
     return function(*map(number, args))
 
@@ -115,13 +115,13 @@ def number(value: Any) -> Any:
 
 def tensor_operator(t: Trace, function: Any, a: Any, b: Any) -> Any:
     """An operator with a tensor: one node, unless the other side has Python code for it."""
-    other = b if isinstance(a, torch.Tensor) else a
-    if not isinstance(other, torch.Tensor) and type(other) not in SAFE:
+    other = b if issubclass(type(a), torch.Tensor) else a
+    if not issubclass(type(other), torch.Tensor) and type(other) not in SAFE:
         names: tuple[str, ...] = METHODS.get(function) or COMPARE_METHODS.get(function) or ()
         for name in names:
             special_method(t, type(other), name)
         return call_c(t, function, (a, b), None)
-    if not isinstance(a, torch.Tensor):
+    if not issubclass(type(a), torch.Tensor):
         function = NOT_IN_PLACE.get(function, function)
     return t.graph.recorder.call(function, (a, b), {})
 
@@ -135,8 +135,8 @@ NOT_IN_PLACE = {
 
 def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     """``a < b`` and the like."""
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        if (a is None or b is None or isinstance(a, str) or isinstance(b, str)) and function in (
+    if issubclass(type(a), torch.Tensor) or issubclass(type(b), torch.Tensor):
+        if (a is None or b is None or issubclass(type(a), str) or issubclass(type(b), str)) and function in (
             operator.eq,
             operator.ne,
         ):
@@ -152,7 +152,7 @@ def compare(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
 
 def unary(t: Trace, function: Any, a: Any) -> Any:
     """``-a`` and the like."""
-    if isinstance(a, torch.Tensor):
+    if issubclass(type(a), torch.Tensor):
         return t.graph.recorder.call(function, (a,), {})
     if type(a) is torch.SymFloat:
         return floats.combine(t, function, a)
@@ -181,13 +181,13 @@ def unfilled(t: Trace, obj: Any) -> DictShadow | None:
 def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
-    if isinstance(container, HASHED):
+    if issubclass(type(container), HASHED):
         item = as_key(item)
     if kind is dict:
         shadow = unfilled(t, container)
         if shadow is not None:
             return shadow.get(t, item) is not MISSING
-    if isinstance(container, torch.Tensor):
+    if issubclass(type(container), torch.Tensor):
         graph_break("BZ1003", "membership in a tensor depends on what it holds")
     method = python_method(t, container, "__contains__")
     if method is not MISSING:
@@ -207,7 +207,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     kind = type(obj)
     if kind in (list, tuple) and type(key) in (int, slice):
         return obj[key]
-    if isinstance(obj, torch.Tensor):
+    if issubclass(type(obj), torch.Tensor):
         key, part = place_of(t, obj, key)
         if part is not MISSING:
             return part
@@ -216,11 +216,11 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     if generic and is_library_class(kind):  # typing's, whose makers look at the call stack
         return obj[key]
     method = python_method(t, obj, "__getitem__")
-    if method is MISSING and (generic or isinstance(obj, type)):
+    if method is MISSING and (generic or issubclass(type(obj), type)):
         return of_class(t, obj, key)
     if method is not MISSING:
         return t.call(method, (obj, key), None, tail)
-    if isinstance(obj, dict):
+    if issubclass(type(obj), dict):
         key = as_key(key)
         shadow = unfilled(t, obj)
         if shadow is not None:
@@ -235,7 +235,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
 
 def of_class(t: Trace, obj: Any, key: Any) -> Any:
     """``Class[key]``."""
-    if isinstance(obj, type) and not is_library_class(obj):
+    if issubclass(type(obj), type) and not is_library_class(obj):
         maker, owner = lookup_in_mro(obj, "__class_getitem__")
         if isinstance(maker, classmethod) and type(maker.__func__) is types.FunctionType:
             if not is_library_class(owner):
@@ -280,7 +280,7 @@ def in_bounds(tensor: torch.Tensor, key: Any) -> tuple[Any, ...] | None:
 
 def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
     """``obj[key] = value``."""
-    if isinstance(obj, torch.Tensor):
+    if issubclass(type(obj), torch.Tensor):
         key, part = place_of(t, obj, key)
         if part is not MISSING:
             obj, key = part, ...
@@ -290,7 +290,7 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
     if method is not MISSING:
         t.call(method, (obj, key, value), None)
         return
-    if isinstance(obj, dict):
+    if issubclass(type(obj), dict):
         key = as_key(key)
         shadow = unfilled(t, obj)
         if shadow is not None:
@@ -313,14 +313,14 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
     if method is not MISSING:
         t.call(method, (obj, key), None)
         return
-    if isinstance(obj, dict):
+    if issubclass(type(obj), dict):
         key = as_key(key)
         shadow = unfilled(t, obj)
         if shadow is not None:
             if not shadow.drop(t, key):
                 raise KeyError(key)
             return
-    elif isinstance(obj, torch.Tensor):
+    elif issubclass(type(obj), torch.Tensor):
         raise TypeError("'Tensor' object does not support item deletion")
     refuse_written(t, obj, f"an item of a {type(obj).__name__} from outside is deleted")
     call_c(t, operator.delitem, (obj, key), None)
@@ -328,7 +328,7 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
 
 def text(t: Trace, value: Any, conversion: Any, spec: str) -> str:
     """What an f-string makes of a value."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return t.done.claim(UnknownText())  # most often the message of a check that holds
     if unbacked.is_unbacked(value):
         return t.done.claim(UnknownText())

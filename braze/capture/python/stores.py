@@ -23,17 +23,17 @@ MODULE_SETATTR = torch.nn.Module.__setattr__
 def store_attr(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``obj.name = value``."""
     cls = type(obj)
-    if isinstance(obj, torch.Tensor):
+    if issubclass(type(obj), torch.Tensor):
         write_field(t, obj, name, value)
         return
-    if isinstance(obj, type) and t.done.is_ours(obj):
+    if issubclass(type(obj), type) and t.done.is_ours(obj):
         Lookups.end()
         type.__setattr__(obj, name, value)
         return
-    if isinstance(obj, type):
+    if issubclass(type(obj), type):
         definitions.write_class(t, obj, name, value)
         return
-    if isinstance(obj, types.ModuleType):
+    if issubclass(type(obj), types.ModuleType):
         definitions.write_module(t, obj, name, value)
         return
     if cls is types.FunctionType:
@@ -135,7 +135,7 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
     """``object.__delattr__``."""
     node = t.outside.tree.node_of(obj)
     if node is None:
-        if isinstance(obj, type | types.ModuleType | torch.Tensor):
+        if issubclass(type(obj), type | types.ModuleType | torch.Tensor):
             graph_break("BZ1010", f"an attribute of a {type(obj).__name__} is deleted")
         object.__delattr__(obj, name)
         return

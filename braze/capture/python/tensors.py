@@ -135,7 +135,7 @@ def write_grad(t: Trace, node: Node, value: Any) -> None:
     """``tensor.grad = value`` of an outside tensor, replayed when the graph has run."""
     tensor = node.value
     if value is not None:
-        fits = isinstance(value, torch.Tensor) and value is not tensor
+        fits = issubclass(type(value), torch.Tensor) and value is not tensor
         if not (
             fits
             and value.shape == tensor.shape

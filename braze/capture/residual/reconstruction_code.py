@@ -40,6 +40,7 @@ from braze.capture.facts.replay import (
     set_attribute,
 )
 from braze.capture.facts.resume import CannotResume
+from braze.capture.facts.values import held
 from braze.support.errors import InternalError
 
 #: kinds whose instances can be made empty and filled later
@@ -59,7 +60,7 @@ class Namespace:
         found = self._by_identity.get(id(value))
         if found is not None and self.values[found] is value:
             return found
-        hint = hint or getattr(value, "__name__", "") or f"a_{type(value).__name__}"
+        hint = hint or held(value, "__name__", "") or f"a_{type(value).__name__}"
         stem = "".join(c if c.isalnum() or c == "_" else "_" for c in str(hint)).strip("_") or "value"
         if stem[0].isdigit() or keyword.iskeyword(stem):
             stem = f"k_{stem}"

@@ -142,7 +142,7 @@ def shown(fn: Any) -> str:
 
 def mapping(t: Any, values: Any) -> Any:
     """A dict of what ``**values`` gives."""
-    if isinstance(values, dict):
+    if issubclass(type(values), dict):
         fill(t, values)
         base = collections.OrderedDict if isinstance(values, collections.OrderedDict) else dict
         return dict(base.items(values))
@@ -160,7 +160,9 @@ def call_intrinsic_1(t: Any, f: Any, arg: int) -> None:
     if arg == 6:
         f.stack[-1] = tuple(f.stack[-1])
     elif arg == 5:
-        f.stack[-1] = +f.stack[-1] if not isinstance(f.stack[-1], torch.Tensor) else f.stack[-1].positive()
+        f.stack[-1] = (
+            +f.stack[-1] if not issubclass(type(f.stack[-1]), torch.Tensor) else f.stack[-1].positive()
+        )
     elif arg == 3:
         error = f.stack[-1]
         if isinstance(error, StopIteration):

@@ -74,7 +74,7 @@ def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
 def to_bool(t: Any, f: Any, arg: int) -> None:
     value = f.stack[-1]
     by_data = unbacked.is_unbacked(value) or (
-        isinstance(value, torch.Tensor) and data_errors.followed_by_a_jump(f)
+        issubclass(type(value), torch.Tensor) and data_errors.followed_by_a_jump(f)
     )
     if not by_data:  # else the instruction that follows decides
         f.stack[-1] = t.truth(value)

@@ -37,9 +37,9 @@ def raise_varargs(t: Any, f: Any, arg: int) -> None:
 
 def instance(t: Any, given: Any, refusal: str) -> BaseException:
     """The exception that ``raise`` is given, or made of the class that it is given."""
-    if isinstance(given, BaseException):
+    if issubclass(type(given), BaseException):
         return given
-    if not (isinstance(given, type) and issubclass(given, BaseException)):
+    if not (issubclass(type(given), type) and issubclass(given, BaseException)):
         raise TypeError(refusal)
     made = t.call(given, ())
     if not isinstance(made, BaseException):
