@@ -18,7 +18,8 @@ class CompileContext:
     ``consumes``: the inputs belong to the call, which lets go of each after its last use, as a backward does.
     ``lean``: the graph is a half of a training step, whose peak adds to what is saved: large temporaries are
     taken from the allocator when they come and given back when they go.
-    ``products``: who computes which products of matrices, where that was measured. ``device_products``: the same of a GPU.
+    ``products``: who computes which products of matrices, where that was measured. ``device_products``: the same of a GPU; ``tiles``: how the
+    kernels of some groups are cut, by the groups' names.
     ``recordable``: others record the call, as a part of
     something larger. ``recorder``: makes of a call and its ``cudagraphs`` plan one that is recorded; None: the call's second use is.
     """
@@ -30,5 +31,6 @@ class CompileContext:
     lean: bool = False
     products: tuple[tuple[Product, Way], ...] = ()
     device_products: tuple[tuple[DeviceProduct, Way], ...] = ()
+    tiles: tuple[tuple[str, str], ...] = ()
     recordable: bool = False
     recorder: Callable[[Any, Any], Any] | None = None

@@ -86,7 +86,14 @@ class Options:
     fallback_random: bool = option(
         False, "dropout and other draws give eager's very numbers for a seed, by calls of ATen"
     )
-    max_autotune: bool = option(False, "try more configurations of each kernel")
+    max_autotune: bool = option(
+        False,
+        "measure the ways to compute each matrix product on a GPU, our kernels and ATen's, where that is not known yet; what is "
+        "chosen is kept in the cache folder, and every later compile follows it",
+    )
+    autotune_seconds: float = option(
+        60.0, "seconds that building the kernels of one graph's measurements may take"
+    )
     cudagraphs: bool = option(False, "record calls of graphs on a GPU, and replay them as CUDA graphs")
     cudagraph_measure: bool = option(
         False,

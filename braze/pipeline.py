@@ -18,6 +18,7 @@ from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
+from braze.gemm_times import with_products, with_tiles
 from braze.graph.fakes import sizes_tell_strides
 from braze.graph.holders import is_held_once
 from braze.graph.torch_compat import is_out_of_memory
@@ -151,6 +152,7 @@ def scheduled(partition: Partition, ctx: CompileContext) -> tuple[LoopProgram, S
     parameters = [role is InputRole.PARAMETER for role in partition.input_roles]
     products = measured_products(partition.forward.graph, parameters, ctx)
     ctx = dataclasses.replace(ctx, products=products)
+    ctx = with_products(partition.forward.graph, lambda c: schedule(lower(partition, c), c), ctx)
     program = lower_graph(partition, ctx)
     try:
         return program, schedule_program(program, ctx)
@@ -260,6 +262,7 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
         on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
         plans = [part.schedule for part in plan.parts] or [plan]
         plans += [plan.fixed] if plan.fixed is not None else []
+        ctx = with_tiles(plans, ctx) if ctx.target.kind == "cuda" else ctx
         kernels = tuple(
             k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_code.generate(p, ctx))
         )

@@ -49,18 +49,19 @@ class DeviceProduct:
     columns: int
 
 
-#: rows up to which the GPU's template is worth a thought; more are the vendor's library's, unless measured otherwise
-FEW_ROWS = 64
 #: rows of float32 up to which the template multiplies: its products of more would need the tensor cores' TensorFloat-32
 FEW_ROWS_F32 = 8
 
 
 def takes_template(product: DeviceProduct, wanted: bool | None, known: Mapping[DeviceProduct, Way]) -> bool:
     """Whether a GPU's product is the template's: by what was measured, else by a rule. ``wanted``: everywhere (True), nowhere (False)."""
-    if wanted is False or product.dtype not in ("f32", "f16", "bf16"):
+    if wanted is False or not may_take_template(product):
         return False
-    if product.dtype == "f32" and (product.rows is None or product.rows > FEW_ROWS_F32):
-        return False
-    if wanted:
-        return True
-    return known.get(product) is Way.OURS
+    return wanted is True or known.get(product) is Way.OURS
+
+
+def may_take_template(product: DeviceProduct) -> bool:
+    """Whether the GPU's template can compute a product at all, and no worse than eager does."""
+    if product.dtype == "f32":
+        return product.rows is not None and product.rows <= FEW_ROWS_F32
+    return product.dtype in ("f16", "bf16")

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from braze.backends.registry import find_backend
 from braze.graph.decompositions import as_table
 from braze.options import Options, make_options
@@ -31,10 +33,10 @@ class Settings:
         find_backend(self.backend)
         options = self.resolve()
         as_table(dict(options.decompositions))
-        if options.max_autotune:
+        if options.max_autotune and not torch.cuda.is_available():
             warn_once(
                 "BZ0010",
-                f"BZ0010: max_autotune (mode={self.mode!r}) is accepted and changes nothing yet",
+                f"BZ0010: max_autotune (mode={self.mode!r}) changes nothing without a GPU",
                 "kernels",
             )
 

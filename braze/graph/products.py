@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.fx
 
-from braze.products import Product
+from braze.products import DeviceProduct, Product
 
 aten = torch.ops.aten
 
@@ -47,3 +48,27 @@ def _plain(argument: Any) -> torch.Tensor | None:
 def _by_columns(x: torch.Tensor) -> bool:
     """Whether a matrix is the transpose of one that lies row by row."""
     return x.dim() == 2 and x.stride(0) == 1 and x.stride(1) != 1
+
+
+def device_product_of(node: torch.fx.Node) -> DeviceProduct | None:
+    """The product that a node computes on a GPU, of matrices of one float type and a known right-hand one; else None."""
+    places = _PLACES.get(node.target) if node.op == "call_function" else None
+    if places is None or node.kwargs:
+        return None
+    left, right = (
+        n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in (node.args[k] for k in places)
+    )
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return None
+    if left.device.type != "cuda" or left.dtype is not right.dtype or right.dim() != 2 or not left.dim():
+        return None
+    dtype = _LABELS.get(left.dtype)
+    inner, columns = right.shape[::-1] if node.target is aten.linear.default else right.shape
+    if dtype is None or type(inner) is not int or type(columns) is not int or not inner or not columns:
+        return None
+    sizes = left.shape[:-1]
+    rows = math.prod(sizes) if all(type(n) is int for n in sizes) else None
+    return DeviceProduct(dtype, rows, inner, columns) if rows != 0 else None
+
+
+_LABELS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from braze import pipeline
+from braze.aot.records import Partition
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
@@ -50,12 +51,12 @@ class Values(fx.Interpreter):
         return found
 
 
-def planned(fn, *inputs: torch.Tensor, cores: int = 132, **options: object) -> Schedule:
-    """The schedule of a function for a GPU, from tensors on the CPU."""
-    captured = fx.symbolic_trace(fn)
+def captured(fn, ctx: CompileContext, *inputs: torch.Tensor) -> Partition:
+    """A function's partition for a GPU, from tensors on the CPU."""
+    graph = fx.symbolic_trace(fn)
     mode = fakes.new_mode()
     examples = []
-    places = [node for node in captured.graph.nodes if node.op == "placeholder"]
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     with torch.no_grad():
         for node, x in zip(places, inputs, strict=True):
             meta = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
@@ -63,9 +64,15 @@ def planned(fn, *inputs: torch.Tensor, cores: int = 132, **options: object) -> S
             node.meta["val"] = fake
             examples.append(fake)
         with mode:
-            Values(captured).run(*examples)
-        ctx = context(cores, **options)
-        partition = pipeline.partition_graph(captured, examples, ctx)
+            Values(graph).run(*examples)
+        return pipeline.partition_graph(graph, examples, ctx)
+
+
+def planned(fn, *inputs: torch.Tensor, cores: int = 132, **options: object) -> Schedule:
+    """The schedule of a function for a GPU, from tensors on the CPU."""
+    ctx = context(cores, **options)
+    partition = captured(fn, ctx, *inputs)
+    with torch.no_grad():
         return pipeline.schedule_program(pipeline.lower_graph(partition, ctx), ctx)
 
 

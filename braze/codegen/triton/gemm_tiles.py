@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterator
 
@@ -65,6 +66,10 @@ def parsed(text: str) -> Tiles:
 
 def by_rule(rows: int, inner: int, columns: int, rights: int, itemsize: int) -> Tiles:
     """The tiles that a product gets without a measurement: ``rights`` right-hand matrices of ``columns`` columns each."""
+    return _no_longer(_by_rule(rows, inner, columns, rights, itemsize), inner)
+
+
+def _by_rule(rows: int, inner: int, columns: int, rights: int, itemsize: int) -> Tiles:
     if rows <= MULTIPLIED and (rows <= 4 or itemsize > 2):
         step = min(power(inner), 2048)
         side = max(1, (8 if rows <= 2 else 4) // rights)
@@ -86,7 +91,13 @@ def candidates(rows: int, inner: int, columns: int, rights: int, itemsize: int) 
         found += _few(rows, inner, columns, rights)
     if itemsize <= 2 and rows > FEW // 2:
         found += _many(rows, rights)
-    return tuple(dict.fromkeys(t for t in found if t.inner <= max(power(inner), CORE_ROWS)))
+    return tuple(dict.fromkeys(_no_longer(t, inner) for t in found))
+
+
+def _no_longer(t: Tiles, inner: int) -> Tiles:
+    """The tiles with steps that are not longer than the sum, and for the tensor cores not shorter than they take."""
+    least = CORE_ROWS * t.slices if t.means is Means.CORES else 1
+    return dataclasses.replace(t, inner=min(t.inner, max(power(inner), least)))
 
 
 def _multiplied(rows: int, inner: int, columns: int, rights: int) -> Iterator[Tiles]:
@@ -95,9 +106,8 @@ def _multiplied(rows: int, inner: int, columns: int, rights: int) -> Iterator[Ti
         for side in (1, 2, 4, 8):
             for warps in (4, 8):
                 each = step * side * rights // (32 * warps)
-                most = (
-                    HELD if x <= 2 else HELD // 2
-                )  # beside them a thread has as many of each row's elements
+                # beside them a thread has as many elements of each row
+                most = HELD if x <= 2 else HELD // 2
                 if LEAST <= each <= most and side * x * rights <= SUMS and -(-columns // side) >= PROGRAMS:
                     yield Tiles(Means.MULTIPLY, x, side, step, 1, warps, 1)
 

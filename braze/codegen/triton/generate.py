@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel
+from braze.codegen.triton.gemm_tiles import parsed
 from braze.codegen.triton.kernels import kernel
 from braze.context import CompileContext
 from braze.schedule.kernels import plan_kernel
@@ -15,9 +16,10 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
 
     Raises Unsupported (BZ5010) for a group that Triton cannot express.
     """
+    chosen = {name: parsed(text) for name, text in ctx.tiles}
     buffers = {b.name: b for b in schedule.program.buffers}
     return tuple(
-        gemm_kernel(group, buffers)
+        gemm_kernel(group, buffers, chosen.get(group.name))
         if group.kind is GroupKind.TEMPLATE
         else kernel(group, plan_kernel(group, buffers), schedule)
         for group in schedule.groups

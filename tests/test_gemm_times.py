@@ -1,0 +1,110 @@
+"""Choices among the ways to compute a GPU's products: measured once, kept, followed. Times are made up, and no GPU is needed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from braze import gemm_times, pipeline
+from braze.codegen.triton.gemm_tiles import parsed
+from braze.loops.interpret import interpret
+from braze.products import DeviceProduct, Way, takes_template
+from braze.schedule.records import GroupKind
+from braze.schedule.unfused import unfused
+from tests.codegen.triton_bench import captured, context, planned
+
+
+def layer(x, r, w, v):
+    return r + F.linear(F.linear(x, w).relu(), v)
+
+
+SHAPES = (torch.ones(4, 256, dtype=torch.float16), torch.ones(4, 256, dtype=torch.float16),
+          torch.ones(96, 256, dtype=torch.float16), torch.ones(256, 96, dtype=torch.float16))  # fmt: skip
+
+
+@pytest.fixture
+def clock(monkeypatch, tmp_path):
+    """Measurements that give what the test says: seconds by (columns, way)."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(gemm_times, "_KEPT", {})
+    monkeypatch.setattr(gemm_times, "_can_measure", lambda: True)
+    monkeypatch.setattr(gemm_times, "_build", lambda *rest: None)
+    measured = []
+
+    def seconds(trial):
+        p = trial.product()
+        measured.append(p)
+        names = list(trial.texts)
+        found = dict.fromkeys(names, 5e-6) | {Way.ATEN.value: 9e-6 if p.columns == 96 else 1e-6}
+        found[names[1]] = 3e-6
+        del found[names[0]]  # a kernel that could not be built
+        return found
+
+    monkeypatch.setattr(gemm_times.Trial, "seconds", seconds)
+    return measured
+
+
+def compiled(**options):
+    """(kinds of the groups, tiles by group) of the layer."""
+    ctx = context(**options)
+    partition = captured(layer, ctx, *SHAPES)
+    _, plan = pipeline.scheduled(partition, ctx)
+    return [g.kind for g in plan.groups], gemm_times.with_tiles([plan], ctx).tiles
+
+
+def test_the_quicker_way_of_each_product_is_taken(clock):
+    kinds, tiles = compiled(max_autotune=True)
+    assert kinds.count(GroupKind.TEMPLATE) == 1 and kinds.count(GroupKind.EXTERN) == 1
+    assert sorted(p.columns for p in clock) == [96, 256]
+    assert len(tiles) == 1 and parsed(tiles[0][1])
+
+
+def test_nothing_is_measured_twice_and_the_default_follows_what_is_kept(clock, monkeypatch):
+    first = compiled(max_autotune=True)
+    monkeypatch.setattr(gemm_times, "_KEPT", {})  # another process
+    assert compiled(max_autotune=True) == compiled() == first
+    assert len(clock) == 2
+
+
+def test_the_default_measures_nothing(clock):
+    kinds, tiles = compiled()
+    assert GroupKind.TEMPLATE not in kinds and not tiles and not clock
+
+
+def test_everywhere_and_nowhere_ask_nobody(clock):
+    assert compiled(matmul_template=True, max_autotune=True)[0].count(GroupKind.TEMPLATE) == 2
+    assert GroupKind.TEMPLATE not in compiled(matmul_template=False, max_autotune=True)[0]
+    assert not clock
+
+
+def test_a_product_that_no_kernel_of_ours_could_compute_stays_with_aten(clock, monkeypatch):
+    monkeypatch.setattr(gemm_times.Trial, "seconds", lambda trial: {Way.ATEN.value: 1.0})
+    assert GroupKind.TEMPLATE not in compiled(max_autotune=True)[0]
+
+
+def test_a_template_apart_computes_the_same():
+    def gated(x, g, w):
+        wide = x.float()
+        y = g * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+        a, b = F.linear(y, w).chunk(2, -1)
+        return F.silu(a) * b
+
+    given = [torch.randn(3, 32), torch.randn(32), torch.randn(20, 32)]
+    plan = planned(gated, *given, matmul_template=True)
+    (group,) = plan.groups
+    program = unfused(group.call, {b.name: b for b in plan.program.buffers})
+    by_name = dict(zip(plan.program.inputs, given, strict=True))
+    (ours,) = interpret(program, [by_name[n] for n in program.inputs])
+    torch.testing.assert_close(ours, gated(*given))
+
+
+def test_types_that_the_template_does_not_multiply():
+    for dtype, rows, can in (
+        ("f32", 8, True),
+        ("f32", 9, False),
+        ("f32", None, False),
+        ("f64", 1, False),
+        ("bf16", None, True),
+    ):
+        assert takes_template(DeviceProduct(dtype, rows, 8, 8), True, {}) is can
