@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from braze.serving.engine.kv_cache import blocks_for
@@ -66,6 +67,7 @@ class Buffers:
         self.block_tables, self._block_tables = self._pair(requests, width, dtype=torch.int32)
         self.rows, self._rows = self._pair(tokens, dtype=torch.int64)
         self._tables_host, self._rows_host = self._block_tables.numpy(), self._rows.numpy()
+        self._ends = np.arange(requests + 1, dtype=np.int32)
         self._views: dict[tuple[int, int], Views] = {}
         #: whose blocks each row of the tables holds, and how many; and the rows that the device does not have yet
         self._tables: list[tuple[Request, int, int] | None] = [None] * requests
@@ -81,12 +83,19 @@ class Buffers:
         """
         self._wait()
         views = self._of(tokens, requests)
-        real, longest = self._write(works, views)
-        for array, padding in zip(views.host[:3], (0, 0, -1), strict=True):
-            array[real:] = padding
-        views.host[3][len(works) + 1 :] = real
-        views.host[4][len(works) :] = 0
-        rows, drawn = self._drawn(works)
+        # of many works, most are one token each
+        ones = all(len(work.tokens) == 1 for work in works)
+        real, longest = self._write_ones(works, views) if ones else self._write(works, views)
+        if tokens > real:
+            for array, padding in zip(views.host[:3], (0, 0, -1), strict=True):
+                array[real:] = padding
+        if requests > len(works):
+            views.host[3][len(works) + 1 :] = real
+            views.host[4][len(works) :] = 0
+        if ones and all(work.samples for work in works):
+            rows, drawn = real, (1,) * real
+        else:
+            rows, drawn = self._drawn(works)
         self._send(views)
         ids, positions, slots, ends, lens = views.device
         if not pad and tokens != real:
@@ -94,7 +103,7 @@ class Buffers:
         metadata = AttentionMetaData(
             ends, lens, self.block_tables[:requests], slots, longest, self.limits.max_model_len, real
         )
-        prefill = any(len(work.tokens) > work.drafts + 1 for work in works)
+        prefill = not ones and any(len(work.tokens) > work.drafts + 1 for work in works)
         context = Context(positions, prefill, len(works), requests)
         index = None if rows == real else self.rows[:rows]
         return Batch(ids, positions, metadata, context, real, len(works), index, drawn)
@@ -143,6 +152,32 @@ class Buffers:
                 self._views[tokens, requests] = found
         return found
 
+    def _write_ones(self, works: Sequence[Work], views: Views) -> tuple[int, int]:
+        """``_write`` of works of one token each."""
+        size, count = self.limits.block_size, len(works)
+        ids, positions, slots, ends, lengths = views.host
+        ids[:count] = [work.tokens[0] for work in works]
+        positions[:count] = [work.begin for work in works]
+        lengths[:count] = positions[:count] + 1
+        slots[:count] = [w.request.blocks[w.begin // size] * size + w.begin % size for w in works]
+        ends[: count + 1] = self._ends[: count + 1]
+        for i, work in enumerate(works):
+            held, request = self._tables[i], work.request
+            if (
+                held is None
+                or held[0] is not request
+                or held[2] != len(request.blocks)
+                or held[1] != request.preemptions
+            ):
+                self._write_table(i, request)
+        return count, 1 if count else 0
+
+    def _write_table(self, i: int, request: Request) -> None:
+        """A request's blocks into a row of the tables."""
+        count = len(request.blocks)
+        self._tables_host[i, :count] = request.blocks
+        self._tables[i], self._changed = (request, request.preemptions, count), max(self._changed, i + 1)
+
     def _write(self, works: Sequence[Work], views: Views) -> tuple[int, int]:
         """Put the real tokens and requests where the host keeps them: (tokens, the most of one request)."""
         size, longest = self.limits.block_size, 0
@@ -156,10 +191,8 @@ class Buffers:
             ids += work.tokens
             positions += range(begin, end)
             slots += [blocks[p // size] * size + p % size for p in range(begin, end)]
-            known = work.request, work.request.preemptions, len(blocks)
-            if self._tables[i] != known:
-                self._tables_host[i, : len(blocks)] = blocks
-                self._tables[i], self._changed = known, i + 1
+            if self._tables[i] != (work.request, work.request.preemptions, len(blocks)):
+                self._write_table(i, work.request)
             ends.append(len(ids))
             lengths.append(end)
             longest = max(longest, count)

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from braze.serving.engine.drafter import NgramDrafter
+from braze.serving.engine.drawing import Flight
 from braze.serving.engine.requests import Request
 from braze.serving.engine.runner import ModelRunner
 from braze.serving.engine.sampling import SamplingParams
 from braze.serving.engine.scheduler import Scheduler
+from braze.serving.policy.data_parallel import alone
 from braze.support.record import record
 
 
@@ -33,6 +35,12 @@ class Engine:
             runner.limits, runner.blocks, runner.model.config.eos, NgramDrafter(drafts) if drafts else None
         )
         self._numbers = itertools.count()
+        overlap = runner.options.overlap
+        self._overlap = runner.reduce is alone and (
+            runner.device.type == "cuda" if overlap is None else overlap
+        )
+        #: the step that has begun already
+        self._flight: Flight | None = None
 
     def add(self, prompt: Sequence[int], params: SamplingParams | None = None, id: str = "") -> Request:
         """A request that waits for its turn. Raises what ``Scheduler.add`` does, and BZ7406 for tokens outside the vocabulary."""
@@ -45,11 +53,19 @@ class Engine:
         return request
 
     def step(self) -> list[Output]:
-        """Run one step; what it added to each request that got tokens."""
-        works = self.scheduler.schedule()
-        drawn = self.runner.execute(works)
+        """Run one step; what it added to each request that got tokens.
+
+        Where the next one is certain to be for the same requests, it begins before this one's tokens are waited for: they are on the device.
+        """
+        flight, self._flight = self._flight, None
+        if flight is None or all(work.request.ended is not None for work in flight.works):
+            flight = self.runner.launch(self.scheduler.schedule())
+        if self._overlap and flight.tokens is not None:
+            works = self.scheduler.ahead(flight.works)
+            if works is not None:
+                self._flight = self.runner.launch(works, flight)
         found = []
-        for work, tokens in zip(works, drawn, strict=True):
+        for work, tokens in zip(flight.works, flight.wait(), strict=True):
             new = self.scheduler.finish(work, tokens)
             if new:
                 found.append(Output(work.request, tuple(new)))

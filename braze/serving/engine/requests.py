@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -36,6 +37,9 @@ class Request:
     ended: Ended | None = None
     preemptions: int = 0
     generator: torch.Generator | None = None
+    #: with how many tokens it ends at the latest, and those that end it: the scheduler's limits and its own
+    longest: int = 0
+    stops: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
@@ -51,8 +55,7 @@ class Request:
         return len(self.tokens) - len(self.prompt)
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What one step does for a request: run ``tokens``, whose first has place ``begin``; the last ``drafts`` of them are guesses.
 
     ``samples``: the step reaches the request's last token, so that its next is drawn.

@@ -13,11 +13,11 @@ from braze.cudagraphs.device import DeviceGraphs, Graph
 from braze.serving.engine.attention.kernels import graph_support
 from braze.serving.engine.attention.operators import KVCache
 from braze.serving.engine.buffers import Batch, Buffers
+from braze.serving.engine.drawing import Drawing, Flight
 from braze.serving.engine.kv_cache import allocate, block_bytes, blocks_for
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
-from braze.serving.engine.sampling import sample
 from braze.serving.engine.scheduler import Limits
 from braze.serving.policy.data_parallel import Batch as Step
 from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across
@@ -33,13 +33,15 @@ NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMo
 @record
 class RunnerOptions:
     """How a runner records. ``sizes``: requests (decoding) or tokens (mixed) of each recording; ``drafts``: guesses a decoding request
-    brings along; ``memory_share``: of the GPU's memory, for weights, activations and cache together."""
+    brings along; ``memory_share``: of the GPU's memory, for weights, activations and cache together; ``overlap``: a step that is certain to follow begins
+    before the tokens of the one before it are known to the host (None: on a GPU)."""
 
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.FULL_AND_PIECEWISE
     sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     drafts: int = 0
     enforce_eager: bool = False
     memory_share: float = 0.9
+    overlap: bool | None = None
 
 
 class ModelRunner:
@@ -78,6 +80,7 @@ class ModelRunner:
         self.recordings = Recordings(graphs) if graphs is not None else None
         self.dispatcher = self._dispatcher()
         self.reduce = reduce
+        self.drawing = Drawing(model, self.device)
 
     @torch.inference_mode()
     def profile_memory(self, capacity: int | None = None) -> int:
@@ -172,28 +175,33 @@ class ModelRunner:
             return self._pieces(batch, decision.descriptor)[: batch.tokens]
         return self._eager(batch)[: batch.tokens]
 
-    @torch.inference_mode()
     def execute(self, works: Sequence[Work]) -> list[list[int]]:
         """Run a step: for each of its requests the tokens drawn, one for each guess and one more; none where it does not sample."""
+        return self.launch(works).wait()
+
+    @torch.inference_mode()
+    def launch(self, works: Sequence[Work], before: Flight | None = None) -> Flight:
+        """Begin a step; its ``wait`` gives what ``execute`` does. ``before``: the step on its way whose tokens this one's requests begin with."""
+        nothing = Flight(works, (0,) * len(works))
         if not works and self.reduce is alone:
-            return []
+            return nothing
         decision, batch = self.prepare_inputs(works)
         if not batch.input_ids.shape[0]:  # of other ranks alone, which run without recordings
             if batch.ranks is not None and batch.ranks.max_tokens_across_dp:
                 self.dummy_run(1)
-            return []
+            return nothing
+        if before is not None and before.tokens is not None:
+            batch.input_ids[: batch.tokens].copy_(before.tokens)
         hidden = self.run_model(decision, batch)
         if not any(batch.drawn):
-            return [[] for _ in works]
-        logits = self.model.compute_logits(hidden if batch.rows is None else hidden[batch.rows])
-        params = [w.request.params for w, n in zip(works, batch.drawn, strict=True) for _ in range(n)]
-        owners = [w.request.generator for w, n in zip(works, batch.drawn, strict=True) for _ in range(n)]
-        tokens = sample(logits, params, owners).tolist()
-        found, at = [], 0
-        for many in batch.drawn:
-            found.append(tokens[at : at + many])
-            at += many
-        return found
+            return nothing
+        if batch.rows is not None:
+            return self.drawing.draw(works, batch.drawn, hidden[batch.rows])
+        return self.drawing.draw(works, batch.drawn, None if self.draws_along(decision) else hidden)
+
+    def draws_along(self, decision: Decision) -> bool:
+        """Whether a step's recording has logits and their greatest in it: that of steps which only decode."""
+        return decision.mode is FULL and decision.descriptor.uniform_query_len > 0
 
     def warm_up(self) -> None:
         """Run steps of padding of one token, two, and the most: all that is compiled at a first call is then there."""
@@ -284,7 +292,16 @@ class ModelRunner:
         if mode is PIECEWISE:
             self._pieces(batch, key)
             return None
-        return lambda: self.hidden[: key.num_tokens].copy_(self._eager(batch))
+        if key.uniform_query_len:
+            self.drawing.reserve(key.num_tokens, self.dtype)
+
+        def run() -> torch.Tensor:
+            hidden = self.hidden[: key.num_tokens].copy_(self._eager(batch))
+            if key.uniform_query_len:
+                self.drawing.record(hidden)
+            return hidden
+
+        return run
 
 
 def _allocated(device: torch.device) -> int:

@@ -11,6 +11,9 @@ from braze.serving.engine.requests import Ended, Request, Work
 from braze.support.errors import UserError
 from braze.support.record import record
 
+#: the token of a step that is on its way
+_UNKNOWN = (0,)
+
 
 @record
 class Limits:
@@ -66,6 +69,10 @@ class Scheduler:
             raise UserError(
                 "BZ7407", f"request {request.id} is refused", why=f"{len(self.waiting)} requests wait already"
             )
+        request.longest = min(size + request.params.max_tokens, limits.max_model_len)
+        request.stops = frozenset(request.params.stop) | (
+            frozenset() if request.params.ignore_eos else self.eos
+        )
         self.waiting.append(request)
 
     def schedule(self) -> list[Work]:
@@ -88,6 +95,27 @@ class Scheduler:
             budget -= len(admitted.tokens)
         return found
 
+    def ahead(self, works: Sequence[Work]) -> list[Work] | None:
+        """The step after one that is on its way, for the same requests, whose tokens (0 here) are not known yet.
+
+        None where it might be another: a request draws not just one token, or ends with it at the latest; one that waits could begin; or there is no
+        room without preempting. Who ends by its token is found out too late, and gets one more that ``finish`` drops.
+        """
+        if self.drafter is not None or (self.waiting and len(self.running) < self.limits.max_num_seqs):
+            return None
+        found = []
+        for request, begin, tokens, _, samples in works:
+            if not samples or request.ended is not None or len(request.tokens) + 1 >= request.longest:
+                return None
+            after = begin + len(tokens)
+            if len(request.blocks) * self.limits.block_size <= after:
+                blocks = self.pool.take(1)
+                if blocks is None:
+                    return None
+                request.blocks += blocks
+            found.append(Work(request, after, _UNKNOWN))
+        return found if len(found) == len(self.running) else None
+
     def finish(self, work: Work, drawn: Sequence[int]) -> list[int]:
         """Note what a step has computed for a request; the tokens that this adds to it. ``drawn``: one a verified token."""
         request = work.request
@@ -97,12 +125,15 @@ class Scheduler:
         request.computed = work.begin + real
         if not work.samples:
             return []
-        new = accepted(drawn, work.tokens[real:])
         kept = []
-        for token in new:
+        for token in accepted(drawn, work.tokens[real:]) if work.drafts else drawn:
             request.tokens.append(token)
             kept.append(token)
-            if self._over(request, token):
+            if token in request.stops:
+                request.ended = Ended.STOP
+                break
+            if len(request.tokens) >= request.longest:
+                request.ended = Ended.LENGTH
                 break
         # guesses that were right are in the cache; the last token never is
         request.computed += len(kept) - 1
@@ -121,9 +152,12 @@ class Scheduler:
         return not self.running and not self.waiting
 
     def _work(self, request: Request, budget: int) -> Work:
-        left = len(request.tokens) - request.computed
+        begin = request.computed
+        left = len(request.tokens) - begin
+        if left == 1 and self.drafter is None:
+            return Work(request, begin, (request.tokens[-1],))
         count = min(left, budget)
-        begin, samples = request.computed, count == left
+        samples = count == left
         tokens = tuple(request.tokens[begin : begin + count])
         guesses: tuple[int, ...] = ()
         if self.drafter is not None and left == 1:
@@ -147,6 +181,8 @@ class Scheduler:
 
     def _room(self, request: Request, tokens: int) -> bool:
         """Give a request the blocks for so many tokens, if need be those of the youngest; False where it was itself the youngest."""
+        if tokens <= len(request.blocks) * self.limits.block_size:
+            return True
         more = blocks_for(tokens, self.limits.block_size) - len(request.blocks)
         while more > 0:
             blocks = self.pool.take(more)
@@ -166,15 +202,6 @@ class Scheduler:
         request.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(request)
-
-    def _over(self, request: Request, token: int) -> bool:
-        """Whether the token that was just added ends its request."""
-        params = request.params
-        if token in params.stop or (token in self.eos and not params.ignore_eos):
-            request.ended = Ended.STOP
-        elif request.generated >= params.max_tokens or len(request.tokens) >= self.limits.max_model_len:
-            request.ended = Ended.LENGTH
-        return request.ended is not None
 
     def _leave(self, request: Request) -> None:
         self.pool.give_back(request.blocks)

@@ -26,7 +26,8 @@ MODES = ("FULL", "FULL_DECODE_ONLY")
 class Trace:
     """Requests that come at random steps; some leave early. ``run`` gives the tokens of each."""
 
-    def __init__(self, seed: int, count: int = 7) -> None:
+    def __init__(self, seed: int, count: int = 7, stop: tuple[int, ...] = ()) -> None:
+        self.stop = stop
         self.numbers = random.Random(seed)
         draw = self.numbers.randint
         self.requests = [
@@ -39,7 +40,9 @@ class Trace:
         while len(requests) < len(self.requests) or not served.scheduler.idle():
             for begin, prompt, count, _ in self.requests:
                 if begin == step:
-                    requests.append(served.add(prompt, SamplingParams(count), f"{step}.{len(requests)}"))
+                    requests.append(
+                        served.add(prompt, SamplingParams(count, stop=self.stop), f"{step}.{len(requests)}")
+                    )
             between()
             served.step()
             step += 1
@@ -79,6 +82,60 @@ def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts, models, 
     assert recorded.runner.counts["steps_full"] > 10
     assert recorded.scheduler.preemptions > 0 or drafts, "with guesses requests are over sooner"
     assert not recorded.runner.recordings.failed
+
+
+@pytest.mark.parametrize("mode", ["NONE", "FULL", "FULL_DECODE_ONLY"])
+@pytest.mark.parametrize("name", ["llama", "deepseek"])
+def test_steps_that_begin_before_the_last_ones_tokens_are_known_give_the_same(name, mode, models, simulated):
+    """Requests that end by a token are found out a step late, and leave nothing behind: no token, no block."""
+    plain = engine(models[name], blocks=20)
+    ahead = engine(models[name], 20, simulated, cudagraph_mode=mode, overlap=True)
+    begun: list[int] = []
+    launch = ahead.runner.launch
+
+    def launched(works, before=None):
+        if before is not None:
+            begun.append(len(works))
+        return launch(works, before)
+
+    ahead.runner.launch = launched
+    wasted = 0
+    for seed in range(4):
+        trace = Trace(seed, stop=tuple(range(seed, 97, 9)))
+        assert trace.run(ahead, lambda: spoil(ahead)) == trace.run(plain)
+        wasted += ahead._flight is not None
+    assert sum(begun) > 50
+    assert wasted, "no trace ended with a step on its way"
+
+
+def test_a_request_that_leaves_while_its_next_step_is_on_its_way_gives_its_blocks_back(models):
+    served = engine(models["llama"], overlap=True)
+    one, two = (served.add([5, 6, n], SamplingParams(30, ignore_eos=True)) for n in (7, 8))
+    for _ in range(4):
+        served.step()
+    assert served._flight is not None
+    served.abort(one)
+    assert served.scheduler.pool.used == len(two.blocks)
+    while not served.scheduler.idle():
+        served.step()
+    assert one.generated == 4
+    assert two.output == engine(models["llama"]).generate([[5, 6, 8]], SamplingParams(30, ignore_eos=True))[0]
+
+
+def test_a_step_that_fails_leaves_none_on_its_way(models, monkeypatch):
+    served = engine(models["llama"], overlap=True)
+    request = served.add([5, 6], SamplingParams(9, ignore_eos=True))
+    served.step()
+    launch = served.runner.launch
+    monkeypatch.setattr(served.runner, "launch", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        served.step()
+    assert served._flight is None
+    served.abort(request)
+    monkeypatch.setattr(served.runner, "launch", launch)
+    assert served.generate([[5, 6]], SamplingParams(3)) == engine(models["llama"]).generate(
+        [[5, 6]], SamplingParams(3)
+    )
 
 
 @pytest.mark.parametrize(

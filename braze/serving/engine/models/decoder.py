@@ -92,8 +92,10 @@ class Decoder(nn.Module):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids, positions)
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def compute_logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """(rows, vocabulary) of hidden states (rows, width)."""
+        if out is not None:
+            return torch.mm(hidden, self.lm_head.weight.t(), out=out)
         return F.linear(hidden, self.lm_head.weight)
 
     def places(self) -> dict[str, torch.Tensor]:

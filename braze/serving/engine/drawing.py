@@ -1,0 +1,84 @@
+"""From hidden states to tokens on the host. Steps that only decode have logits and their greatest in their recording; what the host waits for is one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from braze.serving.engine.models.decoder import Decoder
+from braze.serving.engine.requests import Work
+from braze.serving.engine.sampling import sample
+
+
+@dataclass
+class Flight:
+    """A step on its way. ``drawn``: how many tokens each of its requests gets; ``tokens``: all of them, on the device (None: there are none)."""
+
+    works: Sequence[Work]
+    drawn: tuple[int, ...]
+    tokens: torch.Tensor | None = None
+    host: torch.Tensor | None = None
+    landed: torch.cuda.Event | None = None
+
+    def wait(self) -> list[list[int]]:
+        """The tokens of each request, when they are on the host."""
+        if self.host is None:
+            return [[] for _ in self.works]
+        if self.landed is not None:
+            self.landed.synchronize()
+        tokens = self.host.tolist()
+        if len(tokens) == len(self.works) == sum(self.drawn):
+            return [[token] for token in tokens]
+        found, at = [], 0
+        for many in self.drawn:
+            found.append(tokens[at : at + many])
+            at += many
+        return found
+
+
+class Drawing:
+    """Draws the tokens of a runner's steps. Two steps may be on their way at once; a third has the first one's memory."""
+
+    def __init__(self, model: Decoder, device: torch.device) -> None:
+        self.model, self.device = model, device
+        #: of recorded steps: logits, and their greatest
+        self.logits = torch.empty(0, device=device)
+        self.best = torch.empty(0, dtype=torch.int64, device=device)
+        self._hosts = [(torch.empty(0, dtype=torch.int64), self._event()) for _ in range(2)]
+
+    def reserve(self, rows: int, dtype: torch.dtype) -> None:
+        """Memory for recorded steps that draw from so many rows."""
+        if rows > self.best.shape[0]:
+            self.logits = torch.zeros(rows, self.model.config.vocab, dtype=dtype, device=self.device)
+            self.best = torch.zeros(rows, dtype=torch.int64, device=self.device)
+
+    def record(self, hidden: torch.Tensor) -> None:
+        """Logits of these rows and their greatest, into the reserved memory: part of what is recorded."""
+        rows = hidden.shape[0]
+        logits = self.model.compute_logits(hidden, self.logits[:rows])
+        torch.argmax(logits, -1, out=self.best[:rows])
+
+    def draw(self, works: Sequence[Work], drawn: tuple[int, ...], hidden: torch.Tensor | None) -> Flight:
+        """Begin to bring the tokens of these rows to the host; ``hidden`` None: logits have been recorded along."""
+        rows = sum(drawn)
+        logits = self.logits[:rows] if hidden is None else self.model.compute_logits(hidden)
+        if all(work.request.params.temperature == 0 for work in works):
+            tokens = self.best[:rows] if hidden is None else logits.argmax(-1)
+        else:
+            each = [w.request for w, n in zip(works, drawn, strict=True) for _ in range(n)]
+            tokens = sample(logits, [r.params for r in each], [r.generator for r in each])
+        self._hosts.reverse()
+        held, landed = self._hosts[0]
+        if held.shape[0] < rows:
+            held = torch.empty(2 * rows, dtype=torch.int64, pin_memory=landed is not None)
+            self._hosts[0] = held, landed
+        host = held[:rows]
+        host.copy_(tokens, non_blocking=True)
+        if landed is not None:
+            landed.record()
+        return Flight(works, drawn, tokens, host, landed)
+
+    def _event(self) -> torch.cuda.Event | None:
+        return torch.cuda.Event() if self.device.type == "cuda" else None
