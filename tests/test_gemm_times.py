@@ -108,3 +108,42 @@ def test_types_that_the_template_does_not_multiply():
         ("bf16", None, True),
     ):
         assert takes_template(DeviceProduct(dtype, rows, 8, 8), True, {}) is can
+
+
+def test_a_trial_runs_the_kernel_in_each_way_and_the_work_apart(monkeypatch, tmp_path):
+    """In Triton's interpreter, on the CPU's memory."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+
+    def gated(x, w, r):
+        a, b = F.linear(x, w).chunk(2, -1)
+        return r + a.sigmoid() * b
+
+    given = [torch.randn(3, 40), torch.randn(20, 40), torch.randn(3, 10)]
+    plan = planned(gated, *given, matmul_template=True)
+    (group,) = plan.groups
+    values = dict(zip(plan.program.inputs, given, strict=True))
+    made = {}
+
+    def memory(buffers):
+        for b in buffers:
+            sizes = [e.value for e in b.sizes]
+            made[b.name] = values.get(b.name, torch.zeros(sizes, dtype=torch.float32))
+        return {b.name: made[b.name] for b in buffers}
+
+    results = []
+
+    def seconds(runs):
+        (out,) = group.writes
+        made[out].fill_(torch.nan)
+        runs[-1]()
+        results.append(made[out].clone())
+        return 1.0
+
+    monkeypatch.setattr(gemm_times, "_memory", memory)
+    monkeypatch.setattr(gemm_times, "recorded_seconds", seconds)
+    trial = gemm_times.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
+    spent = trial.seconds()
+    assert Way.ATEN.value in spent and len(spent) == len(trial.texts) + 1
+    assert trial.product() == DeviceProduct("f32", 3, 40, 20)
+    for result in results:
+        torch.testing.assert_close(result, gated(*given))
