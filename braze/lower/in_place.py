@@ -20,10 +20,11 @@ from braze.graph.operators import SCATTERS
 from braze.graph.specs import TensorSpec
 from braze.loops.build import nodes_of
 from braze.loops.dtypes import from_torch
-from braze.loops.ir import BufferKind, BufferView, ExternCall, LoopNest, Op, Store
+from braze.loops.ir import Axis, BufferKind, BufferView, ExternCall, LoopNest, Op, Store
 from braze.loops.ir import Node as LoopNode
 from braze.lower.fallback import argument, target_name
 from braze.lower.lazy import Lazy, strided_lazy
+from braze.lower.placed import placed
 from braze.lower.pointwise import convert
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten
@@ -176,7 +177,7 @@ class InPlace:
             scatter = inner
         if scatter.target in PARTS:
             self._store(self.env[scatter.args[1]], part, names)  # type: ignore[index]
-        else:
+        elif not self._store_placed(scatter, part, names, resolve):
             self._call(scatter, part, names, resolve)
         self.again.append((name, root))
         return whole
@@ -204,13 +205,34 @@ class InPlace:
         view = part.view
         if view is None or not value.dtype.is_computable or value.device != part.device:
             raise NotInPlace(next(iter(names)))
-        value = expand_value(g, convert(g, value, part.dtype), part.sizes)
-        if self._reads(value, names) or _may_fail(value):
-            value = g.lazy(g.copy(value).buffer)
+        value = self._ready(expand_value(g, convert(g, value, part.dtype), part.sizes), names)
         axes, index = g.axes(view.sizes)
         store = Store(view.buffer, linear(index, view.strides, view.offset), value.load(index))
-        ops = (*value.pending_ops, "write")
+        self._loop(axes, store, value, part)
+
+    def _ready(self, value: Lazy, names: set[str]) -> Lazy:
+        """A value that neither reads what is written nor may fail while it is."""
+        if self._reads(value, names) or _may_fail(value):
+            return self.g.lazy(self.g.copy(value).buffer)
+        return value
+
+    def _loop(self, axes: tuple[Axis, ...], store: Store, value: Lazy, part: Lazy) -> None:
+        g, ops = self.g, (*value.pending_ops, "write")
         g.add(LoopNest(g.name_step(ops), axes, (), (), (store,), part.device, ops, g.origin))
+
+    def _store_placed(self, scatter: Node, part: Lazy, names: set[str], resolve: Any) -> bool:
+        """A loop that stores values at computed positions of a window; whether there is one."""
+        g, view = self.g, part.view
+        if view is None or scatter.kwargs:
+            return False
+        found = placed(g, scatter.target, part, [resolve(a) for a in scatter.args[1:]])
+        if found is None:
+            return False
+        value = expand_value(g, convert(g, found.value, part.dtype), found.sizes)
+        value = self._ready(value, names)
+        axes, index = g.axes(found.sizes)
+        self._loop(axes, found.store(view, value, index), value, part)
+        return True
 
     def _call(self, scatter: Node, part: Lazy, names: set[str], resolve: Any) -> None:
         """ATen's in-place operator on a window."""

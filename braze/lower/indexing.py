@@ -30,7 +30,8 @@ def position(g: ProgramBuilder, index: Node, extent: Expr, wrap: bool = True) ->
     return g.indirect(i, extent)
 
 
-def _is_index(x: Any) -> bool:
+def is_index(x: Any) -> bool:
+    """Whether a value is a tensor of integers."""
     return isinstance(x, Lazy) and x.dtype in (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 
 
@@ -88,7 +89,7 @@ def index_tensors(g: ProgramBuilder, x: Lazy, indices: Sequence[Lazy | None]) ->
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if not given or not x.dtype.is_computable:
         return NotImplemented
-    if not all(_is_index(i) and i.device == x.device and i.dtype is not DType.U8 for _, i in given):
+    if not all(is_index(i) and i.device == x.device and i.dtype is not DType.U8 for _, i in given):
         return NotImplemented
     tensors = [i for _, i in given]
     shape = broadcast_sizes(tensors)

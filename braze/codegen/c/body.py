@@ -429,14 +429,10 @@ class Body:
             self.line(assign(storage, f"{p}[{at}]", text, add))
             return
         uniform_args = not any(a.varying for a in args)
-        if (
-            uniform_args
-            and add == "="
-            and self.symbol is not None
-            and stride(e, self.symbol) == 1
-            and not args
-        ):
-            address = f"{p} + {self.index(at_zero(e, self.symbol))} + {self.names()[self.symbol]}"
+        if uniform_args and add == "=" and self.symbol is not None and stride(e, self.symbol) == 1:
+            base = at_zero(e, self.symbol)
+            at = f"({to_c(base, self._with_indirect(self.names(), e, args))})" if args else self.index(base)
+            address = f"{p} + {at} + {self.names()[self.symbol]}"
             v = self.splat(value)
             if self.scope.count:
                 self.line(f"bz_storen_{storage}x{w}({address}, {v.text}, {self.scope.count});")

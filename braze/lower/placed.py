@@ -1,0 +1,138 @@
+"""Writes at computed positions as a loop: which elements of a window ``index_copy`` and ``index_put`` store, and where.
+
+Positions are looked at by a loop before the one that stores, so that where one does not exist nothing is written. Of values
+for one position twice the last one stays, as in ATen's kernels, which holds only where a single thread stores them all:
+more than it should do is ATen's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from braze.loops import build
+from braze.loops.ir import BufferView, DType, Node, Store
+from braze.lower.indexing import is_index
+from braze.lower.lazy import Index, Lazy
+from braze.lower.pointwise_core import broadcast_index, broadcast_sizes
+from braze.lower.realize import ProgramBuilder
+from braze.lower.registry import aten
+from braze.support.record import record
+from braze.symbolic.expr import ZERO, Expr, indirect, linear
+
+#: elements that one thread stores at most (``bz_run`` takes a second one from 128 KiB of work on)
+ALONE = 4096
+
+
+@record
+class Placed:
+    """The elements that a scatter stores.
+
+    ``sizes``: their loops; ``at``: of a point of these, the index in the window, whose symbols `indirect(k)` are the values of ``looked_up[k]``
+    at that point; ``value``: what is stored.
+    """
+
+    sizes: tuple[Expr, ...]
+    at: Callable[[Index], Index]
+    looked_up: tuple[tuple[Lazy, Callable[[Index], Index]], ...]
+    value: Lazy
+
+    def store(self, view: BufferView, value: Lazy, index: Index) -> Store:
+        """The store at a point."""
+        args = tuple(places.load(where(index)) for places, where in self.looked_up)
+        return Store(
+            view.buffer, linear(self.at(index), view.strides, view.offset), value.load(index), args=args
+        )
+
+
+def placed(g: ProgramBuilder, target: Any, part: Lazy, args: Sequence[Any]) -> Placed | None:
+    """A scatter with ``args`` into the window ``part``; None for one that is ATen's."""
+    if target is aten.index_copy.default:
+        return _rows(g, part, *args)
+    if target is aten.index_put.default:
+        return _elements(g, part, *args)
+    return None
+
+
+def _rows(g: ProgramBuilder, part: Lazy, dim: int, index: Any, source: Any) -> Placed | None:
+    """``index_copy``: slices of one dimension."""
+    if not part.rank or source.rank != part.rank or index.rank != 1 or not is_index(index):
+        return None
+    dim = dim % part.rank
+    sizes = (*part.sizes[:dim], index.sizes[0], *part.sizes[dim + 1 :])
+    if not _alone(sizes, index.sizes) or index.device != part.device:
+        return None
+    known = _known(g, index, part.sizes[dim], wrap=False)
+    place = _place(0, part.sizes[dim])
+
+    def at(i: Index) -> Index:
+        return [*i[:dim], place, *i[dim + 1 :]]
+
+    return Placed(sizes, at, ((known, lambda i: [i[dim]]),), source)
+
+
+def _elements(
+    g: ProgramBuilder, part: Lazy, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> Placed | None:
+    """``index_put``: integer tensors, broadcast together, with full slices between."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    fine = all(is_index(i) and i.dtype is not DType.U8 and i.device == part.device for _, i in given)
+    if accumulate or not given or not fine:
+        return None
+    shape = broadcast_sizes([i for _, i in given])
+    dims = [d for d, _ in given]
+    together = dims == list(range(dims[0], dims[-1] + 1))
+    start, count = dims[0] if together else 0, len(shape)
+    rest = [d for d in range(part.rank) if d not in dims]
+    kept = [part.sizes[d] for d in rest]
+    sizes = (*kept[:start], *shape, *kept[start:])
+    if not _alone(sizes, shape):
+        return None
+
+    def at(i: Index) -> Index:
+        found: list[Expr] = [ZERO] * part.rank
+        for d, inside in zip(rest, [*i[:start], *i[start + count :]], strict=True):
+            found[d] = inside
+        for k, d in enumerate(dims):
+            found[d] = _place(k, part.sizes[d])
+        return found
+
+    looked_up = []
+    for d, tensor in given:
+        where = broadcast_index(tensor, count, shape)
+        known = _known(g, tensor, part.sizes[d], wrap=True)
+        looked_up.append((known, lambda i, where=where: where(i[start : start + count])))
+    return Placed(sizes, at, tuple(looked_up), values)
+
+
+def _alone(sizes: Sequence[Expr], positions: Sequence[Expr]) -> bool:
+    """Whether the order of the stores is known, and there are any: without, ATen does not look at positions either."""
+    if any(size.value == 0 for size in sizes):
+        return False
+    count = 1
+    for size in sizes:
+        if size.value is None:
+            return all(n.value == 1 for n in positions)
+        count *= size.value
+    return count <= ALONE or all(n.value == 1 for n in positions)
+
+
+def _place(k: int, extent: Expr) -> Expr:
+    """The index symbol of the k-th tensor of positions."""
+    if extent.value is not None:
+        return ZERO + indirect(k, 0, max(extent.value - 1, 0))
+    return ZERO + indirect(k, 0, None, extent)
+
+
+def _known(g: ProgramBuilder, index: Lazy, extent: Expr, *, wrap: bool) -> Lazy:
+    """Positions that were looked at, in memory; negative ones count from the end where ``wrap``."""
+
+    def inner(at: Index) -> Node:
+        i = build.cast(index.load(at), DType.I64)
+        if wrap:
+            behind = build.add(i, g.index_node(extent))
+            i = build.where(build.lt(i, build.const(0, DType.I64)), behind, i)
+        return build.check_index(i, extent)
+
+    found = Lazy(index.sizes, DType.I64, index.device, inner, ops=(*index.pending_ops, "positions"))
+    return g.lazy(g.copy(found).buffer)
