@@ -141,7 +141,8 @@ def main() -> int:
         rows = serving.run_serving(arguments.device, impls, words, arguments.limit, say)
         table = serving.serving_table(rows)
     elif arguments.suite == "cudagraphs":
-        rows = cudagraphs.run_cudagraphs(impls, words, say, arguments.device, arguments.limit)
+        rounds = arguments.rounds or cudagraphs.ROUNDS
+        rows = cudagraphs.run_cudagraphs(impls, words, say, arguments.device, arguments.limit, rounds)
         table = report.cudagraphs_table(rows, impls)
     elif arguments.suite == "overhead":
         cases = overhead.CUDA_CASES if arguments.device == "cuda" else overhead.CASES

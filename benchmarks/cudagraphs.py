@@ -5,8 +5,9 @@ interleaved, medians. The time is a user's: from the first call of a run to the 
 clock. ``torch.compiler.cudagraph_mark_step_begin`` is called before each call, for those who need it. Results are compared with eager's; a
 case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model and its inputs.
 
-``--limit 220`` starts nothing more after so many seconds. ``--device cpu`` runs the same with recordings on the simulated device: that tries the logic,
-its times mean nothing.
+``--limit 220`` starts nothing more after so many seconds, ``--rounds 1`` is a quick look, which also builds what later runs find. ``--device cpu`` runs
+smaller models with recordings on the simulated device: that tries the logic, its times mean nothing. Of steps of decoding the device's time in kernels
+alone is measured last, since a profiler may slow what follows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import braze
+from benchmarks.gpu import profiled
 from braze.cli.torchvision_ops import make_torchvision_importable
 from braze.cudagraphs.registry import register
 from braze.cudagraphs.simulated import SimulatedGraphs
@@ -36,11 +38,14 @@ ROUNDS, RUN_S, WARM = 7, 0.05, 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """``make`` gives a function or module and its inputs; ``training``: its loss's backward too; ``optimizer``: and a step of AdamW, at rate 0."""
+    """``make`` gives a function or module and its inputs; ``training``: its loss's backward too; ``optimizer``: and a step of AdamW, at rate 0.
+    ``small``: the same for a processor; ``kernels``: the time in kernels is measured."""
 
     make: Callable[[], tuple[Any, tuple[Any, ...]]]
     training: bool = False
     optimizer: bool = False
+    small: Callable[[], tuple[Any, tuple[Any, ...]]] | None = None
+    kernels: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Machine:
 
     device: str
     ends: float
+    rounds: int
 
     def wait(self) -> None:
         """Until the device is done."""
@@ -122,6 +128,15 @@ def decoder(layers: int, width: int, heads: int, inner: int, batch: int) -> Any:
     return model, (torch.randint(0, 8192, (batch,)), torch.randn(half), torch.randn(half))
 
 
+def decoding(layers: int, heads: int, inner: int, batch: int) -> Case:
+    """The case of a decoding step."""
+    return Case(
+        lambda: decoder(layers, 1024, heads, inner, batch),
+        small=lambda: decoder(2, 64, 4, 176, batch),
+        kernels=True,
+    )
+
+
 class Recommender(nn.Module):
     """DLRM: tables of categories beside numbers, their products, and layers above."""
 
@@ -172,10 +187,6 @@ CASES: dict[str, Case] = {
     "mlp of 8 layers": Case(
         lambda: (nn.Sequential(*(m for _ in range(8) for m in (nn.Linear(256, 256), nn.GELU()))), (torch.randn(1, 256),))
     ),
-    "decode llama 24x1024 batch 1": Case(lambda: decoder(24, 1024, 16, 2816, 1)),
-    "decode llama 24x1024 batch 8": Case(lambda: decoder(24, 1024, 16, 2816, 8)),
-    "decode qwen 28x1024 batch 1": Case(lambda: decoder(28, 1024, 8, 3072, 1)),
-    "decode qwen 28x1024 batch 8": Case(lambda: decoder(28, 1024, 8, 3072, 8)),
     "dlrm": Case(lambda: (Recommender(), (torch.randn(1, 13), torch.randint(0, 10000, (1, 26))))),
     "nanogpt": Case(gpt),
     "nanogpt training": Case(gpt, training=True),
@@ -183,14 +194,23 @@ CASES: dict[str, Case] = {
     "bert": Case(lambda: hub("BertModel", "BertConfig", ("input_ids", _tokens(128)), vocab_size=8192)),
     "resnet": Case(lambda: hub("ResNetModel", "ResNetConfig", ("pixel_values", torch.randn(1, 3, 224, 224)))),
     "t5 encoder": Case(lambda: hub("T5EncoderModel", "T5Config", ("input_ids", _tokens(128)), vocab_size=8192)),
+    "decode llama 24x1024 batch 1": decoding(24, 16, 2816, 1),
+    "decode llama 24x1024 batch 8": decoding(24, 16, 2816, 8),
+    "decode qwen 28x1024 batch 1": decoding(28, 8, 3072, 1),
+    "decode qwen 28x1024 batch 8": decoding(28, 8, 3072, 8),
 }  # fmt: skip
 
 
 def run_cudagraphs(
-    impls: tuple[str, ...], words: tuple[str, ...], say: Callable[[str], None], device: str, limit: float
+    impls: tuple[str, ...],
+    words: tuple[str, ...],
+    say: Callable[[str], None],
+    device: str,
+    limit: float,
+    rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
     """A row for each implementation of each case whose name has one of the words; ``limit``: seconds after which none is begun."""
-    machine = Machine(device, time.monotonic() + limit if limit else float("inf"))
+    machine = Machine(device, time.monotonic() + limit if limit else float("inf"), rounds)
     if device == "cpu":
         register("cpu", SimulatedGraphs)
     rows: list[dict[str, Any]] = []
@@ -211,7 +231,7 @@ def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> li
     if time.monotonic() > machine.ends:
         return [{**row, "failed": "not begun: no time is left"} for row in rows]
     torch.manual_seed(0)
-    fn, inputs = case.make()
+    fn, inputs = (case.small if case.small is not None and machine.device == "cpu" else case.make)()
     inputs = tuple(_moved(x, machine.device) for x in inputs)
     if isinstance(fn, nn.Module):
         fn = fn.to(machine.device).bfloat16().train(case.training)
@@ -230,12 +250,14 @@ def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> li
             row["failed"] = f"{type(error).__name__}: {error}"
     times: dict[str, list[float]] = {impl: [] for impl in calls}
     many = {impl: max(1, int(RUN_S / _seconds(call, 3, machine))) for impl, call in calls.items()}
-    for _ in range(ROUNDS):
+    for _ in range(machine.rounds):
         for impl, call in calls.items():
             times[impl].append(_seconds(call, many[impl], machine) * 1e6)
     for row in rows:
         if row["impl"] in times:
             row["us"], row["rounds_us"] = statistics.median(times[row["impl"]]), times[row["impl"]]
+            if case.kernels and machine.device == "cuda" and row["impl"].endswith("-ro"):
+                row.update(profiled(calls[row["impl"]]))
     return rows
 
 

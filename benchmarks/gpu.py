@@ -77,7 +77,7 @@ def _measure(name: str, rows: list[Row], training: bool) -> None:
         if row["impl"] in calls:
             row["rounds_ms"] = times[row["impl"]]
             row["milliseconds"] = statistics.median(times[row["impl"]])
-            row.update(_profile(calls[row["impl"]]))
+            row.update(profiled(calls[row["impl"]]))
     model.zero_grad(set_to_none=True)
 
 
@@ -148,7 +148,7 @@ def _seconds(call: Callable[[], Any], times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-def _profile(call: Callable[[], Any], kept: int = 25) -> Row:
+def profiled(call: Callable[[], Any], kept: int = 25) -> Row:
     """Microseconds of the device in one call, launches, and the kernels that take most."""
     kinds = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=kinds) as profiler:

@@ -214,12 +214,13 @@ def kernels_table(rows: list[Row], impls: Sequence[str]) -> Table:
 
 
 def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
-    """Microseconds a call, speed against eager, and of the last implementation seconds of the first calls, recordings, and memory beside that of the one before."""
+    """Microseconds a call, speed against eager, and of the last implementation the device's time in kernels, seconds of the first calls (those that recording
+    adds beside the one before), memory beside that of the one before, recordings."""
     table = Table(title="One call, microseconds (speed against eager)", title_justify="left")
     table.add_column("case")
     for impl in impls:
         table.add_column(impl, justify="right")
-    for column in ("first calls, s", "peak, MB (without)", "recordings", "difference"):
+    for column in ("in kernels", "first calls, s (added)", "peak, MB (without)", "recordings", "difference"):
         table.add_column(column, justify="right")
     speeds: dict[str, list[float]] = {impl: [] for impl in impls}
     for case, here in grouped(rows, "case"):
@@ -231,9 +232,12 @@ def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
             speeds[impl] += [eager / us] if us and eager else []
         last = here.get(impls[-1], {})
         if "us" in last:
-            without = here.get(impls[-2], {}).get("peak_mb") if len(impls) > 1 else None
+            before = here.get(impls[-2], {}) if len(impls) > 1 else {}
+            without, warm = before.get("peak_mb"), before.get("warm_s")
             peak = f"{last['peak_mb']:.0f}" + (f" ({without:.0f})" if without is not None else "")
-            cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}", peak]
+            added = f" ({last['warm_s'] - warm:+.2f})" if warm is not None else ""
+            cells += [f"{last['gpu_us']:.1f}" if "gpu_us" in last else ""]
+            cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}{added}", peak]
             cells += [str(last["recordings"]), f"{last['difference']:.1e}"]
         table.add_row(case, *cells)
     means = (f"({statistics.geometric_mean(speeds[i]):.2f})" if speeds[i] else "" for i in impls)

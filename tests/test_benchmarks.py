@@ -101,9 +101,10 @@ def test_cudagraphs_table_has_speeds_against_eager():
     rows = [
         {"case": "c", "impl": "eager", "us": 100.0, **more},
         {"case": "c", "impl": "torch-ro", "failed": "no"},
-        {"case": "c", "impl": "braze-ro", "us": 25.0, **more},
+        {"case": "c", "impl": "braze-ro", "us": 25.0, "gpu_us": 21.0, **more},
     ]
     text = shown(report.cudagraphs_table(rows, ("eager", "torch-ro", "braze-ro")))
+    assert "21.0" in text
     assert "25.0 (4.00)" in text
     assert "failed" in text
     assert "2.0 + 0.12" in text
@@ -112,8 +113,12 @@ def test_cudagraphs_table_has_speeds_against_eager():
 
 def test_cudagraphs_table_has_the_peak_without_recordings_beside_that_with_them():
     row = {"case": "c", "us": 1.0, "first_s": 0.0, "warm_s": 0.0, "recordings": 1, "difference": 0.0}
-    rows = [{**row, "impl": "braze", "peak_mb": 37.0}, {**row, "impl": "braze-ro", "peak_mb": 41.0}]
-    assert "41 (37)" in shown(report.cudagraphs_table(rows, ("braze", "braze-ro")))
+    rows = [
+        {**row, "impl": "braze", "peak_mb": 37.0},
+        {**row, "impl": "braze-ro", "peak_mb": 41.0, "warm_s": 0.25},
+    ]
+    text = shown(report.cudagraphs_table(rows, ("braze", "braze-ro")))
+    assert "41 (37)" in text and "(+0.25)" in text
 
 
 def test_cudagraphs_begin_nothing_when_the_time_is_over():

@@ -1,4 +1,4 @@
-"""Programs of calls that are recorded on a simulated device: whatever is kept, changed, fed back, moved or called from threads, they are as eager.
+"""Programs of calls that are recorded, on a simulated device or with ``--device cuda`` on a GPU: whatever is kept, changed, fed back, moved or called from threads, they are as eager.
 
 The functions are few and compiled once in a process; each program begins without recordings, and with state of its own. Random
 numbers are compared with those of the same function compiled without recordings.
@@ -7,6 +7,7 @@ numbers are compared with those of the same function compiled without recordings
 from __future__ import annotations
 
 import functools
+import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,10 +18,12 @@ import torch
 
 import braze
 from braze.cudagraphs import recorded
-from braze.cudagraphs.registry import records, register
+from braze.cudagraphs.device import Costs
+from braze.cudagraphs.registry import device_of, records, register
 from braze.cudagraphs.simulated import SimulatedGraphs
 from tests.fuzz.machine import Finding, Machine
 from tests.fuzz.minimise import shorter
+from tests.fuzz.tensors.generate import DEVICE
 
 Step = tuple[str, int, int, int, int]
 
@@ -30,6 +33,10 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"cudagraph_sizes": 1, "cudagraph_memory": 4096.0},
     {"cudagraph_sizes": [2, 4]},
 )
+#: on a GPU: PyTorch gives a pool 2 MB at once
+GPU_MEMORY = float(16 << 20)
+#: kernels are told where inputs lie, however little lies there
+TOLD = Costs(0.0, 0.0, 0.0)
 #: the same numbers in memory of their own: in rows, in columns, beside others, behind others
 LAYOUTS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
     lambda x: x.clone(),
@@ -118,14 +125,21 @@ def drawn(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
 FUNCTIONS = (several, written, returned, in_place, broken, cut, cut_and_written, tables, drawn)
 
 
+def place() -> str:
+    """The device on which programs run."""
+    return os.environ.get(DEVICE, "cpu")
+
+
 @functools.cache
 def compiled(option: int) -> tuple[Callable[..., Any], ...]:
     """The functions with recordings; option -1: without."""
-    if not records("cpu"):
+    if not records(place()):
         register("cpu", SimulatedGraphs)
     given = {"recompile_limit": 64, "verify": 0}
     if option >= 0:
         given |= {"cudagraphs": True, "cudagraph_launches": 1, **OPTIONS[option]}
+    if place() == "cuda" and "cudagraph_memory" in given:
+        given["cudagraph_memory"] = GPU_MEMORY
     return tuple(braze.compile(f, dynamic=True, options=given) for f in FUNCTIONS)
 
 
@@ -246,9 +260,12 @@ def generate(seed: int) -> Calls:
 
 def check(program: Calls) -> Finding | None:
     """Run a program in eager and recorded, statement by statement."""
-    torch.default_generator.manual_seed(program.seed)
+    torch.manual_seed(program.seed)
     functions, plain = compiled(program.option), compiled(-1)
     forget_recordings()
+    if place() == "cuda":
+        recorder = device_of("cuda:0")
+        recorder.costs = TOLD if program.seed % 2 else type(recorder).costs
     if program.threads == 1:
         return _difference(program, functions, plain, 0)
     found: list[Finding | None] = []
@@ -270,15 +287,15 @@ def check(program: Calls) -> Finding | None:
 def _difference(program: Calls, functions: Any, plain: Any, thread: int) -> Finding | None:
     # whatever draws is compared with its like, which draws the same numbers
     wanted = tuple(p if f is drawn else f for f, p in zip(FUNCTIONS, plain, strict=True))
-    theirs, ours = Run(wanted, program.chosen), Run(functions, program.chosen)
+    theirs, ours = Run(wanted, program.chosen, place()), Run(functions, program.chosen, place())
     generator = torch.Generator().manual_seed(program.seed + thread)
     with torch.no_grad():
         for number, step in enumerate(program.steps):
-            x = torch.randn(step[3], WIDTH, generator=generator)
+            x = torch.randn(step[3], WIDTH, generator=generator).to(place())
             made: list[Any] = []
             for run in (theirs, ours):
                 if program.threads == 1:
-                    torch.default_generator.manual_seed(number)
+                    torch.manual_seed(number)
                 try:
                     made.append(run.step(step, x))
                 except Exception as error:
