@@ -175,7 +175,7 @@ class CudaGraphs:
             try:
                 graph.capture_end()
             except RuntimeError as error:
-                leave_pool(self.index, opened.pool.handle)
+                self._forget(opened)
                 raise NotRecordable(str(error).partition("\n")[0]) from error
             if launcher is not None and not launcher.instantiate(graph.raw_cuda_graph()):
                 launcher = None
@@ -183,6 +183,16 @@ class CudaGraphs:
         torch.cuda.current_stream(self.device).wait_stream(self._side)
         opened.pool.bytes += max(0, torch.cuda.memory_reserved(self.device) - opened.before)
         return CudaGraph(graph, launcher)
+
+    def _forget(self, opened: _Open) -> None:
+        """Let PyTorch know that a capture is over which an error has ended: its allocator waits for the end, and its generator, until another ends well."""
+        leave_pool(self.index, opened.pool.handle)
+        with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.no_grad():
+            x = torch.zeros(1, device=self.device)
+            whole = torch.cuda.CUDAGraph()
+            whole.capture_begin(capture_error_mode="thread_local")
+            x.add_(1)
+            whole.capture_end()
 
     def intact(self) -> bool:
         """A stream whose capture is broken refuses events."""
@@ -203,7 +213,7 @@ class CudaGraphs:
             try:
                 opened.graph.capture_end()
             except RuntimeError:
-                leave_pool(self.index, opened.pool.handle)
+                self._forget(opened)
         torch.cuda.current_stream(self.device).wait_stream(self._side)
 
     #: PyTorch's allocator knows by itself what is captured

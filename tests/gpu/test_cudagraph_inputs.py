@@ -125,6 +125,19 @@ def test_sizes_that_only_data_tell_cut_an_operator_without_a_tag():
         assert made() == 2 and codes() == ["BZ6212"]
 
 
+def test_random_numbers_are_drawn_as_ever_after_recordings_that_failed():
+    """PyTorch's generator waits for the end of a capture, which an operator has broken."""
+    program = lambda x: scaled((x @ x).relu()).sin() @ x  # noqa: F405
+    f = recording(program)
+    for _ in range(5):
+        x = numbers(8, 8)
+        torch.testing.assert_close(f(x), program(x), rtol=1e-3, atol=1e-3)
+        torch.cuda.manual_seed(3)
+        one = torch.rand(100, device="cuda")
+        torch.cuda.manual_seed(3)
+        assert torch.equal(one, torch.rand(100, device="cuda"))
+
+
 def test_memory_comes_back_after_recordings_that_failed():
     """PyTorch's allocator forgets a capture that an operator has broken."""
     import gc
