@@ -26,7 +26,8 @@ _PLAIN = frozenset(
         aten.arange, aten.full, aten.ones, aten.zeros, aten.new_ones, aten.scalar_tensor, aten.ge, aten.gt, aten.le, aten.lt,
         aten.eq, aten.ne, aten.add, aten.sub, aten.bitwise_and, aten.bitwise_or, aten.bitwise_not, aten.logical_and,
         aten.logical_or, aten.logical_not, aten.unsqueeze, aten.expand, aten.view, aten.permute, aten.slice, aten.alias,
-        aten.detach, aten._to_copy, aten.clone,
+        aten.detach, aten._to_copy, aten.clone, aten.tril, aten.triu, aten.masked_fill, aten.where, aten.full_like, aten.ones_like,
+        aten.zeros_like, aten.mul,
     )
     for overload in (getattr(packet, name) for name in packet.overloads())
     if not overload._schema.is_mutable and not any(a.is_out for a in overload._schema.arguments)
@@ -66,12 +67,20 @@ def _is(extent: int | torch.SymInt, number: int) -> bool:
 
 def hides_nothing(mask: torch.Tensor, known: dict[Node, torch.Tensor | None]) -> bool:
     """Whether a mask of bools is computed from numbers alone, and true everywhere."""
-    node = mask.__dict__.get("_node")
-    if mask.dtype is not torch.bool or node is None:
+    if mask.dtype is not torch.bool:
         return False
     with torch_compat.outside_modes():
-        value = _constant(node, known)
+        value = known_value(mask, known)
         return value is not None and bool(value.all())
+
+
+def known_value(mask: torch.Tensor, known: dict[Node, torch.Tensor | None]) -> torch.Tensor | None:
+    """What a mask holds that is computed from numbers alone."""
+    node = mask.__dict__.get("_node")
+    if node is None:
+        return None
+    with torch_compat.outside_modes():
+        return _constant(node, known)
 
 
 def _constant(node: Node, known: dict[Node, torch.Tensor | None]) -> torch.Tensor | None:

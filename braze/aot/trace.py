@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from braze.aot import control_flow, unbacked
+from braze.aot import control_flow, softmax_products, unbacked
 from braze.aot.attention import ATTENTION, with_readable_mask
 from braze.aot.recorder import Recorder
 from braze.aot.stacked import drops_between, layer_by_layer
@@ -116,19 +116,32 @@ def trace(
 
 def run_graph(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], recorder: Recorder) -> Any:
     """What a captured graph gives, whose placeholders have their values in ``env``."""
+    attentions = softmax_products.find(gm.graph, recorder.fuses_attention) if not recorder.kernels else {}
+    unread = {node for match in attentions.values() for node in match.between}
     try:
         for node in gm.graph.nodes:
+            if node in unread:
+                continue
             recorder.origin = facts(node).origin
             recorder.windows = "as_strided" in str(getattr(node.target, "__name__", node.target))
             interrupts.point()
             if node.op == "output":
                 return _values(node.args[0], env)
-            if node.op != "placeholder":
+            if node in attentions:
+                env[node] = _attention(attentions[node], env, recorder)
+            elif node.op != "placeholder":
                 env[node] = _run(node, gm, env, recorder)
     except BaseException:
         control_flow.leave_inference(gm, env, recorder)
         raise
     return ()
+
+
+def _attention(match: softmax_products.Match, env: dict[Any, Any], recorder: Recorder) -> Any:
+    """The value of a product that ends an attention."""
+    recorder.casting = torch_compat.casting_devices()
+    with recorder:
+        return softmax_products.call(match, env, recorder.constant_masks, recorder.fuses_attention)
 
 
 def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], recorder: Recorder) -> Any:
