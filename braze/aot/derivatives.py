@@ -2,10 +2,13 @@
 
 ``max(x)`` without a dimension shares its gradient evenly among the elements that are as large: on the CPU by writing the share into
 zeros, on tensors of other kinds by multiplying it by a mask, so that a share of infinity, or below zero, leaves marks everywhere.
+``prod`` divides its result by each element where none is zero, and on tensors of other kinds multiplies the others, which is another number
+where one is infinite, or none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -30,6 +33,35 @@ def shares_evenly(mask: Any, share: Any) -> bool:
 def evenly_shared(mask: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     """The product, as it is computed of plain tensors."""
     return share.new_zeros(mask.shape).masked_fill(mask, share)
+
+
+def correct(nodes: Iterable[Any]) -> None:
+    """Have those of autograd's operations that compute otherwise on fakes give what they give on plain tensors."""
+    for node in nodes:
+        if type(node).__name__ in ("ProdBackward0", "ProdBackward1"):
+            node.register_hook(_product_of(node))
+
+
+def _product_of(node: Any) -> Any:
+    """What gives the gradient of a product from that which PyTorch computes where there may be zeros."""
+
+    def corrected(found: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        (safe,), (tangent,) = found, tangents
+        x, result = node._saved_self, node._saved_result
+        if safe is None or not x.dim() or not safe.is_floating_point():
+            return None
+        x = x.to(tangent.dtype)
+        dim = getattr(node, "_saved_dim", None)
+        if dim is not None and not node._saved_keepdim:
+            # autograd keeps a dim from the end as a number without a sign
+            dim = dim - (1 << 64) if dim >= 1 << 63 else dim
+            tangent, result = tangent.unsqueeze(dim), result.unsqueeze(dim)
+        zeros = (x == 0).sum()
+        if dim is None:  # with two zeros every other product is zero
+            safe = torch.where(zeros > 1, torch.zeros_like(safe), safe)
+        return (torch.where(zeros == 0, (tangent * (result / x)).to(safe.dtype), safe),)
+
+    return corrected
 
 
 def _node(value: torch.Tensor) -> torch.fx.Node | None:

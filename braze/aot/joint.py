@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from braze.aot import derivatives
 from braze.aot.outputs import Outputs
 from braze.aot.recorder import Recorder
 from braze.aot.records import OutputRole
@@ -73,6 +74,7 @@ class Differentiation:
             raise Unsupported(
                 "BZ2021", "gradients that end at a leaf which the program makes, and reach no input"
             )
+        derivatives.correct(_leaves_first(starts))
         reaching = _reaching(starts, leaves)
         self.reaching = dict(zip(self.wanted, reaching, strict=True))
         try:

@@ -61,3 +61,33 @@ def test_the_gradient_of_a_loss_of_two_types_is_eagers_or_its_error(loss, exact)
         except RuntimeError as error:
             found.append(str(error))
     assert found[1] == found[0]
+
+
+PRODUCTS = {
+    "whole": lambda x: x.prod(),
+    "first": lambda x: x.prod(0),
+    "last": lambda x: x.prod(-1),
+    "kept": lambda x: x.prod(-1, keepdim=True),
+    "doubles": lambda x: x.prod(0, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+def test_the_gradient_of_a_product_is_divided_where_none_is_zero(product, backend, dynamic):
+    """An infinite factor is no number in its own gradient, two zeros make all others zero without a sign."""
+    compiled = braze.compile(product, dynamic=dynamic, backend=backend)
+    some = [0.0, -0.0, math.inf, 2.0, -4.0, math.nan]
+    numbers = [torch.tensor([a, b, c]) for a in some for b in some for c in some][::5]
+    numbers += [torch.tensor(2.0), torch.tensor(0.0), torch.ones(0), torch.tensor([math.inf]), torch.zeros(1)]
+    numbers += [torch.tensor([[1.0, 0.0], [2.0, math.inf]]), torch.tensor([[1.0, math.inf], [2.0, 4.0]])]
+    numbers += [torch.tensor([[1.0, math.inf, 2.0]]).expand(2, 3), torch.ones(0, 3)]
+    for given in numbers:
+        found = []
+        for call in (product, compiled):
+            x = given.detach().requires_grad_()
+            y = call(x)
+            y.backward(torch.full_like(y, -0.5))
+            found.append(x.grad)
+        assert found[0].dtype == found[1].dtype and same(found[1], found[0]), given
