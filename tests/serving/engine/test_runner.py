@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 
@@ -21,6 +22,8 @@ from tests.serving.engine.tiny import engine, limits, tiny
 
 FULL, NONE = CUDAGraphMode.FULL, CUDAGraphMode.NONE
 MODES = ("FULL", "FULL_DECODE_ONLY")
+#: random traces of requests for each mode
+TRACES = int(os.environ.get("BRAZE_TRACES", "3"))
 
 
 class Trace:
@@ -76,7 +79,7 @@ def models():
 def test_every_mode_gives_the_tokens_of_plain_steps(name, mode, drafts, models, simulated):
     plain = engine(models[name], blocks=20)
     recorded = engine(models[name], blocks=20, graphs=simulated, cudagraph_mode=mode, drafts=drafts)
-    for seed in range(3):
+    for seed in range(TRACES):
         trace = Trace(seed)
         assert trace.run(recorded, lambda: spoil(recorded)) == trace.run(plain)
     assert recorded.runner.counts["steps_full"] > 10
@@ -151,7 +154,7 @@ def test_pieces_give_the_tokens_of_plain_steps(name, mode, split, drafts, models
     """Compiled, prompts and mixed steps recorded by pieces, at each of the three borders."""
     plain = engine(models[name], blocks=20)
     recorded = engine(models[name], 20, simulated, cudagraph_mode=mode, split=split, drafts=drafts)
-    for seed in range(3):
+    for seed in range(TRACES):
         trace = Trace(seed)
         assert trace.run(recorded, lambda: spoil(recorded)) == trace.run(plain)
     counts = recorded.runner.counts
