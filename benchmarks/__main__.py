@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks import cudagraphs, gpu, gpu_zoo, kernels, optimizer, overhead, report, run, serving
+from benchmarks import cudagraphs, gpu, gpu_zoo, kernels, optimizer, overhead, report, run, serving, soak
 from braze.options import near
 
 IMPLS = ("eager", "torch", "braze")
@@ -92,6 +92,12 @@ def main() -> int:
         default=0.0,
         help="models on a GPU, cudagraphs, serving: begin nothing after so many seconds (default: no limit)",
     )
+    parser.add_argument(
+        "--soak",
+        type=float,
+        default=0.0,
+        help="serving: instead, so many minutes of 64 streams whose clients come, go and are killed",
+    )
     parser.add_argument("--out", help="JSON file (default: one in benchmarks/results, named by date)")
     arguments = parser.parse_args()
     memory = arguments.suite == "memory"
@@ -137,6 +143,9 @@ def main() -> int:
     elif arguments.suite == "kernels":
         rows = kernels.run_kernels(impls, words, say)
         table = report.kernels_table(rows, impls)
+    elif arguments.suite == "serving" and arguments.soak:
+        rows = soak.run_soak(arguments.soak, arguments.device, say)
+        table = soak.soak_table(rows)
     elif arguments.suite == "serving":
         rows = serving.run_serving(arguments.device, impls, words, arguments.limit, say)
         table = serving.serving_table(rows)

@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--no-compile", action="store_true", help="run the model as it is; pieces are not recorded then")
     add("--drafts", type=int, default=0, help="tokens guessed ahead for each request (default: 0)")
+    add(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="begin a step before the tokens of the last one are known (default: on a GPU)",
+    )
     add("--enforce-eager", action="store_true", help="record nothing")
     add("--request-seconds", type=float, default=600.0, help="a request's at most (default: 600)")
 
@@ -75,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         sizes=tuple(int(size) for size in arguments.capture_sizes.split(",")),
         drafts=arguments.drafts,
         enforce_eager=arguments.enforce_eager,
+        overlap=arguments.overlap,
         plain=arguments.no_compile,
     )
     server = launch.ServerOptions(

@@ -38,6 +38,8 @@ class LaunchOptions:
     sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     drafts: int = 0
     enforce_eager: bool = False
+    #: steps begin before the tokens of the ones before them are known; None: on a GPU
+    overlap: bool | None = None
     #: record on a device that is simulated on the processor: slow, to see what a GPU would do
     simulated: bool = False
     #: run the model as it is, not compiled
@@ -65,7 +67,9 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
     runner = ModelRunner(
         model,
         limits,
-        RunnerOptions(mode, options.sizes, options.drafts, options.enforce_eager, options.memory_share),
+        RunnerOptions(
+            mode, options.sizes, options.drafts, options.enforce_eager, options.memory_share, options.overlap
+        ),
         graphs=recorder,
         piecewise=pieces,
         compiled=pieces,
