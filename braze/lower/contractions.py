@@ -6,7 +6,7 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, Store, TemplateCall
-from braze.lower.fallback import call_extern
+from braze.lower.fallback import call_extern, call_into
 from braze.lower.lazy import Lazy, contiguous_strides, numel, strided_lazy
 from braze.lower.pointwise_core import broadcast_index
 from braze.lower.realize import ProgramBuilder, constant_of
@@ -25,7 +25,37 @@ def linear_layer(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None = N
         out = _by_choice(g, x, permute_value(g, weight, [1, 0]), bias)
         if out is not None:
             return out
+        if g.ctx.target.kind == "cuda":
+            out = _into_rows(g, x, weight, bias)
+            if out is not None:
+                return out
     return call_extern(g, aten.linear.default, (x, weight, bias), {})
+
+
+def _into_rows(g: ProgramBuilder, x: Lazy, weight: Lazy, bias: Lazy | None) -> Lazy | None:
+    """A linear layer as one product of rows into planned memory: what ``linear`` looks up and views at each call is done once.
+
+    None where ``linear`` is not one product of matrices.
+    """
+    values = [v for v in (x, weight, bias) if v is not None]
+    k, n = weight.sizes[1], weight.sizes[0]
+    rows = numel(x.sizes[:-1])
+    if x.rank < 2 or any(v.device == "cpu" or v.dtype is not x.dtype for v in values) or not x.dtype.is_float:
+        return None
+    if (
+        rows is ZERO
+        or k is ZERO
+        or n is ZERO
+        or (bias is not None and (bias.rank != 1 or bias.sizes[0] is not n))
+    ):
+        return None
+    sizes = (*x.sizes[:-1], n)
+    if g.symbols.exprs(g.val.stride()) != contiguous_strides(sizes):
+        return None
+    target = aten.mm.default if bias is None else aten.addmm.default
+    given = (reshape_value(g, x, (rows, k)), permute_value(g, weight, [1, 0]))
+    out = call_into(g, target, given if bias is None else (bias, *given), (rows, n), x.dtype, x.device)
+    return reshape_value(g, out, sizes)
 
 
 @lowering(aten.addmm.default)

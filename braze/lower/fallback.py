@@ -8,8 +8,8 @@ import torch
 
 from braze.graph.functional_ops import Functional, original_of
 from braze.graph.operators import written_parameters
-from braze.loops.ir import BufferView, ExternCall, MadeSize
-from braze.lower.lazy import Lazy
+from braze.loops.ir import BufferView, DType, ExternCall, MadeSize
+from braze.lower.lazy import Lazy, contiguous_strides
 from braze.lower.realize import ProgramBuilder
 from braze.support import trace
 from braze.support.errors import Unsupported
@@ -93,6 +93,23 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
         )
     )
     return result
+
+
+def call_into(
+    g: ProgramBuilder, target: Any, args: tuple[Any, ...], sizes: tuple[Expr, ...], dtype: DType, device: str
+) -> Any:
+    """Append a call of an operator with one contiguous result of such sizes, which need not be the node's own."""
+    name = target_name(target)
+    trace.emit("aten", name)
+    given = tuple(argument(g, a) for a in args)
+    out = g.new_buffer(dtype, sizes, contiguous_strides(sizes), device)
+    step = g.name_step((g.op_name,))
+    g.add(
+        ExternCall(
+            step, name, given, (), (out,), (), OUT_VARIANTS.get(name, ""), device, (g.op_name,), g.origin
+        )
+    )
+    return g.lazy(out)
 
 
 def _holds_arguments(result: Any) -> bool:

@@ -116,7 +116,7 @@ def run(
 
 
 #: what kernels may stand around
-CALLED = ("aten.sort.stable", "aten.searchsorted.Tensor")
+CALLED = ("aten.sort.stable", "aten.searchsorted.Tensor", "aten.mm.default", "aten.addmm.default")
 
 
 def _call(call: ExternCall, memory: dict[str, torch.Tensor]) -> None:
