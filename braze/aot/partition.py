@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from braze.aot.epilogues import fuse_epilogues
 from braze.aot.functionalize import Functional, functionalize
 from braze.aot.joined import Keeps, join_products
 from braze.aot.joint import Differentiation, check_as_captured
@@ -156,6 +157,7 @@ def _reshape_products(part: Partition, mode: FakeMode, keeps: Keeps | None) -> N
             join_products(part.forward, mode, keeps)
         for half in [part.forward] if part.backward is None else [part.forward, part.backward.graph]:
             pad_products(half, mode, training=part.backward is not None)
+            fuse_epilogues(half, mode)
 
 
 def _dump(part: Partition, name: str) -> None:

@@ -222,6 +222,7 @@ for _target in (
     aten.baddbmm.default,
     aten.dot.default,
     aten.mv.default,
+    aten._addmm_activation.default,
 ):
     _extern(_target)
 

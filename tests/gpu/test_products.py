@@ -74,3 +74,23 @@ def test_sizes_that_vary():
         for rows in (2, 96, 1, 33):
             x = torch.randn(2, rows, 512, device="cuda", dtype=torch.bfloat16)
             close(compiled(x), model(x), exact(x.double()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("act", [F.relu, lambda x: F.gelu(x, approximate="tanh")], ids=["relu", "gelu"])
+@pytest.mark.parametrize("rows", [(1, 1), (2, 96), (640,)])
+def test_an_activation_of_a_layer_is_computed_by_the_product(dtype, act, rows):
+    torch.manual_seed(0)
+    up, down = (nn.Linear(*n, device="cuda", dtype=dtype) for n in ((512, 2048), (2048, 512)))
+
+    def f(x):
+        return down(act(up(x)))
+
+    x = torch.randn(*rows, 512, device="cuda", dtype=dtype)
+    compiled = braze.compile(f, fullgraph=True)
+    wide = [copy.deepcopy(layer).double() for layer in (up, down)]
+    with torch.no_grad():
+        assert any("_addmm_activation" in name for name in calls_of(compiled, x))
+        close(compiled(x), f(x), wide[1](act(wide[0](x.double()))))
+        x[..., 0, 3] = float("nan")
+        assert torch.equal(compiled(x).isnan(), f(x).isnan())
