@@ -6,6 +6,7 @@ accesses together touch the fewest sectors lies along the threads. A generator p
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
 
@@ -30,6 +31,11 @@ FLAT, SQUARE = 1024, 64
 WALK, HELD = 2048, 2048
 #: tiles of a walk that are on their way at once, and bytes of them that a program may hold
 STAGES, ON_THE_WAY = 3, 64 << 10
+#: bytes of a row whose second walk no longer finds it in the cache (50 MB on an H200) if four programs share a multiprocessor, and
+#: of such a row those that a program has at once
+AGAIN, AT_ONCE = 128 << 10, 64 << 10
+#: tiles of which one turn takes maxima and sums of powers: both are loaded before the first is reduced
+UNROLLED = 2
 #: elements of a row that one thread has at once: two loads of 16 bytes are under way while others are reduced
 EACH_ROW = 16
 #: columns that programs take side by side: a few sectors of each row
@@ -43,6 +49,8 @@ SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
 PLAIN = frozenset(
     {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
 )
+#: warps of a program, unless it is to be alone
+MOST_WARPS = 16
 #: an axis shorter than this is not worth tiles of its own
 LEAST = 8
 
@@ -82,7 +90,8 @@ class KernelPlan:
     reduced row; ``whole``: one tile holds it. ``walked``: a program walks so many points, tile after tile. ``limit``: a program walks no
     further along its row than this number, which it reads. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
-    and quotients along the row, good to 17 bits and more, are exact enough.
+    and quotients along the row, good to 17 bits and more, are exact enough. ``ahead``: tiles of a walk that reduces which are on their way at
+    once; ``unrolled``: how many of them one turn of its loop takes; ``streamed``: caches are not to keep what is stored along the row.
     """
 
     form: Form
@@ -99,6 +108,9 @@ class KernelPlan:
     coarse: bool
     walked: Expr | None = None
     limit: Node | None = None
+    ahead: int = 1
+    unrolled: int = 1
+    streamed: bool = False
 
     @property
     def programs(self) -> Expr:
@@ -133,7 +145,28 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     wide = any(is_wide(buffers[n]) for n in names)
     sizes = size_symbols(group)
     coarse = is_coarse(group, buffers)
-    return KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse)
+    plan = KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse)
+    return plan if whole or row is None or form is not Form.ROWS else _for_long_rows(plan, group, found)
+
+
+def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
+    """A plan whose programs walk along rows, with what their kind of reductions and a second walk want of the loop."""
+    kinds = {r.kind for step in group.steps for r in step.reductions}
+    row, length = plan.row, _static(group.row_axes)
+    assert row is not None
+    widest = max((a.itemsize for a in found), default=1)
+    if kinds == {ReduceKind.ONLINE_SOFTMAX}:
+        if _walks_again(group) and length is not None and length * widest >= AGAIN:
+            # a program to a multiprocessor: all their rows then stay in the cache until they are walked again
+            row = dataclasses.replace(row, block=AT_ONCE // widest)
+            return dataclasses.replace(plan, row=row, warps=2 * MOST_WARPS, streamed=True)
+        return dataclasses.replace(plan, unrolled=UNROLLED)
+    return dataclasses.replace(plan, ahead=STAGES) if ReduceKind.WELFORD in kinds else plan
+
+
+def _walks_again(group: Group) -> bool:
+    """Whether a walk reduces nothing, and only stores what follows."""
+    return any(not any(s.reductions for s in steps) for steps in passes_of(group.steps, group.row_axes)[1:])
 
 
 def _mixed(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
@@ -290,7 +323,7 @@ def _row_tiles(
             warps_of(x * width, EACH_ROW),
             1,
         )
-    again = any(not any(s.reductions for s in steps) for steps in passes_of(group.steps, group.row_axes)[1:])
+    again = _walks_again(group)
     walk = 2 * WALK if again else _walk(group)
     width = walk if row is None else min(walk, power(max(row, 1)))
     warps = warps_of(width, EACH if again else EACH * max(1, width // WALK))
@@ -308,12 +341,13 @@ def tile_down(group: Group, itemsizes: Iterable[int]) -> tuple[int, int, int]:
     """(rows, elements of each, warps) of a tile that is also summed down its columns, read of values of so many bytes.
 
     Warps lie side by side along the row, so that a thread has whole columns: a sum across threads at each tile takes four times as
-    long as memory. Bytes (a dropout's mask) are read sixteen at a time, by half as many threads, which then have one row at once.
+    long as memory. Bytes (a dropout's mask) are read sixteen at a time, twice, by a quarter of the threads, which then have one row at once.
     """
     x, width = tile_of_rows(group)
     each = max(EACH, 16 // min(itemsizes, default=16))
     if each > EACH:
         x = max(1, min(x, HELD // 2 // width))
+        each *= 2
     return x, width, min(warps_of(x * width, EACH_ROW), max(1, width // (32 * each)))
 
 
@@ -334,8 +368,8 @@ def _walk(group: Group) -> int:
 
 
 def warps_of(elements: int, each: int) -> int:
-    """Warps of 32 threads with so many elements each, 16 at most."""
-    return max(1, min(16, elements // (32 * each)))
+    """Warps of 32 threads with so many elements each."""
+    return max(1, min(MOST_WARPS, elements // (32 * each)))
 
 
 def power(n: int) -> int:

@@ -43,8 +43,9 @@ from braze.symbolic.expr import (
     product,
 )
 
-#: programs that each multiprocessor of a busy GPU has, at least, and those that are aimed at
-FEW, MANY = 2, 8
+#: programs that each multiprocessor of a busy GPU has, at least; those that are aimed at, and as many where their registers leave
+#: no room for more at once: a second wave of few runs alone
+FEW, MANY, HEAVY = 2, 8, 4
 #: elements of a part at least: along a row, and of rows that are walked down
 LEAST_ROW, LEAST_COLUMN = 4096, 64
 #: parts that a row must give to be worth a second kernel
@@ -95,7 +96,8 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     length = likely(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
     # all parts run at once: what does not fit would run alone at the end
-    want = min(max(MANY * cores // programs, 2), MOST, length // least)
+    many = HEAVY if _is_heavy(plan, group) else MANY
+    want = min(max(many * cores // programs, 2), MOST, length // least)
     enough = [a for a in group.row_axes if likely(a.extent) >= want]
     longest = max(group.row_axes, key=lambda a: likely(a.extent))
     axis = group.row_axes[0] if arg else enough[0] if enough else longest
@@ -112,6 +114,13 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     size = _up(_up(extent, want) // want, unit)
     count = -(-extent // size)
     return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
+
+
+def _is_heavy(plan: KernelPlan, group: Group) -> bool:
+    """Whether a program keeps several numbers an element, or a tile of whole sectors of columns."""
+    if plan.form is Form.COLUMNS:
+        return plan.points[-1].divides
+    return any(r.kind.finds_place for step in group.steps for r in step.reductions)
 
 
 def _up(n: int, unit: int) -> int:

@@ -169,6 +169,50 @@ def test_a_softmax_of_one_long_row(length, tmp_path):
     assert found == ["rows", "rows", "flat", "flat"]
 
 
+def plans(schedule):
+    """How each kernel is to be."""
+    buffers = {b.name: b for b in schedule.program.buffers}
+    return [plan_kernel(group, buffers) for group in schedule.groups]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("length", [512, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_softmax_of_rows_that_the_cache_does_not_hold_has_one_program_at_a_time(
+    length, dtype, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(kernels, "AGAIN", 1024)
+    monkeypatch.setattr(kernels, "AT_ONCE", 256)
+    x = numbers(5, length, dtype=dtype)
+    x[1, 3], x[2], x[3, 0] = INF, -INF, NAN
+    digits = 1e-3 if dtype is torch.float16 else 1e-5
+    check(lambda x: torch.softmax(x, 1), tmp_path, x, cores=1, digits=digits)
+    (plan,) = plans(planned(lambda x: torch.softmax(x, 1), x, cores=1))
+    assert (plan.row.block, plan.warps, plan.streamed) == (256 // dtype.itemsize, 32, True)
+    texts = [path.read_text() for path in tmp_path.iterdir() if path.suffix == ".py"]
+    assert 'eviction_policy="evict_first")' in texts[0].rsplit("tl.store", 1)[1]
+
+
+def test_walks_have_what_their_reductions_want_of_the_loop():
+    """Two tiles a turn for maxima and sums of powers, tiles under way for variances."""
+    x = torch.empty(2048, 100_000)
+
+    def plan_of(fn):
+        return next(p for p in plans(planned(fn, x)) if p.row is not None)
+
+    top = plan_of(lambda x: torch.logsumexp(x, 1))
+    assert (top.unrolled, top.ahead, top.streamed) == (2, 1, False)
+    spread = plan_of(lambda x: torch.var_mean(x, 1))
+    assert (spread.unrolled, spread.ahead) == (1, 3)
+    assert plan_of(lambda x: x.sum(1)).ahead == 1
+
+
+@pytest.mark.parametrize(("width", "programs"), [(1024, 512), (768, 384), (100, 1024)])
+def test_as_many_parts_of_columns_as_registers_leave_room_for(width, programs):
+    first = plans(planned(lambda x: x.sum(0), torch.empty(65536, width, dtype=torch.bfloat16), cores=132))[0]
+    assert first.programs.value == programs
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("length", [200, 203])
 def test_a_variance_with_a_large_mean(length, tmp_path):

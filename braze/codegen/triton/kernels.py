@@ -365,7 +365,8 @@ class Writer:
                 for store in step.stores:
                     emit.recomputed[store.buffer, store.index] = store.value
         # a literal where there is one: the interpreter turns assigned numbers into arrays
-        before.append(f"    for {'rstep' if back else 'roffset'} in range(0, {self._end()}, RBLOCK):")
+        head = self._turns() if finish else "range(0, {end}, RBLOCK)"
+        before.append(f"    for {'rstep' if back else 'roffset'} in {head.format(end=self._end())}:")
         before.extend(body.lines)
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
@@ -378,6 +379,13 @@ class Writer:
                     emit.reduced[slot] = result
                     slot += 1
             self._stores(step, self.base)
+
+    def _turns(self) -> str:
+        """The range of a walk that reduces, as the plan wants its turns."""
+        plan = self.plan
+        options = f", num_stages={plan.ahead}" if plan.ahead > 1 else ""
+        options += f", loop_unroll_factor={plan.unrolled}" if plan.unrolled > 1 else ""
+        return f"{'tl.' if options else ''}range(0, {{end}}, RBLOCK{options})"
 
     def _same_for_all_points(self) -> None:
         """Load before the walk what a program needs one number of."""
@@ -421,7 +429,12 @@ class Writer:
             pointer = emit.spread(f"{emit.pointers[store.buffer]} + ({text})", deps)
             kept = emit.spread(value.name, deps)
             call = "tl.atomic_add" if store.mode is StoreMode.ADD else "tl.store"
-            scope.lines.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)})")
+            options = self._hint(deps) if call == "tl.store" else ""
+            scope.lines.append(f"{scope.indent}{call}({pointer}, {kept}{emit.mask(deps)}{options})")
+
+    def _hint(self, deps: Deps) -> str:
+        """What caches are told about a store."""
+        return ', eviction_policy="evict_first"' if self.plan.streamed and deps >= R else ""
 
 
 def _mentions_reduced(node: Node) -> bool:
