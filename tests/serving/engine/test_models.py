@@ -24,15 +24,24 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "beta_fast": 4.0,
+    "original_max_position_embeddings": 64,
+}
 CASES = {
     **MODELS,
     "llama with biases": LLAMA | dict(attention_bias=True, mlp_bias=True),
     "llama with scaled angles": LLAMA | dict(rope_parameters=LLAMA3 | {"original_max_position_embeddings": 32}),
     "llama with linear angles": LLAMA | dict(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
+    "qwen3 with yarn": QWEN3 | dict(rope_parameters=YARN | {"truncate": False, "beta_fast": 1.5}),
     "qwen2": LLAMA | dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2"),
     "mistral": LLAMA | dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=None),
     "deepseek without compressed queries": DEEPSEEK | dict(q_lora_rank=None, first_k_dense_replace=0),
     "deepseek with turned halves": DEEPSEEK | dict(rope_interleave=False, n_group=1, topk_group=1),
+    "deepseek with yarn": DEEPSEEK | dict(rope_parameters=YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}),
 }  # fmt: skip
 
 
@@ -76,7 +85,7 @@ def test_a_file_in_another_type_is_converted(tmp_path):
     [
         (dict(architectures=["GPT2LMHeadModel"]), "GPT2LMHeadModel"),
         (dict(hidden_act="gelu"), "gelu"),
-        (dict(rope_parameters={"rope_type": "yarn"}), "yarn"),
+        (dict(rope_parameters={"rope_type": "longrope"}), "longrope"),
         (dict(architectures=["MistralForCausalLM"], sliding_window=16), "sliding window"),
         (dict(quantization_config={"bits": 4}), "quantised"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,17 +14,24 @@ from braze.support.record import record
 LLAMA = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DEEPSEEK = ("DeepseekV3ForCausalLM",)
 #: how positions may be turned into angles
-ROPES = ("default", "linear", "llama3")
+ROPES = ("default", "linear", "llama3", "yarn")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @record
 class Rope:
-    """How positions become angles; ``factors``: those of the kind "llama3", (factor, low, high, original length)."""
+    """How positions become angles.
+
+    ``factors``: of "linear", the factor; of "llama3", (factor, low, high, original length); of "yarn", (factor, fast, slow, original length, 1.0 where
+    the borders between its ranges are whole numbers). ``stretch``: what cosines and sines are multiplied by; ``latent_stretch``: what the
+    scale of latent attention is.
+    """
 
     kind: str
     theta: float
     factors: tuple[float, ...] = ()
+    stretch: float = 1.0
+    latent_stretch: float = 1.0
 
 
 @record
@@ -148,8 +156,27 @@ def _rope(raw: Mapping[str, Any]) -> Rope:
         return Rope(kind, theta)
     if kind == "linear":
         return Rope(kind, theta, (float(found["factor"]),))
+    if kind == "yarn":
+        return _yarn(found, theta, raw)
     names = "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
     return Rope(kind, theta, tuple(float(found[name]) for name in names))
+
+
+def _yarn(found: Mapping[str, Any], theta: float, raw: Mapping[str, Any]) -> Rope:
+    """Angles of long waves are slowed and those of short ones left, and attention is sharpened by the logarithm of the factor."""
+    length = float(found.get("original_max_position_embeddings") or raw["max_position_embeddings"])
+    factor = float(found.get("factor") or raw["max_position_embeddings"] / length)
+
+    def sharpened(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    own, every = found.get("mscale"), found.get("mscale_all_dim")
+    stretch = found.get("attention_factor")
+    if stretch is None:
+        stretch = sharpened(own) / sharpened(every) if own and every else sharpened(1.0)
+    borders = float(found.get("beta_fast") or 32), float(found.get("beta_slow") or 1)
+    factors = (factor, *borders, length, float(found.get("truncate", True)))
+    return Rope("yarn", theta, factors, float(stretch), sharpened(every) ** 2 if every else 1.0)
 
 
 def _latent(raw: Mapping[str, Any]) -> Latent:

@@ -20,7 +20,7 @@ class LatentAttention(Part):
     def __init__(self, config: ModelConfig, sizes: Latent, layer: int) -> None:
         super().__init__()
         self.layer, self.heads, self.sizes = layer, config.heads, sizes
-        self.scale = (sizes.nope_dim + sizes.rope_dim) ** -0.5
+        self.scale = (sizes.nope_dim + sizes.rope_dim) ** -0.5 * config.rope.latent_stretch
         rows = config.heads * (sizes.nope_dim + sizes.rope_dim)
         if sizes.query_rank:
             self.q_a_proj = Linear(config.width, sizes.query_rank, config.out_bias)
@@ -107,9 +107,10 @@ class MixtureOfExperts(Part):
 
 def deepseek(config: ModelConfig) -> Decoder:
     """A decoder whose weights are not set yet, on the default device and of the default type."""
-    if config.rope.kind != "default":
+    if config.rope.kind not in ("default", "yarn"):
         raise not_served(
-            f"the rotary embedding {config.rope.kind}", "that of this architecture is served without scaling"
+            f"the rotary embedding {config.rope.kind}",
+            "of this architecture it is served as it is, or by yarn",
         )
     assert config.latent is not None
     cache = CacheShape(1, config.latent.rank + config.latent.rope_dim, config.latent.rank, latent=True)

@@ -48,8 +48,8 @@ class Rotary(nn.Module):
     def __init__(self, rope: Rope, dim: int, positions: int, dtype: torch.dtype) -> None:
         super().__init__()
         angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies(rope, dim)
-        self.register_buffer("cos", angles.cos().to(dtype), persistent=False)
-        self.register_buffer("sin", angles.sin().to(dtype), persistent=False)
+        self.register_buffer("cos", (angles.cos() * rope.stretch).to(dtype), persistent=False)
+        self.register_buffer("sin", (angles.sin() * rope.stretch).to(dtype), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The tokens' cosines and sines, (tokens, 1, dim / 2) each."""
@@ -71,6 +71,8 @@ def frequencies(rope: Rope, dim: int) -> torch.Tensor:
         return plain
     if rope.kind == "linear":
         return plain / rope.factors[0]
+    if rope.kind == "yarn":
+        return _yarn(rope, plain, dim)
     factor, low, high, length = rope.factors
     waves = 2 * math.pi / plain
     share = ((length / waves - low) / (high - low)).clamp(
@@ -79,6 +81,23 @@ def frequencies(rope: Rope, dim: int) -> torch.Tensor:
     mixed = (1 - share) * plain / factor + share * plain
     slow = torch.where(waves > length / low, plain / factor, mixed)
     return torch.where(waves < length / high, plain, slow)
+
+
+def _yarn(rope: Rope, plain: torch.Tensor, dim: int) -> torch.Tensor:
+    """Waves that turn often within the original length as they are, those that turn less than ``slow`` times slowed, between them both in parts."""
+    factor, fast, slow, length, whole = rope.factors
+
+    def border(turns: float) -> float:
+        return dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = border(fast), border(slow)
+    if whole:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    slowed = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    return plain / factor * slowed + plain * (1 - slowed)
 
 
 def rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
