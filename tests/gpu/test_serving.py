@@ -12,9 +12,11 @@ from braze.cudagraphs.device import record
 from braze.cudagraphs.registry import device_of
 from braze.serving.engine.attention import operators, reference, triton_rope
 from braze.serving.engine.attention import triton_paged as kernels
+from braze.serving.engine.models import experts
 from braze.serving.step.context import AttentionMetaData, forward_context
 from tests.serving.engine.batches import Batch, batch, dense
 from tests.serving.engine.test_attention import case
+from tests.serving.engine.test_experts import exact, mixture
 from tests.serving.engine.test_rope_attention import EPS, Layer
 from tests.serving.engine.test_runner import Trace
 from tests.serving.engine.tiny import engine, tiny
@@ -127,6 +129,22 @@ def test_attention_from_the_projection_is_near_float64(shape, heads, dtype):
     for found, wanted in zip((out[: b.tokens], there.keys, there.values), exact, strict=True):
         bound = 4 * STEPS[dtype] * wanted.abs().max().clamp(min=1)
         assert (found.cpu().double() - wanted).abs().max() <= bound
+
+
+def test_a_recording_of_grouped_experts_sorts_what_each_replay_chooses():
+    device = device_of("cuda:0")
+    given = [t.cuda() for t in mixture(24, 16, 4, 64, 32, torch.bfloat16)]
+    assert experts.grouped_here(given[0], given[1])
+    out = torch.empty_like(given[0])
+    torch.ops.braze.chosen_experts(*given, out)
+    graph, _ = record(device, device.new_pool(), lambda: torch.ops.braze.chosen_experts(*given, out))
+    for seed in range(4):
+        torch.manual_seed(seed)
+        given[0].normal_()
+        given[3].copy_(torch.stack([torch.randperm(16 if seed else 4)[:4] for _ in range(24)]))
+        graph.replay()
+        wanted = exact(*(t.cpu() for t in given))
+        assert (out.cpu().double() - wanted).abs().max() < 0.03 * wanted.abs().max()
 
 
 def test_a_recording_reads_lengths_and_tables_when_it_is_replayed():

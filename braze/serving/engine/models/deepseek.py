@@ -10,6 +10,7 @@ from braze.serving.engine.attention import operators  # noqa: F401  registers th
 from braze.serving.engine.attention.reference import turned
 from braze.serving.engine.models.config import Experts, Latent, ModelConfig, not_served
 from braze.serving.engine.models.decoder import CacheShape, Decoder, Layer
+from braze.serving.engine.models.experts import CHOSEN_EXPERTS
 from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, rotate_pairs, under
 
 
@@ -56,11 +57,7 @@ class LatentAttention(Part):
 
 
 class MixtureOfExperts(Part):
-    """Shared experts, and some of many by a token's choice.
-
-    All experts see all tokens, and a token's weight for those that it did not choose is zero: sizes depend on the number of
-    tokens alone, so that this can be recorded; it costs count / chosen times the chosen experts' arithmetic, and reads each weight once.
-    """
+    """Shared experts, and some of many by a token's choice."""
 
     def __init__(self, width: int, sizes: Experts) -> None:
         super().__init__()
@@ -72,14 +69,13 @@ class MixtureOfExperts(Part):
         self.shared = MLP(width, sizes.inner * sizes.shared) if sizes.shared else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights = self.weights(x)
-        gate, up = torch.einsum("tw,eiw->eti", x, self.gate_up).chunk(2, -1)
-        found = torch.einsum("eti,ewi->etw", F.silu(gate) * up, self.down)
-        found = torch.einsum("etw,te->tw", found, weights.to(x.dtype))
+        chosen, weights = self.choice(x)
+        found = torch.empty_like(x, memory_format=torch.contiguous_format)
+        CHOSEN_EXPERTS(x, self.gate_up, self.down, chosen, weights, found)
         return found if self.shared is None else found + self.shared(x)
 
-    def weights(self, x: torch.Tensor) -> torch.Tensor:
-        """(tokens, experts) float32, zero for an expert that a token did not choose."""
+    def choice(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each token's experts and their weights, (tokens, chosen) int64 and float32."""
         sizes = self.sizes
         scores = F.linear(x.float(), self.gate.weight.float()).sigmoid()
         wanted = scores + self.correction
@@ -92,7 +88,7 @@ class MixtureOfExperts(Part):
         found = scores.gather(1, chosen)
         if sizes.normalised:
             found = found / (found.sum(-1, keepdim=True) + 1e-20)
-        return torch.zeros_like(scores).scatter(1, chosen, found * sizes.scale)
+        return chosen, found * sizes.scale
 
     def places(self) -> dict[str, torch.Tensor]:
         """Where the tensors of a checkpoint go: an expert's are parts of the stacked ones."""
