@@ -5,7 +5,7 @@ Nodes are interned, so each function keeps a memo by node and an unchanged node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from braze.loops.ir import LoopNest, Node, Reduction, Store
 from braze.symbolic.expr import Expr, Symbol
@@ -92,6 +92,11 @@ def roots(nest: LoopNest) -> Iterator[Node]:
     for s in nest.stores:
         yield s.value
         yield from s.args
+
+
+def store_roots(stores: Iterable[Store]) -> tuple[Node, ...]:
+    """The expressions that some stores evaluate."""
+    return tuple(n for s in stores for n in (*s.args, s.value))
 
 
 def index_exprs(nest: LoopNest) -> Iterator[Expr]:

@@ -7,15 +7,15 @@ accesses together touch the fewest sectors lies along the threads. A generator p
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Iterable, Sequence
 
 from braze.loops.ir import Axis, Buffer, LoopNest, Node, ReduceKind
 from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, passes_of, size_symbols
+from braze.schedule.plans import Form, TaskPlan, Tile, blocks
 from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
 from braze.support.record import record
-from braze.symbolic.expr import ONE, Expr, Integer, Symbol, floor_div, product
+from braze.symbolic.expr import ONE, Expr, Symbol, product
 
 #: bytes that a GPU moves at least for one element
 SECTOR = 32
@@ -55,51 +55,18 @@ MOST_WARPS = 16
 LEAST = 8
 
 
-class Form(enum.Enum):
-    FLAT = "flat"  # points by one number
-    TILED = "tiled"  # points in squares: some accesses run along one axis, some along another
-    ROWS = "rows"  # threads lie along the row
-    COLUMNS = "columns"  # threads lie along the points, each walks down its row
-    MIXED = "mixed"  # threads lie along the row; a program has many rows, and sums down their columns too
-
-
 @record
-class Tile:
-    """One dimension of a program's tile: the axes that its number runs over, and how many of them one program takes."""
-
-    letter: str
-    axes: tuple[Axis, ...]
-    block: int
-
-    @property
-    def extent(self) -> Expr:
-        return product([a.extent for a in self.axes])
-
-    @property
-    def divides(self) -> bool:
-        """Whether every program has a whole tile, of which there is one at least."""
-        return bool(self.extent.value) and (self.extent.value or 0) % self.block == 0
-
-
-@record
-class KernelPlan:
+class KernelPlan(TaskPlan):
     """One kernel of a GPU.
 
-    ``points``: dimensions of the tile over the parallel points, outermost first, of which the last lies along the threads
-    (the row does in the forms ROWS and MIXED). ``outer``: axes of which a program has one point each. ``row``: the dimension over the
-    reduced row; ``whole``: one tile holds it. ``walked``: a program walks so many points, tile after tile. ``limit``: a program walks no
-    further along its row than this number, which it reads. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
+    Of ``points`` the last lies along the threads (``row`` does in the forms ROWS and MIXED); ``whole``: one tile holds the row.
+    ``walked``: a program walks so many points, tile after tile. ``limit``: a program walks no further along its row than this number,
+    which it reads. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
     and quotients along the row, good to 17 bits and more, are exact enough. ``ahead``: tiles of a walk that reduces which are on their way at
     once; ``unrolled``: how many of them one turn of its loop takes; ``streamed``: caches are not to keep what is stored along the row.
     """
 
-    form: Form
-    arguments: tuple[str, ...]
-    sizes: tuple[Symbol, ...]
-    outer: tuple[Axis, ...]
-    points: tuple[Tile, ...]
-    row: Tile | None
     whole: bool
     passes: tuple[tuple[LoopNest, ...], ...]
     warps: int
@@ -117,13 +84,7 @@ class KernelPlan:
         """How many programs run."""
         if self.walked is not None:
             return product([a.extent for a in self.outer])
-        counts = [blocks(tile.extent, tile.block) for tile in self.points]
-        return product([*(a.extent for a in self.outer), *counts])
-
-
-def blocks(extent: Expr, block: int) -> Expr:
-    """Tiles of an extent, the last one perhaps not full."""
-    return extent if block == 1 else floor_div(extent + (block - 1), Integer(block))
+        return self.tasks
 
 
 def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:

@@ -16,8 +16,9 @@ from braze.loops.rewrite import Substitution, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import PLAIN, Form, likely, plan_kernel, tile_down
+from braze.schedule.kernels import PLAIN, likely, plan_kernel, tile_down
 from braze.schedule.passes import over_row, passes_of
+from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside, writes_what_it_reads
 from braze.symbolic.expr import Expr, Integer, floor_div

@@ -68,6 +68,16 @@ def touched(step: LoopNest) -> Iterator[tuple[str, Expr, bool, bool]]:
         yield s.buffer, s.index, True, bool(s.args)
 
 
+def stride(e: Expr, symbol: Symbol) -> int | Expr | None:
+    """The step of ``e`` per step of ``symbol``: an int, an expression, or None where it is not linear."""
+    if symbol not in e.symbols():
+        return 0
+    c = e.coefficient(symbol)
+    if c is None:
+        return None
+    return c.value if c.value is not None else c
+
+
 def flat(axes: Sequence[Axis]) -> Expr:
     """The number of a point of some axes."""
     out: Expr = ZERO

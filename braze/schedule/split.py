@@ -28,8 +28,9 @@ from braze.loops.ir import (
 from braze.loops.rewrite import Substitution, rewrite, roots
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
-from braze.schedule.kernels import Form, KernelPlan, likely, limit_of, plan_kernel
+from braze.schedule.kernels import KernelPlan, likely, limit_of, plan_kernel
 from braze.schedule.passes import flat, loads, over_row, passes_of
+from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
     ONE,

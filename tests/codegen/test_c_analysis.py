@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braze.codegen.c.analysis import Ranges
 from braze.loops.ir import DType, Node, Op
+from braze.loops.ranges import Ranges
 from braze.symbolic.expr import Symbol
 
 I64 = DType.I64

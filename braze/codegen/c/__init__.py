@@ -1,4 +1,4 @@
-"""Schedule -> C: one function per group, from vector extensions and our own small math library."""
+"""Schedule -> C: one function per group, as ``schedule/processors.py`` has planned it, from vector extensions and our own small math library."""
 
 from __future__ import annotations
 

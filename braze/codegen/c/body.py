@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 
-from braze.codegen.c.analysis import Ranges, Varying, indirect_symbols
-from braze.codegen.c.expr import at_zero, stride, to_c
+from braze.codegen.c.expr import at_zero, indirect_symbols, to_c
 from braze.codegen.c.memory import assign, scalar_load, scalar_store
-from braze.codegen.c.operations import Value, expression
+from braze.codegen.c.operations import Representations, Value, expression
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.build import nodes_of
 from braze.loops.ir import DType, Node, Op, Store, StoreMode
+from braze.loops.ranges import Varying
+from braze.schedule.passes import stride
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr, Symbol
 
@@ -47,7 +48,12 @@ class Body:
     """
 
     def __init__(
-        self, lanes: int, symbol: Symbol | None, varying: Varying, ranges: Ranges, storage: dict[str, str]
+        self,
+        lanes: int,
+        symbol: Symbol | None,
+        varying: Varying,
+        ranges: Representations,
+        storage: dict[str, str],
     ) -> None:
         self.lanes = lanes
         self.symbol = symbol

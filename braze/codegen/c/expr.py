@@ -54,14 +54,9 @@ def _atom(e: Expr, names: Mapping[Symbol, str] | None) -> str:
     return f"({text})" if isinstance(e, (Sum, Product)) else text
 
 
-def stride(e: Expr, symbol: Symbol) -> int | Expr | None:
-    """The step of ``e`` per step of ``symbol``: an int, an expression, or None where it is not linear."""
-    if symbol not in e.symbols():
-        return 0
-    c = e.coefficient(symbol)
-    if c is None:
-        return None
-    return c.value if c.value is not None else c
+def indirect_symbols(e: Expr) -> list[tuple[int, Symbol]]:
+    """The symbols in ``e`` that stand for values read from memory, each after its number."""
+    return sorted((s.place, s) for s in e.symbols() if s.place is not None)
 
 
 def at_zero(e: Expr, symbol: Symbol) -> Expr:

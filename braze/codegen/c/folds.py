@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from braze.codegen.c.body import Body
-from braze.codegen.c.items import Fold
 from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.dtypes import neutral
 from braze.loops.ir import ReduceKind
+from braze.schedule.phases import Fold
 
 
 class Accumulator:

@@ -9,15 +9,18 @@ writes any loop. A task is one block of rows times one panel; threads take tasks
 
 from __future__ import annotations
 
-from braze.codegen.c import analysis
-from braze.codegen.c.analysis import Ranges, Varying, store_roots
 from braze.codegen.c.body import Body
 from braze.codegen.c.expr import to_c
+from braze.codegen.c.kernel import capped
+from braze.codegen.c.operations import Representations
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText, PackText
 from braze.context import CompileContext
 from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, DType, Node, Op, Store, TemplateCall
+from braze.loops.ranges import Varying
+from braze.loops.rewrite import store_roots
+from braze.schedule.processors import lanes_of, size_of
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
 from braze.support.record import record
@@ -100,9 +103,9 @@ class _Gemm:
         """Rows of A per task: fewer where there would not be tasks enough for all cores."""
         step = self.tile.rows
         if self.packs_own:
-            return max(-(-analysis.size_of(self.m) // step) * step, step)
+            return max(-(-size_of(self.m) // step) * step, step)
         rows = _M_BLOCK - _M_BLOCK % step
-        m = analysis.size_of(self.m)
+        m = size_of(self.m)
         while rows > 2 * step and -(-m // rows) * self.panels < 4 * self.target.cores:
             rows = max(step, rows // 2 - rows // 2 % step)
         return rows
@@ -303,9 +306,9 @@ class _Gemm:
         """Loops over the tile's rows and columns that evaluate the stores."""
         stores, w = self.call.epilogue, self.tile.lanes
         symbol = self.n_axis.symbol
-        varying, ranges = Varying(symbol, ()), Ranges()
+        varying, ranges = Varying(symbol), Representations()
         nodes = [n for n in nodes_of(*store_roots(stores)) if n.op is not Op.REDUCED]
-        lanes = min(w, analysis.choose_lanes(nodes, varying, ranges, self.target.vector_bytes))
+        lanes = min(w, lanes_of(nodes, varying, ranges, self.target.vector_bytes))
         body = Body(lanes, symbol, varying, ranges, {n: b.dtype.label for n, b in self.buffers.items()})
         body.scope.indent = indent
         body.pointers = {n: f"b{i}" for i, n in enumerate(self.buffers_used)}
@@ -338,7 +341,7 @@ class _Gemm:
 
     def _entry(self, pack: str) -> list[str]:
         """The kernel itself."""
-        work = analysis.capped(f"({to_c(self.m)})*{max(self.k * self.n // 8, 1)}L", self.threads)
+        work = capped(f"({to_c(self.m)})*{max(self.k * self.n // 8, 1)}L", self.threads)
         out = [f"void {self.name}(void **b, const int64_t *s) {{"]
         out += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(self.sizes)]
         tasks = f"({to_c(self.m)} + {self.m_block - 1}) / {self.m_block} * {self.panels}"

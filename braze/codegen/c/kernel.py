@@ -1,117 +1,66 @@
-"""One group of loop nests as one C kernel.
+"""One group of loop nests as one C kernel, as its plan says.
 
-The parallel points are numbered; a thread gets a contiguous share of the numbers and walks it with an
-odometer. The vector axis is either the innermost part of a task (then the axis is cut in blocks if there
-are few other points), or lies in the row.
+The tasks are numbered; a thread gets a contiguous share of the numbers and walks it with an
+odometer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from braze.codegen.c import analysis
-from braze.codegen.c.analysis import Ranges, Varying
 from braze.codegen.c.body import Body
 from braze.codegen.c.expr import to_c
+from braze.codegen.c.operations import Representations
 from braze.codegen.c.prelude import STORAGE
-from braze.codegen.c.tiles import TilePlan, tile_plan
 from braze.codegen.records import KernelText
-from braze.loops.ir import Axis, Buffer, Node, Op, StoreMode
+from braze.loops.ir import Buffer
 from braze.loops.rewrite import roots
-from braze.schedule.passes import accesses_of, arguments, loads, size_symbols
+from braze.schedule.passes import loads
+from braze.schedule.plans import blocks
+from braze.schedule.processors import ProcessorPlan, Work, varying_of
 from braze.schedule.records import Group
 from braze.support.record import record
-from braze.symbolic.expr import Expr, Integer, Symbol, floor_div, product
-
-#: elements of the vector axis in one task, where that axis is cut
-_BLOCK = 4096
 
 
 @record
 class Frame:
-    """What every kernel of a group needs: its arguments, sizes, vector axis and lanes."""
+    """What every kernel of a group needs: its plan, and the names of its sizes."""
 
     group: Group
     buffers: dict[str, Buffer]
-    args: tuple[str, ...]
-    sizes: tuple[str, ...]
-    vector: Axis | None
-    lanes: int
-    serial: bool
-    status: bool
-    tiles: TilePlan | None = None
-    #: vectors of columns that one task of a reduction takes
-    strip: int = 1
+    plan: ProcessorPlan
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(symbol.name for symbol in self.plan.sizes)
 
 
-def make_frame(
-    group: Group, buffers: dict[str, Buffer], vector_bytes: int, registers: Iterable[str], nodes: list[Node]
-) -> tuple[Frame, Body]:
-    """Choose the vector axis and lanes of a group, and start its body."""
-    found = accesses_of(group, buffers)
-    vector = analysis.choose_vector_axis((*group.axes, *group.row_axes), found, vector_bytes // 4)
-    symbol = vector.symbol if vector is not None else None
-    in_row = vector in group.row_axes
-    varying = Varying(symbol, () if in_row else registers)
-    ranges = Ranges()
-    lanes = analysis.choose_lanes(nodes, varying, ranges, vector_bytes)
-    names = arguments(group)
-    sizes = tuple(symbol.name for symbol in size_symbols(group))
-    serial = any(s.mode is StoreMode.ADD for step in group.steps for s in step.stores)
-    status = any(n.op is Op.CHECK_INDEX for n in nodes)
-    tiles = None if group.row_axes else tile_plan(group.axes, vector, nodes)
-    frame = Frame(group, buffers, names, sizes, vector, lanes, serial, status, tiles)
-    storage = {name: b.dtype.label for name, b in buffers.items()}
-    body = Body(lanes, symbol, varying, ranges, storage)
+def start_body(frame: Frame) -> Body:
+    """The empty body of a kernel."""
+    plan, group = frame.plan, frame.group
+    symbol = plan.vector.symbol if plan.vector is not None else None
+    storage = {name: b.dtype.label for name, b in frame.buffers.items()}
+    varying = varying_of(group, plan.vector, plan.phases)
+    body = Body(plan.lanes, symbol, varying, Representations(), storage)
     body.reloaded = frozenset(loads(*(root for step in group.steps for root in roots(step))))
-    for i, name in enumerate(names):
+    for i, name in enumerate(plan.arguments):
         body.pointers[name] = f"b{i}"
-    for s in sizes:
-        body.scope.symbols[Symbol(s)] = s
-    return frame, body
-
-
-def tasks_of(frame: Frame) -> tuple[list[Axis], Expr, int]:
-    """(point axes walked one by one, number of tasks, block of the vector axis or 0)."""
-    vector = frame.vector
-    others = [a for a in frame.group.axes if a is not vector]
-    if frame.tiles is not None:
-        across = frame.tiles.across
-        others.remove(across)
-        count = product([a.extent for a in others]) if others else Integer(1)
-        return others, count * _blocks(across, frame.lanes), frame.lanes
-    count = product([a.extent for a in others]) if others else Integer(1)
-    if vector is None or vector in frame.group.row_axes:
-        return others, count, 0
-    if frame.group.row_axes:
-        block = frame.lanes * frame.strip
-    else:
-        few = analysis.size_of(count) < 64
-        block = _BLOCK if few else 0
-    if block:
-        count = count * _blocks(vector, block)
-    return others, count, block
-
-
-def _blocks(axis: Axis, size: int) -> Expr:
-    """Blocks of an axis, the last one perhaps short."""
-    return floor_div(axis.extent + (size - 1), Integer(size))
+    for size in plan.sizes:
+        body.scope.symbols[size] = size.name
+    return body
 
 
 def open_tasks(frame: Frame, body: Body) -> str:
     """Open the loop over tasks, with a C variable per point axis; the name of the block's number, or ""."""
-    others, _, block = tasks_of(frame)
-    digits = [(a.symbol.name, body.index(a.extent)) for a in others]
-    if block and frame.vector is not None:
-        cut = frame.tiles.across if frame.tiles is not None else frame.vector
-        digits.append(("block", body.index(_blocks(cut, block))))
+    plan = frame.plan
+    digits = [(a.symbol.name, body.index(a.extent)) for a in plan.outer]
+    digits += [("block", body.index(blocks(tile.extent, tile.block))) for tile in plan.points]
     if digits:
         body.line("int64_t rest = lo;")
     for n, (name, extent) in reversed(list(enumerate(digits))):
         body.line(f"int64_t {name} = rest{f' % {extent}; rest /= {extent}' if n else ''};")
     step = _odometer(digits)
-    body.open(f"for (int64_t task = lo; task < hi; ++task{step}) ", {a.symbol: a.symbol.name for a in others})
-    return "block" if block else ""
+    symbols = {a.symbol: a.symbol.name for a in plan.outer}
+    body.open(f"for (int64_t task = lo; task < hi; ++task{step}) ", symbols)
+    return "block" if plan.points else ""
 
 
 def _odometer(digits: list[tuple[str, str]]) -> str:
@@ -124,30 +73,72 @@ def _odometer(digits: list[tuple[str, str]]) -> str:
     return f", {text}"
 
 
-def finish(frame: Frame, body: Body, name: str, tasks: Expr, work: str, extra: str = "") -> KernelText:
-    """The complete function(s) around a body's lines."""
+def work_text(work: Work, threads: int) -> str:
+    """C text of a kernel's cost, for at most so many threads."""
+    counts = [f"({to_c(count)})*{each}" for count, each in work.counts]
+    return capped(" + ".join([*counts, str(work.static)]), threads)
+
+
+def capped(work: str, threads: int) -> str:
+    """The work, or as much of it as keeps a number of threads busy (0: all of it)."""
+    return f"bz_min_s({work}, {threads}L << 16)" if threads else work
+
+
+def finish(frame: Frame, body: Body, threads: int) -> KernelText:
+    """The complete function around a body's lines."""
+    name, plan = frame.group.name, frame.plan
     lines = [f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"]
     lines += header(frame)
     lines += body.scope.lines
     lines.append("}")
-    lines += [extra] if extra else []
     lines.append(f"void {name}(void **b, const int64_t *s) {{")
     lines += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(frame.sizes)]
-    cost = "0" if frame.serial else work
-    lines.append(f"  bz_run({name}_body, b, s, {to_c(tasks)}, {cost});")
+    cost = "0" if plan.serial else work_text(plan.work, threads)
+    lines.append(f"  bz_run({name}_body, b, s, {to_c(plan.tasks)}, {cost});")
     lines.append("}")
     source = "\n".join(lines) + "\n"
-    args = (*frame.args, "status") if frame.status else frame.args
+    return text_of(frame, source)
+
+
+def finish_parts(
+    frame: Frame, part: list[str], rest: list[str], size: str, tasks: int, threads: int
+) -> KernelText:
+    """The complete functions of a kernel whose rows are cut: ``part`` leaves its results in ``parts``, of so many bytes; ``rest`` combines them."""
+    name, plan = frame.group.name, frame.plan
+    at = len(plan.arguments) + plan.status
+    parts = f"  char *const parts = (char *)b[{at}];"
+    lines = [
+        f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{",
+        *header(frame), parts, *part, "}",
+        f"static void {name}_rest(void **b, const int64_t *s) {{",
+        *header(frame), parts, *rest, "}",
+        f"void {name}(void **b, const int64_t *s) {{",
+        *(f"  const int64_t {x} = s[{i}];" for i, x in enumerate(frame.sizes)),
+        f"  char parts[{size}] __attribute__((aligned(64)));",
+        f"  void *own[{at + 1}];",
+        f"  for (int i = 0; i < {at}; ++i) own[i] = b[i];",
+        f"  own[{at}] = parts;",
+        f"  bz_run({name}_body, own, s, {tasks}, {work_text(plan.work, threads)});",
+        f"  {name}_rest(own, s);",
+        "}",
+    ]  # fmt: skip
+    return text_of(frame, "\n".join(lines) + "\n")
+
+
+def text_of(frame: Frame, source: str) -> KernelText:
+    """A kernel's source with what it is called with."""
+    plan, name = frame.plan, frame.group.name
+    args = (*plan.arguments, "status") if plan.status else plan.arguments
     return KernelText(name, "c", source, args, frame.sizes, source.replace(name, "KERNEL"))
 
 
 def header(frame: Frame) -> list[str]:
     """Named pointers and sizes."""
     out = []
-    for i, name in enumerate(frame.args):
+    for i, name in enumerate(frame.plan.arguments):
         c = STORAGE[frame.buffers[name].dtype.label][0]
         out.append(f"  {c} *const b{i} = ({c} *)b[{i}];")
-    if frame.status:
-        out.append(f"  int64_t *const status = (int64_t *)b[{len(frame.args)}];")
+    if frame.plan.status:
+        out.append(f"  int64_t *const status = (int64_t *)b[{len(frame.plan.arguments)}];")
     out += [f"  const int64_t {x} = s[{i}];" for i, x in enumerate(frame.sizes)]
     return out

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from braze.codegen.c.analysis import Ranges
 from braze.codegen.c.memory import scalar_load, scalar_store
 from braze.codegen.c.prelude import SCALAR, STORAGE, rep_vector
 from braze.loops.ir import DType, Node, Op
+from braze.loops.ranges import Ranges
 from braze.loops.scalars import SCALARS, TESTS
 from braze.support.errors import InternalError
 from braze.support.record import record
@@ -23,11 +23,19 @@ class Value:
     depth: int
 
 
+class Representations(Ranges):
+    """In which representation each node's value is held."""
+
+    def rep(self, node: Node) -> str:
+        """The node's own, but that 64-bit integers which fit are computed in 32 bits."""
+        return "i32" if self.is_narrow(node) else STORAGE[node.dtype.label][1]
+
+
 class Writer(Protocol):
     """The kernel that is being written (``body.py``), as far as single operations need it."""
 
     lanes: int
-    ranges: Ranges
+    ranges: Representations
 
     def splat(self, v: Value) -> Value:
         """The value in each lane."""

@@ -2,49 +2,47 @@
 
 from __future__ import annotations
 
-from braze.codegen.c import analysis
 from braze.codegen.c.body import Body
-from braze.codegen.c.expr import stride, to_c
-from braze.codegen.c.kernel import Frame, finish, make_frame, open_tasks, tasks_of
+from braze.codegen.c.expr import to_c
+from braze.codegen.c.kernel import Frame, finish, open_tasks, start_body
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.c.segments import segments
-from braze.codegen.c.tiles import TilePlan
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
-from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, LoopNest
-from braze.loops.rewrite import roots
+from braze.schedule.passes import stride
+from braze.schedule.plans import Form
+from braze.schedule.processors import plan_kernel
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr
 
 
 def pointwise_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group without reductions."""
-    nodes = nodes_of(*(n for step in group.steps for n in roots(step)))
-    frame, body = make_frame(group, buffers, ctx.target.vector_bytes, (), nodes)
-    _, tasks, block = tasks_of(frame)
+    frame = Frame(group, buffers, plan_kernel(group, buffers, ctx.target))
+    body = start_body(frame)
     number = open_tasks(frame, body)
-    if frame.tiles is not None:
-        _squares(frame, body, frame.tiles)
-    elif frame.vector is None:
+    if frame.plan.form is Form.TILED:
+        _squares(frame, body)
+    elif frame.plan.vector is None:
         _steps(frame, body)
     else:
-        _vector_loop(frame, body, number, block)
+        _vector_loop(frame, body, number)
     body.close()
-    work = analysis.work_bytes(group.steps, buffers, ctx.options.threads)
-    return finish(frame, body, group.name, tasks, work)
+    return finish(frame, body, ctx.options.threads)
 
 
 def _steps(frame: Frame, body: Body, steps: tuple[LoopNest, ...] = ()) -> None:
     for step in steps or frame.group.steps:
-        body.stores(step.stores, frame.args)
+        body.stores(step.stores, frame.plan.arguments)
 
 
-def _vector_loop(frame: Frame, body: Body, number: str, block: int) -> None:
+def _vector_loop(frame: Frame, body: Body, number: str) -> None:
     """Vectors along the vector axis (or a block of it), cut where a condition on it changes."""
-    assert frame.vector is not None
-    axis, extent = frame.vector, frame.vector.extent
+    assert frame.plan.vector is not None
+    axis, extent = frame.plan.vector, frame.plan.vector.extent
     if number:
+        block = frame.plan.points[0].block
         low, high, end = body.name("x"), body.name("x"), body.index(extent)
         body.line(f"const int64_t {low} = {number}*{block};")
         body.line(f"const int64_t {high} = {low} + {block} < {end} ? {low} + {block} : {end};")
@@ -61,8 +59,8 @@ def _range(
     frame: Frame, body: Body, low: str, high: str, length: int | None, steps: tuple[LoopNest, ...]
 ) -> None:
     """Vectors from ``low`` to ``high``, then what is left; ``length`` (modulo the vector) where it is known."""
-    assert frame.vector is not None
-    w, symbol = frame.lanes, frame.vector.symbol
+    assert frame.plan.vector is not None
+    w, symbol = frame.plan.lanes, frame.plan.vector.symbol
     j = symbol.name
     body.open("")
     body.line(f"int64_t {j} = {low};")
@@ -78,17 +76,18 @@ def _range(
     body.close()
 
 
-def _squares(frame: Frame, body: Body, plan: TilePlan) -> None:
+def _squares(frame: Frame, body: Body) -> None:
     """One strip of squares: turn what runs across, then the steps row by row."""
-    assert frame.vector is not None
-    w, along, across = frame.lanes, frame.vector, plan.across
+    plan = frame.plan
+    assert plan.vector is not None
+    w, along, (across,) = plan.lanes, plan.vector, plan.points[0].axes
     j, k = along.symbol.name, across.symbol.name
     first, rows, end = body.name("x"), body.name("x"), body.index(along.extent)
     body.line(f"const int64_t {first} = block*{w};")
     left = f"{body.index(across.extent)} - {first}"
     body.line(f"const int64_t {rows} = {left} < {w} ? {left} : {w};")
     pointers = []
-    for node in plan.loads:
+    for node in plan.turned:
         pointers.append(body.name("k"))
         c = STORAGE[body.storage[node.attr[0]]][0]
         body.line(f"{c} {pointers[-1]}[{w * w}] __attribute__((aligned(64)));")
@@ -101,7 +100,7 @@ def _squares(frame: Frame, body: Body, plan: TilePlan) -> None:
         parts.append((f"if ({j} < {end}) ", f"({end} - {j})"))
     for head, count in parts:
         body.open(head, {along.symbol: j, across.symbol: first}, count=count)
-        for node, pointer in zip(plan.loads, pointers, strict=True):
+        for node, pointer in zip(plan.turned, pointers, strict=True):
             buffer, at = node.attr
             step = stride(at, along.symbol)
             base = f"{body.pointers[buffer]} + {to_c(at, body.names())}"
@@ -112,7 +111,7 @@ def _squares(frame: Frame, body: Body, plan: TilePlan) -> None:
         head = f"for (int64_t {row} = 0; {row} < {rows}; ++{row}) "
         body.open(head, {along.symbol: j, across.symbol: k})
         body.line(f"const int64_t {k} = {first} + {row};")
-        body.tiles = {node: f"{p} + {row}*{w}" for node, p in zip(plan.loads, pointers, strict=True)}
+        body.tiles = {node: f"{p} + {row}*{w}" for node, p in zip(plan.turned, pointers, strict=True)}
         _steps(frame, body)
         body.tiles = {}
         body.close()

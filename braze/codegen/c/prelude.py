@@ -14,7 +14,7 @@ from functools import cache
 
 from braze.codegen.c.mathlib import LIBM_SCALARS, SECTIONS
 from braze.codegen.c.micro import micro_kernel
-from braze.codegen.c.tiles import turn
+from braze.codegen.c.turns import turn
 
 #: storage label -> (C type of an element, representation)
 STORAGE: dict[str, tuple[str, str]] = {

@@ -9,44 +9,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from braze.codegen.c import analysis
-from braze.codegen.c.body import Body
 from braze.codegen.c.folds import Accumulator
-from braze.codegen.c.items import Item, Phase, Plan, row_position
-from braze.codegen.c.kernel import Frame, finish, open_tasks, tasks_of
+from braze.codegen.c.kernel import Frame, finish, open_tasks, start_body
 from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import STORAGE
 from braze.codegen.records import KernelText
-from braze.loops.build import nodes_of
-from braze.loops.ir import Axis, Buffer, DType, Node, Op
-from braze.loops.scalars import cost
+from braze.loops.ir import Axis, DType, Node, Op
+from braze.schedule.passes import flat
+from braze.schedule.phases import Item, Phase
+from braze.schedule.plans import Form
+from braze.schedule.processors import size_of
 from braze.symbolic.expr import ZERO, Expr, product
 
-#: vectors of columns in one strip, at most
-_STRIP = 4
 #: bytes of row scratch that may lie on a thread's stack
 _STACK = 128 << 10
 #: additions in one chain before its sum is moved to a second level
 _CHAIN = 16
-
-
-def strip_of(frame: Frame, todo: Plan, cores: int) -> int:
-    """How many vectors of columns one task takes: a row of them is a stretch of memory, which is read ahead.
-
-    One where rows are kept, where accumulators would be too many, and where cores would be left idle.
-    """
-    group, vector = frame.group, frame.vector
-    if vector is None or vector in group.row_axes or todo.kept:
-        return 1
-    folds = max((sum(len(i.folds) for i in p.items) for p in todo.phases), default=0)
-    weight = sum(cost(n.op) for p in todo.phases for n in set(nodes_of(*p.roots())))
-    strip = _STRIP if folds <= 3 and weight <= 40 else 2 if folds <= 6 else 1
-    points = 1
-    for a in group.axes:
-        points *= analysis.size_of(a.extent)
-    while strip > 1 and points < 2 * cores * strip * frame.lanes:
-        strip //= 2
-    return strip
 
 
 class Columns:
@@ -60,46 +38,42 @@ class Columns:
 class Rows:
     """Writes one reduction kernel."""
 
-    def __init__(self, frame: Frame, body: Body, todo: Plan, threads: int) -> None:
+    def __init__(self, frame: Frame, threads: int) -> None:
         self.threads = threads
         #: the part of one row axis to walk: (axis, first, end), as C text
         self.span: tuple[Axis, str, str] | None = None
-        self.frame, self.body, self.todo = frame, body, todo
-        group = frame.group
-        self.in_row = frame.vector in group.row_axes
-        self.columns = frame.vector is not None and not self.in_row
-        self.memory = frozenset(frame.args)
-        others = [a for a in group.row_axes if a is not frame.vector]
-        self.row_order: tuple[Axis, ...] = (
-            (*others, frame.vector) if self.in_row and frame.vector else group.row_axes
-        )
-        body.storage.update({name: d.label for name, d in (*todo.registers.items(), *todo.kept.items())})
+        plan = self.plan = frame.plan
+        assert plan.phases is not None and plan.row is not None
+        self.frame, self.body, self.todo = frame, start_body(frame), plan.phases
+        self.columns = plan.form is Form.COLUMNS
+        self.in_row = plan.vector is not None and not self.columns
+        self.memory = frozenset(plan.arguments)
+        self.row_order = plan.row.axes
+        self.body.storage.update({name: d.label for name, d in (*self.todo.registers, *self.todo.kept)})
         self.freed: list[str] = []
         #: the columns that are folded side by side: per vector, its first column and what is known of it
         self.strip: list[Columns] = []
 
-    def kernel(self, buffers: dict[str, Buffer]) -> KernelText:
+    def kernel(self) -> KernelText:
         frame, body = self.frame, self.body
         self._declare_scratch()
-        _, tasks, block = tasks_of(frame)
         number = open_tasks(frame, body)
         if self.columns:
-            self._columns(number, block)
+            self._columns(number)
         else:
             self._phases()
         body.close()
         for pointer in self.freed:
             body.line(f"free({pointer});")
-        work = analysis.work_bytes(frame.group.steps, buffers, self.threads)
-        return finish(frame, body, frame.group.name, tasks, work)
+        return finish(frame, body, self.threads)
 
     def _declare_scratch(self) -> None:
         """Row buffers that outlive a pass: on the stack if they are small, else from malloc."""
-        at = row_position(self.row_order)
+        at = flat(self.row_order)
         length = product([a.extent for a in self.row_order])
-        lanes = self.frame.lanes
+        lanes = self.plan.lanes
         total = 0
-        for name, dtype in self.todo.kept.items():
+        for name, dtype in self.todo.kept:
             pointer, c = self.body.name("k"), STORAGE[dtype.label][0]
             count: Expr = length * lanes if self.columns else length + lanes
             size = None if count.value is None else count.value * dtype.itemsize
@@ -113,12 +87,12 @@ class Rows:
                 self.freed.append(pointer)
             self.body.scratch[name] = (pointer, at)
 
-    def _columns(self, number: str, block: int) -> None:
+    def _columns(self, number: str) -> None:
         """Several vectors of points at a time, or one; the last one may be short."""
-        body, axis = self.body, self.frame.vector
+        body, axis = self.body, self.plan.vector
         assert axis is not None
-        w, j, known = self.frame.lanes, axis.symbol.name, axis.extent.value
-        extent = body.index(axis.extent)
+        w, j, known = self.plan.lanes, axis.symbol.name, axis.extent.value
+        extent, block = body.index(axis.extent), w * self.plan.strip
         start, last = f"{number}*{block}", ""
         if block > w:
             start, end = body.name("x"), body.name("x")
@@ -141,7 +115,7 @@ class Rows:
 
     def _one_vector(self, axis: Axis, j: str, extent: str) -> None:
         """The points from ``j`` on, as many as a vector holds or there are."""
-        body, w, known = self.body, self.frame.lanes, axis.extent.value
+        body, w, known = self.body, self.plan.lanes, axis.extent.value
         if known is not None and known % w == 0:
             body.open("", {axis.symbol: j})
             self._phases()
@@ -161,7 +135,7 @@ class Rows:
         self._open_strip(start)
         for phase in self.todo.phases:
             if phase.over_row:
-                self._loop(phase)
+                self._strip_loop(phase)
                 continue
             for columns in self.strip:
                 with self._among(columns, in_loop=False):
@@ -170,15 +144,15 @@ class Rows:
 
     def _open_strip(self, start: str) -> list[str]:
         """Name the first column of each vector of a strip."""
-        self.strip = [Columns(self.body.name("c")) for _ in range(self.frame.strip)]
+        self.strip = [Columns(self.body.name("c")) for _ in range(self.plan.strip)]
         for k, columns in enumerate(self.strip):
-            self.body.line(f"const int64_t {columns.name} = {start} + {k * self.frame.lanes};")
+            self.body.line(f"const int64_t {columns.name} = {start} + {k * self.plan.lanes};")
         return [columns.name for columns in self.strip]
 
     @contextlib.contextmanager
     def _among(self, columns: Columns, *, in_loop: bool) -> Iterator[None]:
         """Write for one vector of a strip, with what is known of it; what statements at the points add is kept."""
-        body, axis = self.body, self.frame.vector
+        body, axis = self.body, self.plan.vector
         assert axis is not None
         depth = body.aside({axis.symbol: columns.name}).depth
         known = {k: Value(v.text, v.rep, v.varying, depth) for k, v in columns.results.items()}
@@ -189,37 +163,36 @@ class Rows:
         body.close()
 
     def _phases(self) -> None:
-        for phase in self.todo.phases:
+        for phase, copies in zip(self.todo.phases, self.plan.copies, strict=True):
             if phase.over_row:
-                self._loop(phase)
+                self._loop(phase, copies)
             else:
                 self._stores(phase.items)
 
-    def _stores(self, items: list[Item]) -> None:
+    def _stores(self, items: tuple[Item, ...]) -> None:
         for item in items:
             self.body.stores(item.stores, self.memory)
 
     # -- one pass over the row ------------------------------------------------------------------
 
-    def _loop(self, phase: Phase) -> None:
-        body = self.body
-        if self.strip:
-            made = self._folded(phase, 1)
-            each = len(made) // len(self.strip)
-            for k, columns in enumerate(self.strip):
-                for a in made[k * each : (k + 1) * each]:
-                    columns.results[a.fold.register, ZERO] = a.finish(False)
-            return
-        for a in self._folded(phase, self._copies(phase)):
-            body.forward[a.fold.register, ZERO] = a.finish(self.in_row)
+    def _loop(self, phase: Phase, copies: int) -> None:
+        for a in self._folded(phase, copies):
+            self.body.forward[a.fold.register, ZERO] = a.finish(self.in_row)
+
+    def _strip_loop(self, phase: Phase) -> None:
+        """The same for all vectors of a strip."""
+        made = self._folded(phase, 1)
+        each = len(made) // len(self.strip)
+        for k, columns in enumerate(self.strip):
+            for a in made[k * each : (k + 1) * each]:
+                columns.results[a.fold.register, ZERO] = a.finish(False)
 
     def _folded(self, phase: Phase, copies: int) -> list[Accumulator]:
         """The pass itself; its accumulators, those of each vector of a strip in turn."""
         made = [
-            Accumulator(self.body, fold, self.frame.vector is not None, copies, self._position_rep())
+            Accumulator(self.body, fold, self.plan.vector is not None, copies, self._position_rep())
             for _ in range(max(len(self.strip), 1))
-            for item in phase.items
-            for fold in item.folds
+            for fold in phase.folds
         ]
         for a in made:
             a.declare()
@@ -233,28 +206,16 @@ class Rows:
         return self.body.ranges.rep(self._position())
 
     def _position(self) -> Node:
-        return Node(Op.INDEX, DType.I64, (), row_position(self.frame.group.row_axes))
-
-    def _copies(self, phase: Phase) -> int:
-        """How many vectors are folded side by side: several where a pass does little else."""
-        vector = self.frame.vector
-        if not self.in_row or vector is None or not any(i.folds for i in phase.items):
-            return 1
-        weight = sum(1 + cost(n.op) for n in set(nodes_of(*phase.roots())))
-        copies = 4 if weight <= 6 else 2 if weight <= 20 else 1
-        extent = analysis.size_of(vector.extent)
-        while copies > 1 and extent < 2 * copies * self.frame.lanes:
-            copies //= 2
-        return copies
+        return Node(Op.INDEX, DType.I64, (), flat(self.frame.group.row_axes))
 
     def _chain(self, copies: int) -> int:
         """Additions in one accumulator over the whole row."""
         length = 1
         for a in self.row_order:
-            length *= analysis.size_of(a.extent)
+            length *= size_of(a.extent)
             if a.extent.value is None:
                 length *= 1024
-        return length // (self.frame.lanes * copies if self.in_row else 1)
+        return length // (self.plan.lanes * copies if self.in_row else 1)
 
     def _walk_row(
         self, phase: Phase, made: list[Accumulator], two_level: list[Accumulator], copies: int
@@ -265,7 +226,7 @@ class Rows:
             j = axis.symbol.name
             low, high = self._range(axis)
             body.open(f"for (int64_t {j} = {low}; {j} < {high}; ++{j}) ", {axis.symbol: j})
-        w = self.frame.lanes if self.in_row else 1
+        w = self.plan.lanes if self.in_row else 1
         block = _CHAIN * w * copies
         known = inner.extent.value
         begin, end = self._range(inner)
@@ -302,7 +263,7 @@ class Rows:
                 self._items(phase, made, 0, "")
             body.close()
             return
-        w = self.frame.lanes
+        w = self.plan.lanes
         body.open("")
         body.line(f"int64_t {j} = {start};")
         wide = w * copies
@@ -338,7 +299,7 @@ class Rows:
 
     def _operand(self, node: Node, rep: str) -> Value:
         value = self.body.convert(self.body.value(node), rep)
-        return self.body.splat(value) if self.frame.vector is not None else value
+        return self.body.splat(value) if self.plan.vector is not None else value
 
     def _index_of(self, a: Accumulator) -> Value | None:
         if not a.fold.kind.finds_place:

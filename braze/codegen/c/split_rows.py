@@ -7,88 +7,46 @@ Applies to groups with one pass over the row.
 
 from __future__ import annotations
 
-import dataclasses
-
-from braze.codegen.c import analysis
-from braze.codegen.c.analysis import Ranges, Varying
 from braze.codegen.c.body import Body
 from braze.codegen.c.folds import Accumulator
-from braze.codegen.c.items import Plan, number_of, plan
-from braze.codegen.c.kernel import Frame, header, make_frame
-from braze.codegen.c.operations import Value
+from braze.codegen.c.kernel import Frame, finish_parts
+from braze.codegen.c.operations import Representations, Value
 from braze.codegen.c.prelude import SCALAR
-from braze.codegen.c.rows import Rows, strip_of
-from braze.codegen.c.split_columns import SplitColumns, split_columns
+from braze.codegen.c.rows import Rows
+from braze.codegen.c.split_columns import SplitColumns
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
-from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer
+from braze.loops.ranges import Varying
+from braze.schedule.plans import Form
+from braze.schedule.processors import plan_kernel, size_of
 from braze.schedule.records import Group
-from braze.symbolic.expr import ZERO, Expr, Integer, floor_div
-
-#: parts of one row
-_PARTS = 64
-#: rows shorter than this (in elements) are not worth sharing
-_LEAST = 1 << 15
+from braze.symbolic.expr import ZERO, Expr, Integer, floor_div, product
 
 
 def row_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
     """The C of a group with reductions."""
-    todo = plan(group.steps, group.row_axes, group.internal)
-    nodes = nodes_of(*(n for p in todo.phases for n in p.roots()))
-    frame, body = make_frame(group, buffers, ctx.target.vector_bytes, todo.registers, nodes)
-    if _few_long_rows(frame, todo, ctx.target.cores):
-        return _SplitRows(frame, body, todo, ctx.options.threads).kernel(buffers)
-    split = split_columns(frame, todo, ctx.target.cores)
-    if split is not None:
-        return SplitColumns(split, body, todo, ctx.options.threads).kernel(buffers)
-    frame = dataclasses.replace(frame, strip=strip_of(frame, todo, ctx.target.cores))
-    return Rows(frame, body, todo, ctx.options.threads).kernel(buffers)
-
-
-def _few_long_rows(frame: Frame, todo: Plan, cores: int) -> bool:
-    points = number_of(frame.group.axes).value
-    length = number_of(frame.group.row_axes)
-    if points is None or points >= cores or frame.serial or frame.vector not in frame.group.row_axes:
-        return False
-    first, *rest = todo.phases
-    one_pass = first.over_row and not any(p.over_row for p in rest) and not todo.kept
-    return one_pass and (length.value is None or length.value >= _LEAST)
+    plan = plan_kernel(group, buffers, ctx.target)
+    ways: dict[Form, type[Rows]] = {Form.ROWS: _SplitRows, Form.COLUMNS: SplitColumns} if plan.parts else {}
+    return ways.get(plan.form, Rows)(Frame(group, buffers, plan), ctx.options.threads).kernel()
 
 
 class _SplitRows(Rows):
     """Writes one such kernel: ``_body`` folds a part, ``_rest`` combines."""
 
-    def kernel(self, buffers: dict[str, Buffer]) -> KernelText:
-        frame, name = self.frame, self.frame.group.name
-        axis = max(self.row_order, key=lambda a: (analysis.size_of(a.extent), a is frame.vector))
-        unit = 4 * frame.lanes if axis is frame.vector else 1
-        part = floor_div(axis.extent + (_PARTS * unit - 1), Integer(_PARTS * unit)) * unit
-        made = self._part(axis, part)
+    def kernel(self) -> KernelText:
+        plan = self.plan
+        axis = max(self.row_order, key=lambda a: (size_of(a.extent), a is plan.vector))
+        unit = (4 * plan.lanes if axis is plan.vector else 1) * plan.parts
+        made = self._part(axis, floor_div(axis.extent + (unit - 1), Integer(unit)) * (unit // plan.parts))
         slots = sum(1 + a.is_arg for a in made)
-        points = number_of(frame.group.axes).value or 0
-        at = len(frame.args) + frame.status
-        work = analysis.work_bytes(frame.group.steps, buffers, self.threads)
-        lines = [
-            f"static void {name}_body(void **b, const int64_t *s, int64_t lo, int64_t hi, int64_t tid) {{"
-        ]
-        lines += [*header(frame), f"  char *const parts = (char *)b[{at}];", *self.body.scope.lines, "}"]
-        lines += [f"static void {name}_rest(void **b, const int64_t *s) {{"]
-        lines += [*header(frame), f"  char *const parts = (char *)b[{at}];", *self._rest(made, buffers), "}"]
-        lines += [
-            f"void {name}(void **b, const int64_t *s) {{",
-            *(f"  const int64_t {x} = s[{i}];" for i, x in enumerate(frame.sizes)),
-            f"  char parts[{max(points * _PARTS * slots * 8, 8)}] __attribute__((aligned(64)));",
-            f"  void *own[{at + 1}];",
-            f"  for (int i = 0; i < {at}; ++i) own[i] = b[i];",
-            f"  own[{at}] = parts;",
-            f"  bz_run({name}_body, own, s, {points * _PARTS}, {work});",
-            f"  {name}_rest(own, s);",
-            "}",
-        ]
-        source = "\n".join(lines) + "\n"
-        args = (*frame.args, "status") if frame.status else frame.args
-        return KernelText(name, "c", source, args, frame.sizes, source.replace(name, "KERNEL"))
+        tasks = self._points() * plan.parts
+        part, rest = self.body.scope.lines, self._rest(made)
+        return finish_parts(self.frame, part, rest, str(max(tasks * slots * 8, 8)), tasks, self.threads)
+
+    def _points(self) -> int:
+        axes = self.frame.group.axes
+        return (product([a.extent for a in axes]).value or 0) if axes else 1
 
     def _point(self, body: Body, number: str) -> None:
         """The point's coordinates from its number."""
@@ -105,13 +63,12 @@ class _SplitRows(Rows):
         symbols = {a.symbol: a.symbol.name for a in self.frame.group.axes}
         size, extent = body.index(part), body.index(axis.extent)
         body.open("for (int64_t task = lo; task < hi; ++task) ", symbols)
-        self._point(body, f"task / {_PARTS}")
+        self._point(body, f"task / {self.plan.parts}")
         low, high = body.name("x"), body.name("x")
-        body.line(f"const int64_t {low} = task % {_PARTS}*{size};")
+        body.line(f"const int64_t {low} = task % {self.plan.parts}*{size};")
         body.line(f"const int64_t {high} = {low} + {size} < {extent} ? {low} + {size} : {extent};")
         self.span = (axis, low, high)
-        phase = self.todo.phases[0]
-        made = self._folded(phase, self._copies(phase))
+        made = self._folded(self.todo.phases[0], self.plan.copies[0])
         slots, slot = sum(1 + a.is_arg for a in made), 0
         for a in made:
             a.finish(True)
@@ -121,21 +78,20 @@ class _SplitRows(Rows):
         body.close()
         return made
 
-    def _rest(self, made: list[Accumulator], buffers: dict[str, Buffer]) -> list[str]:
+    def _rest(self, made: list[Accumulator]) -> list[str]:
         """The statements that combine the parts, and those that follow at the point."""
-        frame = self.frame
-        body = Body(frame.lanes, None, Varying(None), Ranges(), self.body.storage)
+        frame, parts = self.frame, self.plan.parts
+        body = Body(self.plan.lanes, None, Varying(None), Representations(), self.body.storage)
         body.pointers, body.reloaded = self.body.pointers, self.body.reloaded
         body.scope.symbols.update(self.body.scopes[0].symbols)
         symbols = {a.symbol: a.symbol.name for a in frame.group.axes}
-        points = number_of(frame.group.axes).value or 0
         point, task = body.name("p"), body.name("q")
-        body.open(f"for (int64_t {point} = 0; {point} < {points}; ++{point}) ", symbols)
+        body.open(f"for (int64_t {point} = 0; {point} < {self._points()}; ++{point}) ", symbols)
         self._point(body, point)
         whole = [Accumulator(body, a.fold, False, 1, a.index_rep) for a in made]
         for a in whole:
             a.declare()
-        body.open(f"for (int64_t {task} = {point}*{_PARTS}; {task} < ({point} + 1)*{_PARTS}; ++{task}) ")
+        body.open(f"for (int64_t {task} = {point}*{parts}; {task} < ({point} + 1)*{parts}; ++{task}) ")
         slots, slot = sum(1 + a.is_arg for a in made), 0
         for a in whole:
             found = []

@@ -18,8 +18,9 @@ from braze.codegen.triton.prelude import used
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots
-from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, is_wide, likely
+from braze.schedule.kernels import KernelPlan, is_wide, likely
 from braze.schedule.passes import over_row, passes_of
+from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
 

@@ -15,9 +15,10 @@ from braze.codegen.triton.prelude import used
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Reduction, StoreMode
 from braze.loops.rewrite import roots
-from braze.schedule.kernels import Form, KernelPlan, Tile, blocks, has_columns
+from braze.schedule.kernels import KernelPlan, has_columns
 from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
+from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, Schedule
 from braze.symbolic.expr import ONE, Expr, indirect
 

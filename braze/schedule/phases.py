@@ -1,4 +1,4 @@
-"""A group's steps as the passes of one kernel.
+"""A group's steps as the phases of one kernel of a processor.
 
 A reduction kernel does, for each parallel point, a sequence of *phases*: loops over the row, and
 statements at the point between them. Results of reductions become named registers (``%r0``), so that
@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from braze.codegen.c.analysis import store_roots
 from braze.loops.build import nodes_of, register
 from braze.loops.ir import Axis, DType, LoopNest, Node, Op, ReduceKind, Store, StoreMode
+from braze.loops.rewrite import store_roots
 from braze.loops.scalars import cost
+from braze.schedule.passes import flat, over_row
 from braze.support.record import record
-from braze.symbolic.expr import ONE, ZERO, Expr, as_expr, product
+from braze.symbolic.expr import ONE, ZERO, Expr, product
 
 #: values at least this costly are kept for a later pass over the row rather than computed again
 _WORTH_KEEPING = 8
@@ -47,9 +48,38 @@ class Item:
         return {n.attr[0] for n in nodes_of(*self.roots()) if n.op is Op.LOAD}
 
 
-@dataclasses.dataclass(slots=True)
+@record
 class Phase:
     """Items that are done together: one loop over the row, or statements at the point."""
+
+    over_row: bool
+    items: tuple[Item, ...]
+
+    def roots(self) -> Iterator[Node]:
+        for item in self.items:
+            yield from item.roots()
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        return tuple(fold for item in self.items for fold in item.folds)
+
+
+@record
+class Phases:
+    """Phases in order, and the types of the registers and of the row buffers that outlive their phase."""
+
+    phases: tuple[Phase, ...]
+    registers: tuple[tuple[str, DType], ...]
+    kept: tuple[tuple[str, DType], ...]
+
+    def roots(self) -> Iterator[Node]:
+        for phase in self.phases:
+            yield from phase.roots()
+
+
+@dataclasses.dataclass(slots=True)
+class _Draft:
+    """A phase to which items are still added."""
 
     over_row: bool
     items: list[Item]
@@ -59,44 +89,27 @@ class Phase:
             yield from item.roots()
 
 
-@dataclasses.dataclass(slots=True)
-class Plan:
-    """Phases in order, the registers' types, and the row buffers that outlive their phase."""
-
-    phases: list[Phase]
-    registers: dict[str, DType]
-    kept: dict[str, DType]
-
-
-def row_position(row_axes: tuple[Axis, ...]) -> Expr:
-    """The index over the flattened row."""
-    out: Expr = ZERO
-    for axis in row_axes:
-        out = out * axis.extent + axis.symbol
-    return out
-
-
-def plan(steps: tuple[LoopNest, ...], row_axes: tuple[Axis, ...], internal: tuple[str, ...]) -> Plan:
+def phases_of(steps: tuple[LoopNest, ...], row_axes: tuple[Axis, ...], internal: tuple[str, ...]) -> Phases:
     """Arrange the steps of a reduction group in as few passes over the row as their order allows."""
     registers: dict[str, DType] = {}
     items: list[Item] = []
     for number, step in enumerate(steps):
         items.extend(_items(step, row_axes, f"%{number}_", registers))
     items = _use_registers(items)
-    phases = _arrange(items)
-    kept = _keep_costly(phases, row_axes)
+    drafts = _arrange(items)
+    kept = _keep_costly(drafts, row_axes)
     types = {s.buffer: s.value.dtype for i in items for s in i.stores}
-    for name in _outliving(phases, frozenset(internal)):
+    for name in _outliving(drafts, frozenset(internal)):
         kept[name] = types[name]
-    return Plan(phases, registers, kept)
+    phases = tuple(Phase(d.over_row, tuple(d.items)) for d in drafts)
+    return Phases(phases, tuple(registers.items()), tuple(kept.items()))
 
 
 def _items(
     step: LoopNest, row_axes: tuple[Axis, ...], prefix: str, registers: dict[str, DType]
 ) -> Iterator[Item]:
     if not step.reductions:
-        row = {a.symbol for a in row_axes}
-        yield Item(any(a.symbol in row for a in step.axes), (), step.stores)
+        yield Item(over_row(step, row_axes), (), step.stores)
         return
     results: list[Node] = []
     first: list[Fold] = []
@@ -204,9 +217,9 @@ def rebuilt(root: Node, replace: Callable[[Node], Node], memo: dict[Node, Node])
     return memo[root]
 
 
-def _arrange(items: list[Item]) -> list[Phase]:
+def _arrange(items: list[Item]) -> list[_Draft]:
     """Put each item in the first phase in which what it needs is there."""
-    phases: list[Phase] = []
+    phases: list[_Draft] = []
     #: buffer -> first phase that may use what was written, and last phase that touches it
     ready: dict[str, int] = {}
     touched: dict[str, int] = {}
@@ -217,7 +230,7 @@ def _arrange(items: list[Item]) -> list[Phase]:
         while at < len(phases) and phases[at].over_row != item.over_row:
             at += 1
         if at == len(phases):
-            phases.append(Phase(item.over_row, []))
+            phases.append(_Draft(item.over_row, []))
         phases[at].items.append(item)
         for b in reads | writes:
             touched[b] = max(touched.get(b, 0), at)
@@ -229,7 +242,7 @@ def _arrange(items: list[Item]) -> list[Phase]:
     return phases
 
 
-def _outliving(phases: list[Phase], internal: frozenset[str]) -> list[str]:
+def _outliving(phases: list[_Draft], internal: frozenset[str]) -> list[str]:
     """Internal buffers written in a loop over the row and read in a later one."""
     written: dict[str, int] = {}
     found: dict[str, None] = {}
@@ -243,12 +256,12 @@ def _outliving(phases: list[Phase], internal: frozenset[str]) -> list[str]:
     return list(found)
 
 
-def _keep_costly(phases: list[Phase], row_axes: tuple[Axis, ...]) -> dict[str, DType]:
+def _keep_costly(phases: list[_Draft], row_axes: tuple[Axis, ...]) -> dict[str, DType]:
     """Store costly values that several passes compute in row scratch the first time."""
     kept: dict[str, DType] = {}
     loops = [p for p in phases if p.over_row]
-    seen: dict[Node, Phase] = {}
-    at = row_position(row_axes)
+    seen: dict[Node, _Draft] = {}
+    at = flat(row_axes)
     for phase in loops:
         repeated = [n for n in _costly(phase) if n in seen and seen[n] is not phase]
         for n in _outermost(repeated):
@@ -261,7 +274,7 @@ def _keep_costly(phases: list[Phase], row_axes: tuple[Axis, ...]) -> dict[str, D
     return kept
 
 
-def _costly(phase: Phase) -> list[Node]:
+def _costly(phase: _Draft) -> list[Node]:
     """Values of a pass that cost much, where they are computed for every element."""
     found: dict[Node, None] = {}
     for root in phase.roots():
@@ -279,7 +292,7 @@ def _outermost(nodes: list[Node]) -> list[Node]:
     return [n for n in nodes if n not in inside]
 
 
-def _insert_store(phase: Phase, value: Node, store: Store) -> None:
+def _insert_store(phase: _Draft, value: Node, store: Store) -> None:
     """Add a store to the first item of a loop that computes the value, after what it needs."""
     for k, item in enumerate(phase.items):
         if any(n is value for n in nodes_of(*item.roots())):
@@ -287,15 +300,10 @@ def _insert_store(phase: Phase, value: Node, store: Store) -> None:
             return
 
 
-def _replace_in(phase: Phase, old: Node, new: Node) -> None:
+def _replace_in(phase: _Draft, old: Node, new: Node) -> None:
     memo: dict[Node, Node] = {}
 
     def replace(n: Node) -> Node:
         return new if n is old else n
 
     phase.items[:] = [_mapped(item, replace, memo) for item in phase.items]
-
-
-def number_of(axes: tuple[Axis, ...]) -> Expr:
-    """The number of points of some loops."""
-    return product([a.extent for a in axes]) if axes else as_expr(1)

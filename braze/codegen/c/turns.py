@@ -1,0 +1,33 @@
+"""Squares that are read along memory and turned in registers: for loads that run across the vectors.
+
+Both axes are walked in squares of W x W; each such load is read as W contiguous vectors and turned once
+per square, and the steps then read rows of the turned square.
+"""
+
+from __future__ import annotations
+
+
+def turn(storage: str, c: str, w: int) -> str:
+    """C of ``bz_turn``: tile[k][l] = p[l*step + k] for k < rows, l < columns."""
+    name = f"bz_turn_{storage}x{w}"
+    head = f"static __attribute__((noinline)) void {name}({c} *tile, const {c} *p, int64_t step, int64_t rows, int64_t columns) {{"
+    loop = f"  for (int64_t l = 0; l < columns; ++l)\n    for (int64_t k = 0; k < rows; ++k) tile[k*{w} + l] = p[l*step + k];"
+    if storage not in ("f32", "i32"):
+        return "\n".join((head, loop, "}"))
+    t = f"{storage}x{w}"
+    lines = [head, f"  if (rows == {w} && columns == {w}) {{"]
+    lines += [f"    {t} v{r} = *(const {t}u *)(p + {r}*step);" for r in range(w)]
+    names = [f"v{r}" for r in range(w)]
+    distance = w // 2
+    while distance:
+        low = ", ".join(str(l if not l & distance else w + l - distance) for l in range(w))
+        high = ", ".join(str(l + distance if not l & distance else w + l) for l in range(w))
+        for r in range(w):
+            if not r & distance:
+                a, b = names[r], names[r + distance]
+                lines.append(f"    const {t} {a}_ = BZ_MIX({a}, {b}, i32x{w}, {low});")
+                lines.append(f"    const {t} {b}_ = BZ_MIX({a}, {b}, i32x{w}, {high});")
+                names[r], names[r + distance] = f"{a}_", f"{b}_"
+        distance //= 2
+    lines += [f"    *({t}u *)(tile + {r * w}) = {n};" for r, n in enumerate(names)]
+    return "\n".join([*lines, "    return;", "  }", loop, "}"])
