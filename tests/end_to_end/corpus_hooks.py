@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.end_to_end.conformance import attempt, scenario, whole
+from tests.end_to_end.conformance import WITH_KERNELS, attempt, scenario, whole
 
 X = torch.arange(6.0).reshape(2, 3)
 Y = X - 2.5
@@ -714,3 +714,54 @@ def detached_after_the_hook(c):
     for _ in range(2):
         w = leaf(Y)
         yield f(w).requires_grad, w.requires_grad, f(leaf(Y) * 2).requires_grad
+
+
+@scenario
+def a_result_that_has_no_part_in_the_loss_at_a_break(c):
+    """Its hook does not run, whatever the other results of the graph before it are used for."""
+    log = []
+
+    @c
+    def f(x):
+        y = x.erf()
+        z = torch.nn.functional.hardtanh(y)
+        z.register_hook(lambda g: log.append(g) or g * 2)
+        z.sigmoid_()
+        return y * 3, z
+
+    for used in ((0,), (1,), (0, 1)):
+        x = leaf(Y)
+        results = f(x)
+        sum(results[i].sum() for i in used).backward()
+        yield x.grad, log
+
+
+@scenario
+def what_is_written_in_a_list_after_its_hook(c):
+    """Writes to the tensors of a list count as writes."""
+
+    @c
+    def f(x):
+        y = -x
+        z = y * 3
+        torch._foreach_mul_([y], 2)
+        return y, z
+
+    @c
+    def hooked(x):
+        y = -x[..., 1:]
+        y.register_hook(lambda g: g * 2)
+        torch._foreach_add_([y, y], 1)
+        return torch.vstack([y, y])
+
+    for call in (f, hooked):
+        x = leaf(Y)
+        made = call(x)
+        sum(y.sum() for y in made).backward()
+        yield made, x.grad
+
+
+WITH_KERNELS |= {
+    a_result_that_has_no_part_in_the_loss_at_a_break.__name__,
+    what_is_written_in_a_list_after_its_hook.__name__,
+}

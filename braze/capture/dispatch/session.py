@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+
 from braze import native
 from braze.capture.dispatch.other_tracers import watch
 from braze.capture.dispatch.recompiles import Recompile
@@ -15,6 +17,7 @@ from braze.capture.dispatch.skip import GENERATOR, is_skipped, other_library, wh
 from braze.capture.dispatch.variants import Site, all_sites, copies, turn_to
 from braze.capture.facts.markers import WITH_CALLEES
 from braze.capture.facts.records import Capture
+from braze.capture.facts.replay import WhereGiven
 from braze.capture.facts.resume import resume_code
 from braze.capture.python.higher_order import of_other_compiler, run_whole
 from braze.capture.residual.points import ResumePoint
@@ -113,6 +116,8 @@ class Session(Shared):
         outer = getattr(here, "session", None)
         if run_whole(target):
             return outer, native.unhooked
+        if getattr(target, "__func__", target) is torch.Tensor.register_hook:
+            return outer, put_hook
         here.session = self
         native.set_frame_callback(answer_hook)
         return outer, native.run_hooked
@@ -135,6 +140,15 @@ class Session(Shared):
         """``function`` run as it is, with the frames it calls captured on their own."""
         native.skip_code(function.__code__)
         return functools.partial(self.run_hooked, function)
+
+
+def put_hook(register: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """``register_hook`` of a broken call: the results of one graph are those of one operation, and a hook on one without a gradient would get None."""
+    of = getattr(register, "__self__", args[0] if args else kwargs.get("self"))
+    if type(getattr(of, "grad_fn", None)).__name__ == "CompiledBackward":
+        args = tuple([WhereGiven(value) if callable(value) else value for value in args])
+        kwargs = {name: WhereGiven(value) if callable(value) else value for name, value in kwargs.items()}
+    return native.unhooked(register, *args, **kwargs)
 
 
 def answer_hook(code: CodeType, function: FunctionType) -> Any:

@@ -219,6 +219,7 @@ class Recorder(Recording):
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         plain = view_histories.without_history(self.mode.exact_views, args, kwargs)
+        listed = written_in_list(name, args)
         refused = None
         try:
             result = self.mode.call(func, args, kwargs)
@@ -238,6 +239,9 @@ class Recorder(Recording):
         if refused is not None:  # what fakes were at when they failed is no context of the program's error
             refused.__context__ = None
             raise probe.eager_error(func, args, kwargs) or refused
+        for x, version in listed:
+            if x._version == version:  # of fakes in lists PyTorch does not count the writes
+                torch.autograd.graph.increment_version(x)
         if extents and extents != self.extents(kwargs["out"]):
             graph_break("BZ1010", f"{name} changes the shape of a tensor that comes from outside")
         if self.mode.env is not None:
@@ -309,6 +313,15 @@ class Recorder(Recording):
                     part.meta["val"] = item
                     set_facts(part, place=facts(node).place)
                     self.spread(part, item)
+
+
+def written_in_list(name: str, args: tuple[Any, ...]) -> list[tuple[torch.Tensor, int]]:
+    """The tensors that ``_foreach_add_`` and its like write, with how often they have been written before."""
+    if not (
+        name.startswith("_foreach_") and name.endswith("_") and args and isinstance(args[0], (list, tuple))
+    ):
+        return []
+    return [(x, x._version) for x in args[0] if isinstance(x, torch.Tensor) and not x.is_inference()]
 
 
 def makes_leaf(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

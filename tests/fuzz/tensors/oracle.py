@@ -69,12 +69,13 @@ class RandomRounding(TorchDispatchMode):
         if name in BY_PARTS and func in decomposition_table:
             with self:
                 return decomposition_table[func](*args, **kwargs)
-        overflows = False
-        if name in STABLE:
-            huge = (args[0].abs() > self.huge) & args[0].isfinite()
+        overflows, place = False, 1 if name.endswith("_norm_backward") else 0
+        if name in STABLE or place:
+            given = args[place]
+            huge = (given.abs() > self.huge) & given.isfinite()
             overflows = bool(huge.any())
-            given = args[0].masked_fill(huge, self.huge) if overflows else args[0]
-            args = (self.rounded(given), *args[1:])
+            given = given.masked_fill(huge, self.huge) if overflows else given
+            args = (*args[:place], given if place else self.rounded(given), *args[place + 1 :])
         made = in_vectors(func, args, kwargs, self.odd) if name in BY_PLACE else func(*args, **kwargs)
         if func.is_view or name == "clone":
             return made
@@ -117,7 +118,9 @@ class RandomRounding(TorchDispatchMode):
         inexact &= size.isfinite() & value.isfinite()
         if inexact.any():
             noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-            put(value, torch.where(inexact, value + noise * eps * size, value))  # x + 0.0 has no sign
+            near = value + noise * eps * size
+            inexact &= near.isfinite()  # the largest number of all stays one
+            put(value, torch.where(inexact, near, value))  # x + 0.0 has no sign
 
 
 def mass_of(summand: Any) -> Any:
