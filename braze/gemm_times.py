@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -148,7 +147,7 @@ def _measured(
     spent: dict[DeviceProduct, list[tuple[float, float]]] = {}
     with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
         trials = [Trial(group, buffers, ctx.target) for group in groups.values()]
-        _build([t for trial in trials for t in trial.texts.values()], buffers, ctx)
+        _build([t for trial in trials for t in trial.texts.values()], ctx)
         for trial in trials:
             seconds = trial.seconds()
             ours = min((s for name, s in seconds.items() if name != Way.ATEN.value), default=float("inf"))
@@ -169,21 +168,21 @@ def _measured(
     return made
 
 
-def _build(texts: Sequence[KernelText], buffers: Mapping[str, Buffer], ctx: CompileContext) -> None:
+def _build(texts: Sequence[KernelText], ctx: CompileContext) -> None:
     """Build kernels side by side; those that are not done in time are built when they are launched first, or not at all."""
-    jobs = [_job(text, buffers) for text in texts]
-    workers = max(1, (os.cpu_count() or 1) - 1)
-    for job, why in triton_build.build(jobs, workers=workers, seconds=ctx.options.autotune_seconds).items():
+    builders = triton_load.builders()
+    if builders is None:
+        return
+    jobs = [_job(text) for text in texts]
+    for job, why in triton_build.build(jobs, builders, seconds=ctx.options.autotune_seconds).items():
         log.info("%s with %s is not built: %s", job.name, job.constants, why)
 
 
-def _job(text: KernelText, buffers: Mapping[str, Buffer]) -> triton_build.Job:
-    assert text.launch is not None
-    launch, dtypes = text.launch, tuple(TORCH_NAME[buffers[a].dtype] for a in text.args)
-    path = str(_path(text))
-    return triton_build.Job(
-        path, text.name, dtypes, (), launch.constants, launch.num_warps, launch.num_stages
-    )
+def _job(text: KernelText) -> triton_build.Job:
+    launch = text.launch
+    assert launch is not None
+    how = launch.constants, launch.num_warps, launch.num_stages
+    return triton_build.Job(str(_path(text)), text.name, launch.dtypes, (), *how)
 
 
 def _path(text: KernelText) -> Any:

@@ -38,7 +38,7 @@ from braze.lower.program import lower
 from braze.product_times import measured_products
 from braze.recorded_calls import Cutter, Recorder, for_recording, padded, recorder
 from braze.recording_plans import Division, batch_of, divided, operators_of
-from braze.runtime import build, cache, loader, triton_load
+from braze.runtime import build, cache, loader, triton_build, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
 from braze.runtime.boxed import Boxed
 from braze.schedule import schedule
@@ -285,7 +285,7 @@ def load_code(
         with trace.stage("load"), build.this_machine():
             library = build.load(str(path))
     with trace.stage("load"):
-        triton = {k.name: load_triton(k) for k in host.kernels if k.launch is not None}
+        triton = load_triton([k for k in host.kernels if k.launch is not None])
         pool = pool_of(host.device) if ctx.options.arena else ArenaPool(keep=False, device=host.device)
         launches = recorder(host.device) if ctx.options.cudagraphs or ctx.recordable else None
         runtime = loader.Runtime(library, pool, triton, is_held_once, launches, part)
@@ -293,14 +293,20 @@ def load_code(
         return with_modes(call) if host.calls_aten else call
 
 
-def load_triton(kernel: KernelText) -> Callable[..., None]:
-    """The launcher of one Triton kernel."""
-    launch = kernel.launch
-    assert launch is not None
-    path = cache.DiskCache().file(cache.key("triton", source=kernel.source), kernel.source.encode, "py")
-    return triton_load.load(
-        path, kernel.name, kernel.sizes, launch.grid, launch.constants, launch.num_warps, launch.num_stages
-    )
+def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]:
+    """The launchers of Triton kernels by name; from here on others build the kernels side by side."""
+    ahead = triton_load.ahead() if kernels else None
+    found, jobs = {}, []
+    for kernel in kernels:
+        launch = kernel.launch
+        assert launch is not None
+        path = cache.DiskCache().file(cache.key("triton", source=kernel.source), kernel.source.encode, "py")
+        how = launch.constants, launch.num_warps, launch.num_stages
+        found[kernel.name] = triton_load.load(path, kernel.name, kernel.sizes, launch.grid, *how, ahead)
+        jobs.append((triton_build.Job(str(path), kernel.name, launch.dtypes, (), *how), kernel.sizes))
+    if ahead is not None:
+        ahead.add(jobs)
+    return found
 
 
 def library_file(host: HostModule) -> Any:

@@ -1,27 +1,35 @@
-"""Build Triton kernels ahead of their first launch, in processes of their own: ``python -m braze.runtime.triton_build < jobs``.
+"""Triton kernels are built side by side, in processes of their own, while the graph's first call goes on.
 
-Triton keeps what it has built on disk, so that the process that launches a kernel finds it there. A worker is started anew (never
-forked from one that has threads or a GPU), ends with its parent, and is ended when its time is over.
+The first call launches its kernels in order. One that nobody has begun to build it builds itself; one that a worker has begun it
+waits for; what a worker has built Triton finds on disk. Workers take the last ones first, so that both meet in the middle and a
+first call is never slower than alone. Workers are started anew (never forked from a process with threads or a GPU), when there is
+enough to do, and end when nothing has been left to do for a while, or when their parent is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from braze.runtime import triton_worker
 from braze.support.record import record
+
+#: kernels that are worth a worker's start; bytes that a worker may need; seconds that it stays without work, and that one kernel may take
+WORTH, BYTES, IDLE, LONGEST = 3, 1 << 30, 15.0, 120.0
 
 
 @record
 class Job:
-    """A kernel of a file: types of its buffers ("bfloat16"), numbers for its sizes, and how it is built."""
+    """A kernel of a file: Triton's types of its buffers ("*bf16"), numbers for its sizes, and how it is built."""
 
     path: str
     name: str
@@ -31,97 +39,169 @@ class Job:
     num_warps: int
     num_stages: int
 
+    def line(self) -> str:
+        """As a worker reads it."""
+        row = [self.path, self.name, self.dtypes, self.sizes, self.constants, self.num_warps, self.num_stages]
+        return json.dumps(row) + "\n"
 
-def build(jobs: Sequence[Job], *, workers: int, seconds: float) -> dict[Job, str]:
-    """Build kernels side by side for so many seconds at most; what went wrong with each that was not built, where that is known."""
+
+class Ticket:
+    """A kernel that is to be built. ``why``: what went wrong; None while that is not known."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.why: str | None = None
+        self.done = threading.Event()
+
+    def answer(self, why: str) -> None:
+        """A worker is done with it."""
+        self.why = why
+        self.done.set()
+
+
+class Builders:
+    """The workers for one kind of GPU, as Triton names it: ("cuda", 90, 32). Threads may call."""
+
+    def __init__(self, target: tuple[str, int | str, int], most: int | None = None) -> None:
+        self.target = tuple(map(str, target))
+        self.most = _workers() if most is None else most
+        self._queue: deque[Ticket] = deque()
+        self._changed = threading.Condition()
+        self._living = 0
+
+    def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
+        """Have kernels built; in the order in which they will be wanted."""
+        tickets = [Ticket(job) for job in jobs]
+        with self._changed:
+            self._queue.extend(tickets)
+            wanted = min(self.most, len(self._queue) // WORTH)
+            for _ in range(max(0, wanted - self._living)):
+                self._living += 1
+                threading.Thread(target=self._work, name="braze-triton", daemon=True).start()
+            self._changed.notify_all()
+        return tickets
+
+    def take(self, ticket: Ticket, seconds: float = LONGEST) -> bool:
+        """Whether the caller is to build a kernel itself: nobody has begun to. Else it is built, or has failed, or takes too long."""
+        with self._changed, contextlib.suppress(ValueError):
+            self._queue.remove(ticket)
+            ticket.answer("left to the first launch")
+            return True
+        ticket.done.wait(seconds)
+        return False
+
+    def _next(self) -> Ticket | None:
+        """The kernel that is wanted last; None where nothing came for a while."""
+        with self._changed:
+            if not self._queue:
+                self._changed.wait_for(lambda: bool(self._queue), IDLE)
+            if self._queue:
+                return self._queue.pop()
+            self._living -= 1
+            return None
+
+    def _work(self) -> None:
+        """One worker's life, in a thread that speaks with it."""
+        process = _start(self.target)
+        while (ticket := self._next()) is not None:
+            why = _ask(process, ticket.job)
+            ticket.answer("its worker died" if why is None else why)
+            if why is None:
+                process.kill()
+                process.wait()
+                process = _start(self.target)
+        _end(process)
+
+
+def build(jobs: Sequence[Job], builders: Builders, *, seconds: float) -> dict[Job, str]:
+    """Build kernels for so many seconds at most; what went wrong with each that was not built."""
     end = time.monotonic() + seconds
-    share = max(1, min(workers, len(jobs)))
-    running = [_start(jobs[k::share]) for k in range(share)] if jobs else []
-    said: dict[Job, str] = {}
-    readers = []
-    for process, own in running:
-        reader = threading.Thread(target=_read, args=(process, own, said), daemon=True)
-        reader.start()
-        readers.append(reader)
-    for (process, _), reader in zip(running, readers, strict=True):
-        reader.join(max(0.0, end - time.monotonic()))
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-    return {job: said.get(job, "no time was left") for job in jobs if said.get(job) != ""}
+    failed: dict[Job, str] = {}
+    for ticket in builders.submit(jobs):
+        if not ticket.done.wait(max(0.0, end - time.monotonic())):
+            builders.take(ticket, 0)
+        if ticket.why != "":
+            failed[ticket.job] = ticket.why or "no time was left"
+    return failed
 
 
-def _start(jobs: Sequence[Job]) -> tuple[subprocess.Popen[str], Sequence[Job]]:
-    root = str(Path(__file__).parents[2])
-    paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH", "")])])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "braze.runtime.triton_build", str(os.getpid())],
+def _start(target: Sequence[str]) -> subprocess.Popen[str]:
+    # -P: the worker's folder is not a place for imports
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(triton_worker.__file__)), *target],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONPATH": paths},
     )
+
+
+def _ask(process: subprocess.Popen[str], job: Job) -> str | None:
+    """What a worker says of a kernel: nothing, or what went wrong. None: it has died, or was ended since it took too long."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    clock = threading.Timer(LONGEST, process.kill)
+    clock.daemon = True
+    clock.start()
+    try:
+        process.stdin.write(job.line())
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except (BrokenPipeError, ValueError):
+        line = ""
+    finally:
+        clock.cancel()
+    return json.loads(line) if line else None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Its input ends, and so does a worker."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(json.dumps([_row(job) for job in jobs]))
         process.stdin.close()
-    return process, jobs
+    process.wait()
 
 
-def _row(job: Job) -> list[object]:
-    return [job.path, job.name, job.dtypes, job.sizes, job.constants, job.num_warps, job.num_stages]
+def _workers() -> int:
+    """As many as there are cores beside the one that calls, and memory for each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(ValueError, OSError):
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        cores = min(cores, 1 + free // BYTES)
+    return max(0, cores - 1)
 
 
-def _read(process: subprocess.Popen[str], jobs: Sequence[Job], said: dict[Job, str]) -> None:
-    """A line for each job, in order: nothing, or what went wrong."""
-    assert process.stdout is not None
-    for job, line in zip(jobs, process.stdout, strict=False):
-        said[job] = json.loads(line)
+class Ahead:
+    """The kernels of one graph, built before their launches: those of fixed sizes at once, others when a launch has told the sizes."""
 
+    def __init__(self, builders: Builders, mark: Callable[[Path], Path]) -> None:
+        self.builders, self.mark = builders, mark
+        self._tickets: dict[str, Ticket] = {}
+        self._waiting: dict[str, tuple[Job, tuple[str, ...]]] = {}
 
-def main() -> None:
-    """The worker: build the jobs of standard input."""
-    _end_with(int(sys.argv[1]))
-    jobs = json.load(sys.stdin)
-    answers, sys.stdout = sys.stdout, sys.stderr
-    for job in jobs:
-        try:
-            _build(*job)
-            said = ""
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"[:500]
-        print(json.dumps(said), file=answers, flush=True)
+    def add(self, jobs: Sequence[tuple[Job, tuple[str, ...]]]) -> None:
+        """Kernels with the names of their sizes, in the order of their launches; those that are built already are left out."""
+        new = [(job, names) for job, names in jobs if not self.mark(Path(job.path)).exists()]
+        self._waiting |= {job.path: (job, names) for job, names in new if names}
+        self._submit([job for job, names in new if not names])
 
+    def _submit(self, jobs: Sequence[Job]) -> None:
+        if len(jobs) >= WORTH:
+            self._tickets |= {ticket.job.path: ticket for ticket in self.builders.submit(jobs)}
 
-def _build(
-    path: str,
-    name: str,
-    dtypes: Sequence[str],
-    sizes: Sequence[int],
-    constants: Sequence[tuple[str, int]],
-    warps: int,
-    stages: int,
-) -> None:
-    import torch
+    def before(self, path: str, names: Sequence[str], numbers: Sequence[int]) -> None:
+        """A kernel is launched first: what others know its sizes by is known now, and it is waited for if somebody builds it."""
+        known = dict(zip(names, numbers, strict=True))
+        self._waiting.pop(path, None)
+        ready = [(job, own) for job, own in self._waiting.values() if own and set(own) <= known.keys()]
+        for job, _ in ready:
+            del self._waiting[job.path]
+        self._submit([dataclasses.replace(job, sizes=tuple(known[n] for n in own)) for job, own in ready])
+        ticket = self._tickets.pop(path, None)
+        if ticket is not None:
+            self.builders.take(ticket)
 
-    from braze.runtime.triton_load import load_module
-
-    function = getattr(load_module(Path(path)), name)
-    given = [*(getattr(torch, dtype) for dtype in dtypes), *sizes]
-    function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **dict(constants))
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent is gone."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-if __name__ == "__main__":
-    main()
+    def after(self, path: str) -> None:
+        """A kernel is built: later processes know that Triton has it."""
+        with contextlib.suppress(OSError):
+            self.mark(Path(path)).touch()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braze import native
+from braze.runtime.triton_build import Ahead
 from braze.support.record import record
 
 #: what Triton names the places for hooks around launches
@@ -36,6 +37,15 @@ class Form:
     scratch: int
 
 
+@record
+class First:
+    """What a kernel's first launch tells, and asks: who builds its graph's kernels, its file, the names of its sizes."""
+
+    ahead: Ahead
+    path: str
+    sizes: tuple[str, ...]
+
+
 class Launch:
     """One kernel's launches. Triton's own path costs some 20 microseconds, so it is taken once a kind of arguments.
 
@@ -58,6 +68,7 @@ class Launch:
         self.sizes = sizes
         self.blocks = blocks
         self.options = {"num_warps": num_warps, "num_stages": num_stages}
+        self.first: First | None = None
         #: (device, kinds of the sizes) -> what Triton built; None where only Triton can launch that
         self.forms: dict[tuple[int, tuple[Any, ...]], Form | None] = {}
 
@@ -94,7 +105,12 @@ class Launch:
         return form.function, programs, form.threads, form.shared, form.widths, form.scratch
 
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
+        first, self.first = self.first, None
+        if first is not None:
+            first.ahead.before(first.path, first.sizes, numbers)
         kernel = self.function[(programs,)](*args, **self.blocks, **self.options)
+        if first is not None:
+            first.ahead.after(first.path)
         buffers = args[: len(args) - self.sizes]
         key = buffers[0].get_device(), _kinds(numbers)
         if key not in self.forms and not any(buffer.data_ptr() % 16 for buffer in buffers):

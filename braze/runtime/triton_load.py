@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import importlib.util
-import sys
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from braze.runtime.triton_launch import Launch
+from braze.runtime.triton_build import Ahead, Builders
+from braze.runtime.triton_launch import First, Launch
+from braze.runtime.triton_worker import load_module
 
 
-def load_module(path: Path) -> ModuleType:
-    """The Python module of a kernel text. Triton reads the source back from its file, so there is one."""
-    module_name = f"braze_triton_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
-    return module
+@functools.cache
+def builders() -> Builders | None:
+    """The processes that build kernels for this one's GPU; None without a GPU, or where kernels are interpreted."""
+    if os.environ.get("TRITON_INTERPRET", "0") == "1":
+        return None
+    try:
+        from triton.runtime.driver import driver
+
+        target = driver.active.get_current_target()
+    except (ImportError, RuntimeError):
+        return None
+    return Builders((target.backend, target.arch, target.warp_size))
+
+
+os.register_at_fork(after_in_child=builders.cache_clear)
+
+
+def ahead() -> Ahead | None:
+    """What builds the kernels of a graph before they are launched; None where nothing can."""
+    import triton
+
+    found = builders()
+    if found is None:
+        return None
+    known = repr((triton.__version__, found.target, str(triton.knobs.cache.dir)))
+    tag = hashlib.sha256(known.encode()).hexdigest()[:12]
+    return Ahead(found, lambda path: path.with_suffix(f".{tag}"))
 
 
 def load(
@@ -35,12 +51,19 @@ def load(
     constants: Sequence[tuple[str, int]],
     num_warps: int,
     num_stages: int,
+    ahead: Ahead | None = None,
 ) -> Callable[..., None]:
-    """The kernel ``name`` of the file ``path`` as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch of zero programs."""
+    """The kernel ``name`` of the file ``path`` as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch of zero programs.
+
+    ``ahead``: who may be building it meanwhile.
+    """
     function = getattr(load_module(path), name)
     blocks = dict(constants)
     programs = eval(f"lambda {', '.join(sizes)}: {grid}", {"max": max, "min": min})
-    return Launch(function, programs, len(sizes), blocks, num_warps, num_stages).launcher()
+    launch = Launch(function, programs, len(sizes), blocks, num_warps, num_stages)
+    if ahead is not None:
+        launch.first = First(ahead, str(path), tuple(sizes))
+    return launch.launcher()
 
 
 def compile_offline(

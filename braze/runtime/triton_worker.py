@@ -1,0 +1,87 @@
+"""A process that builds Triton kernels: a line of JSON for each on standard input, a line for each on standard output.
+
+It imports neither PyTorch, which takes seconds to load and would open the GPU, nor braze: Triton builds a kernel here as for its
+first launch, for a GPU that another process has, and keeps it on disk, where that process finds it. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load_module(path: Path) -> ModuleType:
+    """The Python module of a kernel text. Triton reads the source back from its file, so there is one."""
+    module_name = f"braze_triton_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Elsewhere:
+    """What Triton asks of a driver while it builds."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def get_current_target(self) -> Any:
+        """The GPU that is built for."""
+        return self.target
+
+    def get_current_device(self) -> int:
+        """One for all."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Nothing is launched."""
+        return 0
+
+
+def build(
+    path: str,
+    name: str,
+    dtypes: Sequence[str],
+    numbers: Sequence[int],
+    constants: Sequence[tuple[str, int]],
+    warps: int,
+    stages: int,
+) -> None:
+    """Build a kernel for aligned buffers of these types (Triton's: "*bf16") and sizes of the kind of these numbers."""
+    from triton.runtime.jit import MockTensor
+
+    function = getattr(load_module(Path(path)), name)
+    given = [*(MockTensor(dtype.removeprefix("*")) for dtype in dtypes), *numbers]
+    function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **dict(constants))
+
+
+def main(backend: str, capability: str, warp: str) -> None:
+    """Build what standard input asks for, one after the other."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    arch = int(capability) if capability.isdigit() else capability
+    driver.set_active(Elsewhere(GPUTarget(backend, arch, int(warp))))
+    for line in sys.stdin:
+        try:
+            build(*json.loads(line))
+            said = ""
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"[:500]
+        print(json.dumps(said), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,161 @@
+"""Triton kernels built side by side by workers, for a GPU that this machine need not have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+pytest.importorskip("triton")
+
+from braze.runtime import triton_build
+from braze.runtime.triton_build import Ahead, Builders, Job, build
+
+KERNEL = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def {name}(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * {factor}, mask=i < n)
+"""
+TARGET = "cuda", 90, 32
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    def job(factor, sizes=(100,), text=KERNEL):
+        path = tmp_path / f"k{factor}.py"
+        path.write_text(text.format(name=f"k{factor}", factor=factor))
+        return Job(str(path), f"k{factor}", ("*bf16", "*fp32"), sizes, (("BLOCK", 128),), 4, 2)
+
+    return job
+
+
+def kept(folder):
+    """What Triton has kept: a folder for each kernel."""
+    return {path.parent.name for path in folder.rglob("*.cubin")}
+
+
+def test_workers_build_and_say_what_went_wrong(kernels, tmp_path):
+    jobs = [kernels(k) for k in range(3)]
+    broken = kernels(9, text="def nothing(): pass\n")
+    failed = build([*jobs, broken], Builders(TARGET, 2), seconds=100)
+    assert set(failed) == {broken} and "k9" in failed[broken]
+    assert len(kept(tmp_path / "triton")) == 3
+
+
+def test_a_first_launch_finds_what_a_worker_built(kernels, tmp_path):
+    """Sizes of the same kind (not one, no multiple of 16), with PyTorch's own types, as launches have them."""
+    assert build([kernels(5), kernels(6), kernels(7)], Builders(TARGET, 1), seconds=100) == {}
+    before = kept(tmp_path / "triton")
+    launch = f"""
+        import sys
+        from pathlib import Path
+        import torch
+        from triton.backends.compiler import GPUTarget
+        from triton.runtime.driver import driver
+        from braze.runtime.triton_worker import Elsewhere, load_module
+        driver.set_active(Elsewhere(GPUTarget(*{TARGET})))
+        kernel = load_module(Path({str(tmp_path / "k5.py")!r})).k5
+        kernel.warmup(torch.bfloat16, torch.float32, 99, grid=(1,), num_warps=4, num_stages=2, BLOCK=128)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(launch)], check=True, env=os.environ)
+    assert len(before) == 3 and kept(tmp_path / "triton") == before
+
+
+def test_a_worker_needs_neither_pytorch_nor_braze(tmp_path):
+    code = f"""
+        import runpy, sys, io
+        sys.stdin, sys.argv = io.StringIO(""), ["worker", "cuda", "90", "32"]
+        runpy.run_path({triton_build.triton_worker.__file__!r}, run_name="__main__")
+        print("torch" in sys.modules, "braze" in sys.modules, file=sys.__stdout__)
+    """
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["False", "False"]
+
+
+class Slow:
+    """Workers that build nothing before they are told to."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.asked = threading.Event(), []
+        monkeypatch.setattr(triton_build, "_start", lambda target: None)
+        monkeypatch.setattr(triton_build, "_end", lambda process: None)
+        monkeypatch.setattr(triton_build, "_ask", self.ask)
+
+    def ask(self, process, job):
+        self.asked.append(job.name)
+        self.go.wait(20)
+        return ""
+
+
+def test_who_launches_builds_what_nobody_began_and_waits_for_the_rest(kernels, monkeypatch):
+    slow = Slow(monkeypatch)
+    builders = Builders(TARGET, 1)
+    first, *_, last = builders.submit([kernels(k) for k in range(4)])
+    while not slow.asked:
+        pass
+    assert slow.asked == ["k3"], "the one that is wanted last"
+    assert builders.take(first) and first.why != ""
+    threading.Timer(0.2, slow.go.set).start()
+    assert not builders.take(last) and last.why == ""
+    assert not builders.take(last), "who asks again is told the same"
+
+
+def test_few_kernels_are_not_worth_a_worker(kernels, monkeypatch):
+    slow = Slow(monkeypatch)
+    builders = Builders(TARGET, 4)
+    tickets = builders.submit([kernels(k) for k in range(triton_build.WORTH - 1)])
+    assert all(builders.take(ticket) for ticket in tickets) and not slow.asked
+
+
+def test_a_worker_that_dies_is_replaced(kernels, monkeypatch):
+    jobs = [kernels(k) for k in range(4)]
+    died = []
+
+    def start(target):
+        process = real(target)
+        if not died:
+            died.append(process)
+            process.kill()
+        return process
+
+    real = triton_build._start
+    monkeypatch.setattr(triton_build, "_start", start)
+    failed = build(jobs, Builders(TARGET, 1), seconds=100)
+    assert list(failed.values()) == ["its worker died"] and len(failed) == 1
+
+
+def test_no_time(kernels):
+    jobs = [kernels(k) for k in range(5)]
+    assert set(build(jobs, Builders(TARGET, 1), seconds=0)) == set(jobs)
+
+
+def test_kernels_of_varying_sizes_are_built_when_a_launch_tells_them(kernels, monkeypatch, tmp_path):
+    slow = Slow(monkeypatch)
+    slow.go.set()
+    ahead = Ahead(Builders(TARGET, 1), lambda path: path.with_suffix(".built"))
+    jobs = [kernels(k, sizes=()) for k in range(5)]
+    ahead.add([(job, ("s0",)) for job in jobs])
+    assert not slow.asked
+    ahead.before(jobs[0].path, ("s0",), (48,))
+    for job in jobs[1:]:
+        ahead.before(job.path, ("s0",), (48,))
+        ahead.after(job.path)
+    assert "k0" not in slow.asked and set(slow.asked) <= {"k1", "k2", "k3", "k4"}
+    again = Ahead(Builders(TARGET, 1), lambda path: path.with_suffix(".built"))
+    slow.asked.clear()
+    again.add([(job, ()) for job in jobs])
+    assert not slow.asked, "all but one are known to be built"
