@@ -67,7 +67,7 @@ class Options:
     matmul_template: bool | None = option(
         None,
         "matrix products on a GPU by our own kernels, norms before and sums after them in the same kernel: everywhere (True), "
-        "nowhere (False), or where they were measured to be quicker (None)",
+        "nowhere (False), or where they were measured to be quicker, of few rows also by a rule (None)",
     )
     measure_products: bool = option(
         True,

@@ -53,11 +53,37 @@ class DeviceProduct:
 FEW_ROWS_F32 = 8
 
 
-def takes_template(product: DeviceProduct, wanted: bool | None, known: Mapping[DeviceProduct, Way]) -> bool:
-    """Whether a GPU's product is the template's: by what was measured, else by a rule. ``wanted``: everywhere (True), nowhere (False)."""
+#: rows up to which a GPU's product is the template's without a measurement, the least columns, and places of a sum
+RULED_ROWS, RULED_COLUMNS, RULED_INNER = 16, 512, (128, 16384)
+
+
+def takes_template(
+    product: DeviceProduct, wanted: bool | None, known: Mapping[DeviceProduct, Way], ruled: bool = False
+) -> bool:
+    """Whether a GPU's product is the template's: by what was measured, else by a rule, ``ruled`` its answer. ``wanted``: everywhere (True), nowhere (False)."""
     if wanted is False or not may_take_template(product):
         return False
-    return wanted is True or known.get(product) is Way.OURS
+    if wanted is True:
+        return True
+    way = known.get(product)
+    return ruled if way is None else way is Way.OURS
+
+
+def pays_by_rule(product: DeviceProduct, most: int | None, arch: str) -> bool:
+    """Whether a product of at most so many rows is quicker as the template's, as measured on GPUs of one architecture.
+
+    So few rows are multiplied in the time that the right-hand matrix takes to be read, which the template does with less before and
+    after. The matrix lies by columns, as a linear layer's weight does.
+    """
+    least, longest = RULED_INNER
+    return (
+        arch == "sm_90"
+        and product.dtype in ("f16", "bf16")
+        and most is not None
+        and most <= RULED_ROWS
+        and product.columns >= RULED_COLUMNS
+        and least <= product.inner <= longest
+    )
 
 
 def may_take_template(product: DeviceProduct) -> bool:

@@ -95,8 +95,9 @@ class Choices:
 
     def worth_again(self, rows: Expr, inner: Expr) -> bool:
         """Whether each program of a product may compute all rows of its left matrix anew."""
-        most = rows.value if rows.value is not None else self.size_hint(rows)
-        return 0 < most * self.size_hint(inner) <= self.points_again
+        most = self.size_hint(rows)
+        tile = most if most <= 2 else max(most, 16)  # tensor cores take 16 rows
+        return 0 < tile * self.size_hint(inner) <= self.points_again
 
     def recompute(self, value: Node) -> bool:
         """Whether a value used in several passes over a row is cheaper computed again than kept."""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from braze.codegen.triton import generate
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import Means, Tiles, by_rule, candidates, parsed
+from braze.graph.fakes import new_mode
+from braze.graph.torch_compat import assemble_fake
 from braze.loops.interpret import interpret
 from braze.loops.ir import TemplateCall
+from braze.pipeline import lower_graph, partition_graph, schedule_program
+from braze.runtime.triton_load import load
 from braze.schedule.records import GroupKind
-from tests.codegen.triton_bench import interpreted, planned, run
+from braze.target import cuda_target
+from tests.codegen.triton_bench import Values, captured, context, interpreted, planned, run
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -220,7 +228,70 @@ def test_what_the_template_cannot_do_as_well_stays_with_aten(m, dtype):
     assert not any(g.kind is GroupKind.TEMPLATE for g in plan.groups)
 
 
-def test_by_default_a_product_is_atens_until_it_is_measured():
+@pytest.mark.parametrize(
+    ("rows", "dtype", "arch", "taken"),
+    [(1, BF16, "sm_90", True), (16, F16, "sm_90", True), (17, BF16, "sm_90", False), (1, F32, "sm_90", False), (1, BF16, "sm_80", False)],
+)  # fmt: skip
+def test_by_default_few_rows_by_a_layers_weight_are_the_templates(rows, dtype, arch, taken):
+    def fn(x, g, w, r):
+        return r + F.linear(rms(x, g), w)
+
+    given = torch.ones(rows, 1024), torch.ones(1024), torch.ones(2048, 1024), torch.ones(rows, 2048)
+    ctx = dataclasses.replace(context(), target=cuda_target((int(arch[3]), 0), 132))
+    partition = captured(fn, ctx, *(x.to(dtype) for x in given))
+    with torch.no_grad():
+        plan = schedule_program(lower_graph(partition, ctx), ctx)
+    assert (GroupKind.TEMPLATE in [g.kind for g in plan.groups]) is taken
+    assert not taken or len(plan.groups) == 1
+
+
+@pytest.mark.parametrize(("low", "high", "kernels"), [(2, 16, 1), (2, 17, None), (0, 5, 1)])
+def test_rows_between_bounds_are_one_kernel_for_all(low, high, kernels, tmp_path):
+    def fn(x, g, w, r):
+        return r + F.linear(rms(x, g), w)
+
+    given = [numbers(n, 256, dtype=F16) for n in (5, 512)] + [numbers(5, 512, dtype=F16, seed=3)]
+    given.insert(1, numbers(256, dtype=F16, seed=1))
+    plan = planned_for(fn, {0: (low, high), 3: (low, high)}, *given)
+    if kernels is None:
+        assert GroupKind.TEMPLATE not in [g.kind for g in plan.groups]
+        return
+    assert [g.kind for g in plan.groups] == [GroupKind.TEMPLATE]
+    (text,) = generate(plan, context())
+    path = tmp_path / "kernel.py"
+    path.write_text(text.source)
+    launch = load(path, text.name, text.sizes, text.launch.grid, text.launch.constants, 1, 1)
+    for rows in (2, 5) if high == 5 else (2, 5, 16):
+        x, g, w, r = numbers(rows, 256, dtype=F16), *given[1:3], numbers(rows, 512, dtype=F16, seed=3)
+        memory = dict(zip(plan.program.inputs, (x, g, w, r), strict=False))
+        out = torch.full((rows + 1, 512), 7.0, dtype=F16)
+        launch(*(memory.get(b, out) for b in text.args), *(rows for _ in text.sizes))
+        no_further([out[:rows]], fn, (x, g, w, r))
+        assert (out[rows] == 7).all()
+
+
+def planned_for(fn, bounds, *inputs):
+    """The schedule for inputs whose first sizes lie between bounds, by number of the input."""
+    graph, ctx = torch.fx.symbolic_trace(fn), context()
+    low, high = next(iter(bounds.values()))
+    mode = new_mode(dynamic=True)
+    rows = mode.bounded_symbol(max(low, 2), "rows", low, high)
+    examples = []
+    with torch.no_grad():
+        for k, (node, x) in enumerate(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True)):
+            sizes = (rows, *x.shape[1:]) if k in bounds else x.shape
+            with mode:
+                meta = torch.empty(sizes, dtype=x.dtype, device="meta")
+            fake = assemble_fake(mode.dispatch, meta, torch.device("cuda:0"), False)
+            node.meta["val"] = fake
+            examples.append(fake)
+        with mode:
+            Values(graph).run(*examples)
+        partition = partition_graph(graph, examples, ctx)
+        return schedule_program(lower_graph(partition, ctx), ctx)
+
+
+def test_by_default_few_columns_are_atens_until_they_are_measured():
     plan = planned(lambda x, w: x @ w, torch.ones(2, 16), torch.ones(16, 16))
     assert [g.kind for g in plan.groups] == [GroupKind.EXTERN]
 

@@ -161,7 +161,7 @@ class _Product(Writer):
         down = index_text(blocks(self.m.extent, self.tiles.rows), names)
         wide = ".to(tl.int64)" if plan.wide else ""
         lines.append(f"    program = tl.program_id(0){wide}")
-        if down == "1":
+        if self._one_block():
             lines += ["    xblock = program * 0", "    yblock = program"]
         elif self.tiles.band == 1:
             lines += [f"    xblock = program // ({across})", f"    yblock = program % ({across})"]
@@ -266,8 +266,12 @@ class _Product(Writer):
 
     def _streams(self) -> bool:
         """Whether each element of the right-hand matrices is read by one program: then no cache should keep it."""
-        m = self.m.extent.value
-        return m is not None and m <= self.tiles.rows
+        return self._one_block()
+
+    def _one_block(self) -> bool:
+        """Whether a program has all rows."""
+        most = self.m.extent.bounds()[1]
+        return most is not None and most <= self.tiles.rows
 
     # -- the epilogue -------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from braze.api import compile as braze_compile
+from braze.products import RULED_ROWS
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.pieces.backend import ServingBackend
 from braze.serving.policy.config import CompilationConfig
@@ -21,8 +22,10 @@ def compile_decoder(
     """The decoder's ``forward`` compiled for any number of tokens; its pieces record themselves in steps whose mode is PIECEWISE.
 
     ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``fields``: others of its.
-    What it returns is valid until the next step.
+    On a GPU the pieces are compiled apart for so few tokens that their products are kernels of our own. What it returns is valid until the next step.
     """
+    if next(model.parameters()).device.type == "cuda":
+        fields = {"compile_ranges_endpoints": (RULED_ROWS,), **fields}
     config = CompilationConfig(
         level=3, cudagraph_mode=mode, splitting_ops=list(ATTENTION_OPS), split=split, **fields
     )
