@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from braze.serving.engine.models.decoder import Decoder
+from braze.serving.engine.models.parallel import of_first
 from braze.serving.engine.requests import Work
 from braze.serving.engine.sampling import sample
 
@@ -69,6 +70,7 @@ class Drawing:
         else:
             each = [w.request for w, n in zip(works, drawn, strict=True) for _ in range(n)]
             tokens = sample(logits, [r.params for r in each], [r.generator for r in each])
+            tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()
         held, landed = self._hosts[0]
         if held.shape[0] < rows:

@@ -11,10 +11,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from braze.serving.engine.models.config import LLAMA, ModelConfig, read_config
+from braze.serving.engine.models.config import LLAMA, ModelConfig, read_config, split
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.deepseek import deepseek
 from braze.serving.engine.models.llama import llama
+from braze.serving.engine.models.parallel import ONE, Ranks
 from braze.support.errors import UserError
 
 #: parts of checkpoints that a decoder computes itself, or has no use for
@@ -22,14 +23,17 @@ _IGNORED = ("rotary_emb.inv_freq",)
 
 
 def load_model(
-    folder: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    folder: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    ranks: Ranks = ONE,
 ) -> Decoder:
-    """The decoder of a folder, with its weights, in eval mode; ``dtype``: other than the folder's.
+    """The decoder of a folder, with its weights, in eval mode; ``dtype``: other than the folder's; ``ranks``: who shares it, of which this has a part.
 
     Raises BZ7403 for a model that is not served and BZ7404 where files are missing or do not fit.
     """
     folder = Path(folder)
-    config = read_config(_read_json(folder / "config.json"))
+    config = split(read_config(_read_json(folder / "config.json")), ranks)
     model = build(config, device, dtype)
     load_weights(model, folder)
     return model
@@ -58,6 +62,7 @@ def load_weights(model: Decoder, folder: Path) -> None:
             if not tied and not name.endswith(_IGNORED):
                 left.append(name)
             continue
+        tensor = model.config.ranks.part(tensor, place.shape)
         if place.shape != tensor.shape:
             raise _unfit(folder, f"{name} has shape {list(tensor.shape)}, the model {list(place.shape)}")
         place.copy_(tensor)

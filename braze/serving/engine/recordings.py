@@ -53,6 +53,13 @@ class Recordings:
                 else:
                     self.keys.add((mode, key))
 
+    def keep(self, keys: set[Key]) -> None:
+        """Let go of all others: ranks that share a model replay alike, or not at all."""
+        for mode, key in self.keys - keys:
+            self.keys.discard((mode, key))
+            self.full.pop(key, None)
+            self.failed[mode, key] = "another rank could not record it"
+
     def clear(self) -> None:
         """Let go of all, and of their memory."""
         self.full.clear()

@@ -108,6 +108,7 @@ class ModelRunner:
             blocks = (self.profile_memory() if memory is None else memory) // each
             # more than all requests at their longest can have are of no use
             blocks = min(blocks, self.limits.max_num_seqs * blocks_for(self.limits.max_model_len, size))
+        blocks = min(config.ranks.common(blocks))
         if blocks < 1:
             raise UserError(
                 "BZ7409",
@@ -138,6 +139,8 @@ class ModelRunner:
         begun = time.perf_counter()
         if self.recordings is not None:
             self.recordings.capture_all(self.dispatcher.every_key(), self._capture, progress)
+            others = self.model.config.ranks.common(self.recordings.keys)
+            self.recordings.keep(set.intersection(*others))
         _wait(self.device)
         return time.perf_counter() - begun, sorted({bs for bs, _ in self.graphs})
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from braze.serving.engine.models.parallel import Ranks
 from braze.support.errors import UserError
 from braze.support.record import record
 
@@ -88,6 +90,8 @@ class ModelConfig:
     qk_norm: bool = False
     latent: Latent | None = None
     experts: Experts | None = None
+    #: who shares the model: heads, inner sizes and experts are this rank's part
+    ranks: Ranks = Ranks()
 
 
 def read_config(raw: Mapping[str, Any]) -> ModelConfig:
@@ -121,6 +125,29 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
         qk_norm=name == "Qwen3ForCausalLM",
         latent=latent,
         experts=_experts(raw) if name in DEEPSEEK else None,
+    )
+
+
+def split(config: ModelConfig, ranks: Ranks) -> ModelConfig:
+    """The sizes of one rank's part. Raises BZ7403 where heads, inner sizes or the vocabulary cannot be shared evenly."""
+    size, experts = ranks.size, config.experts
+    shared = {
+        "heads": config.heads,
+        "inner size": config.inner,
+        "vocabulary": config.vocab,
+        **({} if config.latent else {"heads of the cache": config.kv_heads}),
+        **({"inner size of experts": experts.inner} if experts else {}),
+    }
+    for name, number in shared.items():
+        if number % size:
+            raise not_served(f"this model on {size} ranks", f"its {name}, {number}, cannot be shared evenly")
+    return dataclasses.replace(
+        config,
+        heads=config.heads // size,
+        kv_heads=max(1, config.kv_heads // size),
+        inner=config.inner // size,
+        experts=dataclasses.replace(experts, inner=experts.inner // size) if experts else None,
+        ranks=ranks,
     )
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from braze.serving.engine.models.config import ModelConfig
+from braze.serving.engine.models.parallel import gathered, looked_up
 from braze.serving.engine.models.parts import Linear, Part, RMSNorm, Rotary, named, under
 from braze.support.record import record
 
@@ -55,15 +56,15 @@ class Body(nn.Module):
         self, config: ModelConfig, make: Callable[[ModelConfig, int], Layer], rotary: type[Rotary]
     ) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(
-            config.vocab, config.width, _weight=torch.empty(config.vocab, config.width)
-        )
+        self.ranks = config.ranks
+        rows = config.vocab // config.ranks.size
+        self.embed_tokens = nn.Embedding(rows, config.width, _weight=torch.empty(rows, config.width))
         self.rotary = rotary(config.rope, config.head_dim, config.max_position, torch.get_default_dtype())
         self.layers = nn.ModuleList([make(config, i) for i in range(config.layers)])
         self.norm = RMSNorm(config.width, config.eps)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        x = self.embed_tokens(input_ids)
+        x = looked_up(input_ids, self.embed_tokens.weight, self.ranks)
         angles = self.rotary(positions)
         for layer in self.layers:
             x = layer(x, *angles)
@@ -85,7 +86,7 @@ class Decoder(nn.Module):
         self.config = config
         self.cache_shape = cache
         self.model = Body(config, make, rotary)
-        self.lm_head = Linear(config.width, config.vocab, False)
+        self.lm_head = Linear(config.width, config.vocab // config.ranks.size, False)
         if config.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -94,6 +95,9 @@ class Decoder(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """(rows, vocabulary) of hidden states (rows, width)."""
+        if self.config.ranks.size > 1:
+            every = gathered(F.linear(hidden, self.lm_head.weight), self.config.ranks)
+            return every if out is None else out.copy_(every)
         if out is not None:
             return torch.mm(hidden, self.lm_head.weight.t(), out=out)
         return F.linear(hidden, self.lm_head.weight)

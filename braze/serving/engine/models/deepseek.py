@@ -11,7 +11,8 @@ from braze.serving.engine.attention.reference import turned
 from braze.serving.engine.models.config import Experts, Latent, ModelConfig, not_served
 from braze.serving.engine.models.decoder import CacheShape, Decoder, Layer
 from braze.serving.engine.models.experts import CHOSEN_EXPERTS
-from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, rotate_pairs, under
+from braze.serving.engine.models.parallel import ONE, Ranks, summed
+from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, RowLinear, rotate_pairs, under
 
 
 class LatentAttention(Part):
@@ -32,7 +33,7 @@ class LatentAttention(Part):
         self.kv_a_proj_with_mqa = Linear(config.width, sizes.rank + sizes.rope_dim, config.out_bias)
         self.kv_a_layernorm = RMSNorm(sizes.rank, 1e-6)
         self.kv_b_proj = Linear(sizes.rank, config.heads * (sizes.nope_dim + sizes.value_dim), False)
-        self.o_proj = Linear(config.heads * sizes.value_dim, config.width, config.out_bias)
+        self.o_proj = RowLinear(config.heads * sizes.value_dim, config.width, config.out_bias, config.ranks)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         sizes, turn = self.sizes, rotate_pairs if self.sizes.interleaved else turned
@@ -59,20 +60,20 @@ class LatentAttention(Part):
 class MixtureOfExperts(Part):
     """Shared experts, and some of many by a token's choice."""
 
-    def __init__(self, width: int, sizes: Experts) -> None:
+    def __init__(self, width: int, sizes: Experts, ranks: Ranks = ONE) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.ranks = sizes, ranks
         self.gate = Linear(width, sizes.count, False)
         self.correction = nn.Parameter(torch.empty(sizes.count, dtype=torch.float32), requires_grad=False)
         self.gate_up = nn.Parameter(torch.empty(sizes.count, 2 * sizes.inner, width))
         self.down = nn.Parameter(torch.empty(sizes.count, width, sizes.inner))
-        self.shared = MLP(width, sizes.inner * sizes.shared) if sizes.shared else None
+        self.shared = MLP(width, sizes.inner * sizes.shared, ranks=ranks) if sizes.shared else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen, weights = self.choice(x)
         found = torch.empty_like(x, memory_format=torch.contiguous_format)
         CHOSEN_EXPERTS(x, self.gate_up, self.down, chosen, weights, found)
-        return found if self.shared is None else found + self.shared(x)
+        return summed(found if self.shared is None else found + self.shared.part(x), self.ranks)
 
     def choice(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token's experts and their weights, (tokens, chosen) int64 and float32."""
@@ -118,5 +119,9 @@ def _layer(config: ModelConfig, i: int) -> Layer:
     assert latent is not None
     assert experts is not None
     dense = i < experts.dense_layers
-    mlp = MLP(config.width, config.inner) if dense else MixtureOfExperts(config.width, experts)
+    mlp = (
+        MLP(config.width, config.inner, ranks=config.ranks)
+        if dense
+        else MixtureOfExperts(config.width, experts, config.ranks)
+    )
     return Layer(config, LatentAttention(config, latent, i), mlp)

@@ -7,7 +7,16 @@ import torch
 from braze.serving.engine.attention import operators  # noqa: F401  registers the operator
 from braze.serving.engine.models.config import ModelConfig
 from braze.serving.engine.models.decoder import CacheShape, Decoder, Layer
-from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, RotaryTables, named, parts_of
+from braze.serving.engine.models.parts import (
+    MLP,
+    Linear,
+    Part,
+    RMSNorm,
+    RotaryTables,
+    RowLinear,
+    named,
+    parts_of,
+)
 
 
 class Attention(Part):
@@ -20,7 +29,7 @@ class Attention(Part):
         self.scale = config.head_dim**-0.5
         rows = (self.heads + 2 * self.kv_heads) * self.dim
         self.qkv_proj = Linear(config.width, rows, config.qkv_bias)
-        self.o_proj = Linear(self.heads * self.dim, config.width, config.out_bias)
+        self.o_proj = RowLinear(self.heads * self.dim, config.width, config.out_bias, config.ranks)
         self.eps = config.eps
         self.q_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else None
@@ -56,4 +65,4 @@ def llama(config: ModelConfig) -> Decoder:
 
 
 def _layer(config: ModelConfig, i: int) -> Layer:
-    return Layer(config, Attention(config, i), MLP(config.width, config.inner, config.mlp_bias))
+    return Layer(config, Attention(config, i), MLP(config.width, config.inner, config.mlp_bias, config.ranks))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from braze.serving.engine.attention.reference import normalised
 from braze.serving.engine.models.config import Rope
+from braze.serving.engine.models.parallel import ONE, Ranks, row_parallel, summed
 
 
 class Part(nn.Module):
@@ -106,18 +107,37 @@ def rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+class RowLinear(Linear):
+    """A linear layer whose inputs are shared out among ranks; ``part`` gives one rank's part of the sum."""
+
+    def __init__(self, rows: int, columns: int, bias: bool, ranks: Ranks) -> None:
+        super().__init__(rows, columns, bias)
+        self.ranks = ranks
+
+    def part(self, x: torch.Tensor) -> torch.Tensor:
+        """What is to be summed over the ranks."""
+        return row_parallel(x, self.weight, self.bias, self.ranks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return summed(self.part(x), self.ranks)
+
+
 class MLP(Part):
     """SiLU of a gate times a value, and back; gate and value are one product."""
 
-    def __init__(self, width: int, inner: int, bias: bool = False) -> None:
+    def __init__(self, width: int, inner: int, bias: bool = False, ranks: Ranks = ONE) -> None:
         super().__init__()
         self.inner = inner
         self.gate_up_proj = Linear(width, 2 * inner, bias)
-        self.down_proj = Linear(inner, width, bias)
+        self.down_proj = RowLinear(inner, width, bias, ranks)
+
+    def part(self, x: torch.Tensor) -> torch.Tensor:
+        """What is to be summed over the ranks."""
+        gate, up = self.gate_up_proj(x).chunk(2, -1)
+        return self.down_proj.part(F.silu(gate) * up)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, -1)
-        return self.down_proj(F.silu(gate) * up)
+        return summed(self.part(x), self.down_proj.ranks)
 
     def places(self) -> dict[str, torch.Tensor]:
         """Where the tensors of a checkpoint go."""
