@@ -49,6 +49,7 @@ force_eager = core.force_eager
 eager_forced = core.eager_forced
 shown_call = core.shown_call
 watch_tracers = core.watch_tracers
+watch_builtins = core.watch_builtins
 set_frame_callback = core.set_frame_callback
 skip_code = core.skip_code
 untraced_code = core.untraced_code
@@ -118,5 +119,6 @@ __all__ = [
     "uninstall",
     "untraced_code",
     "versions",
+    "watch_builtins",
     "watch_tracers",
 ]

@@ -41,6 +41,10 @@ def watch_tracers(ask: Callable[[], bool], module_class: type, address: int) -> 
     _ask[:] = [ask]
 
 
+def watch_builtins(builtins: dict[str, Any], usual: dict[str, Any], tell: Callable[[], None]) -> None:
+    """Nothing is compiled while the builtins are not as usual: the core in C alone can tell, in whose way they are not."""
+
+
 def shown_call(function: Callable[..., Any]) -> None:
     """The function that ``Entry.__call__`` is to who looks it up: here it is one already."""
 

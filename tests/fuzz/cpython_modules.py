@@ -20,9 +20,6 @@ MODULES = tuple(
 
 SUGGESTIONS = "Python finds names like the missing one in the variables of the traceback's frames, which are not the frame's own"
 SAME_TUPLE = "a function in C hands back the very tuple that it was called with; its call breaks the graph, and is made with another"
-REPLACED_INT = (
-    "while the program has another object in the place of builtins.int, braze's own code calls it, too"
-)
 SMALL_INTEGER = (
     "how many references there are to the number 10 tells of all that holds one, what is compiled too"
 )
@@ -34,7 +31,6 @@ SIZES = "how much memory a dict takes tells how it was made"
 
 REFERENCES = "how many references there are to an object tells of what holds it while a call is captured"
 TRACED = "a function of sys.settrace sees the lines of frames, which compiled calls have none of"
-SAME_TEXT = "texts that are equal may be one object after a graph break: they are written again as literals"
 MEMORYVIEWS = {
     "ArrayMemorySliceSlice": "setitem_writable",
     "ArrayMemorySlice": "getitem setitem_writable",
@@ -53,20 +49,15 @@ MAY_DIFFER: dict[tuple[str, str], str] = {
     ("11", "test_exceptions.NameErrorTests.test_name_error_suggestions_from_globals"): SUGGESTIONS,
     ("11", "test_dict.DictTest.test_splittable_popitem"): SIZES,
     ("11", "test_call.TestPEP590.test_vectorcall_override"): SAME_TUPLE,
-    ("11", "test_builtin.TestBreakpoint.test_envar_good_path_builtin"): REPLACED_INT,
     **{("11", f"test_array.{name}Test.test_bug_782369"): SMALL_INTEGER for name in TYPES_OF_ARRAYS},
     ("13", "test_dict.DictTest.test_splittable_popitem"): SIZES,
     ("13", "test_call.TestPEP590.test_vectorcall_override"): SAME_TUPLE,
-    ("13", "test_builtin.TestBreakpoint.test_envar_good_path_builtin"): REPLACED_INT,
     **{
         ("13", f"test_memoryview.{kind}Test.test_{name}"): REFERENCES
         for kind, names in MEMORYVIEWS.items()
         for name in names.split()
     },
-    **{("13", f"test_patma.TestTracing.test_{name}"): TRACED for name in PATTERNS.split()},
     **{
-        ("13", f"test_operator.{kind}OperatorTestCase.test_{name}"): SAME_TEXT
-        for kind in ("C", "Py")
-        for name in ("is", "is_not")
+        (f"{v}", f"test_patma.TestTracing.test_{name}"): TRACED for v in (11, 13) for name in PATTERNS.split()
     },
 }

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import torch
 
 from braze import native
 from braze.native import torch_state
+from braze.support.log import warn_once
+
+#: builtins that programs replace, to catch what is printed or opened; braze's own code does without them
+REPLACED = frozenset(
+    {"print", "open", "input", "breakpoint", "help", "exit", "quit", "copyright", "credits", "license", "_"}
+)
 
 
 def call_of_entry(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -17,7 +24,25 @@ def call_of_entry(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     return self(*args, **kwargs)
 
 
+def tell_of_builtins() -> None:
+    """Say that nothing is compiled until the builtins are back."""
+    changed = [name for name, value in usual_builtins.items() if vars(builtins).get(name) is not value]
+    warn_once(
+        ("BZ6016",),
+        f"BZ6016: the program has deleted or replaced {', '.join(changed)} among the builtins, which braze calls itself. "
+        "Until they are back nothing is compiled.",
+        subject="fallbacks",
+    )
+
+
+#: what braze found when it was loaded
+usual_builtins = {
+    name: value for name, value in vars(builtins).items() if callable(value) and name not in REPLACED
+}
+
+
 def watch() -> None:
-    """Have entries look for other tracers at each call."""
+    """Have entries look for other tracers at each call, and for the builtins where they would compile."""
+    native.watch_builtins(vars(builtins), usual_builtins, tell_of_builtins)
     native.shown_call(call_of_entry)
     native.watch_tracers(torch_state.traced_by_another, torch.nn.Module, torch_state.tracing_state_address())

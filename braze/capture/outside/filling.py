@@ -16,6 +16,7 @@ from braze.capture.state.trace import Trace
 
 #: types of most arguments: they hold nothing
 LEAVES = CONSTANTS | {FakeTensor, torch.dtype, torch.device, slice}
+SEQUENCES = (list, tuple, collections.deque)
 WRITABLE = frozenset({list, dict})
 
 
@@ -57,5 +58,7 @@ def fill_arguments(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
             fill(t, value)
             if depth < 4:
                 fill_arguments(t, dict.values(value), depth + 1)
-        elif depth < 4 and issubclass(type(value), list | tuple | collections.deque):
-            fill_arguments(t, value, depth + 1)
+        elif depth < 4:
+            for base in SEQUENCES:
+                if issubclass(kind, base):
+                    fill_arguments(t, base.__iter__(value), depth + 1)

@@ -13,7 +13,7 @@ from typing import Any
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
-from braze.capture.facts.values import MISSING, Identity, is_constant, is_identity_type
+from braze.capture.facts.values import MISSING, Identity, is_constant, is_identity_type, lookup_in_mro
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -196,10 +196,19 @@ def guard_keys(t: Trace, shadow: DictShadow, keys: list[Any]) -> None:
             graph_break("BZ1014", f"a dict from outside with a key of type {type(key).__name__}")
 
 
+def stand_in(cls: Any, *given: Any) -> Any:
+    """A container of a class of the program's that stands for one from outside; its end is not to be taken for that one's."""
+    if lookup_in_mro(cls, "__del__")[0] is not MISSING:
+        graph_break(
+            "BZ1010", f"a {cls.__name__} from outside is read, which runs code when it dies (__del__)"
+        )
+    return native_new(cls)(cls, *given)
+
+
 def shadow_dict(t: Trace, node: Node, real: Any) -> Any:
     """A lazily filled shadow of a dict or of an instance of a subclass of dict."""
     cls = type(real)
-    view: Any = {} if cls is dict else native_new(cls)(cls)
+    view: Any = {} if cls is dict else stand_in(cls)
     if issubclass(type(real), collections.defaultdict):
         view.default_factory = real.default_factory
     node.guard(Check.TYPE, cls)
@@ -218,14 +227,14 @@ def shadow_list(t: Trace, node: Node, real: Any) -> Any:
     """A copy of a list or deque."""
     cls = type(real)
     node.guard(Check.TYPE, cls)
-    node.guard(Check.LENGTH, len(real))
     base = list if issubclass(type(real), list) else collections.deque
+    node.guard(Check.LENGTH, base.__len__(real))
     if cls is list:
         view: Any = []
     elif cls is collections.deque:
         view = collections.deque(maxlen=real.maxlen)
     else:
-        view = native_new(cls)(cls)
+        view = stand_in(cls)
     t.outside.tree.bind(node, real, view)
     items = [t.read(node, Step.ITEM, i, v) for i, v in enumerate(base.__iter__(real))]
     base.extend(view, items)
@@ -241,7 +250,7 @@ def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
         node.guard(Check.EQUAL, real)
         return t.outside.tree.bind(node, real, real)
     node.guard(Check.TYPE, cls)
-    node.guard(Check.LENGTH, len(real))
+    node.guard(Check.LENGTH, tuple.__len__(real))
     t.outside.tree.order.append(node)
     items = tuple(t.read(node, Step.ITEM, i, v) for i, v in enumerate(tuple.__iter__(real)))
     if cls is tuple:
@@ -249,14 +258,15 @@ def shadow_tuple(t: Trace, node: Node, real: Any) -> Any:
     elif all(a is b for a, b in zip(items, tuple.__iter__(real), strict=True)):
         view = real
     else:
-        view = native_new(cls)(cls, items)
+        view = stand_in(cls, items)
     return t.outside.tree.bind(node, real, view)
 
 
 def shadow_set(t: Trace, node: Node, real: Any) -> Any:
     """A copy of a set of constants or of things known by identity."""
     cls = type(real)
-    items = list(real)
+    base = set if issubclass(cls, set) else frozenset
+    items = list(base.__iter__(real))
     if not all(is_constant(v) or is_identity_type(type(v)) for v in items):
         graph_break("BZ1014", "a set from outside that holds objects")
     node.guard(Check.TYPE, cls)
@@ -267,7 +277,7 @@ def shadow_set(t: Trace, node: Node, real: Any) -> Any:
     t.outside.tree.bind(node, real, view)
     if issubclass(type(real), set):
         if view is real:
-            view = native_new(cls)(cls)
+            view = stand_in(cls)
             set.update(view, items)
             t.outside.tree.bind(node, real, view)
         node.container = SequenceShadow(node, cls, view, items)

@@ -46,6 +46,9 @@ from braze.support.errors import InternalError
 #: kinds whose instances can be made empty and filled later
 FILLABLE = frozenset({"list", "dict", "set", "deque", "object", "attributes", "cell", "function"})
 
+#: those of generated code, whatever the program deletes or replaces among its own
+BUILTINS = dict(vars(builtins))
+
 
 class Namespace:
     """The globals of one generated function: objects under readable, unique names."""
@@ -64,10 +67,10 @@ class Namespace:
         stem = "".join(c if c.isalnum() or c == "_" else "_" for c in str(hint)).strip("_") or "value"
         if stem[0].isdigit() or keyword.iskeyword(stem):
             stem = f"k_{stem}"
-        if getattr(builtins, stem, self) is value:
+        if BUILTINS.get(stem, self) is value:
             return stem
         name, number = stem, 1
-        while name in self.values or name in self._reserved or hasattr(builtins, name):
+        while name in self.values or name in self._reserved or name in BUILTINS:
             name, number = f"{stem}_{number}", number + 1
         self.values[name] = value
         self._by_identity[id(value)] = name
@@ -225,7 +228,8 @@ class Rebuilder:
             case Drawn():
                 return f"d{recipe.index}"
             case Constant():
-                return literal(recipe.value) or self.names.name_of(recipe.value)
+                text = literal(recipe.value) if type(recipe.value) not in (str, bytes) else None
+                return text or self.names.name_of(recipe.value)
             case FromSource():
                 text = self.sources.text(recipe.source)
                 simple = recipe.source in self.sources.inputs or recipe.source.step is Step.LOCAL

@@ -58,7 +58,7 @@ from braze.capture.facts.resume import Resumed
 from braze.capture.finish.seeds import SEED
 from braze.capture.graph.constant_evaluation import holds
 from braze.capture.graph.python_random import GENERATOR, ITEM, shuffled
-from braze.capture.residual.reconstruction_code import Namespace, Rebuilder, SourceText, literal
+from braze.capture.residual.reconstruction_code import BUILTINS, Namespace, Rebuilder, SourceText, literal
 from braze.graph.specs import TensorSpec
 from braze.runtime.boxed import is_boxed
 from braze.support import trace
@@ -137,7 +137,8 @@ def build_residual(
     if trace.dumping():
         trace.dump(f"residual_{capture.name}", "py", describe_names(names) + text)
     # what looks at its caller's frame sees the module of the function
-    scope = names.values | {"graph": graph, "__name__": function.__globals__.get("__name__", __name__)}
+    home = function.__globals__.get("__name__", __name__)
+    scope = names.values | {"graph": graph, "__name__": home, "__builtins__": BUILTINS}
     exec(compile(text, file, "exec"), scope)
     return scope["residual"]
 

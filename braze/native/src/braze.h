@@ -152,6 +152,10 @@ bool traced_by_another(void);
 bool surely_traced_by_another(void); /* asks Python, who knows of a torch.fx that has replaced nothing yet */
 extern PyMethodDef tracers_functions[];
 
+/* -- builtins.c --------------------------------------------------------------------------------- */
+bool builtins_replaced(void);
+extern PyMethodDef builtins_functions[];
+
 /* -- resumed.c ---------------------------------------------------------------------------------- */
 extern PyMethodDef resumed_methods[];
 

@@ -77,6 +77,9 @@ static int
 ask_on_miss(Entry *entry, PyFunctionObject *function, PyObject *const *slots, Py_ssize_t count, PyObject **residual,
             PyObject **inputs)
 {
+    if (builtins_replaced()) {
+        return 0;
+    }
     PyObject *locals = PyTuple_New(count);
     if (locals == NULL) {
         return -1;

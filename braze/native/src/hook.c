@@ -188,7 +188,7 @@ run_frame(PyThreadState *state, Frame *frame, PyCodeObject *code, PyFunctionObje
     if ((facts == NULL || (!facts->skip && facts->entry == NULL)) && frame_callback == NULL) {
         return pass_on(state, frame, 0);
     }
-    if (facts != NULL && facts->skip) {
+    if ((facts != NULL && facts->skip) || ((facts == NULL || facts->entry == NULL) && builtins_replaced())) {
         return pass_on(state, frame, 0);
     }
     PyObject *stub = stub_of(code);
@@ -271,7 +271,8 @@ evaluate_frame(PyThreadState *state, Frame *frame)
         return trace_frame(state, frame, code, function);
     }
     if (code->co_flags & generator_flags) { /* runs as it is; the callback is to say so, once */
-        if (frame_callback != NULL && (facts == NULL || !facts->skip) && ask_callback(code, function) < 0) {
+        if (frame_callback != NULL && (facts == NULL || !facts->skip) && !builtins_replaced()
+            && ask_callback(code, function) < 0) {
             PyErr_Clear();
         }
         return pass_on(state, frame, 0);

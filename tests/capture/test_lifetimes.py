@@ -1,0 +1,177 @@
+"""What a trace has touched lives no longer than it does uncompiled, and its end is met once; builtins that a program takes away are missed by it alone."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import gc
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import braze
+from braze.capture.facts.tracebacks import stand_in
+from braze.support.errors import Origin
+
+CASES: list[Callable[[], Any]] = []
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    CASES.append(function)
+    return function
+
+
+class Plain:
+    """An object that weak references can see."""
+
+
+@case
+def an_object_in_an_exception_dies_with_it() -> Any:
+    told: list[Any] = []
+
+    class Told:
+        def __del__(self) -> None:
+            told.append(sys.exc_info())
+
+    try:
+        raise ValueError(Told())
+    except ValueError:
+        pass
+    gc.collect()
+    return told
+
+
+@case
+def variables_of_a_frame_that_failed_die_with_the_error() -> Any:
+    seen: Any = None
+
+    def inner() -> None:
+        nonlocal seen
+        kept = Plain()
+        seen = weakref.ref(kept)
+        braze.graph_break()
+        raise MemoryError
+
+    alive = None
+    try:
+        inner()
+    except MemoryError:
+        alive = seen() is not None
+    gc.collect()
+    return alive, seen() is None
+
+
+def nested(base: Any) -> Any:
+    ended: list[int] = []
+
+    class Ending(base):  # type: ignore[misc]
+        def __del__(self) -> None:
+            ended.append(self.i)
+
+    last = None
+    for i in range(10):
+        last = Ending([(None, last)]) if issubclass(base, dict) else Ending([last])
+        last.i = i
+    del last
+    gc.collect()
+    return ended
+
+
+@case
+def dicts_that_tell_their_end() -> Any:
+    return nested(collections.OrderedDict), nested(dict)
+
+
+@case
+def sequences_that_tell_their_end() -> Any:
+    return nested(list), nested(collections.deque)
+
+
+class Longer(list[int]):
+    """A list that says something else of its length and elements."""
+
+    def __len__(self) -> int:
+        SAID.append("len")
+        return 7
+
+    def __iter__(self) -> Iterator[int]:
+        SAID.append("iter")
+        return iter([0])
+
+
+class Fuller(set[int]):
+    """The same of a set."""
+
+    __iter__ = Longer.__iter__
+
+
+SAID: list[str] = []
+LONGER, FULLER = Longer([1, 2]), Fuller([1, 2])
+
+
+@case
+def containers_with_lengths_of_their_own_are_not_asked() -> Any:
+    SAID.clear()
+    return LONGER[0], 2 in FULLER, list(SAID), len(LONGER), list(SAID)
+
+
+@case
+def equal_texts_stay_two_objects() -> Any:
+    a = "xyzpdq"
+    b = a[:3] + a[3:]
+    braze.graph_break()
+    return a is b, a == b
+
+
+def rest(items: Any) -> Any:
+    at = iter_of(items)
+    braze.graph_break()
+    return [*at], len(items), isinstance(items, str)
+
+
+iter_of = iter
+
+
+@case
+def a_builtin_is_gone_for_a_while() -> Any:
+    def without(items: Any) -> Any:
+        kept = builtins.iter
+        del builtins.iter
+        braze.graph_break()
+        try:
+            return rest(items)
+        finally:
+            builtins.iter = kept
+
+    return without("xyz"), without([1, 2]), without((1,))
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_a_compiled_function_does_as_it_does_uncompiled(function: Callable[[], Any]) -> None:
+    expected = function()
+    assert braze.compile(function, backend="eager")() == expected
+
+
+def test_a_stand_in_for_a_frame_keeps_no_other_frame() -> None:
+    frame = stand_in(Origin("file.py", 3, function="name"))
+    assert frame.f_back is None
+    assert (frame.f_code.co_filename, frame.f_code.co_name) == ("file.py", "name")
+
+
+def test_nothing_is_compiled_while_a_builtin_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def f(x: int) -> Any:
+        return [str(x), len("abc")]
+
+    compiled = braze.compile(f, backend="eager")
+    with caplog.at_level(logging.WARNING), monkeypatch.context() as patch:
+        patch.setattr(builtins, "len", lambda value: 5)
+        assert compiled(1) == ["1", 5]
+        assert not compiled.variants
+    assert compiled(1) == ["1", 3]
+    assert len(compiled.variants) == 1
