@@ -91,6 +91,7 @@ class Slow:
 
     def __init__(self, monkeypatch):
         self.go, self.asked = threading.Event(), []
+        monkeypatch.setattr(triton_build, "IDLE", 0.05)
         monkeypatch.setattr(triton_build, "_start", lambda target: None)
         monkeypatch.setattr(triton_build, "_end", lambda process: None)
         monkeypatch.setattr(triton_build, "_ask", self.ask)
@@ -101,8 +102,17 @@ class Slow:
         return ""
 
 
-def test_who_launches_builds_what_nobody_began_and_waits_for_the_rest(kernels, monkeypatch):
-    slow = Slow(monkeypatch)
+@pytest.fixture
+def slow(monkeypatch):
+    made = Slow(monkeypatch)
+    yield made
+    made.go.set()
+    for thread in threading.enumerate():
+        if thread.name == "braze-triton":
+            thread.join(20)
+
+
+def test_who_launches_builds_what_nobody_began_and_waits_for_the_rest(kernels, slow):
     builders = Builders(TARGET, 1)
     first, *_, last = builders.submit([kernels(k) for k in range(4)])
     while not slow.asked:
@@ -114,8 +124,7 @@ def test_who_launches_builds_what_nobody_began_and_waits_for_the_rest(kernels, m
     assert not builders.take(last), "who asks again is told the same"
 
 
-def test_few_kernels_are_not_worth_a_worker(kernels, monkeypatch):
-    slow = Slow(monkeypatch)
+def test_few_kernels_are_not_worth_a_worker(kernels, slow):
     builders = Builders(TARGET, 4)
     tickets = builders.submit([kernels(k) for k in range(triton_build.WORTH - 1)])
     assert all(builders.take(ticket) for ticket in tickets) and not slow.asked
@@ -143,8 +152,7 @@ def test_no_time(kernels):
     assert set(build(jobs, Builders(TARGET, 1), seconds=0)) == set(jobs)
 
 
-def test_kernels_of_varying_sizes_are_built_when_a_launch_tells_them(kernels, monkeypatch, tmp_path):
-    slow = Slow(monkeypatch)
+def test_kernels_of_varying_sizes_are_built_when_a_launch_tells_them(kernels, slow):
     slow.go.set()
     ahead = Ahead(Builders(TARGET, 1), lambda path: path.with_suffix(".built"))
     jobs = [kernels(k, sizes=()) for k in range(5)]
