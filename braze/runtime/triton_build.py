@@ -108,7 +108,7 @@ class Builders:
             ticket.answer("its worker died" if why is None else why)
             if why is None:
                 process.kill()
-                process.wait()
+                _end(process)
                 process = _start(self.target)
         _end(process)
 
@@ -156,10 +156,10 @@ def _ask(process: subprocess.Popen[str], job: Job) -> str | None:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Its input ends, and so does a worker."""
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
-    process.wait()
+    with process:  # waits, and closes what is open
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def _workers() -> int:
