@@ -6,7 +6,7 @@ operators. The forward context's mode decides which of them takes a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -21,6 +21,7 @@ from braze.serving.policy.engine_config import Config
 from braze.serving.policy.levels import ATTENTION_OPS, CompilationLevel
 from braze.serving.policy.modes import CUDAGraphMode
 from braze.serving.served.inputs import Inputs
+from braze.serving.served.once import ServedOnce
 
 
 class Runnable:
@@ -40,10 +41,15 @@ class Runnable:
         manager: Any = None,
     ) -> None:
         self.pools, self.manager, self.broken = pools, manager, broken
+        self._call = call
         self.whole = CUDAGraphWrapper(broken or call, CUDAGraphMode.FULL, pools=pools, name=name)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.whole(*args, **kwargs)
+
+    def dropped_guards(self) -> tuple[str, ...]:
+        """What is taken for granted, where guards are dropped."""
+        return self._call.dropped_guards() if isinstance(self._call, ServedOnce) else ()
 
     def pieces(self) -> list[CUDAGraphWrapper]:
         """The wrappers of pieces of the graph."""
@@ -64,8 +70,14 @@ class Runnable:
         return next((why for why in reasons if why), "nothing of it could be recorded")
 
 
-def compiled(model: nn.Module, config: Config, mode: CUDAGraphMode, inputs: Inputs) -> Runnable:
-    """The module as its configuration says, for steps of ``mode``."""
+def compiled(
+    model: nn.Module,
+    config: Config,
+    mode: CUDAGraphMode,
+    inputs: Inputs,
+    evaluate_guards: bool = False,
+) -> Runnable:
+    """The module as its configuration says, for steps of ``mode``. At levels 2 and 3 no guard captures again; ``evaluate_guards``: it refuses."""
     compilation = config.compilation_config
     pools = GraphPools(compilation.pool)
     name = type(model).__name__
@@ -80,24 +92,30 @@ def compiled(model: nn.Module, config: Config, mode: CUDAGraphMode, inputs: Inpu
         backend = ServingBackend(
             said, pools=pools, capture_sizes=config.graph_bs, model=model, name=name, own_outputs=False
         )
-        call = braze_compile(model, backend, inputs)
-        return Runnable(call, pools, name=name, manager=backend)
+        return Runnable(_once(model, backend, inputs, evaluate_guards), pools, name=name, manager=backend)
+    manager: ServingBackend | None = None
+    call: Callable[..., Any]
     if config.level == CompilationLevel.NO_COMPILATION:
         call = model
     elif config.level == CompilationLevel.DYNAMO_AS_IS:
         call = braze_compile(model, "eager", inputs)
     else:
-        call = braze_compile(model, compilation.compiler_name(), inputs, compilation.inductor_compile_config)
+        manager = ServingBackend(
+            compilation, pools=pools, model=model, name=name, own_outputs=False, whole=True
+        )
+        call = _once(model, manager, inputs, evaluate_guards)
     if not pieces:
-        return Runnable(call, pools, name=name)
+        return Runnable(call, pools, name=name, manager=manager)
     ops = compilation.splitting_ops or ATTENTION_OPS
     broken = BreakableWrapper(call, CUDAGraphMode.PIECEWISE, ops, pools=pools, name=name)
-    return Runnable(call, pools, name=name, broken=broken)
+    return Runnable(call, pools, name=name, broken=broken, manager=manager)
 
 
-def braze_compile(
-    model: nn.Module, backend: Any, inputs: Inputs, options: Mapping[str, Any] | None = None
-) -> Callable[..., Any]:
+def _once(model: nn.Module, backend: ServingBackend, inputs: Inputs, evaluate_guards: bool) -> ServedOnce:
+    return ServedOnce(model, backend, inputs, braze_compile(model, backend, inputs), evaluate_guards)
+
+
+def braze_compile(model: nn.Module, backend: Any, inputs: Inputs) -> Callable[..., Any]:
     """The module captured whole, with the sizes that vary as symbols from the first call on."""
     shapes = inputs.shapes()
     return compile(
@@ -107,5 +125,5 @@ def braze_compile(
         dynamic=None if shapes else True,
         shapes=shapes or None,
         # one token and several are programs of their own, as are arguments left out
-        options={"recompile_limit": 64, **(options or {})},
+        options={"recompile_limit": 64},
     )

@@ -145,6 +145,10 @@ class Inputs:
         """Spoil the tails that may hold anything."""
         self.buffers.poison(real)
 
+    def varying(self, name: str, value: torch.Tensor) -> tuple[int, ...]:
+        """The dimensions of an argument that vary with the batch."""
+        return (self._slot(name).dim % value.dim(),) if self._varies(name, value) else ()
+
     def _slot(self, name: str) -> Slot:
         return self.slots.get(name, _ARGUMENT)
 
@@ -218,18 +222,18 @@ def difference(values: Mapping[str, Any], example: Mapping[str, Any]) -> str:
         now, then = values[name], example[name]
         if isinstance(now, torch.Tensor) and isinstance(then, torch.Tensor):
             continue
-        plain = isinstance(now, _PLAIN) and type(now) is type(then)
+        plain = isinstance(now, PLAIN) and type(now) is type(then)
         if not (now == then if plain else now is then):
             return f"argument {name!r} is not as in the recordings: {_shown(now)}, not {_shown(then)}"
     return ""
 
 
 #: values that are compared by what they are
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
 def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+    return repr(value) if isinstance(value, PLAIN) else f"a {type(value).__name__}"
 
 
 #: what tells a field of the metadata from an argument of the same name

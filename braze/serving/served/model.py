@@ -153,6 +153,10 @@ class ServedModel(nn.Module):
         ]
         return "\n".join([*lines, self.config.compilation_config.explain()])
 
+    def dropped_guards(self) -> tuple[str, ...]:
+        """What compiled code takes for granted of all but a call's arguments, since it held when that was captured (levels 2 and 3)."""
+        return self._runnable.dropped_guards()
+
     def suggest_sizes(self, k: int = size_lists.FROM_TRAFFIC) -> Suggestion:
         """The ``k`` capture sizes that would have padded the steps so far least, or that those there are do as well."""
         if not self.config.graph_bs:

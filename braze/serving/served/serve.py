@@ -40,6 +40,7 @@ def serve(
     num_speculative_tokens: int = 0,
     variants: Sequence[Hashable] = (None,),
     reduce: Reduce = alone,
+    evaluate_guards: bool = False,
     **fields: Any,
 ) -> ServedModel:
     """``model`` under compilation and CUDA graphs: each call is dispatched, padded, replayed and sliced.
@@ -49,7 +50,8 @@ def serve(
     steps ask for, at ``m.idle()``. ``memory_budget``: bytes of all recordings, as ``"2GiB"``. ``dynamic``: argument -> its dimension of tokens (by default the
     first of every tensor). ``slots``: how arguments and fields of the metadata are padded. ``split_ops``: operators between pieces.
     ``verify``: ``"off"``, ``"sample:1/256"`` or ``"always"``: replays are compared with eager. ``outputs``: ``"own"``, or ``"borrow"``, valid until the next
-    call. ``attention``: what the attention in the model can be recorded with. ``reduce``: gathers rows from data-parallel ranks. ``fields``: others of
+    call. ``attention``: what the attention in the model can be recorded with. ``reduce``: gathers rows from data-parallel ranks. ``evaluate_guards``: at levels 2 and 3,
+    where a kind of call is captured once, refuse a step for which something that was taken for granted does not hold (BZ7217); else that is told of, once. ``fields``: others of
     :class:`CompilationConfig`. UserError (BZ71xx) for what cannot be.
     """
     for name in fields:
@@ -86,7 +88,7 @@ def serve(
         model,
         config,
         resolution,
-        compiled(model, config, resolution.mode, inputs),
+        compiled(model, config, resolution.mode, inputs, evaluate_guards),
         inputs,
         outputs=outputs,
         reduce=reduce,
@@ -97,5 +99,5 @@ def serve(
 _DEFAULTS = {"capture": "eager", "verify": "off", "pool": "per_tier"}
 _WORDS = (
     "cudagraph_mode", "capture_sizes", "capture", "memory_budget", "dynamic", "slots", "split_ops", "verify", "pool", "outputs",
-    "attention", "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens", "variants", "reduce",
+    "attention", "max_num_seqs", "max_num_batched_tokens", "num_speculative_tokens", "variants", "reduce", "evaluate_guards",
 )  # fmt: skip
