@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from braze.codegen.c import elementary
+from braze.codegen.c import doubles, elementary
 from braze.loops.scalars import SCALARS
 
 _VECTOR_F32 = r"""
@@ -353,34 +353,6 @@ static inline uint16_t bz_tobf16_s(float x) {
   if (x != x) return v.u >> 16 | 0x40;
   return (v.u + 0x7fff + (v.u >> 16 & 1)) >> 16;
 }
-//@ bz_floordiv_f32s
-static inline float bz_floordiv_f32s(float a, float b) {
-  if (b == 0) return a / b;
-  float m = fmodf(a, b), d = (a - m) / b;
-  if (m != 0 && (b < 0) != (m < 0)) d -= 1;
-  if (d == 0) return __builtin_copysignf(0, a / b);
-  const float f = floorf(d);
-  return d - f > 0.5f ? f + 1 : f;
-}
-//@ bz_floordiv_f64s
-static inline double bz_floordiv_f64s(double a, double b) {
-  if (b == 0) return a / b;
-  double m = fmod(a, b), d = (a - m) / b;
-  if (m != 0 && (b < 0) != (m < 0)) d -= 1;
-  if (d == 0) return __builtin_copysign(0, a / b);
-  const double f = floor(d);
-  return d - f > 0.5 ? f + 1 : f;
-}
-//@ bz_remainder_f32s
-static inline float bz_remainder_f32s(float a, float b) {
-  const float m = fmodf(a, b);
-  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
-}
-//@ bz_remainder_f64s
-static inline double bz_remainder_f64s(double a, double b) {
-  const double m = fmod(a, b);
-  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
-}
 //@ bz_philox_s
 typedef struct { uint32_t v[4]; } bz_philox_t;
 static inline bz_philox_t bz_philox_s(uint64_t seed, uint64_t offset) {
@@ -472,9 +444,8 @@ static inline {t} bz_{shown}_{rep}x@W@({t} x) {{
     return "\n".join(out)
 
 
-#: functions done lane by lane through the C library: name -> its argument count
-_LIBM = {op.value: row.arity for op, row in SCALARS.items() if "f32" in row.library}
-_LIBM64_ONLY = {op.value: row.arity for op, row in SCALARS.items() if row.library == ("f64",)}
+#: (name, representation) of functions done lane by lane through the C library -> their argument count
+_LIBM = {(op.value, rep): row.arity for op, row in SCALARS.items() for rep in row.library}
 
 #: before functions that are built without AVX: while the upper halves of the registers are in use, each of their
 #: instructions waits for the one before (25 to 75 times the time on a Sapphire Rapids)
@@ -495,21 +466,14 @@ def _lanes(name: str, result: str, args: str, count: int, before: str = "") -> s
 def _libm() -> str:
     """Vector functions without an own polynomial, and the scalar declarations that they need."""
     out = []
-    for name, count in {**_LIBM, **_LIBM64_ONLY}.items():
-        reps = ("f32", "f64") if name in _LIBM else ("f64",)
-        for rep in reps:
-            scalar = name + ("f" if rep == "f32" else "")
-            body = _lanes(scalar, rep, rep, count, _CLEAN)
-            out.append(
-                f"//@ bz_{name}_{rep}\nstatic __attribute__((noinline)) {rep}x@W@ bz_{name}_{rep}x@W@{body}"
-            )
+    for (name, rep), count in _LIBM.items():
+        body = _lanes(name + ("f" if rep == "f32" else ""), rep, rep, count, _CLEAN)
+        out.append(
+            f"//@ bz_{name}_{rep}\nstatic __attribute__((noinline)) {rep}x@W@ bz_{name}_{rep}x@W@{body}"
+        )
     for rep in ("i32", "i64"):
         for name in ("floordiv", "truncdiv", "remainder", "fmod", "pow"):
             body = _lanes(f"bz_{name}_s", rep, rep, 2)
-            out.append(f"//@ bz_{name}_{rep}\nstatic {rep}x@W@ bz_{name}_{rep}x@W@{body}")
-    for rep in ("f32", "f64"):
-        for name in ("floordiv", "remainder"):
-            body = _lanes(f"bz_{name}_{rep}s", rep, rep, 2, _CLEAN)
             out.append(f"//@ bz_{name}_{rep}\nstatic {rep}x@W@ bz_{name}_{rep}x@W@{body}")
     for name in ("uniform", "normal"):
         out.append(
@@ -567,11 +531,13 @@ def _parse(text: str) -> dict[str, str]:
 
 #: section name -> C text with @W@ for the number of lanes
 SECTIONS: dict[str, str] = _parse(
-    "\n".join((_VECTOR_F32, elementary.TEXT, _VECTOR_F64, _INTEGER, _rounding(), _libm()))
+    "\n".join(
+        (_VECTOR_F32, elementary.TEXT, _VECTOR_F64, doubles.text(_CLEAN), _INTEGER, _rounding(), _libm())
+    )
 )
 
 #: scalar functions of libm that sections and kernels may call, with their number of arguments
 LIBM_SCALARS: dict[str, int] = {
-    **_LIBM, **_LIBM64_ONLY, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1, "sqrt": 1, "fabs": 1, "fma": 3,
+    **{name: count for (name, _), count in _LIBM.items()}, "sin": 1, "cos": 1, "log": 1, "fmod": 2, "floor": 1, "ceil": 1, "trunc": 1, "rint": 1, "sqrt": 1, "fabs": 1, "fma": 3,
     "copysign": 2,
 }  # fmt: skip
