@@ -63,6 +63,7 @@ class NodeFacts(NamedTuple):
 
 
 _NOTHING = NodeFacts()
+_PLACES = {name: place for place, name in enumerate(NodeFacts._fields)}
 
 
 def facts(node: torch.fx.Node) -> NodeFacts:
@@ -80,8 +81,18 @@ def _setter(record: Callable[_Known, NodeFacts]) -> Callable[Concatenate[torch.f
 
     def set_facts(node: torch.fx.Node, /, *args: _Known.args, **known: _Known.kwargs) -> None:
         """Add what is known of a node from here on."""
-        before: Any = node.meta.get(_KEY)
-        node.meta[_KEY] = record(*args, **known) if before is None else before._replace(**known)
+        before: NodeFacts | None = node.meta.get(_KEY)
+        if before is None:
+            node.meta[_KEY] = record(*args, **known)
+            return
+        # as _replace does, which asks for each field by name: this runs for each node of each graph
+        values: list[Any] = list(before)
+        try:
+            for name, value in known.items():
+                values[_PLACES[name]] = value
+        except KeyError as error:
+            raise TypeError(f"no fact of a node is called {error}") from None
+        node.meta[_KEY] = NodeFacts._make(values)
 
     return set_facts
 

@@ -105,10 +105,12 @@ class Recorder(Recording):
         elif first is not None:
             first.prepend(node)
         node.meta["val"] = fake
-        set_facts(node, role=InputRole.PARAMETER if self.t.outside.is_model_state(place) else InputRole.USER)
+        role = InputRole.PARAMETER if self.t.outside.is_model_state(place) else InputRole.USER
         if isinstance(place.real, torch.Tensor):
             # the fake may gain a history while tracing
-            set_facts(node, requires_grad=place.real.requires_grad, leaf=place.real.is_leaf)
+            set_facts(node, role=role, requires_grad=place.real.requires_grad, leaf=place.real.is_leaf)
+        else:
+            set_facts(node, role=role)
         self.placeholders.append((node, place))
         self.nodes[id(fake)] = (fake, node)
         return node
