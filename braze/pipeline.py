@@ -18,8 +18,10 @@ from braze.codegen import triton as triton_code
 from braze.codegen.host import CUnits, footprint, generate_host
 from braze.codegen.records import HostModule, KernelText
 from braze.context import CompileContext
+from braze.flex_kernels import attach
 from braze.gemm_times import with_products, with_tiles
 from braze.graph.fakes import sizes_tell_strides
+from braze.graph.flex_ops import entries_of as attentions_of
 from braze.graph.holders import is_held_once
 from braze.graph.torch_compat import is_out_of_memory
 from braze.graph_calls import (
@@ -40,7 +42,7 @@ from braze.recorded_calls import Cutter, Recorder, for_recording, padded, record
 from braze.recording_plans import Division, batch_of, divided, operators_of
 from braze.runtime import build, cache, loader, triton_build, triton_load
 from braze.runtime.arena import ArenaPool, pool_of
-from braze.runtime.boxed import Boxed
+from braze.runtime.boxed import Boxed, boxed
 from braze.schedule import schedule
 from braze.schedule.choices import Choices
 from braze.schedule.printer import GroupReport, print_schedule, report
@@ -143,6 +145,7 @@ def compile_partition(partition: Partition, ctx: CompileContext) -> Boxed:
     call = with_attributes(call, partition.forward, program.attributes, ctx.consumes)
     call = with_floats(call, partition, program, ctx.consumes)
     call = with_subgraphs(call, partition, lambda gm: compile_subgraph(gm, ctx))
+    call = with_attention(call, partition, ctx)
     trace.emit("compiled", info(plan, ctx, time.perf_counter() - start))
     return call
 
@@ -191,6 +194,34 @@ def compile_subgraph(gm: torch.fx.GraphModule, ctx: CompileContext) -> Callable[
         warn(f"a subgraph of {ctx.name} runs eagerly, as captured.\n{error}", "aot")
         return None
     return lambda *inputs: call(inputs)
+
+
+def with_attention(call: Boxed, partition: Partition, ctx: CompileContext) -> Boxed:
+    """``call`` with kernels for its flex_attention, kept alive; what no kernel can be made of runs by PyTorch's operators."""
+    entries = attentions_of(partition.forward.graph)
+    if not entries:
+        return call
+    inner = dataclasses.replace(ctx, name=f"{ctx.name}_function", consumes=False)
+
+    def lowered(gm: torch.fx.GraphModule, examples: Sequence[Any]) -> LoopProgram:
+        return lower_graph(partition_graph(gm, examples, inner), inner)
+
+    for entry in entries:
+        try:
+            with torch.no_grad():
+                attach(entry, lowered, ctx.consumes or partition.backward is not None)
+        except Unsupported as error:
+            warn(
+                f"flex_attention in {ctx.name} runs by PyTorch's operators, all scores in memory.\n{error}",
+                "aot",
+            )
+
+    @boxed
+    def with_entries(inputs: Sequence[Any]) -> Sequence[Any]:
+        return call(inputs)
+
+    with_entries.attentions = entries  # type: ignore[attr-defined]
+    return with_entries
 
 
 def partition_graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.fx
 from torch.autograd import grad_mode
 
-from braze.graph import torch_compat
+from braze.graph import flex, flex_ops, torch_compat
 from braze.graph.checkpoints import checkpointed
 from braze.graph.control_flow import holds_control_flow
 from braze.graph.facts import facts, set_facts
@@ -110,3 +111,19 @@ def leave_inference(gm: torch.fx.GraphModule, env: dict[torch.fx.Node, Any], rec
             if not any(user in env and user.target is grad_mode._exit_inference_mode for user in node.users):
                 with recorder:
                     grad_mode._exit_inference_mode(env[node])
+
+
+def attention(node: torch.fx.Node, args: tuple[Any, ...], recorder: Any) -> Any:
+    """``flex_attention`` as an operator with kernels of its own on a GPU; None where it is to be taken apart."""
+    score, mask, scale, q, k, v, blocks, others = args
+    if node.target is not flex.attention or type(scale) is not float:
+        return None
+    casts = torch.is_autocast_enabled(q.device.type)
+    if not flex_ops.takes(q, k, v, blocks, others):
+        return None
+    with recorder, torch.autocast(q.device.type, enabled=False) if casts else contextlib.nullcontext():
+        if casts:
+            q, k, v = flex.cast(q, k, v)
+        entry, results = flex_ops.call(score, mask, scale, q, k, v, blocks, others)
+    set_facts(results[0].__dict__["_node"].args[0], subgraphs=entry)
+    return results

@@ -159,6 +159,11 @@ def _run(node: torch.fx.Node, gm: torch.fx.GraphModule, env: dict[Any, Any], rec
             control_flow.refuse_choices(node, args)
         if node.target in OPERATORS:
             return control_flow.run(node, args, recorder, run_graph)
+        if (
+            node.target is flex.attention
+            and (whole := control_flow.attention(node, args, recorder)) is not None
+        ):
+            return whole
         if node.target is unbacked.CHECK:
             return unbacked.check(recorder.symbols, recorder.graph, node, env)
         value = _called(node, gm, args, kwargs, recorder)

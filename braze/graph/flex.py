@@ -35,13 +35,38 @@ def attention(
     device = q.device.type
     with contextlib.ExitStack() as stack:
         if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-            q, k, v = [x if x.dtype is torch.float64 else x.to(dtype) for x in (q, k, v)]
+            q, k, v = cast(q, k, v)
             stack.enter_context(torch.autocast(device, enabled=False))
         wanting = [x for x in (q, k, v, *others) if isinstance(x, torch.Tensor) and x.requires_grad]
         if not wanting or not torch.is_grad_enabled():
-            return _forward(score, mask, scale, q, k, v, others)
+            return forward(score, mask, scale, q, k, v, others)
         return _Attention.apply(score, mask, scale, q, k, v, *others)  # type: ignore[no-any-return]
+
+
+def cast(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Operands as autocast wants them."""
+    dtype = torch.get_autocast_dtype(operands[0].device.type)
+    return tuple([x if x.dtype is torch.float64 else x.to(dtype) for x in operands])
+
+
+def at_points(function: Subgraph, count: int, operands: Sequence[Any]) -> torch.Tensor:
+    """A function of ``count`` numbers, for as many points at once, without their places' structure: what kernels print."""
+    dims = (*[0] * count, *[None] * (len(operands) - count))
+    return torch.vmap(lambda *given: function(*given)[0], dims)(*operands).clone()
+
+
+def slope_at_points(function: Subgraph, operands: Sequence[Any]) -> torch.Tensor:
+    """The gradient of scores at such points: (score, batch, head, query, key, gradient of what the function gives), then the others."""
+    score, *places, grad = operands[:6]
+    with torch.enable_grad():
+        score = score.detach().requires_grad_()
+        made = at_points(function, 5, (score, *places, *operands[6:]))
+    if not made.requires_grad:
+        return torch.zeros_like(score)
+    (found,) = torch.autograd.grad(
+        made, score, grad.to(made.dtype), allow_unused=True, materialize_grads=True
+    )
+    return found.clone()
 
 
 def allowed(mask: Subgraph, sizes: Sequence[Any], device: torch.device, others: Sequence[Any]) -> Any:
@@ -61,7 +86,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, score: Subgraph, mask: Subgraph, scale: float, *operands: Any) -> Any:
         q, k, v, *others = operands
-        out, lse, most = _forward(score, mask, scale, q, k, v, others)
+        out, lse, most = forward(score, mask, scale, q, k, v, others)
         ctx.mark_non_differentiable(most)
         ctx.functions = score, mask, scale
         ctx.places = [i for i, x in enumerate(others) if isinstance(x, torch.Tensor)]
@@ -77,16 +102,14 @@ class _Attention(torch.autograd.Function):
         for i, x in zip(ctx.places, tensors, strict=True):
             others[i] = x
         wanted = [i for i in range(len(others)) if ctx.needs_input_grad[6 + i]]
-        dq, dk, dv, found = _backward(
-            ctx.functions, (q, k, v), others, wanted, out, lse, (grad_out, grad_lse)
-        )
+        dq, dk, dv, found = backward(ctx.functions, (q, k, v), others, wanted, out, lse, (grad_out, grad_lse))
         grads: list[Any] = [None] * len(others)
         for i, grad in zip(wanted, found, strict=True):
             grads[i] = grad
         return None, None, None, dq, dk, dv, *grads
 
 
-def _forward(
+def forward(
     score: Subgraph, mask: Subgraph, scale: float, q: Any, k: Any, v: Any, others: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
     _, seen, changed = _scores(score, mask, scale, q, k, others)
@@ -101,7 +124,7 @@ def _forward(
     return laid_out_like(out, q), lse.squeeze(-1), most.squeeze(-1)
 
 
-def _backward(
+def backward(
     functions: tuple[Subgraph, Subgraph, float],
     operands: tuple[Any, Any, Any],
     others: Sequence[Any],
@@ -138,6 +161,11 @@ def _backward(
 
 
 # -- scores
+
+
+def reads_blocks(device: torch.device) -> bool:
+    """Whether there are kernels that look at a mask's blocks, to leave out what its function hides."""
+    return device.type == "cuda"
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
@@ -212,11 +240,21 @@ def _by_queries(weights: Any, right: Any, k: Any) -> Any:
 
 def laid_out_like(x: Any, q: Any) -> Any:
     """A dense tensor whose dimensions lie in memory in the order of the queries', the last one innermost."""
-    order = [i for i in sorted(range(4), key=lambda i: -_hint(q.stride(i))) if i != 3] + [3]
+    order = _order(q)
     if order == [0, 1, 2, 3]:
         return x.contiguous()
-    back = sorted(range(4), key=order.__getitem__)
-    return x.permute(order).contiguous().permute(back)
+    return x.permute(order).contiguous().permute(sorted(range(4), key=order.__getitem__))
+
+
+def empty_like_queries(shape: Sequence[Any], q: Any) -> Any:
+    """Memory for such a tensor."""
+    order = _order(q)
+    made = torch.empty([shape[i] for i in order], dtype=q.dtype, device=q.device)
+    return made.permute(sorted(range(4), key=order.__getitem__))
+
+
+def _order(q: Any) -> list[int]:
+    return [i for i in sorted(range(4), key=lambda i: -_hint(q.stride(i))) if i != 3] + [3]
 
 
 def _hint(n: Any) -> int:
@@ -224,4 +262,4 @@ def _hint(n: Any) -> int:
 
 
 #: what nodes of attention call
-TARGETS: frozenset[Any] = frozenset({attention, allowed, excluded})
+TARGETS: frozenset[Any] = frozenset({attention, allowed, excluded, at_points, slope_at_points})

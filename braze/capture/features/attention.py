@@ -49,8 +49,11 @@ def flex_attention(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     _check_tensors(q, k, v, grouped, block_mask)
     _check_settings(t, scale, grouped, return_lse, options, aux)
     mask_mod, blocks = _block_mask(t, block_mask, q, k)
+    if flex.reads_blocks(q.device):  # kernels are made for numbers of heads and widths
+        for x in (q, k, v):
+            int(x.shape[1]), int(x.shape[3])
     if scale is None:
-        scale = 1.0 / math.sqrt(q.shape[-1])
+        scale = 1.0 / math.sqrt(int(q.shape[-1]) if flex.reads_blocks(q.device) else q.shape[-1])
     with region(t, "flex_attention", (score_mod, mask_mod)):
         parts = _subgraphs(t, score_mod, mask_mod, q)
         others = union(*parts)
@@ -151,8 +154,8 @@ def _block_mask(t: Trace, block_mask: Any, q: Any, k: Any) -> tuple[Any, list[An
     counts = tensors[0]
     if counts.device != q.device or counts.shape[0] not in (1, q.shape[0]):
         whole(WHAT)
-    if q.device.type == "cpu" or rows == NO_BLOCKS:
-        return mask_mod, []  # only kernels look at blocks, to leave out what the function hides
+    if rows == NO_BLOCKS or not flex.reads_blocks(q.device):
+        return mask_mod, []
     return mask_mod, [rows, columns, *tensors]
 
 
