@@ -175,3 +175,66 @@ def test_nothing_is_compiled_while_a_builtin_is_replaced(
         assert not compiled.variants
     assert compiled(1) == ["1", 3]
     assert len(compiled.variants) == 1
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+
+def slots_have_no_namespace(o: Any) -> Any:
+    try:
+        vars(Slotted())
+    except TypeError as e:
+        return str(e), e.__context__ is None
+    return None
+
+
+def test_vars_of_what_has_none_is_an_error_of_its_kind() -> None:
+    assert braze.compile(slots_have_no_namespace, backend="eager")(0) == slots_have_no_namespace(0)
+
+
+class Shown(dict[int, int]):
+    def __repr__(self) -> str:
+        return "*" * len(dict.__repr__(self))
+
+
+def test_text_of_a_dict_of_changing_numbers_is_of_numbers() -> None:
+    compiled = braze.compile(lambda d: (repr(d), dict.__repr__(d)), backend="eager", dynamic=True)
+    for n in (6, 1234, 77, 8):
+        assert compiled(Shown({5: n})) == ("*" * len(f"{{5: {n}}}"), f"{{5: {n}}}")
+
+
+def cleared(held: list[Any]) -> Any:
+    seen = weakref.ref(held[0])
+    alive = seen() is not None
+    held.clear()
+    return alive, seen() is None
+
+
+def popped(held: list[Any]) -> Any:
+    taken = held.pop()
+    seen = weakref.ref(taken)
+    alive = seen() is not None
+    del taken
+    return alive, seen() is None
+
+
+def resumed(held: list[Any]) -> Any:
+    made = Plain()
+    braze.graph_break()
+    seen = weakref.ref(made)
+    alive = seen() is not None
+    del made
+    return alive, seen() is None
+
+
+def kept(held: list[Any]) -> Any:
+    seen = weakref.ref(held[0])
+    return seen() is held[0], seen() is None
+
+
+@pytest.mark.parametrize("function", [cleared, popped, resumed, kept], ids=lambda f: f.__name__)
+def test_a_weak_reference_tells_that_the_function_has_let_go(function: Callable[[Any], Any]) -> None:
+    compiled = braze.compile(function, backend="eager")
+    for _ in range(2):
+        assert compiled([Plain()]) == function([Plain()])

@@ -76,4 +76,7 @@ def looks_inside(owner: Any, name: str) -> bool:
     base = next(
         (b for b in (dict, list, tuple, set, frozenset, collections.deque) if isinstance(owner, b)), None
     )
-    return base is not None and any(type(v) not in SIMPLE for v in base.__iter__(owner))
+    if base is None:
+        return False
+    values = (*dict.keys(owner), *dict.values(owner)) if base is dict else base.__iter__(owner)
+    return any(type(v) not in SIMPLE for v in values)

@@ -48,7 +48,11 @@ HANDLERS.methods[dict, "get"] = get
 def vars_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if not args:
         return HANDLERS.calls[locals](t, (), {}, tail)
-    return t.attribute(args[0], "__dict__")
+    try:
+        return t.attribute(args[0], "__dict__")
+    except AttributeError:
+        pass  # and forgotten: it is no context of the error
+    raise TypeError("vars() argument must have __dict__ attribute")
 
 
 @rule(dir)

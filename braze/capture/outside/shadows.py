@@ -125,7 +125,7 @@ class SequenceShadow:
 
     def changed(self) -> bool:
         """Whether elements were added, removed or replaced."""
-        now = list(_iterate(self.view))
+        now = list(iterate(self.view))
         if issubclass(type(self.view), set):
             return set(map(id, now)) != set(map(id, self.original))
         return len(now) != len(self.original) or any(
@@ -133,7 +133,7 @@ class SequenceShadow:
         )
 
 
-def _iterate(view: Any) -> Any:
+def iterate(view: Any) -> Any:
     bases: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
     for base in bases:
         if issubclass(type(view), base):

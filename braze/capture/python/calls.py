@@ -35,6 +35,7 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import changes, identities, texts
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.filling import fill, fill_arguments
+from braze.capture.outside.held import is_held
 from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import (
@@ -475,9 +476,12 @@ def call_object(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tai
 def follow(t: Trace, ref: Any) -> Any:
     """A weak reference to something that the trace knows already; the reference itself is then all to guard."""
     target, node = ref(), t.outside.tree.node_of(ref)
+    known = t.outside.tree.node_of(target) if target is not None else None
+    if known is not None and known.step is not Step.CONSTANT and not is_held(t, known):
+        graph_break("BZ1014", "a weak reference is asked for what the function may have let go of", HINT_MOVE)
     if node is None:
         return canonical(t, target)
-    if target is None or t.outside.tree.node_of(target) is None:
+    if known is None:
         graph_break("BZ1014", "a weak reference from outside to what the trace has not met")
     node.guard(Check.IS, ref)
     return canonical(t, target)
