@@ -21,7 +21,7 @@ from braze.support.record import record
 T = TypeVar("T")
 
 #: of an H200: benchmarks/results/2026-11-23-cudagraph-inputs-h200.json
-COSTS = Costs(patch=1.0e-6, copy=2.5e-6, byte=1 / 2.0e12)
+COSTS = Costs(patch=0.25e-6, copy=3.8e-6, byte=1 / 2.0e12)
 
 #: types of matrices whose products have handles and workspaces that are made at the first call on a stream
 _PRODUCTS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

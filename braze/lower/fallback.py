@@ -85,7 +85,7 @@ def call_extern(g: ProgramBuilder, target: Any, args: Any, kwargs: dict[str, Any
             tuple(outputs),
             tuple(dict.fromkeys(mutates)),
             OUT_VARIANTS.get(name, ""),
-            device_of(g),
+            device_of(g) if any(outputs) or not mutates else g.buffers[mutates[0]].device,
             (g.op_name,),
             g.origin,
             tuple(dict.fromkeys(aliases)),

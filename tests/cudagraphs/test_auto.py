@@ -49,6 +49,21 @@ def test_three_calls_run_before_it_is_known(simulated):
     assert calls(f, 1)[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("times", "made", "codes"),
+    [
+        ([1.0, 3.0, 1.0, 0.5], 1, []),  # another program had the device in the first call behind work
+        ([1.0, 1.0, 9.0, 0.95], 0, ["BZ6214"]),  # and in the second call as it runs
+        ([1.0, 1.0, 1.0, 0.89], 1, []),
+    ],
+)
+def test_only_the_shortest_of_two_pairs_leave_a_graph_unrecorded(simulated, times, made, codes):
+    left = list(times)
+    simulated.clock = lambda behind: left.pop(0)
+    assert calls(braze.compile(fn, mode="auto")) == (made, codes)
+    assert not left
+
+
 def test_a_call_that_fails_is_measured_again_by_the_next(simulated):
     simulated.clock = lambda behind: 0.5 if behind else 1.0
     table = numbers(4, 4)

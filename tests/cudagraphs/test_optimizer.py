@@ -69,8 +69,11 @@ def train(ours, theirs, one, two, steps=8, each=lambda k: None, loss=lambda mode
 def test_a_training_step_is_recorded_from_end_to_end(make):
     given = twins(make, foreach=False)
     with recordings() as made, noted() as codes:
-        train(*given, steps=20)
-        assert 3 <= made() <= 8 and set(codes()) == {"BZ6201"}
+        # how many are made hangs on where gradients come to lie in the first steps
+        many: list[int] = []
+        train(*given, steps=24, each=lambda k: many.append(made()))
+        assert many[14] >= 3 and made() == many[14], many
+        assert set(codes()) == {"BZ6201"}
     names = {each.plan.name for each in recorded._live}
     assert any(name.startswith("adam_step") for name in names)
 

@@ -35,7 +35,7 @@ def numbers(*shape):
 
 
 def test_the_modes():
-    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)).cuda()
+    model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(8, 8), nn.GELU()))).cuda()
     for mode, wanted in (
         ("default", 0),
         ("reduce-overhead", 1),
