@@ -38,7 +38,7 @@ def logistic(x: Node) -> Node:
     return build.unary(Op.SIGMOID, x)
 
 
-def _activation(target: Any, scalar: Callable[..., Node], cost: int) -> None:
+def _activation(target: Any, scalar: Callable[..., Node], cost: int) -> Callable[..., Any]:
     """A row: an elementwise function of one float tensor and plain number arguments."""
 
     def lower(g: ProgramBuilder, x: Lazy, *args: Any, **kwargs: Any) -> Any:
@@ -47,6 +47,7 @@ def _activation(target: Any, scalar: Callable[..., Node], cost: int) -> None:
         return elementwise(g, lambda v: scalar(v, *args, **kwargs), (x,), cost=cost)
 
     lowering(target)(lower)
+    return lower
 
 
 def _gelu(x: Node, approximate: str = "none") -> Node:
@@ -110,8 +111,8 @@ def _log_sigmoid(x: Node) -> Node:
     return build.sub(low, tail)
 
 
+gelu = _activation(aten.gelu, _gelu, 25)
 for _target, _function, _cost in (
-    (aten.gelu, _gelu, 25),
     (aten.silu, _silu, 20),
     (aten.leaky_relu, _leaky_relu, 2),
     (aten.elu, _elu, 25),

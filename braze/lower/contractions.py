@@ -6,6 +6,7 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.ir import Axis, BufferKind, BufferView, DType, Node, Store, TemplateCall
+from braze.lower.activations import gelu, relu
 from braze.lower.fallback import call_extern, call_into
 from braze.lower.lazy import Lazy, contiguous_strides, numel, strided_lazy
 from braze.lower.pointwise_core import broadcast_index
@@ -74,6 +75,16 @@ def mm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
     """a @ b."""
     out = _by_choice(g, a, b, None)
     return call_extern(g, aten.mm.default, (a, b), {}) if out is None else out
+
+
+@lowering(aten._addmm_activation.default)
+def addmm_activation(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, use_gelu: bool = False) -> Any:
+    """ReLU, or GELU by tanh, of a @ b + bias: cuBLASLt's, or the template's and a loop for its tile."""
+    out = device_gemm(g, a, b, bias) if g.ctx.target.kind == "cuda" else None
+    if out is None:
+        target = aten._addmm_activation.default
+        return call_extern(g, target, (bias, a, b), {"use_gelu": True} if use_gelu else {})
+    return gelu(g, out, "tanh") if use_gelu else relu(g, out)
 
 
 def _by_choice(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Any:
@@ -224,7 +235,6 @@ for _target in (
     aten.baddbmm.default,
     aten.dot.default,
     aten.mv.default,
-    aten._addmm_activation.default,
 ):
     _extern(_target)
 

@@ -245,6 +245,20 @@ def test_by_default_few_rows_by_a_layers_weight_are_the_templates(rows, dtype, a
     assert not taken or len(plan.groups) == 1
 
 
+@pytest.mark.parametrize("kind", ["relu", "gelu", "tanh"])
+def test_functions_of_few_rows_with_a_bias_are_done_on_the_templates_tile(kind, tmp_path):
+    def fn(x, w, b):
+        out = F.linear(x, w, b)
+        return out.relu() if kind == "relu" else F.gelu(out, approximate="tanh" if kind == "tanh" else "none")
+
+    given = numbers(3, 128, dtype=F16), numbers(512, 128, dtype=F16, seed=1), numbers(512, dtype=F16, seed=2)
+    plan, results = interpreted(fn, tmp_path, *given)
+    assert [g.kind for g in plan.groups] == [GroupKind.TEMPLATE]
+    no_further(results, fn, given)
+    many = planned(fn, numbers(64, 128, dtype=F16), *given[1:])
+    assert GroupKind.TEMPLATE not in [g.kind for g in many.groups]
+
+
 @pytest.mark.parametrize(("low", "high", "kernels"), [(2, 16, 1), (2, 17, None), (0, 5, 1)])
 def test_rows_between_bounds_are_one_kernel_for_all(low, high, kernels, tmp_path):
     def fn(x, g, w, r):

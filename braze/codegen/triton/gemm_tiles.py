@@ -123,12 +123,12 @@ def _rule_many(rows: int, inner: int, columns: int, rights: int) -> Tiles:
 
 
 def candidates(rows: int, inner: int, columns: int, rights: int, itemsize: int) -> tuple[Tiles, ...]:
-    """The ways worth a measurement, the rule's first."""
+    """The ways worth a measurement, the rule's first: forms of which each was within 3% of the best for some product."""
     found = [by_rule(rows, inner, columns, rights, itemsize)]
-    if rows <= MULTIPLIED:
-        found += _multiplied(rows, inner, columns, rights)
-    if itemsize <= 2 and rows <= FEW:
-        found += _few(rows, inner, columns, rights)
+    if rows <= (2 if itemsize <= 2 else MULTIPLIED):
+        found += _multiplied(rows, columns, rights)
+    if itemsize <= 2 and 1 < rows <= FEW:
+        found += _few(rows, columns, rights)
     if itemsize <= 2 and rows > FEW // 2:
         found += _many(rows, rights)
     return tuple(dict.fromkeys(_no_longer(t, inner) for t in found))
@@ -140,28 +140,32 @@ def _no_longer(t: Tiles, inner: int) -> Tiles:
     return dataclasses.replace(t, inner=min(t.inner, max(power(inner), least)))
 
 
-def _multiplied(rows: int, inner: int, columns: int, rights: int) -> Iterator[Tiles]:
+def _multiplied(rows: int, columns: int, rights: int) -> Iterator[Tiles]:
     x = power(rows)
-    for step in (1024, 2048, 4096):
-        for side in (1, 2, 4, 8):
-            for warps in (4, 8):
-                each = step * side * rights // (32 * warps)
-                # beside them a thread has as many elements of each row
-                most = HELD if x <= 2 else HELD // 2
-                if LEAST <= each <= most and side * x * rights <= SUMS and -(-columns // side) >= PROGRAMS:
-                    yield Tiles(Means.MULTIPLY, x, side, step, 1, warps, 1)
+    for step, side, warps in (
+        (1024, 2, 4), (1024, 4, 4), (1024, 4, 8), (1024, 8, 4), (2048, 1, 4), (2048, 2, 4), (2048, 4, 4), (4096, 1, 8), (4096, 2, 8),
+    ):  # fmt: skip
+        each = step * side * rights // (32 * warps)
+        # beside them a thread has as many elements of each row
+        most = HELD if x <= 2 else HELD // 2
+        if LEAST <= each <= most and side * x * rights <= SUMS and -(-columns // side) >= PROGRAMS:
+            yield Tiles(Means.MULTIPLY, x, side, step, 1, warps, 1)
 
 
-def _few(rows: int, inner: int, columns: int, rights: int) -> Iterator[Tiles]:
+def _few(rows: int, columns: int, rights: int) -> Iterator[Tiles]:
     x = max(CORE_ROWS, power(rows))
-    sides = [s for s in (8, 16, 32, 64, 128) if PROGRAMS <= -(-columns // s) <= 16 * PROGRAMS] or [16]
-    for side in sides[-3:]:
-        for slices, step, warps, stages in (
-            (1, 128, 4, 4), (1, 256, 4, 3), (4, 256, 4, 3), (4, 512, 4, 2), (8, 512, 8, 3),
-        ):  # fmt: skip
-            shared = stages * step * (side * rights + x) * 2
-            if shared <= SHARED and slices * x * side * rights <= HELD * 32 * warps:
-                yield Tiles(Means.CORES, x, side, step, slices, warps, stages)
+    fewest = (
+        (8, 256, 4, 4, 3), (8, 512, 8, 8, 3), (16, 256, 4, 4, 3), (16, 512, 8, 8, 3), (32, 128, 1, 4, 4), (32, 256, 1, 4, 3),
+        (64, 256, 1, 4, 3), (128, 128, 1, 4, 4),
+    )  # fmt: skip
+    more = (
+        (8, 128, 1, 4, 4), (8, 256, 1, 4, 3), (8, 256, 4, 4, 3), (16, 128, 1, 4, 4), (16, 256, 1, 4, 3), (32, 128, 1, 4, 4),
+    )  # fmt: skip
+    for side, step, slices, warps, stages in fewest if x == CORE_ROWS else more:
+        shared = stages * step * (side * rights + x) * 2
+        programs = -(-columns // side)
+        if shared <= SHARED and min(columns // 16, PROGRAMS) <= programs <= 16 * PROGRAMS:
+            yield Tiles(Means.CORES, x, side, step, slices, warps, stages)
 
 
 def _many(rows: int, rights: int) -> Iterator[Tiles]:
