@@ -238,3 +238,29 @@ def test_a_weak_reference_tells_that_the_function_has_let_go(function: Callable[
     compiled = braze.compile(function, backend="eager")
     for _ in range(2):
         assert compiled([Plain()]) == function([Plain()])
+
+
+class Refusing(logging.Handler):
+    """A handler that raises."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        SAID.append(record.getMessage())
+        raise ValueError("refused")
+
+
+def test_an_error_of_a_handler_of_messages_is_met_where_the_message_is_given() -> None:
+    teller = logging.getLogger("tests.capture.refusing")
+    teller.propagate = False
+    teller.addHandler(Refusing())
+
+    def tells() -> Any:
+        SAID.clear()
+        try:
+            teller.warning("a %s", 1)
+        except ValueError as e:
+            SAID.append(str(e))
+        SAID.append("after")
+        return list(SAID)
+
+    compiled = braze.compile(tells, backend="eager")
+    assert tells() == compiled() == compiled() == ["a 1", "refused", "after"]

@@ -11,13 +11,16 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import MISSING, UnknownText, is_constant, is_plain, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.state.trace import Trace
 
 
-def may_raise(target: Any) -> bool:
-    """Whether a message raises as things are: a warning that is made an error, text for a stream written in Python."""
+def may_raise(target: Any, args: Any) -> bool:
+    """Whether a message raises as things are: a warning that is made an error, text for a stream written in Python, a handler of the program's."""
+    if args and isinstance(args[0], logging.Logger):
+        return not is_plain_logger(args[0])
     if target is warnings.warn:
         return any(action == "error" for action, *_ in warnings.filters)
     if target is print:
@@ -26,12 +29,30 @@ def may_raise(target: Any) -> bool:
     return False
 
 
+def is_plain_logger(logger: logging.Logger) -> bool:
+    """Whether what a logger is told meets the code of libraries alone, which keeps errors to itself."""
+    at: logging.Logger | None = logger
+    while at is not None:
+        if at.filters or not is_library_class(type(at)):
+            return False
+        if any(handler.filters or not is_installed(type(handler)) for handler in at.handlers):
+            return False
+        at = at.parent if at.propagate else None
+    return True
+
+
+def is_installed(cls: type) -> bool:
+    """Whether a class is of Python's own library, or of an installed package."""
+    home = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    return is_library_class(cls) or "site-packages" in home
+
+
 def replay(t: Trace, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Call this when the graph has run; False where the arguments are not known now.
 
     What may raise into a handler of the program ends the graph: it has to be called where the handler is.
     """
-    if t.frames.may_catch() and may_raise(target):
+    if t.frames.may_catch() and may_raise(target, args):
         graph_break("BZ1007", f"{target.__name__}() may raise what the program handles", HINT_MOVE)
     for value in (*args, *kwargs.values()):
         counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
