@@ -133,7 +133,7 @@ class Kernels:
         out, lse, most = empty_results(q, v)
         rows, columns, warps, stages = self.forward_tile
         grid = (-(-q.shape[2] // rows), q.shape[0] * q.shape[1])
-        self.module.flex_forward[grid](
+        _on(q.device, self.module.flex_forward[grid])(
             q, k, v, out, lse, most, *self._blocks(blocks, 0), *self._looked_up(others),
             *self._numbers(q, k, v, out, blocks, 0), rows, columns, *self._widths(), num_warps=warps, num_stages=stages,
         )  # fmt: skip
@@ -161,11 +161,13 @@ class Kernels:
         ]
         rows, columns, warps, stages = self.backward_tile
         tables, options = self._looked_up(others), {"num_warps": warps, "num_stages": stages}
-        self.module.flex_queries[-(-q.shape[2] // rows), q.shape[0] * q.shape[1]](
+        by_query = self.module.flex_queries[-(-q.shape[2] // rows), q.shape[0] * q.shape[1]]
+        by_key = self.module.flex_keys[-(-k.shape[2] // columns), q.shape[0] * k.shape[1]]
+        _on(q.device, by_query)(
             q, k, v, lse, delta, grad, dq, *self._blocks(blocks, 0), *tables,
             *self._numbers(q, k, v, grad, blocks, 0), rows, columns, *self._widths(), **options,
         )  # fmt: skip
-        self.module.flex_keys[-(-k.shape[2] // columns), q.shape[0] * k.shape[1]](
+        _on(q.device, by_key)(
             q, k, v, lse, delta, grad, dk, dv, *self._blocks(blocks, 4), *tables,
             *self._numbers(q, k, v, grad, blocks, 4), rows, columns, *self._widths(), **options,
         )  # fmt: skip
@@ -202,6 +204,18 @@ class Kernels:
                 x = torch.empty_strided(shape, stride, dtype=x.dtype, device=x.device).copy_(x)
             made.append(x)
         return made
+
+
+def _on(device: torch.device, launch: Callable[..., Any]) -> Callable[..., Any]:
+    """A launch on the device of its tensors."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return launch
+
+    def there(*args: Any, **options: Any) -> Any:
+        with torch.cuda.device(device):
+            return launch(*args, **options)
+
+    return there
 
 
 def tiles(dtype: torch.dtype, width: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
