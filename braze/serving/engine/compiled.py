@@ -21,7 +21,8 @@ def compile_decoder(
 ) -> Callable[..., torch.Tensor]:
     """The decoder's ``forward`` compiled for any number of tokens; its pieces record themselves in steps whose mode is PIECEWISE.
 
-    ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``fields``: others of its.
+    ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``fields``: others of its; ``custom_ops`` says of
+    ``rope_attention_with_output`` and ``chosen_experts`` whether the model calls them, or has ordinary code in their place.
     On a GPU the pieces are compiled apart for so few tokens that their products are kernels of our own. What it returns is valid until the next step.
     """
     if next(model.parameters()).device.type == "cuda":
@@ -29,5 +30,6 @@ def compile_decoder(
     config = CompilationConfig(
         level=3, cudagraph_mode=mode, splitting_ops=list(ATTENTION_OPS), split=split, **fields
     )
+    model.choose(config.uses_custom_op)
     backend = ServingBackend(config, own_outputs=False, model=model)
     return braze_compile(model, fullgraph=True, dynamic=True, backend=backend)

@@ -8,9 +8,11 @@ import threading
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from braze.cudagraphs.device import NotRecordable
 from braze.serving.engine import recordings
+from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
 from braze.serving.engine.requests import Work
 from braze.serving.engine.sampling import SamplingParams
@@ -161,6 +163,37 @@ def test_pieces_give_the_tokens_of_plain_steps(name, mode, split, drafts, models
     assert counts["steps_piecewise"] > 10
     assert (counts["steps_full"] > 10) == (mode != "PIECEWISE")
     assert counts["tokens_padded"] > counts["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("name", "op"), [("qwen3", "rope_attention_with_output"), ("deepseek", "chosen_experts")]
+)
+def test_a_custom_operator_that_is_not_wanted_is_ordinary_code(name, op, simulated):
+    """Which is compiled with the rest, and gives the same tokens."""
+    model = tiny(name)
+    mode, trace = CUDAGraphMode.FULL_DECODE_ONLY, Trace(3)
+    wanted = trace.run(engine(model))
+    called: dict[str, bool] = {}
+    for choice in (f"+{op}", f"-{op}", "none", "all"):
+        pieces = compile_decoder(model, mode, custom_ops=(choice,))
+        served = engine(model, graphs=simulated, cudagraph_mode="FULL_DECODE_ONLY", compiled=pieces)
+        assert trace.run(served) == wanted
+        with torch.inference_mode(), Called(op) as seen:
+            served.runner.dummy_run(3)
+        called[choice] = bool(seen.times)
+    assert called == {f"+{op}": True, f"-{op}": False, "none": False, "all": True}
+
+
+class Called(TorchDispatchMode):
+    """Counts the calls of one of our operators."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__()
+        self.op, self.times = op, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.times += func.name().startswith(f"braze::{self.op}")
+        return func(*args, **(kwargs or {}))
 
 
 class Ranks:

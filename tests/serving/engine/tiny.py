@@ -54,7 +54,7 @@ def engine(
     options.setdefault("cudagraph_mode", "NONE")
     split, reduce = options.pop("split", None), options.pop("reduce", alone)
     mode = options["cudagraph_mode"] = CUDAGraphMode[options["cudagraph_mode"]]
-    pieces = compile_decoder(model, mode, split) if split else None
+    pieces = compile_decoder(model, mode, split) if split else options.pop("compiled", None)
     options.setdefault("sizes", (1, 2, 4, 6, 16, 32))
     runner = ModelRunner(
         model,

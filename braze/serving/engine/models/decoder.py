@@ -102,6 +102,12 @@ class Decoder(nn.Module):
             return torch.mm(hidden, self.lm_head.weight.t(), out=out)
         return F.linear(hidden, self.lm_head.weight)
 
+    def choose(self, uses: Callable[[str], bool]) -> None:
+        """Have each part call a custom operator, of those that there is ordinary code for, where ``uses`` says so by its name."""
+        for part in self.modules():
+            if isinstance(part, Part):
+                part.choose(uses)
+
     def places(self) -> dict[str, torch.Tensor]:
         """Where each tensor of a checkpoint goes: a parameter, or a part of one."""
         body = self.model

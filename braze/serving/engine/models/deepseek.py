@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -10,7 +12,7 @@ from braze.serving.engine.attention import operators  # noqa: F401  registers th
 from braze.serving.engine.attention.reference import turned
 from braze.serving.engine.models.config import Experts, Latent, ModelConfig, not_served
 from braze.serving.engine.models.decoder import CacheShape, Decoder, Layer
-from braze.serving.engine.models.experts import CHOSEN_EXPERTS
+from braze.serving.engine.models.experts import CHOSEN_EXPERTS, every_expert
 from braze.serving.engine.models.parallel import ONE, Ranks, summed
 from braze.serving.engine.models.parts import MLP, Linear, Part, RMSNorm, RowLinear, rotate_pairs, under
 
@@ -63,6 +65,8 @@ class MixtureOfExperts(Part):
     def __init__(self, width: int, sizes: Experts, ranks: Ranks = ONE) -> None:
         super().__init__()
         self.sizes, self.ranks = sizes, ranks
+        #: each expert computes the tokens that chose it alone
+        self.sorted = True
         self.gate = Linear(width, sizes.count, False)
         self.correction = nn.Parameter(torch.empty(sizes.count, dtype=torch.float32), requires_grad=False)
         self.gate_up = nn.Parameter(torch.empty(sizes.count, 2 * sizes.inner, width))
@@ -71,9 +75,16 @@ class MixtureOfExperts(Part):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen, weights = self.choice(x)
-        found = torch.empty_like(x, memory_format=torch.contiguous_format)
-        CHOSEN_EXPERTS(x, self.gate_up, self.down, chosen, weights, found)
+        if self.sorted:
+            found = torch.empty_like(x, memory_format=torch.contiguous_format)
+            CHOSEN_EXPERTS(x, self.gate_up, self.down, chosen, weights, found)
+        else:
+            found = every_expert(x, self.gate_up, self.down, chosen, weights)
         return summed(found if self.shared is None else found + self.shared.part(x), self.ranks)
+
+    def choose(self, uses: Callable[[str], bool]) -> None:
+        """Take the custom operators that are wanted."""
+        self.sorted = uses("braze::chosen_experts")
 
     def choice(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token's experts and their weights, (tokens, chosen) int64 and float32."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from braze.serving.engine.attention import operators  # noqa: F401  registers the operator
+from braze.serving.engine.attention.reference import turned
 from braze.serving.engine.models.config import ModelConfig
 from braze.serving.engine.models.decoder import CacheShape, Decoder, Layer
 from braze.serving.engine.models.parts import (
@@ -31,6 +34,8 @@ class Attention(Part):
         self.qkv_proj = Linear(config.width, rows, config.qkv_bias)
         self.o_proj = RowLinear(self.heads * self.dim, config.width, config.out_bias, config.ranks)
         self.eps = config.eps
+        #: attention is one operator from the projection on
+        self.from_projection = True
         self.q_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(self.dim, config.eps) if config.qk_norm else None
 
@@ -39,6 +44,8 @@ class Attention(Part):
     ) -> torch.Tensor:
         qkv = self.qkv_proj(x)
         found = qkv.new_empty(x.shape[0], self.heads, self.dim)
+        if not self.from_projection:
+            return self._traced(qkv, positions, cos, sin, found)
         norms = (
             (self.q_norm.weight, self.k_norm.weight)
             if self.q_norm is not None and self.k_norm is not None
@@ -47,6 +54,28 @@ class Attention(Part):
         torch.ops.braze.rope_attention_with_output(
             qkv, positions, cos, sin, *norms, found, self.layer, self.scale, self.eps
         )
+        return self.o_proj(found.flatten(1))
+
+    def choose(self, uses: Callable[[str], bool]) -> None:
+        """Take the custom operators that are wanted."""
+        self.from_projection = uses("braze::rope_attention_with_output")
+
+    def _traced(
+        self,
+        qkv: torch.Tensor,
+        positions: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        found: torch.Tensor,
+    ) -> torch.Tensor:
+        """Norms and rotary embedding as ordinary code, which a compiler fuses."""
+        rows = qkv.view(qkv.shape[0], self.heads + 2 * self.kv_heads, self.dim)
+        q, k, v = rows.split((self.heads, self.kv_heads, self.kv_heads), 1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        angles = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
+        q, k = turned(q, *angles), turned(k, *angles)
+        torch.ops.braze.unified_attention_with_output(q, k, v, found, self.layer, self.scale)
         return self.o_proj(found.flatten(1))
 
     def places(self) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -19,6 +20,9 @@ class Part(nn.Module):
     def places(self) -> dict[str, torch.Tensor]:
         """A parameter, or a part of one, for each of the checkpoint's names: its own parameters."""
         return {name: parameter.data for name, parameter in self.named_parameters()}
+
+    def choose(self, uses: Callable[[str], bool]) -> None:
+        """Whether this part calls a custom operator, of those that there is ordinary code for, or that code."""
 
 
 class RMSNorm(nn.Module):
