@@ -32,10 +32,11 @@ from braze.serving.engine.sampling import SamplingParams
 from braze.serving.engine.scheduler import Limits
 from braze.serving.policy.modes import CUDAGraphMode
 
-#: what runs: transformers' generate, that compiled by PyTorch over a static cache, and the engine: uncompiled, and compiled in each mode
+#: what runs: transformers' generate, that compiled by PyTorch over a static cache, and the engine: uncompiled, and compiled in each mode;
+#: "-traced": ordinary code in place of the operators that join norms, rotary embedding and attention, or sort tokens by experts
 IMPLS = (
     "FULL_AND_PIECEWISE", "PIECEWISE", "FULL_DECODE_ONLY", "NONE",
-    "eager", "eager-FULL_DECODE_ONLY", "transformers", "torch-ro",
+    "FULL_DECODE_ONLY-traced", "eager", "eager-FULL_DECODE_ONLY", "transformers", "torch-ro",
 )  # fmt: skip
 REQUESTS = (1, 8, 64)
 
@@ -214,11 +215,12 @@ def _make(impl: str, device: str, config: dict[str, Any]) -> tuple[Engine, float
     fill_random(model)
     compiled, mode = (
         not impl.startswith("eager"),
-        CUDAGraphMode[impl.removeprefix("eager").strip("-") or "NONE"],
+        CUDAGraphMode[impl.removeprefix("eager").removesuffix("traced").strip("-") or "NONE"],
     )
     graphs = recorder_of(model)
     mode = mode if graphs is not None else CUDAGraphMode.NONE
-    pieces = compile_decoder(model, mode) if compiled else None
+    chosen = {"custom_ops": ("none",)} if impl.endswith("-traced") else {}
+    pieces = compile_decoder(model, mode, **chosen) if compiled else None
     limits = Limits(max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=512)
     runner = ModelRunner(
         model,

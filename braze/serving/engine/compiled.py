@@ -15,6 +15,9 @@ from braze.serving.policy.config import CompilationConfig
 from braze.serving.policy.levels import ATTENTION_OPS
 from braze.serving.policy.modes import CUDAGraphMode
 
+#: the operator that is one kernel on a GPU
+_OF_A_KERNEL = "braze::rope_attention_with_output"
+
 
 def compile_decoder(
     model: Decoder, mode: CUDAGraphMode = CUDAGraphMode.NONE, split: str = "graph", **fields: Any
@@ -22,14 +25,16 @@ def compile_decoder(
     """The decoder's ``forward`` compiled for any number of tokens; its pieces record themselves in steps whose mode is PIECEWISE.
 
     ``mode``: what the runner records. ``split``: "graph", "schedule" or "capture", as ``CompilationConfig.split``; ``fields``: others of its; ``custom_ops`` says of
-    ``rope_attention_with_output`` and ``chosen_experts`` whether the model calls them, or has ordinary code in their place.
+    ``rope_attention_with_output`` and ``chosen_experts`` whether the model calls them, or has ordinary code in their place, as it has of the former on the CPU by default.
     On a GPU the pieces are compiled apart for so few tokens that their products are kernels of our own. What it returns is valid until the next step.
     """
-    if next(model.parameters()).device.type == "cuda":
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    if on_gpu:
         fields = {"compile_ranges_endpoints": (RULED_ROWS,), **fields}
     config = CompilationConfig(
         level=3, cudagraph_mode=mode, splitting_ops=list(ATTENTION_OPS), split=split, **fields
     )
-    model.choose(config.uses_custom_op)
+    # where there is no kernel of it, compiled parts are faster than the operator's
+    model.choose(lambda op: config.uses_custom_op(op, default=on_gpu or op != _OF_A_KERNEL))
     backend = ServingBackend(config, own_outputs=False, model=model)
     return braze_compile(model, fullgraph=True, dynamic=True, backend=backend)
