@@ -10,6 +10,7 @@ from braze.capture.finish import hooks, seeds
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.outside import definitions
 from braze.capture.outside.shadows import DictShadow, keys_of
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
 
 
@@ -56,7 +57,7 @@ def collect(t: Trace, table: RecipeTable) -> list[Effect]:
             named = tuple(table.id_of(v) for v in kwargs.values())
             target = table.add(Build("partial", (target, *named), None, tuple(kwargs)))
         effects.append(Effect(EffectKind.CALL, (target, *(table.id_of(v) for v in args))))
-    effects += tensor_fields(t, table) + seeds.effects(t, table)
+    effects += tensor_fields(t.done, table) + seeds.effects(t, table)
     for function, args in t.outside.settings.effects():
         effects.append(
             Effect(EffectKind.CALL, (table.add(Constant(function)), *(table.id_of(a) for a in args)))
@@ -65,10 +66,10 @@ def collect(t: Trace, table: RecipeTable) -> list[Effect]:
     return effects
 
 
-def tensor_fields(t: Trace, table: RecipeTable) -> list[Effect]:
+def tensor_fields(done: Ledger, table: RecipeTable) -> list[Effect]:
     """Attributes put on tensors of the graph, where the tensor itself is handed on."""
     effects: list[Effect] = []
-    waiting = list(t.done.tensor_fields.values())
+    waiting = list(done.tensor_fields.values())
     while found := [row for row in waiting if id(row[0]) in table.ids]:
         waiting = [row for row in waiting if id(row[0]) not in table.ids]
         for tensor, fields in found:

@@ -28,8 +28,9 @@ from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
 from braze.capture.graph import python_random
 from braze.capture.python import data_errors
+from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat
 from braze.graph.captured import Captured
 from braze.graph.facts import facts, set_facts
@@ -47,7 +48,7 @@ def at_return(t: Trace, value: Any) -> Capture:
     except Unrebuildable as error:
         retry_before(t, error)
     except RecursionError:
-        retry_whole(t)
+        retry_whole(t.frames)
     return finish(t, table, result, effects, None)
 
 
@@ -63,7 +64,7 @@ def at_break(t: Trace) -> Capture:
     except Unrebuildable as error:
         retry_before(t, error)
     except RecursionError:
-        retry_whole(t)
+        retry_whole(t.frames)
     except BreakSignal:  # a symbolic number that no graph can compute: before it was made
         raise Retry(max(1, t.frames.steps - 1)) from None
     return finish(t, table, None, effects, pending)
@@ -84,9 +85,9 @@ def retry_before(t: Trace, error: Unrebuildable) -> Any:
     raise Retry(max(1, min(step, t.frames.steps - 1))) from None
 
 
-def retry_whole(t: Trace) -> Any:
+def retry_whole(frames: Frames) -> Any:
     """The function runs as it is: it has made a value that holds values in values, deeper than anything here follows."""
-    t.frames.break_at = _signal("BZ1016", "the function leaves containers that are nested too deeply")
+    frames.break_at = _signal("BZ1016", "the function leaves containers that are nested too deeply")
     raise Retry(1) from None
 
 
@@ -112,7 +113,7 @@ def finish(
             graph.erase_node(node)
     drawn = python_random.inputs_of(t.graph.recorder)
     data_errors.verify(t, graph)
-    module = close_graph(t, table)
+    module = close_graph(t.graph, table)
     if module is None:
         inputs = [
             (node, place)
@@ -127,7 +128,7 @@ def finish(
         name=t.outside.function.__qualname__,
         graph=module,
         inputs=tuple(place.source for _, place in inputs),
-        specs=tuple([spec(t, place.value) for _, place in inputs]),
+        specs=tuple([spec(t.graph, place.value) for _, place in inputs]),
         guards=tuple(guards(t)),
         recipes=tuple(table.recipes),
         effects=tuple(effects),
@@ -143,9 +144,9 @@ def finish(
     )
 
 
-def close_graph(t: Trace, table: RecipeTable) -> torch.fx.GraphModule | None:
+def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule | None:
     """The graph with its output; None where it computes nothing."""
-    graph = t.graph.recorder.graph
+    graph = state.recorder.graph
     computing = [n for n in graph.nodes if n.op != "placeholder" and not facts(n).setting]
     if not computing:
         return None
@@ -157,7 +158,7 @@ def close_graph(t: Trace, table: RecipeTable) -> torch.fx.GraphModule | None:
         place = facts(node).place
         if place is not None:
             set_facts(node, origin=origin(place, origins), place=None)
-    return Captured(graph, t.graph.recorder.modules)
+    return Captured(graph, state.recorder.modules)
 
 
 def drop_unread_parts(graph: torch.fx.Graph) -> None:
@@ -180,10 +181,10 @@ def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
     return decoded.origin(at)
 
 
-def spec(t: Trace, value: Any) -> Any:
+def spec(graph: GraphState, value: Any) -> Any:
     """An input's metadata."""
     if isinstance(value, torch.Tensor):
-        made = t.graph.specs[id(value)] = spec_of(value)
+        made = graph.specs[id(value)] = spec_of(value)
         return made
     kind = FloatSpec if isinstance(value, torch.SymFloat) else SymbolSpec
     return kind(str(value.node.expr), value.node.hint)
@@ -221,9 +222,9 @@ def guards(t: Trace) -> list[Guard]:
     return found
 
 
-def as_read(t: Trace, node: Node) -> TensorSpec:
+def as_read(graph: GraphState, node: Node) -> TensorSpec:
     """A tensor's metadata before the program changed it."""
-    spec = t.graph.specs.get(id(node.value)) or spec_of(node.value)
+    spec = graph.specs.get(id(node.value)) or spec_of(node.value)
     if spec.requires_grad is not node.real.requires_grad:  # by requires_grad_ in the trace
         spec = dataclasses.replace(spec, requires_grad=node.real.requires_grad)
     return spec
@@ -252,7 +253,7 @@ def emit(t: Trace, node: Node, found: list[Guard], seen: set[Node]) -> None:
         and issubclass(type(node.real), torch.Tensor)
         and id(node.real) not in t.outside.unfaked
     ):
-        found.append(Guard(source, Check.TENSOR, as_read(t, node), where))
+        found.append(Guard(source, Check.TENSOR, as_read(t.graph, node), where))
     if node.absent:
         found.append(Guard(source, Check.ABSENT, tuple(node.absent), where))
 

@@ -20,6 +20,7 @@ from braze.capture.python.interpret import trail_of
 from braze.capture.python.opcodes.calling import split_call
 from braze.capture.python.opcodes.control import AFTER_FOR
 from braze.capture.python.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
+from braze.capture.state.frames import Frames
 from braze.capture.state.trace import Trace
 
 #: kind, operands as values, detail, size of the stack that is left, whether a result is pushed
@@ -56,7 +57,7 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
         if len(t.frames.stack) > 1:
             raise Retry(inner.entered_at)
     offset = following if kind is not BreakKind.RUN else 2 * start_of(inner)
-    stacks, handled = stacks_of(t, left)
+    stacks, handled = stacks_of(t.frames, left)
     states = [suspended(table, inner, offset, stacks[0], pushes)]
     for f, stack in zip(reversed(t.frames.stack[:-1]), stacks[1:], strict=True):
         states.append(suspended(table, f, after(f), stack, 1))
@@ -77,14 +78,14 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
     )
 
 
-def stacks_of(t: Trace, left: int) -> tuple[list[list[Any]], list[BaseException | None]]:
+def stacks_of(frames: Frames, left: int) -> tuple[list[list[Any]], list[BaseException | None]]:
     """The stacks of all frames, innermost first and cut to ``left``, and the exceptions that are handled in them.
 
     A slot where PUSH_EXC_INFO saved the previous exception gets the one handled in its block: see ``resume``.
     """
     stacks, every = [], []
-    handled = t.frames.handled
-    for f in reversed(t.frames.stack):
+    handled = frames.handled
+    for f in reversed(frames.stack):
         stack = list(f.stack)
         every.append(handled)
         if handled is not None:
