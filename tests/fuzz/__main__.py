@@ -68,7 +68,10 @@ def told(asked: Asked, record: bool) -> int:
     tally = run(asked)
     run_ = ledger.entry(asked, tally, (time.monotonic() - began) / 60)
     counted = "".join(f", {count} {tag}" for tag, count in tally.tags.most_common())
-    print(f"{asked.machine}: {tally.programs} programs{counted}; {len(tally.found)} failed", flush=True)
+    known = f", {len(tally.known)} known" if tally.known else ""
+    print(
+        f"{asked.machine}: {tally.programs} programs{counted}; {len(tally.found)} failed{known}", flush=True
+    )
     for signature, count in run_["kinds"].items():
         seeds = [str(seed) for seed, found in tally.found if found.signature() == signature]
         print(

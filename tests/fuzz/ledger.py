@@ -32,6 +32,7 @@ def entry(asked: Asked, tally: Tally, minutes: float) -> dict[str, Any]:
         "programs": tally.programs,
         "counted": dict(sorted(tally.tags.items())),
         "failures": len(tally.found),
+        "known": sorted(tally.known),
         "kinds": {s: sum(f.signature() == s for _, f in tally.found) for s in sorted(tally.files)},
         "minutes": round(minutes, 1),
         "versions": {

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import failures, ledger, toy
+from tests.fuzz import failures, ledger, runner, toy
+from tests.fuzz.known import KNOWN
 from tests.fuzz.machine import MACHINES, Finding, Row
 from tests.fuzz.minimise import apart, minimised, shorter
 from tests.fuzz.runner import Asked, run
@@ -36,6 +37,18 @@ def test_a_failure_has_a_file_that_fails_alone(tally):
         assert (
             subprocess.run([sys.executable, str(file)], capture_output=True, check=False).returncode == status
         )
+
+
+def test_seeds_that_are_known_to_fail_are_told_and_do_not_fail(tmp_path, monkeypatch, capsys):
+    """One that is known and passes is a failure: it is to be taken from the list."""
+    monkeypatch.setattr(runner, "KNOWN", {("toy", 3): "thirteens", ("toy", 4): "nothing"})
+    tally = run(Asked("toy", 2, 60, 1, tmp_path, count=3, minimise=1))
+    assert tally.known == [3] and "toy 3: known: thirteens" in capsys.readouterr().out
+    assert [(seed, found.kind) for seed, found in tally.found] == [(4, "passes")]
+
+
+def test_known_seeds_are_of_machines_and_have_reasons():
+    assert all(machine in MACHINES and len(why) > 20 for (machine, _), why in KNOWN.items())
 
 
 def test_a_program_that_hangs_is_a_finding():

@@ -1,0 +1,32 @@
+"""Seeds whose programs are known to differ from eager, each with its reason: they are told, and do not fail a run.
+
+One that passes is told as well, and fails the run: it is to be taken from here.
+"""
+
+from __future__ import annotations
+
+READS = (
+    "a compiled backward reads an input that eager's does not: where that is turned or written after the graph, "
+    "autograd refuses the backward; no number is wrong"
+)
+HELD = (
+    "an exception's traceback holds frames, and with them suspended generators, which end when it is dropped: "
+    "the frames of a resumed function are others than eager's"
+)
+
+#: (machine, seed) -> why
+KNOWN: dict[tuple[str, int], str] = {
+    ("tensors", 500009012): READS,
+    ("tensors", 320000319): READS,
+    (
+        "tensors",
+        300003271,
+    ): "an in-place operation without a derivative on a view is hidden in autograd's CopySlices: "
+    "where no gradient comes to an input, eager's error is missing",
+    (
+        "tensors",
+        300003138,
+    ): "requires_grad_() of a view whose base has no gradient, viewed again under no_grad: "
+    "ahead of time an input has no base, and the view requires one",
+    ("programs", 720000219): HELD,
+}
