@@ -5,6 +5,8 @@ the last linear layer of a language model six to eight times as slow as one of 5
 add nothing, and the result is a window on the product: what reads it reads past the padding. A weight is padded once, since
 what depends on parameters only is kept between calls; what a kernel of ours writes, it writes padded.
 
+A large product of which only a copy without the padding would be read is made some rows at a time (``runtime/cut_product.py``).
+
 It is done where the time saved is more than that of the copies, both counted in bytes that the GPU could move meanwhile.
 """
 
@@ -19,6 +21,7 @@ from braze.aot.layouts import Layouts, is_written_here, kept_nodes, on_tensor_co
 from braze.aot.views import bytes_of, hint, is_on_gpu
 from braze.graph.facts import InputRole, facts, set_facts, share_facts
 from braze.graph.fakes import FakeMode
+from braze.runtime import cut_product
 from braze.support.record import record
 
 aten = torch.ops.aten
@@ -30,6 +33,8 @@ ALIGNED = 16
 SLOWER = {2: 6.0, 4: 3.0, 8: 1.5}
 #: operations of a tensor core in the time in which memory moves a byte
 PER_BYTE = 160
+#: bytes of a product that is not to live beside its copy without padding
+LARGE = 32 << 20
 #: bytes that memory moves while one more kernel is launched
 LAUNCH = 8 << 20
 
@@ -183,6 +188,8 @@ def _padded_product(node: Node, more: dict[str, int], layouts: Layouts, copies: 
     if len(node.args) > place.bias >= 0 and node.args[place.bias] is not None:
         sizes = (1, 1, *node.args[place.bias].meta["val"].shape)[-2:]  # type: ignore[union-attr]
         grow(place.bias, m if _spans(sizes[0]) else 0, n if _spans(sizes[1]) else 0)
+    if m == 0 and n and _is_cut(node, whole, layouts):
+        return _cut_product(node, whole.shape[-1], layouts.mode)
     evaluate(node, layouts.mode)
     window = node
     for dim, end in ((-1, n), (-2, m)):
@@ -191,6 +198,30 @@ def _padded_product(node: Node, more: dict[str, int], layouts: Layouts, copies: 
     if window is not node:
         _copy_for_those_who_see_strides(window, node, layouts)
     return window
+
+
+def _is_cut(product: Node, whole: torch.Tensor, layouts: Layouts) -> bool:
+    """Whether the padded result of a product is large, and only a copy of it without padding would be read."""
+    place = _PRODUCTS[product.target]
+    bias = product.args[place.bias] if len(product.args) > place.bias >= 0 else None
+    if product.target is aten.bmm.default or (isinstance(bias, Node) and bias.meta["val"].dim() != 1):
+        return False
+    seen = all(sees_strides(user) or user in layouts.kept for user in product.users)
+    return seen and math.prod(map(hint, whole.shape)) * whole.dtype.itemsize > LARGE
+
+
+def _cut_product(product: Node, columns: int, mode: FakeMode) -> Node:
+    """The product of padded operands as one call that leaves the padding out, in its place."""
+    place = _PRODUCTS[product.target]
+    bias = product.args[place.bias] if len(product.args) > place.bias >= 0 else None
+    args = (product.args[place.a], product.args[place.b], bias, place.linear, columns)
+    with product.graph.inserting_after(product):
+        cut = product.graph.call_function(cut_product.OPERATOR, args)
+    share_facts(cut, product)
+    evaluate(cut, mode)
+    product.replace_all_uses_with(cut)
+    product.graph.erase_node(product)
+    return cut
 
 
 def _copy_for_those_who_see_strides(window: Node, product: Node, layouts: Layouts) -> None:

@@ -10,6 +10,7 @@ from braze import pipeline
 from braze.aot import layouts, padding, partition
 from braze.decomp import table
 from braze.loops.ir import ExternCall
+from braze.runtime import cut_product
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
 from tests.aot.recording import record
 
@@ -124,7 +125,8 @@ def test_few_rows_are_not_padded_since_memory_is_what_they_wait_for(monkeypatch)
     many = partition_on_gpu(
         F.linear, [torch.empty(4096, 768, dtype=BF16), torch.empty(50257, 768, dtype=BF16)], (1,)
     )
-    assert sizes(products(many.forward.graph)[0])[1] == (50264, 768)
+    (cut,) = (n for n in many.forward.graph.nodes if n.target is cut_product.OPERATOR)
+    assert sizes(cut)[1] == (50264, 768) and cut.args[-1] == 50257
 
 
 def test_copies_that_cost_more_than_they_save_are_not_made(monkeypatch):
@@ -154,3 +156,68 @@ def test_gradients_of_logits_are_written_padded(monkeypatch):
     assert sorted(sizes(n)[0] for n in found) == [(6, 24), (24, 6)]
     pads = part.backward.graph.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
     assert sorted(tuple(n.meta["val"].shape) for n in pads) == [(6, 24), (24, 16)]
+
+
+CUTS = {
+    "linear": (F.linear, [(4, 6, 16), (21, 16), (21,)]),
+    "no bias": (F.linear, [(4, 6, 16), (21, 16)]),
+    "one row": (F.linear, [(1, 16), (21, 16), (21,)]),
+    "five rows": (F.linear, [(5, 16), (21, 16), (21,)]),
+    "mm": (torch.mm, [(9, 11), (11, 13)]),
+    "addmm": (torch.addmm, [(13,), (9, 11), (11, 13)]),
+    "a turned one": (lambda a, b: torch.mm(a, b.t()), [(9, 11), (13, 11)]),
+}
+
+
+@pytest.mark.parametrize("case", CUTS)
+def test_a_large_product_that_is_copied_is_cut_some_rows_at_a_time(case, monkeypatch):
+    monkeypatch.setattr(padding, "LARGE", 0)
+    f, shapes = CUTS[case]
+    part = partition_on_gpu(f, [torch.randn(s, dtype=BF16) for s in shapes], (1,))
+    targets = [n.target for n in part.forward.graph.nodes]
+    assert cut_product.OPERATOR in targets and not products(part.forward.graph)
+    assert aten.clone.default not in targets
+    inputs = [torch.randn(s, dtype=torch.float64) for s in shapes]
+    want = f(*inputs)
+    (ours,) = executed(part, inputs)
+    torch.testing.assert_close(ours, want)
+    assert ours.stride() == want.stride()
+    plan = pipeline.schedule_program(pipeline.lower_graph(part, CTX), CTX)
+    called = [g.call.target for g in plan.groups if isinstance(g.call, ExternCall)]
+    assert called == ["braze.cut_product.default"]
+
+
+def test_a_large_product_whose_readers_read_past_the_padding_stays_whole(monkeypatch):
+    monkeypatch.setattr(padding, "LARGE", 0)
+    shapes = [(4, 6, 16), (21, 16), (21,)]
+
+    def both(x, w, b):
+        y = F.linear(x, w, b)
+        return y, y.exp().sum()
+
+    for f in (lambda x, w, b: F.linear(x, w, b).exp().sum(), both):
+        part = partition_on_gpu(f, [torch.randn(s, dtype=BF16) for s in shapes], (1, 2))
+        assert len(products(part.forward.graph)) == 1
+    f, shapes = CASES["bmm turned"]
+    part = partition_on_gpu(
+        lambda a, b: torch.bmm(a.transpose(1, 2), b), [torch.randn(s, dtype=BF16) for s in shapes]
+    )
+    assert len(products(part.forward.graph)) == 1
+    f, shapes = CASES["addmm whole"]
+    part = partition_on_gpu(f, [torch.randn(s, dtype=BF16) for s in shapes])
+    assert len(products(part.forward.graph)) == 1
+
+
+@pytest.mark.parametrize("rows", [(0,), (1,), (3,), (4,), (1, 0), (2, 7), ()])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_cut_product_is_the_product_of_any_rows(rows, bias):
+    x, w = torch.randn(*rows, 16), torch.randn(24, 16)
+    b = torch.randn(24) if bias else None
+    want = F.linear(x, w[:21], None if b is None else b[:21])
+    for given in (x, x.expand(x.shape), x.flip(-1).flip(-1)):
+        ours = torch.ops.braze.cut_product(given, w, b, True, 21)
+        torch.testing.assert_close(ours, want)
+        assert ours.is_contiguous() and ours.shape == want.shape
+    torch.testing.assert_close(torch.ops.braze.cut_product(x, w.t().contiguous(), b, False, 21), want)
+    x[..., 0] = float("nan")
+    assert torch.ops.braze.cut_product(x, w, b, True, 21).isnan().all()

@@ -94,3 +94,19 @@ def test_an_activation_of_a_layer_is_computed_by_the_product(dtype, act, rows):
         close(compiled(x), f(x), wide[1](act(wide[0](x.double()))))
         x[..., 0, 3] = float("nan")
         assert torch.equal(compiled(x).isnan(), f(x).isnan())
+
+
+def test_logits_of_a_vocabulary_that_8_does_not_divide_have_no_padded_copy():
+    """Beside the result a quarter of the rows lives, once the padded weight is kept."""
+    torch.manual_seed(0)
+    layer = nn.Linear(384, 51865, bias=False, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(1, 1024, 384, device="cuda", dtype=torch.bfloat16)
+    compiled = braze.compile(layer, fullgraph=True)
+    with torch.no_grad():
+        close(compiled(x), layer(x), F.linear(x.double(), layer.weight.double()))
+        compiled(x)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = compiled(x)
+        assert torch.cuda.max_memory_allocated() - before <= 1.3 * result.nbytes
