@@ -305,6 +305,15 @@ def _position(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     return _reduced(x, dim, keepdim, torch.int64) if x.numel() and not x.is_complex() else NotImplemented
 
 
+def _vector_norm(
+    x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """PyTorch's own keeps dims of one element on 2.11, whether asked to or not."""
+    if not x.dtype.is_floating_point or is_symbolic(x.shape) or 0 in x.shape:
+        return NotImplemented
+    return _reduced(x, dim, keepdim, dtype or x.dtype)
+
+
 def _truth(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
     if x.dtype is torch.uint8 or (isinstance(dim, (list, tuple)) and not dim):
         return NotImplemented
@@ -317,6 +326,14 @@ def _running(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
 
 
 # -- moves -------------------------------------------------------------------------------------------
+
+
+def _with_part(x: Tensor, *others: Any, **words: Any) -> Any:
+    """A copy of what is repeated in memory has places of its own, which PyTorch's fake on 2.11 has not."""
+    if is_symbolic(x.shape) or is_symbolic(x.stride()):
+        return NotImplemented
+    repeated = any(step == 0 and n > 1 for step, n in zip(x.stride(), x.shape, strict=True))
+    return _like(x) if repeated else NotImplemented
 
 
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
@@ -527,12 +544,16 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.amin.default: _extreme,
     aten.argmax.default: _position,
     aten.argmin.default: _position,
+    aten.linalg_vector_norm.default: _vector_norm,
     aten.any.default: _truth,
     aten.any.dim: _truth,
     aten.all.default: _truth,
     aten.all.dim: _truth,
     aten.cumsum.default: _running,
     aten.cat.default: _cat,
+    aten.select_scatter.default: _with_part,
+    aten.slice_scatter.default: _with_part,
+    aten.diagonal_scatter.default: _with_part,
     aten.max_pool2d_with_indices.default: _max_pool2d,
     aten.max_unpool2d.default: _max_unpool2d,
     aten.constant_pad_nd.default: _pad,
