@@ -54,7 +54,7 @@ FEW_ROWS_F32 = 8
 
 
 #: rows up to which a GPU's product is the template's without a measurement, the least columns, and places of a sum
-RULED_ROWS, RULED_COLUMNS, RULED_INNER = 16, 512, (128, 16384)
+RULED_ROWS, RULED_COLUMNS, RULED_INNER = 16, 512, (128, 14336)
 
 
 def takes_template(

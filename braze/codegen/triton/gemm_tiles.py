@@ -69,21 +69,26 @@ def by_rule(rows: int, inner: int, columns: int, rights: int, itemsize: int) -> 
 
     What was quickest on an H200 for the layers of models of 0.6 and 1 billion parameters, within a few percent.
     """
-    if rows <= MULTIPLIED and (rows <= 2 or itemsize > 2):
+    streams = rows == 1 or (rows == 2 and columns * rights < 16384)
+    if rows <= MULTIPLIED and (streams or itemsize > 2):
         found = _rule_multiplied(rows, inner, columns, rights)
     elif rows <= CORE_ROWS:
         found = _rule_fewest(inner, columns, rights)
     elif rows <= FEW:
-        found = _rule_few(rows, columns, rights)
+        found = _rule_few(rows, inner, columns, rights)
     else:
         found = _rule_many(rows, inner, columns, rights)
     return _no_longer(found, inner)
 
 
 def _rule_multiplied(rows: int, inner: int, columns: int, rights: int) -> Tiles:
+    if inner > 8192:
+        return Tiles(Means.MULTIPLY, power(rows), 1, 4096, 1, 8, 1)
     step = power(inner) if inner <= 4096 else 2048
     if inner > 4096 or (step >= 2048 and columns <= 1024):
-        side = 1
+        side = 2 if rows == 2 and inner > 2048 else 1
+    elif rows == 2 and step <= 1024:
+        side = 4
     else:
         side = 4 if step == 2048 and columns * rights >= 3072 else 2
     return Tiles(Means.MULTIPLY, power(rows), side, step, 1, 4 if step <= 2048 else 8, 1)
@@ -92,7 +97,7 @@ def _rule_multiplied(rows: int, inner: int, columns: int, rights: int) -> Tiles:
 def _rule_fewest(inner: int, columns: int, rights: int) -> Tiles:
     for least, side, step, slices, warps, stages in (
         (32768, 128, 128, 1, 4, 4), (8192, 32, 256, 1, 4, 3), (4096, 32 if inner <= 1024 else 16, 256, 1 if inner <= 1024 else 4, 4, 3),
-        (3072, 16 // rights, 256, 4, 4, 3),
+        (3072, 8, 256, 4, 4, 3),
     ):  # fmt: skip
         if columns >= least:
             return Tiles(Means.CORES, CORE_ROWS, side, step, slices, warps, stages)
@@ -101,8 +106,12 @@ def _rule_fewest(inner: int, columns: int, rights: int) -> Tiles:
     return Tiles(Means.CORES, CORE_ROWS, 8, 256, 4, 4, 3)
 
 
-def _rule_few(rows: int, columns: int, rights: int) -> Tiles:
+def _rule_few(rows: int, inner: int, columns: int, rights: int) -> Tiles:
     x = power(rows)
+    if x <= 32 and 8192 < columns * rights < 32768:
+        return Tiles(Means.CORES, x, 128 // rights, 128, 1, 4, 4)
+    if x <= 32 and inner >= 2048 and (columns <= 1024 or inner > 4096):
+        return Tiles(Means.CORES, x, 8 if columns <= 1024 else 16, 512, 8, 8, 3)
     if columns * rights > 8192:
         return Tiles(Means.CORES, 64, 128 // rights, 64, 1, 4, 4, 8)
     if columns <= 1024:
@@ -159,7 +168,7 @@ def _few(rows: int, columns: int, rights: int) -> Iterator[Tiles]:
         (64, 256, 1, 4, 3), (128, 128, 1, 4, 4),
     )  # fmt: skip
     more = (
-        (8, 128, 1, 4, 4), (8, 256, 1, 4, 3), (8, 256, 4, 4, 3), (16, 128, 1, 4, 4), (16, 256, 1, 4, 3), (32, 128, 1, 4, 4),
+        (8, 128, 1, 4, 4), (8, 256, 1, 4, 3), (8, 256, 4, 4, 3), (8, 512, 8, 8, 3), (16, 512, 8, 8, 3), (64, 128, 1, 4, 4), (16, 128, 1, 4, 4), (16, 256, 1, 4, 3), (32, 128, 1, 4, 4),
     )  # fmt: skip
     for side, step, slices, warps, stages in fewest if x == CORE_ROWS else more:
         shared = stages * step * (side * rights + x) * 2
