@@ -1,8 +1,8 @@
 """Triton kernels are built side by side, in processes of their own, while the graph's first call goes on.
 
 The first call launches its kernels in order. One that nobody has begun to build it builds itself; one that a worker has begun it
-waits for; what a worker has built Triton finds on disk. Workers take the last ones first, so that both meet in the middle and a
-first call is never slower than alone. Workers are started anew (never forked from a process with threads or a GPU), when there is
+waits for; what a worker has built Triton finds on disk. Workers take the last ones first, so that both meet in the middle, and none
+before it is ready, which takes seconds: a first call is not slower than alone. Workers are started anew (never forked from a process with threads or a GPU), when there is
 enough to do, and end when nothing has been left to do for a while, or when their parent is gone.
 """
 
@@ -102,7 +102,12 @@ class Builders:
 
     def _work(self) -> None:
         """One worker's life, in a thread that speaks with it."""
-        process = _start(self.target)
+        try:
+            process = _start(self.target)
+        except OSError:  # no memory, or no processes left: launches build their kernels
+            with self._changed:
+                self._living -= 1
+            return
         while (ticket := self._next()) is not None:
             why = _ask(process, ticket.job)
             ticket.answer("its worker died" if why is None else why)
@@ -126,14 +131,18 @@ def build(jobs: Sequence[Job], builders: Builders, *, seconds: float) -> dict[Jo
 
 
 def _start(target: Sequence[str]) -> subprocess.Popen[str]:
+    """A worker that is ready, or dead."""
     # -P: the worker's folder is not a place for imports
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-P", str(Path(triton_worker.__file__)), *target],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
 
 
 def _ask(process: subprocess.Popen[str], job: Job) -> str | None:

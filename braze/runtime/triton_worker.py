@@ -66,6 +66,16 @@ def build(
     function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **dict(constants))
 
 
+def _read_triton() -> None:
+    """What a process's first kernel pays for: Triton reads its own libraries, half a gigabyte, for the key of what it keeps."""
+    import triton.compiler.code_generator
+    from triton.runtime import cache
+
+    read = getattr(cache, "triton_key", None) or getattr(triton.compiler.compiler, "triton_key", None)
+    if read is not None:
+        read()
+
+
 def main(backend: str, capability: str, warp: str) -> None:
     """Build what standard input asks for, one after the other."""
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -74,6 +84,8 @@ def main(backend: str, capability: str, warp: str) -> None:
 
     arch = int(capability) if capability.isdigit() else capability
     driver.set_active(Elsewhere(GPUTarget(backend, arch, int(warp))))
+    _read_triton()
+    print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         try:
             build(*json.loads(line))

@@ -83,7 +83,7 @@ def test_a_worker_needs_neither_pytorch_nor_braze(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-P", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
     )
-    assert ran.stdout.split() == ["False", "False"]
+    assert ran.stdout.split() == ['"ready"', "False", "False"]
 
 
 class Slow:
@@ -122,6 +122,23 @@ def test_who_launches_builds_what_nobody_began_and_waits_for_the_rest(kernels, s
     threading.Timer(0.2, slow.go.set).start()
     assert not builders.take(last) and last.why == ""
     assert not builders.take(last), "who asks again is told the same"
+
+
+def test_a_worker_that_is_not_ready_keeps_nobody_waiting(kernels, slow, monkeypatch):
+    monkeypatch.setattr(triton_build, "_start", lambda target: slow.go.wait(20))
+    builders = Builders(TARGET, 2)
+    tickets = builders.submit([kernels(k) for k in range(6)])
+    assert all(builders.take(ticket) for ticket in tickets)
+    assert not slow.asked
+
+
+def test_where_no_process_can_be_started_launches_build(kernels, slow, monkeypatch):
+    def none_left(target):
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(triton_build, "_start", none_left)
+    builders = Builders(TARGET, 2)
+    assert all(builders.take(ticket) for ticket in builders.submit([kernels(k) for k in range(6)]))
 
 
 def test_few_kernels_are_not_worth_a_worker(kernels, slow):
