@@ -57,6 +57,21 @@ def noted() -> Iterator[Callable[[], list[str]]]:
         yield lambda: [note.code for kind, note in events if kind == "cudagraph"]
 
 
+def run(
+    program: Callable[..., Any],
+    times: int = 6,
+    make: Callable[[], torch.Tensor] = lambda: numbers(4, 4),
+    **options: Any,
+) -> tuple[int, list[str]]:
+    """Call a program and its recorded form beside each other; how many recordings were made, and the codes noted."""
+    f = recording(program, **options)
+    with recordings() as made, noted() as codes:
+        for _ in range(times):
+            x = make()
+            assert_equal(f(x.clone()), program(x.clone()))
+        return made(), codes()
+
+
 def assert_equal(ours: Any, theirs: Any) -> None:
     """Two results are the same, in type and layout too; kernels may round otherwise."""
     if isinstance(theirs, torch.Tensor):

@@ -14,11 +14,11 @@ from braze.support.errors import UserError
 from tests.cudagraphs.helpers import (
     assert_equal,
     filled,
-    noted,
     numbers,
     placed,
     recording,
     recordings,
+    run,
     tensor,
 )
 
@@ -56,16 +56,6 @@ def no_gradients():
     calls.clear()
     with torch.no_grad():
         yield
-
-
-def run(program, times=6, make=lambda: numbers(4, 4), **options):
-    """Call a program and its recorded form beside each other; how many recordings were made, and the codes noted."""
-    f = recording(program, **options)
-    with recordings() as made, noted() as codes:
-        for _ in range(times):
-            x = make()
-            assert_equal(f(x.clone()), program(x.clone()))
-        return made(), codes()
 
 
 def test_what_stands_before_and_after_is_recorded():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 
@@ -12,7 +13,8 @@ import braze
 from braze.cudagraphs import recorded
 from braze.cudagraphs.registry import device_of
 from braze.recorded_calls import Cutter
-from tests.cudagraphs.helpers import Place, assert_equal, noted, numbers, placed, recording, recordings
+from tests.cudagraphs import helpers
+from tests.cudagraphs.helpers import Place, assert_equal, numbers, placed, recording, recordings
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
@@ -62,14 +64,8 @@ def no_gradients():
         yield
 
 
-def run(program, times=8, make=lambda: numbers(4, 4) / 4, **options):
-    """Call a program and its recorded form beside each other; how many recordings were made, and the codes noted."""
-    f = recording(program, **options)
-    with recordings() as made, noted() as codes:
-        for _ in range(times):
-            x = make()
-            assert_equal(f(x.clone()), program(x.clone()))
-        return made(), codes()
+#: a second try and its recordings take calls; small numbers stay small
+run = functools.partial(helpers.run, times=8, make=lambda: numbers(4, 4) / 4)
 
 
 def test_what_stands_before_and_after_is_recorded():

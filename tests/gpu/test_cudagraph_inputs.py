@@ -8,9 +8,8 @@ import torch
 from braze import native
 from braze.cudagraphs import recorded
 from braze.cudagraphs.device import Costs
-from braze.cudagraphs.registry import device_of
 from braze.support import log
-from tests.cudagraphs.helpers import Place, assert_equal, noted, recording, recordings
+from tests.cudagraphs.helpers import assert_equal, noted, recording, recordings
 from tests.cudagraphs.test_failing import *  # noqa: F403  the same tests, on this device
 from tests.cudagraphs.test_told import *  # noqa: F403
 
@@ -32,14 +31,6 @@ def without_gradients(simulated, monkeypatch):
     monkeypatch.setattr(simulated, "costs", Costs(0.0, 0.0, 0.0), raising=False)
     with torch.no_grad():
         yield
-
-
-@pytest.fixture
-def simulated(monkeypatch):
-    """The real device in place of the simulated one."""
-    monkeypatch.setattr(Place, "device", "cuda")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    return device_of("cuda:0")
 
 
 def numbers(*shape):

@@ -12,9 +12,8 @@ from torch import nn
 import braze
 from braze import native
 from braze.cudagraphs import recorded
-from braze.cudagraphs.registry import device_of
 from braze.support import log
-from tests.cudagraphs.helpers import Place, assert_equal, noted, recording, recordings
+from tests.cudagraphs.helpers import assert_equal, noted, recording, recordings
 from tests.cudagraphs.test_cuts import *  # noqa: F403  the same tests, on this device
 from tests.cudagraphs.test_optimizer import *  # noqa: F403
 from tests.cudagraphs.test_padding import *  # noqa: F403
@@ -38,14 +37,6 @@ def gradients_as_in_the_file(request):
     named = request.function.__module__.endswith(("test_cuts", "test_padding"))
     with torch.set_grad_enabled(not named):
         yield
-
-
-@pytest.fixture
-def simulated(monkeypatch):
-    """The real device in place of the simulated one."""
-    monkeypatch.setattr(Place, "device", "cuda")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    return device_of("cuda:0")
 
 
 def numbers(*shape):

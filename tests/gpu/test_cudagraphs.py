@@ -11,23 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import braze
-from braze.cudagraphs.registry import device_of
 from braze.support import trace
-from tests.cudagraphs.helpers import Place, assert_equal, noted, recording, recordings
+from tests.cudagraphs.helpers import assert_equal, noted, recording, recordings
 from tests.cudagraphs.test_recorded import *  # noqa: F403  the same tests, on this device
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     pytest.mark.usefixtures("simulated"),
 ]
-
-
-@pytest.fixture
-def simulated(monkeypatch):
-    """The real device in place of the simulated one."""
-    monkeypatch.setattr(Place, "device", "cuda")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    return device_of("cuda:0")
 
 
 def numbers(*shape):

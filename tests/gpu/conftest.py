@@ -1,0 +1,17 @@
+"""What tests on a GPU share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from braze.cudagraphs.registry import device_of
+from tests.cudagraphs.helpers import Place
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """The real device in place of the simulated one."""
+    monkeypatch.setattr(Place, "device", "cuda")
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    return device_of("cuda:0")
