@@ -93,7 +93,7 @@ def _fuse(node: Node, operands: tuple[Node, Node, Node, bool], gelu: bool, mode:
     before, result = node.args[0], node.meta["val"]
     made: list[Node] = []
 
-    def call(target: object, *args: object, **named: object) -> Node:
+    def call(target: object, /, *args: object, **named: object) -> Node:
         made.append(graph.call_function(target, args, named))  # type: ignore[arg-type]
         return made[-1]
 
