@@ -73,6 +73,9 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
     ctx = for_recording(ctx)
+    if ctx.target.kind == "cuda":
+        shapes = [getattr(value, "shape", None) for value in example_inputs]
+        triton_load.expect(f"{gm.code}\n{shapes}", len(gm.graph.nodes))
     with collector_paused:
         partition = partition_graph(gm, example_inputs, ctx)
         try:

@@ -2,8 +2,9 @@
 
 The first call launches its kernels in order. One that nobody has begun to build it builds itself; one that a worker has begun it
 waits for; what a worker has built Triton finds on disk. Workers take the last ones first, so that both meet in the middle, and none
-before it is ready, which takes seconds: a first call is not slower than alone. Workers are started anew (never forked from a process with threads or a GPU), when there is
-enough to do, and end when nothing has been left to do for a while, or when their parent is gone.
+before it is ready, which takes seconds: a first call is not slower than alone. Workers are started anew (never forked from a process with
+threads or a GPU), when a graph is met that no process has built kernels for or there is enough to do, and end when nothing has been left
+to do for a while, or when their parent is gone.
 """
 
 from __future__ import annotations
@@ -69,17 +70,24 @@ class Builders:
         self._changed = threading.Condition()
         self._living = 0
 
+    def begin(self, kernels: int) -> None:
+        """Perhaps so many kernels will come: workers get ready."""
+        with self._changed:
+            self._hire(min(self.most, kernels // WORTH))
+
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """Have kernels built; in the order in which they will be wanted."""
         tickets = [Ticket(job) for job in jobs]
         with self._changed:
             self._queue.extend(tickets)
-            wanted = min(self.most, len(self._queue) // WORTH)
-            for _ in range(max(0, wanted - self._living)):
-                self._living += 1
-                threading.Thread(target=self._work, name="braze-triton", daemon=True).start()
+            self._hire(min(self.most, len(self._queue) // WORTH))
             self._changed.notify_all()
         return tickets
+
+    def _hire(self, wanted: int) -> None:
+        for _ in range(wanted - self._living):
+            self._living += 1
+            threading.Thread(target=self._work, name="braze-triton", daemon=True).start()
 
     def take(self, ticket: Ticket, seconds: float = LONGEST) -> bool:
         """Whether the caller is to build a kernel itself: nobody has begun to. Else it is built, or has failed, or takes too long."""
@@ -172,8 +180,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _workers() -> int:
-    """As many as there are cores beside the one that calls, and memory for each."""
+    """As many as there are cores beside the one that calls, and memory for each; the ranks of a job share a machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(ValueError):
+        cores //= max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     with contextlib.suppress(ValueError, OSError):
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         cores = min(cores, 1 + free // BYTES)

@@ -9,9 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from braze.runtime import cache
 from braze.runtime.triton_build import Ahead, Builders
 from braze.runtime.triton_launch import First, Launch
 from braze.runtime.triton_worker import load_module
+
+
+#: operations of a captured graph that are worth workers before its kernels are known, and those that come to about a kernel
+MANY, A_KERNEL = 24, 4
 
 
 @functools.cache
@@ -41,6 +46,22 @@ def ahead() -> Ahead | None:
     known = repr((triton.__version__, found.target, str(triton.knobs.cache.dir)))
     tag = hashlib.sha256(known.encode()).hexdigest()[:12]
     return Ahead(found, lambda path: path.with_suffix(f".{tag}"))
+
+
+def expect(graph: str, operations: int) -> None:
+    """A graph is about to be compiled: workers get ready meanwhile, unless a process has begun kernels of this text before."""
+    found = builders() if operations >= MANY else None
+    if found is None:
+        return
+    import triton
+
+    def begin() -> bytes:
+        found.begin(operations // A_KERNEL)
+        return b""
+
+    kept = str(triton.knobs.cache.dir)
+    key = cache.key("begun", graph=graph, target=found.target, triton=triton.__version__, kept=kept)
+    cache.DiskCache().get_or_build(key, begin)
 
 
 def load(

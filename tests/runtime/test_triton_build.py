@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from braze.runtime import triton_build
+from braze.runtime import triton_build, triton_load
 from braze.runtime.triton_build import Ahead, Builders, Job, build
 
 KERNEL = """
@@ -130,6 +130,31 @@ def test_a_worker_that_is_not_ready_keeps_nobody_waiting(kernels, slow, monkeypa
     tickets = builders.submit([kernels(k) for k in range(6)])
     assert all(builders.take(ticket) for ticket in tickets)
     assert not slow.asked
+
+
+def test_workers_get_ready_for_a_graph_that_is_new(slow, monkeypatch, tmp_path):
+    """None for a small graph, and none for a graph whose kernels a process has begun before."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path / "cache"))
+    hired = []
+    builders = Builders(TARGET, 4)
+    monkeypatch.setattr(builders, "_hire", hired.append)
+    monkeypatch.setattr(triton_load, "builders", lambda: builders)
+    triton_load.expect("return x + 1", 3)
+    assert hired == []
+    for graph in ("a", "b", "a"):
+        triton_load.expect(graph, 40)
+    assert hired == [3, 3]
+    triton_load.expect("c", 10_000)
+    assert hired == [3, 3, 4]
+
+
+def test_ranks_of_one_machine_share_its_cores(monkeypatch):
+    monkeypatch.setattr(triton_build.os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    assert triton_build._workers() == 7
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert triton_build._workers() == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
+    assert triton_build._workers() == 7
 
 
 def test_where_no_process_can_be_started_launches_build(kernels, slow, monkeypatch):
