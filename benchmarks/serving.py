@@ -221,7 +221,7 @@ def _make(impl: str, device: str, config: dict[str, Any]) -> tuple[Engine, float
     mode = mode if graphs is not None else CUDAGraphMode.NONE
     chosen = {"custom_ops": ("none",)} if impl.endswith("-traced") else {}
     pieces = compile_decoder(model, mode, **chosen) if compiled else None
-    limits = Limits(max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=512)
+    limits = Limits(max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=512, share_prefixes=False)
     runner = ModelRunner(
         model,
         limits,

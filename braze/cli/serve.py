@@ -55,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="begin a step before the tokens of the last one are known (default: on a GPU)",
     )
+    add(
+        "--share-prefixes",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="requests that begin alike share blocks of the cache (default: they do)",
+    )
     add("--enforce-eager", action="store_true", help="record nothing")
     add("--request-seconds", type=float, default=600.0, help="a request's at most (default: 600)")
 
@@ -81,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         drafts=arguments.drafts,
         enforce_eager=arguments.enforce_eager,
         overlap=arguments.overlap,
+        share_prefixes=arguments.share_prefixes,
         plain=arguments.no_compile,
     )
     server = launch.ServerOptions(

@@ -36,6 +36,9 @@ class Request:
     drafts: tuple[int, ...] = ()
     ended: Ended | None = None
     preemptions: int = 0
+    #: of its full blocks, as far as they were needed; and how many of its blocks were looked at for being known to others
+    keys: list[bytes] = field(default_factory=list)
+    known: int = 0
     generator: torch.Generator | None = None
     #: with how many tokens it ends at the latest, and those that end it: the scheduler's limits and its own
     longest: int = 0

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from braze.serving.engine.drafter import NgramDrafter, accepted
-from braze.serving.engine.kv_cache import BlockPool, blocks_for
+from braze.serving.engine.kv_cache import BlockPool, Prefixes, blocks_for
 from braze.serving.engine.requests import Ended, Request, Work
 from braze.support.errors import UserError
 from braze.support.record import record
@@ -17,13 +17,15 @@ _UNKNOWN = (0,)
 
 @record
 class Limits:
-    """What bounds a step and a request. ``chunked``: a prompt may be run in parts, beside others' decoding."""
+    """What bounds a step and a request. ``chunked``: a prompt may be run in parts, beside others' decoding; ``share_prefixes``: requests that begin alike
+    share the blocks of what they have in common, also with those that have ended."""
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     max_model_len: int = 2048
     block_size: int = 16
     chunked: bool = True
+    share_prefixes: bool = True
     #: requests that may wait; more are refused
     max_waiting: int = 1024
 
@@ -32,7 +34,8 @@ class Scheduler:
     """Who runs, who waits, and whose blocks are whose.
 
     Running requests go first, in the order in which they came. Where blocks run out the youngest gives all of its own back, waits at
-    the head of the queue, and is computed again later. So the oldest always goes on.
+    the head of the queue, and is computed again later. So the oldest always goes on. Who begins with full blocks of tokens that the cache still holds
+    has these, and computes what follows; the last token always is.
     """
 
     def __init__(
@@ -40,11 +43,14 @@ class Scheduler:
     ) -> None:
         self.limits = limits
         self.pool = BlockPool(blocks)
+        self.prefixes = Prefixes(limits.block_size) if limits.share_prefixes else None
         self.eos = frozenset(eos)
         self.drafter = drafter
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.preemptions = 0
+        #: tokens that were found in the cache
+        self.shared = 0
 
     def add(self, request: Request) -> None:
         """Let a request wait for its turn. Raises BZ7406 for one that could never run, BZ7407 where too many wait."""
@@ -123,8 +129,16 @@ class Scheduler:
             return []
         real = len(work.tokens) - work.drafts
         request.computed = work.begin + real
-        if not work.samples:
-            return []
+        kept = self._kept(work, drawn, real) if work.samples else []
+        if request.computed >= (request.known + 1) * self.limits.block_size:
+            self._known(request)
+        if request.ended is not None:
+            self._leave(request)
+        return kept
+
+    def _kept(self, work: Work, drawn: Sequence[int], real: int) -> list[int]:
+        """The tokens that were drawn for a request, up to the one that ends it."""
+        request = work.request
         kept = []
         for token in accepted(drawn, work.tokens[real:]) if work.drafts else drawn:
             request.tokens.append(token)
@@ -137,9 +151,19 @@ class Scheduler:
                 break
         # guesses that were right are in the cache; the last token never is
         request.computed += len(kept) - 1
-        if request.ended is not None:
-            self._leave(request)
         return kept
+
+    def _known(self, request: Request) -> None:
+        """Blocks that are full now can be found by others."""
+        full = request.computed // self.limits.block_size
+        if self.prefixes is not None:
+            for block, key in zip(
+                request.blocks[request.known : full],
+                self.prefixes.keys(request, full)[request.known :],
+                strict=True,
+            ):
+                self.pool.know(block, key)
+        request.known = full
 
     def abort(self, request: Request) -> None:
         """End a request at once and free its blocks; nothing where it has ended."""
@@ -167,14 +191,20 @@ class Scheduler:
 
     def _admitted(self, budget: int) -> Work | None:
         """The first who waits, running from now on, if there is room."""
-        request = self.waiting[0]
+        request, size = self.waiting[0], self.limits.block_size
+        found: list[int] = []
+        if self.prefixes is not None:
+            found = self.pool.find(self.prefixes.keys(request, (len(request.tokens) - 1) // size))
+        request.computed = len(found) * size
         work = self._work(request, budget)
-        if not (work.samples or self.limits.chunked):
-            return None
-        blocks = self.pool.take(blocks_for(work.begin + len(work.tokens), self.limits.block_size))
+        blocks = None
+        if work.samples or self.limits.chunked:
+            blocks = self.pool.take(blocks_for(work.begin + len(work.tokens), size) - len(found), found)
         if blocks is None:
+            request.computed = 0
             return None
-        request.blocks = blocks
+        request.blocks, request.known = blocks, len(found)
+        self.shared += request.computed
         self.waiting.popleft()
         self.running.append(request)
         return work
@@ -198,7 +228,7 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
         self.pool.give_back(request.blocks)
-        request.blocks, request.computed = [], 0
+        request.blocks, request.computed, request.known = [], 0, 0
         request.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(request)

@@ -40,6 +40,8 @@ class LaunchOptions:
     enforce_eager: bool = False
     #: steps begin before the tokens of the ones before them are known; None: on a GPU
     overlap: bool | None = None
+    #: requests that begin alike share blocks of the cache
+    share_prefixes: bool = True
     #: record on a device that is simulated on the processor: slow, to see what a GPU would do
     simulated: bool = False
     #: run the model as it is, not compiled
@@ -57,6 +59,7 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
         options.max_num_batched_tokens,
         min(options.max_model_len or longest, longest),
         options.block_size,
+        share_prefixes=options.share_prefixes,
     )
     simulated = options.simulated and device.type == "cpu"
     recorder = SimulatedGraphs(str(device)) if simulated else recorder_of(model)

@@ -180,5 +180,6 @@ class EngineLoop:
             "blocks_used": scheduler.pool.used,
             "blocks": scheduler.pool.blocks,
             "preemptions": scheduler.preemptions,
+            "shared": scheduler.shared,
             **self.engine.runner.stats(),
         }

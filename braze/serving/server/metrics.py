@@ -79,6 +79,9 @@ class _Engine:
         yield CounterMetricFamily(
             "braze_preemptions", "Requests that lost their blocks", value=stats["preemptions"]
         )
+        yield CounterMetricFamily(
+            "braze_shared_tokens", "Tokens that were found in the cache", value=stats["shared"]
+        )
         steps = CounterMetricFamily("braze_steps", "Steps, by how they ran", labels=["mode"])
         for mode in ("none", "piecewise", "full"):
             steps.add_metric([mode], stats.get(f"steps_{mode}", 0))

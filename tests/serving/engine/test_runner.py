@@ -63,8 +63,8 @@ def spoil(served: Engine) -> None:
             torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)
     runner.hidden.fill_(float("nan"))
     runner.buffers.packed.fill_(0x7F)
-    taken = served.scheduler.pool._taken
-    free = [block for block in range(runner.blocks) if not taken[block]]
+    pool = served.scheduler.pool
+    free = [block for block in range(runner.blocks) if not pool.holders(block) and block not in pool._keys]
     for cache in runner.caches.values():
         cache.key[free] = float("nan")
         cache.value[free] = float("nan")
