@@ -1,4 +1,4 @@
-"""The standard library while tracing: functions that are run for real on plain data, messages, the import system."""
+"""The standard library while tracing: functions that are run for real on plain data, the import system."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ import torch
 from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Check, Step
-from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, UnknownText, is_constant
-from braze.capture.graph import unbacked
-from braze.capture.graph.replays import replay
+from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant
 from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.python import calls
 from braze.capture.python.opcodes.stack import contents
@@ -130,24 +128,6 @@ def locals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
                 continue
         found[name] = value
     return found
-
-
-# -- messages: given after the graph has run
-
-
-@rule(print)
-def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-    """Text that is known now is printed when the graph has run; any other breaks the graph."""
-    if not all(type(v) in (str, bool, type(None)) for v in kwargs.values()):
-        graph_break("BZ1007", "print() writes to a stream", HINT_MOVE)
-    texts = []
-    for value in args:
-        if issubclass(type(value), torch.Tensor) or (type(value) is UnknownText and value.made is None):
-            graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
-        counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
-        texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
-    if not replay(t, print, texts, kwargs):
-        graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
 
 
 # -- singledispatch

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copyreg
-import logging
 import math
 import operator
 import random
 import sys
 import threading
 import types
-import warnings
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from braze.capture.facts.breaks import HINT_MOVE, LOOKS_AT_THE_STACK, graph_brea
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.values import MISSING, NULL, Identity, held, lookup_in_mro
 from braze.capture.graph import constant_evaluation, overloads, python_random, unbacked
-from braze.capture.graph.replays import replay
 from braze.capture.outside import identities
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.filling import fill
@@ -489,34 +486,6 @@ def throw(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if not isinstance(error, Exception):
         graph_break("BZ1012", f"{type(error).__name__} is raised")
     native.throw(error)
-
-
-# -- messages: given after the graph has run
-
-LOG_METHODS = ("debug", "info", "warning", "error", "critical", "exception", "log")
-
-
-def replayed(target: Any, plain: Any) -> None:
-    """A message with constant arguments is given when the graph has run; any other breaks the graph."""
-
-    def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if (
-            issubclass(type(plain), int)
-            and args
-            and issubclass(type(args[0]), logging.Logger)
-            and not args[0].isEnabledFor(plain)
-        ):
-            return None
-        if not replay(t, target, args, kwargs):
-            graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
-        return None
-
-    rule(target)(run)
-
-
-for _name in LOG_METHODS:
-    replayed(getattr(logging.Logger, _name), getattr(logging, _name.upper(), logging.ERROR))
-replayed(warnings.warn, None)
 
 
 # -- torch: what a capture answers

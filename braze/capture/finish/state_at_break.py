@@ -6,7 +6,9 @@ import gc
 import inspect
 import opcode as cpython
 import sys
-from types import FunctionType
+import warnings
+from logging import Logger
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from braze import native
@@ -14,6 +16,7 @@ from braze.capture.facts.breaks import LOOKS_AT_THE_STACK, Retry
 from braze.capture.facts.bytecode import SAVED, end_of, stack_kinds, wanted_from
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.records import BreakKind, FrameState, GraphBreak
+from braze.capture.facts.told import place_of, tell
 from braze.capture.facts.values import NULL
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.python.interpret import trail_of
@@ -52,6 +55,8 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
     described = None if whole else describe(inner)
     if described is not None:
         kind, operands, detail, left, pushes = described
+        if kind is BreakKind.CALL and looks_for_its_caller(operands[0]):
+            operands = [tell, tuple(map(place_of, t.frames.stack)), *operands]
     elif not whole or len(t.frames.stack) > 1:
         # this instruction cannot be run from outside: the whole inner call runs uncaptured
         if len(t.frames.stack) > 1:
@@ -212,6 +217,18 @@ def call_pending(f: Frame, arg: int, stack: list[Any]) -> Pending | None:
     if any(fn is builtin for builtin in (*OF_THE_FRAME, *OF_THE_PROCESS)):
         return None
     return BreakKind.CALL, [fn, *args], tuple(f.kwnames), len(stack) - arg - 2, 1
+
+
+#: what looks at the stack for the place that it is called from, and nowhere else
+MESSAGES = frozenset(
+    {warnings.warn, *(getattr(Logger, n) for n in "debug info warning error critical exception log".split())}
+)
+
+
+def looks_for_its_caller(fn: Any) -> bool:
+    """Whether a function tells the place in the program from which it is called."""
+    method = fn.__func__ if type(fn) is MethodType else fn
+    return type(method) in (FunctionType, BuiltinFunctionType) and method in MESSAGES
 
 
 def branch_pending(name: str, target: int, following: int, stack: list[Any]) -> Pending:

@@ -12,6 +12,7 @@ import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_class
+from braze.capture.facts.told import place_of, tell
 from braze.capture.facts.values import MISSING, UnknownText, is_constant, is_plain, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.state.trace import Trace
@@ -61,5 +62,7 @@ def replay(t: Trace, target: Any, args: Any, kwargs: dict[str, Any]) -> bool:
             is_plain(value) or counted or told or isinstance(value, logging.Logger) or is_constant(value)
         ):
             return False
+    if target is not print:
+        args, target = (tuple(map(place_of, t.frames.stack)), target, *args), tell
     t.done.replays.append((target, tuple(args), kwargs))
     return True

@@ -1,0 +1,103 @@
+"""Messages while tracing: prints, warnings and what loggers are told are given when the graph has run."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from typing import Any
+
+import torch
+
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.values import UnknownText, lookup_in_mro
+from braze.capture.graph import unbacked
+from braze.capture.graph.replays import replay
+from braze.capture.python import calls
+from braze.capture.state.handlers import rule
+from braze.capture.state.trace import Trace
+
+#: methods of loggers, and the level of what they are told; None: their first argument says
+LOG_METHODS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "exception": logging.ERROR,
+    "log": None,
+}
+
+
+@rule(print)
+def print_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Text that is known now is printed when the graph has run; any other breaks the graph."""
+    if not all(type(v) in (str, bool, type(None)) for v in kwargs.values()):
+        graph_break("BZ1007", "print() writes to a stream", HINT_MOVE)
+    texts = []
+    for value in args:
+        if issubclass(type(value), torch.Tensor) or (type(value) is UnknownText and value.made is None):
+            graph_break("BZ1007", "print() of what a tensor holds", HINT_MOVE)
+        counted = type(value) is torch.SymInt and not unbacked.is_unbacked(value)
+        texts.append(value if counted else t.call(str, (value,), None))  # written when it is printed
+    if not replay(t, print, texts, kwargs):
+        graph_break("BZ1007", "print() of text that only the graph tells", HINT_MOVE)
+
+
+@rule(warnings.warn)
+def warn(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A warning whose text is known now is given when the graph has run; any other breaks the graph."""
+    if not replay(t, warnings.warn, args, kwargs):
+        graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
+
+
+def is_enabled(t: Trace, logger: Any, level: int) -> bool:
+    """Whether a logger gives messages of a level: what decides it is read as the program would read it, and guarded."""
+    says = bool(t.attribute(t.attribute(logger, "manager"), "_disable") < level)
+    says = says and not t.attribute(logger, "disabled")
+    at = logger
+    while says and at is not None:
+        own = t.attribute(at, "level")
+        if own:
+            says = bool(level >= own)
+            break
+        at = t.attribute(at, "parent")
+    if says != logger.isEnabledFor(level):
+        graph_break("BZ1007", "the level of a logger is written, or remembered from before it was", HINT_MOVE)
+    return says
+
+
+def has_own_answer(logger: Any) -> bool:
+    """Whether a class of the program's says itself which levels a logger gives."""
+    return lookup_in_mro(type(logger), "isEnabledFor")[0] is not logging.Logger.isEnabledFor
+
+
+@rule(logging.Logger.isEnabledFor)
+def is_enabled_for(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Answered, where it is the plain question, without the table in which loggers keep their answers."""
+    if len(args) != 2 or kwargs or type(args[1]) is not int:
+        return calls.interpret(t, vars(logging.Logger)["isEnabledFor"], args, kwargs, tail)
+    return is_enabled(t, *args)
+
+
+@rule(logging.Manager._clear_cache)  # type: ignore[attr-defined]
+def clear_cache(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """Loggers forget their answers when the graph has run: no answer in the trace is theirs."""
+    t.done.replays.append((logging.Manager._clear_cache, args, kwargs))  # type: ignore[attr-defined]
+
+
+def tell_logger(name: str, level: int | None, t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """A message with known arguments is given when the graph has run; any other that a handler would see breaks the graph."""
+    if level is None:
+        level = args[1] if len(args) > 1 and type(args[1]) is int else None
+    logger = args[0] if args else None
+    if level is not None and issubclass(type(logger), logging.Logger) and not has_own_answer(logger):
+        if not is_enabled(t, logger, level):
+            return None
+    if not replay(t, getattr(logging.Logger, name), args, kwargs):
+        graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
+    return None
+
+
+for _name, _level in LOG_METHODS.items():
+    rule(getattr(logging.Logger, _name))(functools.partial(tell_logger, _name, _level))
