@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from braze.support import log
+from tests.interpreter import quicken
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
@@ -59,6 +60,7 @@ def with_ears(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _heard.clear()
+    quicken()
 
 
 @pytest.hookimpl(wrapper=True)

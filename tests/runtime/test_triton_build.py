@@ -32,6 +32,7 @@ TARGET = "cuda", 90, 32
 def kernels(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(triton_build, "IDLE", 0.05)
 
     def job(factor, sizes=(100,), text=KERNEL):
         path = tmp_path / f"k{factor}.py"
@@ -91,7 +92,6 @@ class Slow:
 
     def __init__(self, monkeypatch):
         self.go, self.asked = threading.Event(), []
-        monkeypatch.setattr(triton_build, "IDLE", 0.05)
         monkeypatch.setattr(triton_build, "_start", lambda target: None)
         monkeypatch.setattr(triton_build, "_end", lambda process: None)
         monkeypatch.setattr(triton_build, "_ask", self.ask)
