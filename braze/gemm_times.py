@@ -192,9 +192,7 @@ def _path(text: KernelText) -> Any:
 def _launcher(text: KernelText) -> Callable[..., None]:
     launch = text.launch
     assert launch is not None
-    return triton_load.load(
-        _path(text), text.name, text.sizes, launch.grid, launch.constants, launch.num_warps, launch.num_stages
-    )
+    return triton_load.load(_job(text), text.sizes, launch.grid)
 
 
 class Trial:

@@ -336,8 +336,9 @@ def load_triton(kernels: Sequence[KernelText]) -> dict[str, Callable[..., None]]
         assert launch is not None
         path = cache.DiskCache().file(cache.key("triton", source=kernel.source), kernel.source.encode, "py")
         how = launch.constants, launch.num_warps, launch.num_stages
-        found[kernel.name] = triton_load.load(path, kernel.name, kernel.sizes, launch.grid, *how, ahead)
-        jobs.append((triton_build.Job(str(path), kernel.name, launch.dtypes, (), *how), kernel.sizes))
+        job = triton_build.Job(str(path), kernel.name, launch.dtypes, (), *how)
+        found[kernel.name] = triton_load.load(job, kernel.sizes, launch.grid, ahead)
+        jobs.append((job, kernel.sizes))
     if ahead is not None:
         ahead.add(jobs)
     return found

@@ -16,6 +16,7 @@ import torch
 
 from braze import native
 from braze.runtime import cache, triton_load
+from braze.runtime.triton_build import Job
 from braze.runtime.watch import PerTensors
 from braze.support.record import record
 
@@ -213,5 +214,6 @@ def _kernel(write: bool) -> Callable[..., Any]:
     if write not in _kernels:
         path = cache.DiskCache().file(cache.key("triton", source=SOURCE), SOURCE.encode, "py")
         constants = (("WRITE", int(write)), ("BLOCK", _BLOCK))
-        _kernels[write] = triton_load.load(path, "sample", ("n",), "1", constants, 8, 1)
+        job = Job(str(path), "sample", ("*i64", "*i64", "*i32"), (), constants, 8, 1)
+        _kernels[write] = triton_load.load(job, ("n",), "1")
     return _kernels[write]

@@ -1,17 +1,24 @@
-"""Launches of Triton kernels: by Triton's own means once for each kind of arguments, after that by the driver."""
+"""Launches of Triton kernels: Triton builds them, the driver loads and launches them; Triton launches what it alone can."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from braze import native
-from braze.runtime.triton_build import Ahead
+from braze.runtime import triton_worker
+from braze.runtime.triton_build import Ahead, Job
+from braze.support.log import logger
 from braze.support.record import record
+
+log = logger("kernels")
 
 #: what Triton names the places for hooks around launches
 _HOOKS = ("launch_enter_hook", "launch_exit_hook")
+#: who listens when a kernel is loaded
+_LOADS = ("kernel_load_start_hook", "kernel_load_end_hook")
 #: what a kernel's metadata must not ask for: memory of its own, or another way of launching
 _PLAIN = {
     "global_scratch_size": 0,
@@ -26,7 +33,7 @@ _PLAIN = {
 class Form:
     """A built kernel for one kind of arguments."""
 
-    #: what Triton gave: it lives as long as this, and so does its function
+    #: what Triton gave
     kernel: Any
     function: int
     threads: int
@@ -47,27 +54,19 @@ class First:
 
 
 class Launch:
-    """One kernel's launches. Triton's own path costs some 20 microseconds, so it is taken once a kind of arguments.
+    """One kernel's launches. Triton's own path costs some 20 microseconds a call, and a C compiler's run for each new row of arguments
+    (Triton 3.6: 0.1 s), so that it is for what the driver cannot do with what we know of.
 
     Triton builds a kernel apart for addresses that 16 does not divide, and for each kind of an integer (one, a multiple
-    of 16, too large for 32 bits). What it built for aligned addresses is launched again by the driver for integers of the
+    of 16, too large for 32 bits). What it built for aligned addresses is launched by the driver for integers of the
     same kinds, if the driver says that it takes just what we know of.
     """
 
-    def __init__(
-        self,
-        function: Any,
-        programs: Callable[..., int],
-        sizes: int,
-        blocks: dict[str, int],
-        num_warps: int,
-        num_stages: int,
-    ) -> None:
+    def __init__(self, function: Any, programs: Callable[..., int], sizes: int, job: Job) -> None:
         self.function = function
         self.programs = programs
         self.sizes = sizes
-        self.blocks = blocks
-        self.options = {"num_warps": num_warps, "num_stages": num_stages}
+        self.job = job
         self.first: First | None = None
         #: (device, kinds of the sizes) -> what Triton built; None where only Triton can launch that
         self.forms: dict[tuple[int, tuple[Any, ...]], Form | None] = {}
@@ -78,8 +77,7 @@ class Launch:
         hooks = None if interpreted or not native.bind_driver() else _hooks()
         if hooks is None:
             return self.general
-        buffers = len(self.function.arg_names) - self.sizes - len(self.blocks)
-        return native.DeviceLauncher(buffers, self.sizes, self.find, self.general, *hooks)
+        return native.DeviceLauncher(len(self.job.dtypes), self.sizes, self.find, self.general, *hooks)
 
     def general(self, *args: Any) -> None:
         """A launch by Triton's own means on the device of the first buffer; no launch of zero programs."""
@@ -97,38 +95,76 @@ class Launch:
                 self._launch(programs, args, numbers)
 
     def find(self, device: int, *numbers: int) -> tuple[int, int, int, int, bytes, int] | None:
-        """What to launch for these sizes; None where Triton has to."""
-        form = self.forms.get((device, _kinds(numbers)))
+        """What to launch for these sizes on the current device, built if it has to be; None where Triton has to launch."""
+        programs = max(self.programs(*numbers), 0)
+        key = device, _kinds(numbers)
+        if key not in self.forms:
+            if programs == 0:
+                return None
+            with self._told(numbers):
+                self.forms[key] = self._built(device, numbers)
+        form = self.forms[key]
         if form is None:
             return None
-        programs = max(self.programs(*numbers), 0)
         return form.function, programs, form.threads, form.shared, form.widths, form.scratch
 
+    def _built(self, device: int, numbers: tuple[int, ...]) -> Form | None:
+        """The kernel for aligned addresses, which is loaded. What Triton has to say of one that it cannot build it says at its own launch."""
+        try:
+            job = self.job
+            kernel = triton_worker.build(
+                job.path, job.name, job.dtypes, numbers, job.constants, job.num_warps, job.num_stages
+            )
+            function = loaded(kernel, device)
+        except Exception as error:
+            log.info("%s is left to Triton: %s", self.job.name, error)
+            return None
+        return None if function is None else form_of(kernel, function, len(job.dtypes), numbers)
+
     def _launch(self, programs: int, args: tuple[Any, ...], numbers: tuple[int, ...]) -> None:
+        blocks = dict(self.job.constants)
+        with self._told(numbers):
+            self.function[(programs,)](
+                *args, **blocks, num_warps=self.job.num_warps, num_stages=self.job.num_stages
+            )
+
+    @contextlib.contextmanager
+    def _told(self, numbers: tuple[int, ...]) -> Iterator[None]:
+        """The first time, who builds the graph's kernels is told before and after."""
         first, self.first = self.first, None
         if first is not None:
             first.ahead.before(first.path, first.sizes, numbers)
-        kernel = self.function[(programs,)](*args, **self.blocks, **self.options)
+        yield
         if first is not None:
             first.ahead.after(first.path)
-        buffers = args[: len(args) - self.sizes]
-        key = buffers[0].get_device(), _kinds(numbers)
-        if key not in self.forms and not any(buffer.data_ptr() % 16 for buffer in buffers):
-            self.forms[key] = form_of(kernel, len(buffers), numbers)
 
 
-def form_of(kernel: Any, buffers: int, numbers: tuple[int, ...]) -> Form | None:
-    """How a kernel that Triton built is launched; None if it takes anything beside the buffers and the sizes."""
-    metadata = getattr(kernel, "metadata", None)
-    if metadata is None or any(getattr(metadata, name, plain) != plain for name, plain in _PLAIN.items()):
+def loaded(kernel: Any, device: int) -> int | None:
+    """The driver's handle of a built kernel on the current device; None where somebody listens to what Triton loads."""
+    import triton
+    from triton.runtime.driver import driver
+
+    hooks = (getattr(triton.knobs.runtime, name, None) for name in _LOADS)
+    if any(hook is not None and getattr(hook, "calls", True) for hook in hooks):
         return None
-    taken = native.parameter_sizes(kernel.function)
+    _, function, *_ = driver.active.utils.load_binary(
+        kernel.name, kernel.kernel, kernel.metadata.shared, device
+    )
+    return int(function)
+
+
+def form_of(kernel: Any, function: int, buffers: int, numbers: tuple[int, ...]) -> Form | None:
+    """How a kernel that Triton built is launched; None if it takes anything beside the buffers and the sizes."""
+    metadata = kernel.metadata
+    if any(getattr(metadata, name, plain) != plain for name, plain in _PLAIN.items()):
+        return None
+    taken = native.parameter_sizes(function)
     widths = bytes(0 if n == 1 else 4 if _fits(n) else 8 for n in numbers)
     known = (*(8 for _ in range(buffers)), *filter(None, widths))
     if taken is None or taken[: len(known)] != known or any(size != 8 for size in taken[len(known) :]):
         return None
     threads = metadata.num_warps * getattr(metadata, "warp_size", 32)
-    return Form(kernel, kernel.function, threads, metadata.shared, widths, len(taken) - len(known))
+    return Form(kernel, function, threads, metadata.shared, widths, len(taken) - len(known))
 
 
 def _kinds(numbers: tuple[int, ...]) -> tuple[Any, ...]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from braze.runtime import cache
-from braze.runtime.triton_build import Ahead, Builders
+from braze.runtime.triton_build import Ahead, Builders, Job
 from braze.runtime.triton_launch import First, Launch
 from braze.runtime.triton_worker import load_module
-
 
 #: operations of a captured graph that are worth workers before its kernels are known, and those that come to about a kernel
 MANY, A_KERNEL = 24, 4
@@ -64,26 +63,16 @@ def expect(graph: str, operations: int) -> None:
     cache.DiskCache().get_or_build(key, begin)
 
 
-def load(
-    path: Path,
-    name: str,
-    sizes: Sequence[str],
-    grid: str,
-    constants: Sequence[tuple[str, int]],
-    num_warps: int,
-    num_stages: int,
-    ahead: Ahead | None = None,
-) -> Callable[..., None]:
-    """The kernel ``name`` of the file ``path`` as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch of zero programs.
+def load(job: Job, sizes: Sequence[str], grid: str, ahead: Ahead | None = None) -> Callable[..., None]:
+    """A kernel as a callable ``(*buffers, *sizes)`` that launches on the current stream. No launch of zero programs.
 
-    ``ahead``: who may be building it meanwhile.
+    ``sizes``: the names that ``grid``, the number of programs as Python text, knows them by. ``ahead``: who may be building it meanwhile.
     """
-    function = getattr(load_module(path), name)
-    blocks = dict(constants)
+    function = getattr(load_module(Path(job.path)), job.name)
     programs = eval(f"lambda {', '.join(sizes)}: {grid}", {"max": max, "min": min})
-    launch = Launch(function, programs, len(sizes), blocks, num_warps, num_stages)
+    launch = Launch(function, programs, len(sizes), job)
     if ahead is not None:
-        launch.first = First(ahead, str(path), tuple(sizes))
+        launch.first = First(ahead, job.path, tuple(sizes))
     return launch.launcher()
 
 

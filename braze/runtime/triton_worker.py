@@ -57,13 +57,13 @@ def build(
     constants: Sequence[tuple[str, int]],
     warps: int,
     stages: int,
-) -> None:
+) -> Any:
     """Build a kernel for aligned buffers of these types (Triton's: "*bf16") and sizes of the kind of these numbers."""
     from triton.runtime.jit import MockTensor
 
     function = getattr(load_module(Path(path)), name)
     given = [*(MockTensor(dtype.removeprefix("*")) for dtype in dtypes), *numbers]
-    function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **dict(constants))
+    return function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **dict(constants))
 
 
 def _read_triton() -> None:

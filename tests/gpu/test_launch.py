@@ -29,17 +29,15 @@ def fused(x):
     return (x * 2 + 1).relu(), x.sum(-1)
 
 
-def test_triton_launches_once_and_the_driver_after_that(counted):
+def test_triton_builds_and_the_driver_launches(counted):
     assert native.bind_driver()
     compiled, x = braze.compile(fused), torch.randn(64, 64, device="cuda")
     for _ in range(5):
         torch.testing.assert_close(compiled(x), fused(x))
-    assert 1 <= len(counted) <= 3
-    before = len(counted)
     for _ in range(5):
         y = torch.randn(64, 64, device="cuda")
         torch.testing.assert_close(compiled(y), fused(y))
-    assert len(counted) == before
+    assert not counted
 
 
 def test_sizes_of_a_kind_share_what_was_built(counted):
@@ -47,7 +45,7 @@ def test_sizes_of_a_kind_share_what_was_built(counted):
     for n in (33, 35, 37, 39, 41, 1001, 70001):
         x = torch.randn(n, device="cuda")
         assert torch.equal(compiled(x), x * 2 + 1)
-    assert len(counted) <= 2
+    assert not counted
     for n in (0, 1, 2, 16, 32, 48):
         x = torch.randn(n, device="cuda")
         assert torch.equal(compiled(x), x * 2 + 1)

@@ -6,25 +6,28 @@ import pytest
 import torch
 
 from braze import native
-from braze.runtime.triton_launch import Launch, form_of
+from braze.runtime import triton_launch, triton_worker
+from braze.runtime.triton_build import Job
+from braze.runtime.triton_launch import First, Launch, form_of
 
 
 class Function:
-    """A kernel of Triton's that notes its launches."""
+    """A kernel of Triton's that notes what it is built for, and its own launches."""
 
     arg_names = ("x", "y", "n", "XBLOCK")
 
     def __init__(self, **metadata):
-        self.launches = []
+        self.launches, self.built = [], []
         plain = {"num_warps": 4, "shared": 96, "num_ctas": 1, "global_scratch_size": 0}
         self.kernel = SimpleNamespace(function=0x700, metadata=SimpleNamespace(**{**plain, **metadata}))
 
     def __getitem__(self, grid):
-        def launch(*args, **options):
-            self.launches.append((grid, args, options))
-            return self.kernel
+        return lambda *args, **options: self.launches.append((grid, args, options))
 
-        return launch
+    def warmup(self, *args, grid, **options):
+        *buffers, n = args
+        self.built.append(([buffer.dtype for buffer in buffers], n, options))
+        return self.kernel
 
 
 @pytest.fixture
@@ -32,43 +35,72 @@ def takes(monkeypatch):
     """What the driver says that a kernel takes."""
     told = {"sizes": (8, 8, 4, 8, 8)}
     monkeypatch.setattr(native, "parameter_sizes", lambda function: told["sizes"])
+    monkeypatch.setattr(triton_launch, "loaded", lambda kernel, device: kernel.function)
     return told
 
 
-def launch_of(function):
-    return Launch(function, lambda n: (n + 63) // 64, 1, {"XBLOCK": 64}, 4, 2)
+JOB = Job("nowhere.py", "k", ("*fp32", "*bf16"), (), (("XBLOCK", 64),), 4, 2)
 
 
-def test_what_triton_built_serves_sizes_of_the_same_kind(takes):
+@pytest.fixture
+def launch_of(monkeypatch):
+    def make(function):
+        monkeypatch.setattr(triton_worker, "load_module", lambda path: SimpleNamespace(k=function))
+        return Launch(function, lambda n: (n + 63) // 64, 1, JOB)
+
+    return make
+
+
+def test_what_triton_built_serves_sizes_of_the_same_kind(takes, launch_of):
+    function = Function()
+    launch = launch_of(function)
+    assert launch.find(0, 100) == (0x700, 2, 128, 96, b"\4", 2)
+    assert launch.find(0, 1000) == (0x700, 16, 128, 96, b"\4", 2)
+    options = {"XBLOCK": 64, "num_warps": 4, "num_stages": 2}
+    assert function.built == [(["fp32", "bf16"], 100, options)] and not function.launches
+    for n in (96, 2**31 + 1, 2**40):  # of other kinds
+        launch.find(0, n)
+    launch.find(1, 100)  # another device
+    assert [n for _, n, _ in function.built] == [100, 96, 2**31 + 1, 2**40, 100]
+
+
+def test_what_the_driver_cannot_launch_triton_does(takes, launch_of):
     function = Function()
     launch, x, y = launch_of(function), torch.zeros(64), torch.zeros(64)
-    assert launch.find(-1, 100) is None
     launch.general(x, y, 100)
     assert function.launches == [((2,), (x, y, 100), {"XBLOCK": 64, "num_warps": 4, "num_stages": 2})]
-    assert launch.find(-1, 100) == (0x700, 2, 128, 96, b"\4", 2)
-    assert launch.find(-1, 1000) == (0x700, 16, 128, 96, b"\4", 2)
-    assert launch.find(-1, 0) is None  # a multiple of 16 is another kind
-    for n in (1, 96, 2**31, 2**40 + 1):
-        assert launch.find(-1, n) is None
-    assert launch.find(0, 100) is None  # another device
 
 
-def test_no_launch_of_no_programs(takes):
+def test_a_kernel_that_cannot_be_built_or_loaded_is_left_to_triton(takes, launch_of, monkeypatch):
+    def full(kernel, device):
+        raise RuntimeError("out of resources")
+
+    function = Function()
+    launch = launch_of(function)
+    monkeypatch.setattr(triton_launch, "loaded", full)
+    assert launch.find(0, 100) is None and launch.find(0, 100) is None
+    assert len(function.built) == 1
+
+
+def test_who_builds_a_graph_s_kernels_is_told_of_the_first_launch(takes, launch_of):
+    told = []
+    ahead = SimpleNamespace(before=lambda *args: told.append(args), after=lambda path: told.append(path))
+    launch = launch_of(Function())
+    launch.first = First(ahead, "k.py", ("n",))
+    assert launch.find(0, 0) is None and not told, "no kernel is wanted"
+    launch.find(0, 100), launch.find(0, 96), launch.general(torch.zeros(4), torch.zeros(4), 4)
+    assert told == [("k.py", ("n",), (100,)), "k.py"]
+
+
+def test_no_launch_of_no_programs(takes, launch_of):
     function = Function()
     launch = launch_of(function)
     launch.general(torch.zeros(4), torch.zeros(4), 0)
     launch.general(torch.zeros(4), torch.zeros(4), -70)
-    assert not function.launches
-    launch.general(torch.zeros(4), torch.zeros(4), 16)
-    assert launch.find(-1, -64)[1] == 0
-
-
-def test_what_was_built_for_odd_addresses_is_not_kept(takes):
-    launch = launch_of(Function())
-    launch.general(torch.zeros(65)[1:], torch.zeros(64), 100)
-    assert launch.find(-1, 100) is None
-    launch.general(torch.zeros(64), torch.zeros(64), 100)
-    assert launch.find(-1, 100) is not None
+    assert launch.find(0, -64) is None
+    assert not function.launches and not function.built
+    launch.find(0, 16)
+    assert launch.find(0, -64)[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -82,27 +114,25 @@ def test_what_was_built_for_odd_addresses_is_not_kept(takes):
 )
 def test_the_driver_says_what_a_kernel_takes(takes, n, sizes, widths, scratch):
     takes["sizes"] = sizes
-    form = form_of(Function().kernel, 2, (n,))
+    form = form_of(Function().kernel, 0x700, 2, (n,))
     assert (form.widths, form.scratch, form.threads, form.shared) == (widths, scratch, 128, 96)
 
 
 @pytest.mark.parametrize("sizes", [None, (8, 8), (8, 4, 4), (8, 8, 8, 8), (8, 8, 4, 4), ()])
 def test_a_kernel_that_takes_something_else_stays_triton_s(takes, sizes):
     takes["sizes"] = sizes
-    assert form_of(Function().kernel, 2, (100,)) is None
+    assert form_of(Function().kernel, 0x700, 2, (100,)) is None
 
 
 @pytest.mark.parametrize(
     "metadata",
     [{"global_scratch_size": 64}, {"profile_scratch_size": 8}, {"num_ctas": 2}, {"launch_pdl": True}],
 )
-def test_a_kernel_that_is_launched_another_way_stays_triton_s(takes, metadata):
-    assert form_of(Function(**metadata).kernel, 2, (100,)) is None
-    launch = launch_of(Function(**metadata))
-    launch.general(torch.zeros(64), torch.zeros(64), 100)
-    assert launch.find(-1, 100) is None
+def test_a_kernel_that_is_launched_another_way_stays_triton_s(takes, launch_of, metadata):
+    assert form_of(Function(**metadata).kernel, 0x700, 2, (100,)) is None
+    assert launch_of(Function(**metadata)).find(0, 100) is None
 
 
-def test_without_cuda_triton_launches():
+def test_without_cuda_triton_launches(launch_of):
     launch = launch_of(Function())
     assert launch.launcher() == launch.general or torch.version.cuda is not None

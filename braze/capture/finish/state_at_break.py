@@ -221,7 +221,10 @@ def call_pending(f: Frame, arg: int, stack: list[Any]) -> Pending | None:
 
 #: what looks at the stack for the place that it is called from, and nowhere else
 MESSAGES = frozenset(
-    {warnings.warn, *(getattr(Logger, n) for n in "debug info warning error critical exception log".split())}
+    {
+        warnings.warn,
+        *(getattr(Logger, n) for n in ["debug", "info", "warning", "error", "critical", "exception", "log"]),
+    }
 )
 
 
