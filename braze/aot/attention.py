@@ -1,6 +1,6 @@
-"""Masks of attention in training on a GPU, as PyTorch's fused kernels take them.
+"""Masks of attention on a GPU, as PyTorch's fused kernels take them.
 
-Above autograd PyTorch chooses the kernel while the graph is traced. A mask with gaps between its columns, as one that is expanded
+Above autograd, in training, PyTorch chooses the kernel while the graph is traced. A mask with gaps between its columns, as one that is expanded
 from a number has, leaves only the composition: products in float32, which take three times as long. So such a mask gets
 columns that lie beside each other, and one that hides nothing, which a program computes without looking at it, is left out.
 """
@@ -47,6 +47,26 @@ def with_readable_mask(
     if len(args) > 3:
         return (*args[:3], made, *args[4:]), kwargs
     return args, {**kwargs, "attn_mask": made}
+
+
+def is_chosen_now(
+    args: tuple[Any, ...], kwargs: dict[str, Any], known: dict[Node, torch.Tensor | None]
+) -> bool:
+    """Whether PyTorch is to choose attention's kernel while the graph is traced, in inference too: for a mask of bools.
+
+    It makes numbers of such a mask, by three launches in each call that reads it, and of which value depends on the
+    kernel. In the graph that is one kernel for all calls that read a mask.
+    """
+    named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)) | kwargs
+    mask, dropout = named.get("attn_mask"), named.get("dropout_p", 0.0)
+    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or dropout != 0:
+        return False
+    values = [named["query"], named["key"], named["value"], mask]
+    return (
+        all(is_on_gpu(v) and all(type(n) is int and n for n in v.shape) for v in values)
+        and torch.cuda.is_available()
+        and not hides_nothing(mask, known)
+    )
 
 
 def _with_columns(mask: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braze.aot import control_flow, derivatives, unbacked
+from braze.aot import attention, control_flow, derivatives, unbacked
 from braze.aot.structural import MIXED_NORMS, STRUCTURAL, functional_of_inplace_view
 from braze.aot.symbols import SymbolNodes
 from braze.aot.ways import DATA, Ways, counts_from_start
@@ -192,11 +192,15 @@ class Recorder(TorchDispatchMode):
                 self._note_views(func, args, kwargs, result)  # of one operator, not of many
             if result is not NotImplemented:
                 return result
-        if func not in KEPT and _is_composite(func):
+        if (func not in KEPT and _is_composite(func)) or self._is_chosen_now(func, args, kwargs):
             result = self._composed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         return self.emit(func, args, kwargs)
+
+    def _is_chosen_now(self, func: Any, args: Any, kwargs: Any) -> bool:
+        attends = func is aten.scaled_dot_product_attention.default
+        return attends and attention.is_chosen_now(args, kwargs, self.constant_masks)
 
     def _composed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A composite operator's result, by what PyTorch makes it of; in memory of its own where the CPU has a kernel besides."""

@@ -52,6 +52,7 @@ OUT_VARIANTS = {
     "aten.addmm.default": "aten.addmm.out",
     "aten.bmm.default": "aten.bmm.out",
     "aten.baddbmm.default": "aten.baddbmm.out",
+    "aten._addmm_activation.default": "aten._addmm_activation.out",
 }
 
 

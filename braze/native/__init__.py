@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from braze.native import calibrate, driver, tables
+from braze.native import calibrate, driver, products, tables
 from braze.native.pure import OFF, RUN, TRACE
 from braze.support.log import warn_once
 
@@ -44,6 +44,7 @@ Launcher = core.Launcher
 Segment = core.Segment
 DeviceLauncher = core.DeviceLauncher
 DeviceGraph = core.DeviceGraph
+out_product = products.out_product
 DEFAULT = core.DEFAULT
 force_eager = core.force_eager
 eager_forced = core.eager_forced
@@ -106,6 +107,7 @@ __all__ = [
     "hook_available",
     "mode",
     "native_available",
+    "out_product",
     "parameter_sizes",
     "replays_natively",
     "run_hooked",

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from braze import native
+
 
 def _as_strided_scatter(x: torch.Tensor, *args: Any) -> torch.Tensor:
     """It counts from the start of the storage, which an intermediate shares with all else in the arena."""
@@ -16,13 +18,13 @@ def _as_strided_scatter(x: torch.Tensor, *args: Any) -> torch.Tensor:
 #: operators whose ``torch.<name>`` takes the schema's arguments: half the cost of a call through ``torch.ops``
 _DIRECT = {
     "aten.mm.default": torch.mm,
-    "aten.mm.out": torch.mm,
+    "aten.mm.out": native.out_product("mm", torch.mm),
     "aten.addmm.default": torch.addmm,
-    "aten.addmm.out": torch.addmm,
+    "aten.addmm.out": native.out_product("addmm", torch.addmm),
     "aten.bmm.default": torch.bmm,
-    "aten.bmm.out": torch.bmm,
+    "aten.bmm.out": native.out_product("bmm", torch.bmm),
     "aten.baddbmm.default": torch.baddbmm,
-    "aten.baddbmm.out": torch.baddbmm,
+    "aten.baddbmm.out": native.out_product("baddbmm", torch.baddbmm),
     "aten.convolution.default": torch.convolution,
     "aten.as_strided_scatter.default": _as_strided_scatter,
 }

@@ -49,6 +49,16 @@ class Elsewhere:
         return 0
 
 
+class WithoutTorch:
+    """A finder of modules that finds no PyTorch: some of Triton's releases import it, if they can, with their first kernel."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Nothing; an error for PyTorch."""
+        if name == "torch":
+            raise ModuleNotFoundError("kernels are built without PyTorch", name=name)
+
+
 def build(
     path: str,
     name: str,
@@ -79,6 +89,7 @@ def _read_triton() -> None:
 def main(backend: str, capability: str, warp: str) -> None:
     """Build what standard input asks for, one after the other."""
     answers, sys.stdout = sys.stdout, sys.stderr
+    sys.meta_path.insert(0, WithoutTorch())  # type: ignore[arg-type]
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 

@@ -101,6 +101,9 @@ bool is_tensor(PyObject *value);
 /* The at::Tensor in a Python tensor; NULL if the value is no tensor that can be read here. */
 void *tensor_handle(PyObject *value);
 
+/* Whether operators have somebody to see them: autograd, a mode. True also means: that cannot be told. */
+bool operators_are_watched(void);
+
 /* Whether inference mode is on; -1 with an exception set. */
 int inference_mode_now(void);
 
@@ -184,6 +187,9 @@ bool device_copy(int device, void *to, const void *from, size_t bytes);
 /* Whether a GPU is the current one, and its current stream; false where that cannot be told. */
 bool device_is_current(int device);
 bool device_stream(int device, void **stream);
+
+/* -- products.c --------------------------------------------------------------------------------- */
+extern PyTypeObject OutProduct_Type;
 
 /* -- device_graph.c ----------------------------------------------------------------------------- */
 extern PyTypeObject DeviceGraph_Type;

@@ -45,6 +45,7 @@ fill_module(PyObject *module)
         {"Segment", &Segment_Type},
         {"DeviceLauncher", &DeviceLauncher_Type},
         {"DeviceGraph", &DeviceGraph_Type},
+        {"OutProduct", &OutProduct_Type},
         {"Holders", &Holders_Type},
         {"Replay", &Replay_Type},
         {"Replays", &Replays_Type},

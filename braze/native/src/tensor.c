@@ -403,6 +403,12 @@ tensor_handle(PyObject *value)
     return is_tensor(value) ? handle_of(value) : NULL;
 }
 
+bool
+operators_are_watched(void)
+{
+    return torch.grad_mode == NULL || torch.dispatch_modes == NULL || torch.grad_mode() || torch.dispatch_modes() > 0;
+}
+
 int
 inference_mode_now(void)
 {
