@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -40,6 +41,14 @@ def pytest_configure(config: pytest.Config) -> None:
     listening.__enter__()
     config.add_cleanup(lambda: listening.__exit__(None, None, None))
     with_ears(config)
+    gc.disable()  # until all is collected that there is to collect
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is loaded by now stays, a million objects: looking through it at each full collection took two thirds of a second."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def with_ears(config: pytest.Config) -> None:

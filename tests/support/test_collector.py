@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from braze.support.collector import PROMOTIONS, collector_paused
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """A process that has frozen nothing; the tests' own has frozen what it had loaded."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_it_is_off_inside_and_on_after() -> None:
