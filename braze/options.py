@@ -69,6 +69,11 @@ class Options:
         "matrix products on a GPU by our own kernels, norms before and sums after them in the same kernel: everywhere (True), "
         "nowhere (False), or where they were measured to be quicker, of few rows also by a rule (None)",
     )
+    early_launches: bool = option(
+        False,
+        "on a GPU products of few rows begin while the kernel ahead of them on the stream still runs, and read their weights then: for a caller "
+        "who writes weights only where an ordinary kernel comes after",
+    )
     measure_products: bool = option(
         True,
         "who multiplies two matrices on the CPU (our template, oneDNN, ATen) is measured once per shape and machine, and kept "

@@ -76,8 +76,8 @@ class DeviceLauncher:
     """Launch a kernel of the driver on the current stream: called as ``(*buffers, *sizes)``.
 
     ``find(device, *sizes)`` says what to launch: (function, programs, threads of one, bytes of shared memory, bytes of each
-    size as the kernel takes it, pointers to scratch memory that it takes and does not use), or None where that is not known
-    yet. Then, and where an address is not a multiple of 16, a buffer is on another device than the current one, a name of
+    size as the kernel takes it, pointers to scratch memory that it takes and does not use[, whether it may begin before what is ahead of it on
+    the stream has ended, since it waits for that itself]), or None where that is not known yet. Then, and where an address is not a multiple of 16, a buffer is on another device than the current one, a name of
     ``names`` stands in ``settings`` or a list of ``hooks`` has items, ``general`` is called with the same arguments.
     """
 

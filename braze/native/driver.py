@@ -31,6 +31,7 @@ def bind() -> bool:
         _address(libtorch, "aoti_torch_get_current_cuda_stream"),
         _address(driver, "cuLaunchKernel"),
         _address(driver, "cuMemcpyDtoDAsync_v2"),
+        _address(driver, "cuLaunchKernelEx"),
     )
     return core._configure_driver(*found)
 

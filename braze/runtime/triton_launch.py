@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +25,6 @@ _PLAIN = {
     "global_scratch_size": 0,
     "profile_scratch_size": 0,
     "launch_cooperative_grid": False,
-    "launch_pdl": False,
     "num_ctas": 1,
 }
 
@@ -42,6 +42,8 @@ class Form:
     widths: bytes
     #: pointers after those that we know of, to memory that the kernel does not use
     scratch: int
+    #: it may begin before what is ahead of it on the stream has ended
+    early: bool = False
 
 
 @record
@@ -74,6 +76,9 @@ class Launch:
     def launcher(self) -> Callable[..., Any]:
         """The function that host modules call."""
         interpreted = os.environ.get("TRITON_INTERPRET", "0") == "1"
+        if interpreted:  # there is nothing ahead of a kernel to wait for
+            constants = tuple((name, 0 if name == triton_worker.EARLY else n) for name, n in self.job.constants)
+            self.job = dataclasses.replace(self.job, constants=constants)
         hooks = None if interpreted or not native.bind_driver() else _hooks()
         if hooks is None:
             return self.general
@@ -94,7 +99,7 @@ class Launch:
             with torch.cuda.device(device):
                 self._launch(programs, args, numbers)
 
-    def find(self, device: int, *numbers: int) -> tuple[int, int, int, int, bytes, int] | None:
+    def find(self, device: int, *numbers: int) -> tuple[int, int, int, int, bytes, int, bool] | None:
         """What to launch for these sizes on the current device, built if it has to be; None where Triton has to launch."""
         programs = max(self.programs(*numbers), 0)
         key = device, _kinds(numbers)
@@ -106,7 +111,7 @@ class Launch:
         form = self.forms[key]
         if form is None:
             return None
-        return form.function, programs, form.threads, form.shared, form.widths, form.scratch
+        return form.function, programs, form.threads, form.shared, form.widths, form.scratch, form.early
 
     def _built(self, device: int, numbers: tuple[int, ...]) -> Form | None:
         """The kernel for aligned addresses, which is loaded. What Triton has to say of one that it cannot build it says at its own launch."""
@@ -125,7 +130,11 @@ class Launch:
         blocks = dict(self.job.constants)
         with self._told(numbers):
             self.function[(programs,)](
-                *args, **blocks, num_warps=self.job.num_warps, num_stages=self.job.num_stages
+                *args,
+                **blocks,
+                **triton_worker.asked(self.job.constants),
+                num_warps=self.job.num_warps,
+                num_stages=self.job.num_stages,
             )
 
     @contextlib.contextmanager
@@ -164,7 +173,8 @@ def form_of(kernel: Any, function: int, buffers: int, numbers: tuple[int, ...]) 
     if taken is None or taken[: len(known)] != known or any(size != 8 for size in taken[len(known) :]):
         return None
     threads = metadata.num_warps * getattr(metadata, "warp_size", 32)
-    return Form(kernel, function, threads, metadata.shared, widths, len(taken) - len(known))
+    early = bool(getattr(metadata, "launch_pdl", False))
+    return Form(kernel, function, threads, metadata.shared, widths, len(taken) - len(known), early)
 
 
 def _kinds(numbers: tuple[int, ...]) -> tuple[Any, ...]:

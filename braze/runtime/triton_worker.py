@@ -59,6 +59,15 @@ class WithoutTorch:
             raise ModuleNotFoundError("kernels are built without PyTorch", name=name)
 
 
+#: the constant of kernels that wait by themselves for what is ahead of them on the stream: 1 where they are launched so that they begin sooner
+EARLY = "EARLY"
+
+
+def asked(constants: Sequence[tuple[str, int]]) -> dict[str, bool]:
+    """What Triton is asked for beside warps and stages: of a build and of a launch the same, or it would not find what was built."""
+    return {"launch_pdl": True} if dict(constants).get(EARLY) else {}
+
+
 def build(
     path: str,
     name: str,
@@ -73,7 +82,8 @@ def build(
 
     function = getattr(load_module(Path(path)), name)
     given = [*(MockTensor(dtype.removeprefix("*")) for dtype in dtypes), *numbers]
-    return function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **dict(constants))
+    asks = asked(constants)
+    return function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **asks, **dict(constants))
 
 
 def _read_triton() -> None:

@@ -83,8 +83,12 @@ def check(fn, folder, *inputs, kernels=None, tiles=None):
         assert [g.kind.value for g in plan.groups] == kernels
     if tiles is not None:
         buffers = {b.name: b for b in plan.program.buffers}
-        texts = [gemm_kernel(g, buffers, tiles) for g in plan.groups]
-        no_further(run(plan, folder, *inputs, texts=texts), fn, inputs)
+        rights = frozenset(
+            v.buffer for g in plan.groups if isinstance(g.call, TemplateCall) for v in g.call.args[1:]
+        )
+        for early in (None, rights):
+            texts = [gemm_kernel(g, buffers, tiles, early) for g in plan.groups]
+            no_further(run(plan, folder, *inputs, texts=texts), fn, inputs)
     return plan
 
 

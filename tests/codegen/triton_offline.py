@@ -5,20 +5,38 @@ Its own process: Triton decides on import whether it interprets.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from pathlib import Path
 
+import torch
+from torch.nn import functional as F
+
 from braze.codegen.triton import generate
+from braze.codegen.triton.gemm import gemm_kernel
+from braze.codegen.triton.gemm_tiles import Means, Tiles
 from braze.codegen.triton.ops import row
 from braze.context import CompileContext
-from braze.loops.ir import Axis, DType, LoopNest, LoopProgram, Node, Op, ReduceKind, Reduction, Store
+from braze.loops.ir import (
+    Axis,
+    DType,
+    LoopNest,
+    LoopProgram,
+    Node,
+    Op,
+    ReduceKind,
+    Reduction,
+    Store,
+    TemplateCall,
+)
 from braze.loops.scalars import SCALARS, TESTS
 from braze.options import Options
 from braze.runtime.triton_load import compile_offline
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from braze.target import cuda_target
+from tests.codegen.triton_bench import planned
 from tests.codegen.triton_groups import F32, buffer, read, softmax_group
 
 CTX = CompileContext(Options(), cuda_target((9, 0), 132))
@@ -102,6 +120,36 @@ def main() -> int:
             print(text.name, group.kind.value, len(built["cubin"]), ".target sm_90" in built["ptx"])
             if not built["cubin"] or ".target sm_90" not in built["ptx"]:
                 return 1
+        return early(Path(folder))
+
+
+def early(folder: Path) -> int:
+    """A product that begins early has all of its weights on their way before it waits, and waits before it reads and writes anything else."""
+    x, norm, w = (torch.empty(s, dtype=torch.bfloat16) for s in ((1, 256), (256,), (64, 256)))
+
+    def fn(x, norm, w):
+        return x[:, :64] + F.linear(F.rms_norm(x, (256,), norm), w)
+
+    plan = planned(fn, x, norm, w, matmul_template=True)
+    buffers = {b.name: b for b in plan.program.buffers}
+    (group,) = plan.groups
+    assert isinstance(group.call, TemplateCall)
+    weight = group.call.args[1].buffer
+    for known in (frozenset([weight]), frozenset[str]()):
+        text = gemm_kernel(group, buffers, Tiles(Means.MULTIPLY, 1, 4, 256), known)
+        path = folder / f"early_{len(known)}.py"
+        path.write_text(text.source)
+        launch = text.launch
+        built = compile_offline(
+            path, text.name, launch.dtypes, text.sizes, launch.constants, launch.num_warps
+        )
+        steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", built["ptx"])
+        at = steps.index("griddepcontrol.wait")
+        print("early", len(known), steps[:at], steps[at + 1 :])
+        if steps[0] != "griddepcontrol.launch_dependents" or steps.count("griddepcontrol.wait") != 1:
+            return 1
+        if bool(known) != ("ld.global" in steps[:at]) or "st.global" in steps[:at] or not steps[at + 1 :]:
+            return 1
     return 0
 
 

@@ -23,13 +23,31 @@ LAUNCH = ctypes.CFUNCTYPE(
 NOWHERE = -1  # the index of a CPU tensor's device
 
 
+class Configuration(ctypes.Structure):
+    """CUlaunchConfig, as the driver's headers have it."""
+
+    _fields_ = [(n, ctypes.c_uint) for n in ("gx", "gy", "gz", "bx", "by", "bz", "shared")] + [
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(ctypes.c_int32)), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+LAUNCH_WITH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(Configuration), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+)  # fmt: skip
+
+
 class Driver:
     """Notes launches; takes 2 addresses, a size of 4 and one of 8 bytes, and one pointer more."""
 
     def __init__(self):
         self.launches, self.device, self.status = [], NOWHERE, 0
         self._kept = DEVICE(self._device), STREAM(self._stream), LAUNCH(self._launch)
-        core._configure_driver(*(ctypes.cast(f, ctypes.c_void_p).value for f in self._kept), 0)
+        self._with, self.attributes = LAUNCH_WITH(self._launch_with), []
+        self.configure()
+
+    def configure(self, early=True):
+        addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in (*self._kept, self._with)]
+        core._configure_driver(*addresses[:3], 0, addresses[3] if early else 0)
 
     def _device(self, place):
         place[0] = self.device
@@ -47,6 +65,12 @@ class Driver:
         self.launches.append(((gx, gy, gz), (bx, by, bz), function, shared, stream, values))
         return self.status
 
+    def _launch_with(self, how, function, parameters, extra):
+        c = how[0]
+        self.attributes.append((c.count, c.attributes[0], c.attributes[2]))
+        sizes = c.gx, c.gy, c.gz, c.bx, c.by, c.bz, c.shared
+        return self._launch(function, *sizes, c.stream, parameters, extra)
+
 
 @pytest.fixture
 def driver():
@@ -57,7 +81,8 @@ def driver():
 class Asked:
     """A launcher of two buffers and three sizes, of which 1 is built in, and what it asks of Python."""
 
-    def __init__(self, known=True):
+    def __init__(self, known=True, early=()):
+        self.early = early
         self.found, self.general, self.settings, self.chain, self.known = [], [], {}, [], known
         self.launch = native.DeviceLauncher(
             2, 3, self.find, lambda *args: self.general.append(args), self.settings, ("enter",), (self.chain,)
@@ -65,7 +90,7 @@ class Asked:
 
     def find(self, device, *sizes):
         self.found.append((device, *sizes))
-        return (0x7000, sizes[1], 128, 64, bytes((0, 4, 8)), 1) if self.known else None
+        return (0x7000, sizes[1], 128, 64, bytes((0, 4, 8)), 1, *self.early) if self.known else None
 
 
 def buffers():
@@ -82,6 +107,21 @@ def test_the_driver_gets_addresses_and_sizes_as_the_kernel_takes_them(driver):
     asked.launch(y, x, 1, 7, -(2**40))
     assert driver.launches[1][-1][:2] == [y.data_ptr(), x.data_ptr()]
     assert asked.found == [(NOWHERE, 1, 7, -(2**40))] and not asked.general
+
+
+def test_what_waits_by_itself_may_begin_before_the_stream_is_done(driver):
+    asked, late, (x, y) = Asked(early=(True,)), Asked(early=(False,)), buffers()
+    expected = ((7, 1, 1), (128, 1, 1), 0x7000, 64, 0x5000, [x.data_ptr(), y.data_ptr(), 7, 3, 0])
+    asked.launch(x, y, 1, 7, 3)
+    assert driver.attributes == [(1, 6, 1)]  # programmatic stream serialization, allowed
+    late.launch(x, y, 1, 7, 3)
+    driver.configure(early=False)  # a driver that knows nothing of it
+    asked.launch(x, y, 1, 7, 3)
+    assert driver.launches == [expected] * 3 and len(driver.attributes) == 1
+    driver.configure()
+    driver.status = 700
+    asked.launch(x, y, 1, 7, 3)
+    assert len(asked.general) == 1
 
 
 def test_python_is_asked_again_for_other_sizes(driver):

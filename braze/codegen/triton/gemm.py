@@ -3,11 +3,14 @@
 A program has a tile of rows (x) and columns (y) and walks the sum (r). The prologue runs over rows and the sum's places like
 any kernel with rows: what it reduces is reduced in walks of its own first, what it computes for each place is computed
 where the product needs it. The epilogue sees the sums in float32. Sums are taken in float32 in a fixed order.
+
+A product of few rows may begin while what is ahead of it on the stream still runs: then it first loads what nobody writes meanwhile, its weights where
+one step takes the whole sum, and waits before all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
@@ -26,12 +29,18 @@ from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
 
 X, Y, XY, XR = (frozenset(letters) for letters in ("x", "y", "xy", "xr"))
 
+#: of kernels that begin before what is ahead of them has ended
+_EARLY = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
-def gemm_kernel(group: Group, buffers: dict[str, Buffer], tiles: Tiles | None = None) -> KernelText:
-    """The kernel of a template's group, cut as told or as the rule says."""
+
+def gemm_kernel(
+    group: Group, buffers: dict[str, Buffer], tiles: Tiles | None = None, early: frozenset[str] | None = None
+) -> KernelText:
+    """The kernel of a template's group, cut as told or as the rule says. ``early``: it may begin while what is ahead of it still runs, which
+    writes none of these buffers; None: it may not."""
     call = group.call
     assert isinstance(call, TemplateCall)
-    return _Product(group, call, buffers, tiles or rule_of(call, buffers)).text()
+    return _Product(group, call, buffers, tiles or rule_of(call, buffers), early).text()
 
 
 def rule_of(call: TemplateCall, buffers: dict[str, Buffer]) -> Tiles:
@@ -51,12 +60,20 @@ def shape_of(call: TemplateCall) -> tuple[int, int, int, int, int]:
 class _Product(Writer):
     """Writes one product's kernel."""
 
-    def __init__(self, group: Group, call: TemplateCall, buffers: dict[str, Buffer], tiles: Tiles) -> None:
+    def __init__(
+        self,
+        group: Group,
+        call: TemplateCall,
+        buffers: dict[str, Buffer],
+        tiles: Tiles,
+        early: frozenset[str] | None,
+    ) -> None:
         self.call, self.buffers, self.tiles, self.name = call, buffers, tiles, group.name
         self.m, self.n = call.axes
         inner = call.args[0].sizes[1]
         self.k = Axis(axis_symbol("k", inner), inner)
         self.rights = call.args[1:]
+        self.early = early if self._one_block() else None
         loops = Group(
             group.name, GroupKind.LOOPED, call.prologue, (self.m,), (self.k,), tuple(sorted(call.inside)),
             writes=group.writes, device=group.device,
@@ -110,12 +127,16 @@ class _Product(Writer):
         """The kernel."""
         tiles, plan = self.tiles, self.plan
         body = self.write()
-        constants = (("XBLOCK", tiles.rows), ("YBLOCK", tiles.columns), ("RBLOCK", tiles.inner))
+        constants: tuple[tuple[str, int], ...] = (
+            ("XBLOCK", tiles.rows), ("YBLOCK", tiles.columns), ("RBLOCK", tiles.inner),
+        )  # fmt: skip
+        constants += () if self.early is None else (("EARLY", 1),)
         pointers = [self.emitter.pointers[b] for b in plan.arguments]
         sizes = [s.name for s in plan.sizes]
         parameters = ", ".join([*pointers, *sizes, *(f"{b}: tl.constexpr" for b, _ in constants)])
         function = "\n".join([f"@triton.jit\ndef {self.name}({parameters}):", *body, ""])
-        source = f"{HEADER}\n{used(function)}\n\n{function}"
+        header = HEADER if self.early is None else HEADER + _EARLY
+        source = f"{header}\n{used(function)}\n\n{function}"
         grid = blocks(self.m.extent, tiles.rows) * blocks(self.n.extent, tiles.columns)
         dtypes = tuple(POINTERS[self.buffers[b].dtype] for b in plan.arguments)
         launch = TritonLaunch(str(grid), constants, tiles.warps, tiles.stages, dtypes)
@@ -125,16 +146,26 @@ class _Product(Writer):
     def write(self) -> list[str]:
         """The lines of the body."""
         lines = self.base.lines
+        if self.early is not None:
+            lines += ["    if EARLY:", "        gdc_launch_dependents()"]
         self._place()
+        first = (
+            self.plan.whole and bool(self.rights) and {v.buffer for v in self.rights} <= (self.early or set())
+        )
+        if not first:
+            self._wait()
         assert self.plan.row is not None
         self._row_numbers(self.plan.row)
         for k in range(len(self.rights)):
             lines.append(f"    acc{k}_ = tl.zeros({self._sum_shape()}, tl.float32)")
         if self.plan.whole:
             scope = self._row_scope(self.base, "rbase")
+            rights = [self._right(view, scope) for view in self.rights] if first else []
+            if first:
+                self._wait()
             for step in self.group.steps:
                 self._step(step, scope)
-            self._multiply(scope)
+            self._multiply(scope, rights)
         else:
             self._reduced_first()
             body = Scope([], "        ", outer=self.base)
@@ -147,6 +178,11 @@ class _Product(Writer):
             lines.extend(body.lines)
         self._epilogue()
         return lines
+
+    def _wait(self) -> None:
+        """All that ran before is done from here on, where this began sooner."""
+        if self.early is not None:
+            self.base.lines += ["    if EARLY:", "        gdc_wait()"]
 
     def _sum_shape(self) -> str:
         if self.tiles.slices > 1:
@@ -190,12 +226,12 @@ class _Product(Writer):
                 for store in step.stores if over_row(step, (self.k,)) else ():
                     self.emitter.recomputed[store.buffer, store.index] = store.value
 
-    def _multiply(self, scope: Scope) -> None:
-        """One step of the sum: a tile of the left matrix, one of each right-hand one, their product."""
+    def _multiply(self, scope: Scope, rights: Sequence[str] = ()) -> None:
+        """One step of the sum: a tile of the left matrix, one of each right-hand one (``rights``: these, loaded before), their product."""
         left = self._left(scope)
         shape = self._sum_shape()
         for k, view in enumerate(self.rights):
-            right = self._right(view, scope)
+            right = rights[k] if rights else self._right(view, scope)
             total = f"acc{k}_"
             if self.tiles.means is Means.CORES:
                 text = f"tl.dot({left}, {right}, {total})"

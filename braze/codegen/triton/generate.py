@@ -7,6 +7,7 @@ from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.codegen.triton.kernels import kernel
 from braze.context import CompileContext
+from braze.loops.ir import BufferKind
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.records import GroupKind, Schedule
 
@@ -18,8 +19,12 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
     """
     chosen = {name: parsed(text) for name, text in ctx.tiles}
     buffers = {b.name: b for b in schedule.program.buffers}
+    early = None
+    if ctx.options.early_launches:
+        written = {name for group in schedule.groups for name in group.writes}
+        early = frozenset(n for n, b in buffers.items() if b.kind is BufferKind.CONSTANT and n not in written)
     return tuple(
-        gemm_kernel(group, buffers, chosen.get(group.name))
+        gemm_kernel(group, buffers, chosen.get(group.name), early)
         if group.kind is GroupKind.TEMPLATE
         else kernel(group, plan_kernel(group, buffers), schedule)
         for group in schedule.groups

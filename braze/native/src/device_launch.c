@@ -14,7 +14,27 @@ static struct {
     int32_t (*current_stream)(int32_t, void **);
     int (*copy)(uint64_t, uint64_t, size_t, void *); /* may be NULL */
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*launch_with)(const void *, void *, void **, void **); /* cuLaunchKernelEx; may be NULL */
 } driver;
+
+/* CUlaunchAttribute and CUlaunchConfig: https://docs.nvidia.com/cuda/cuda-driver-api */
+enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+
+typedef struct {
+    int id;
+    char padding[4];
+    union {
+        char bytes[64];
+        int allowed;
+    } value;
+} Attribute;
+
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    Attribute *attributes;
+    unsigned count;
+} Configuration;
 
 typedef struct {
     PyObject_HEAD
@@ -33,6 +53,7 @@ typedef struct {
     void *function;
     unsigned programs, threads, shared;
     int scratch;
+    int early; /* it waits by itself for what ran before it, and may begin sooner */
 } DeviceLauncher;
 
 /* The arguments of one launch, on the stack of the thread that makes it. */
@@ -123,9 +144,10 @@ learn(DeviceLauncher *self, int device, PyObject *const *sizes, const Packed *pa
     }
     unsigned long long function;
     const char *widths;
+    self->early = 0;
     Py_ssize_t nwidths;
-    int known = PyArg_ParseTuple(found, "KIIIy#i", &function, &self->programs, &self->threads, &self->shared, &widths,
-                                 &nwidths, &self->scratch)
+    int known = PyArg_ParseTuple(found, "KIIIy#i|p", &function, &self->programs, &self->threads, &self->shared,
+                                 &widths, &nwidths, &self->scratch, &self->early)
                     ? 1
                     : -1;
     if (known == 1 && (nwidths != self->nsizes || self->scratch < 0 || self->scratch > MOST_SCRATCH)) {
@@ -166,8 +188,12 @@ launch(const DeviceLauncher *self, Packed *packed)
         return false;
     }
     int failed;
+    bool early = self->early && driver.launch_with != NULL;
+    Attribute attribute = {.id = PROGRAMMATIC_STREAM_SERIALIZATION, .value.allowed = 1};
+    Configuration how = {{programs, 1, 1}, {threads, 1, 1}, shared, stream, &attribute, 1};
     Py_BEGIN_ALLOW_THREADS /* a full queue waits for the device */
-    failed = driver.launch(function, programs, 1, 1, threads, 1, 1, shared, stream, packed->parameters, NULL);
+    failed = early ? driver.launch_with(&how, function, packed->parameters, NULL)
+                   : driver.launch(function, programs, 1, 1, threads, 1, 1, shared, stream, packed->parameters, NULL);
     Py_END_ALLOW_THREADS
     if (!failed) {
         device_graph_note(&(DeviceLaunch){stream, function, programs, threads, shared, n, self->nbuffers, packed->parameters});
@@ -281,15 +307,16 @@ PyTypeObject DeviceLauncher_Type = {
     .tp_clear = (inquiry)device_launcher_clear,
 };
 
-/* The addresses of cuCtxGetDevice, of a function (device, void **stream), of cuLaunchKernel, and of cuMemcpyDtoDAsync; zeros: none. */
+/* The addresses of cuCtxGetDevice, of a function (device, void **stream), of cuLaunchKernel, of cuMemcpyDtoDAsync,
+ * and of cuLaunchKernelEx; zeros: none. */
 static PyObject *
 configure_driver(PyObject *module, PyObject *args)
 {
-    unsigned long long device, stream, launch_, copy;
-    if (!PyArg_ParseTuple(args, "KKKK:_configure_driver", &device, &stream, &launch_, &copy)) {
+    unsigned long long device, stream, launch_, copy, launch_with = 0;
+    if (!PyArg_ParseTuple(args, "KKKK|K:_configure_driver", &device, &stream, &launch_, &copy, &launch_with)) {
         return NULL;
     }
-    uintptr_t found[] = {(uintptr_t)device, (uintptr_t)stream, (uintptr_t)launch_, (uintptr_t)copy};
+    uintptr_t found[] = {(uintptr_t)device, (uintptr_t)stream, (uintptr_t)launch_, (uintptr_t)copy, (uintptr_t)launch_with};
     bool whole = found[0] && found[1] && found[2];
     memcpy(&driver.current_device, &found[0], sizeof(void *));
     memcpy(&driver.current_stream, &found[1], sizeof(void *));
@@ -297,6 +324,8 @@ configure_driver(PyObject *module, PyObject *args)
     memcpy(&driver.launch, &found[2], sizeof(void *));
     found[3] = whole ? found[3] : 0;
     memcpy(&driver.copy, &found[3], sizeof(void *));
+    found[4] = whole ? found[4] : 0;
+    memcpy(&driver.launch_with, &found[4], sizeof(void *));
     return PyBool_FromLong(whole);
 }
 

@@ -4,6 +4,8 @@ A decoding step is one kernel. A program has all new tokens of one request that 
 cache holds already; the last split has the new keys too, which it makes itself and puts into the cache. Where there are several splits, the program
 that ends last adds them up: nobody waits for another. Longer steps make queries and write the cache by one kernel, and attend by another.
 
+From Hopper on that kernel begins while the projection ahead of it still runs: it reads what the cache holds, and waits for the projection.
+
 A head's numbers are handled in two halves, which the rotary embedding turns against each other.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from braze.serving.engine.attention.triton_paged import _LOG2E, _processors, paged_attention, splits_of
 
@@ -42,14 +45,12 @@ def _halves(base, at, there, HALF: tl.constexpr, BLOCK_H: tl.constexpr):
 
 
 @triton.jit
-def _heads(
-    qkv, at, there, weight, position, cos, sin, eps,
-    HALF: tl.constexpr, NORM: tl.constexpr, BLOCK_H: tl.constexpr,
+def _angles(
+    there, weight, position, cos, sin, HALF: tl.constexpr, NORM: tl.constexpr, BLOCK_H: tl.constexpr
 ):  # fmt: skip
-    """Rows of the projection as queries or keys, float32 in halves."""
+    """What rows at these positions are turned by, and the halves of their norm's weight, in float32."""
     h = tl.arange(0, BLOCK_H)
     mask = there[:, None] & (h < HALF)[None, :]
-    a, b = _halves(qkv, at, there, HALF, BLOCK_H)
     table = position[:, None] * HALF + h[None, :]
     c = tl.load(cos + table, mask=mask, other=0.0).to(tl.float32)
     s = tl.load(sin + table, mask=mask, other=0.0).to(tl.float32)
@@ -58,7 +59,32 @@ def _heads(
     if NORM:
         weight_a = tl.load(weight + h, mask=h < HALF, other=0.0).to(tl.float32)[None, :]
         weight_b = tl.load(weight + HALF + h, mask=h < HALF, other=0.0).to(tl.float32)[None, :]
+    return c, s, weight_a, weight_b
+
+
+@triton.jit
+def _heads(
+    qkv, at, there, c, s, weight_a, weight_b, eps, HALF: tl.constexpr, NORM: tl.constexpr, BLOCK_H: tl.constexpr
+):  # fmt: skip
+    """Rows of the projection as queries or keys, float32 in halves."""
+    a, b = _halves(qkv, at, there, HALF, BLOCK_H)
     return _turned(a.to(tl.float32), b.to(tl.float32), weight_a, weight_b, c, s, eps, HALF, NORM)
+
+
+@triton.jit
+def _kept(
+    table, key, high, head, key_cache, value_cache,
+    key_block, key_slot, key_head, value_block, value_slot, value_head,
+    PAGE: tl.constexpr, HALF: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Keys and values that the cache holds of these places below ``high``, in halves."""
+    there = key < high
+    page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
+    key_at = page * key_block + (key % PAGE) * key_slot + head * key_head
+    k_a, k_b = _halves(key_cache, key_at, there, HALF, BLOCK_H)
+    value_at = page * value_block + (key % PAGE) * value_slot + head * value_head
+    v_a, v_b = _halves(value_cache, value_at, there, HALF, BLOCK_H)
+    return there, k_a, k_b, v_a, v_b
 
 
 @triton.jit
@@ -82,65 +108,80 @@ def rope_decode_kernel(
     qkv_row, key_block, key_slot, key_head, value_block, value_slot, value_head, out_token, out_head, table_row,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PAGE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, PRECISION: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_G: tl.constexpr,
+    PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One request, one head of the cache, one split of the keys that are there already."""
+    if EARLY:
+        gdc_launch_dependents()
     request = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
     shared = tl.num_programs(1)
     begin = tl.load(cu_seqlens + request).to(tl.int64)
     tokens = (tl.load(cu_seqlens + request + 1) - begin).to(tl.int32)
-    if tokens <= 0:
-        return
     old = tl.load(seq_lens + request) - tokens
     share = tl.maximum(tl.cdiv(tl.cdiv(old, SPLITS), BLOCK_N), 1) * BLOCK_N
     active = tl.maximum(tl.cdiv(old, share), 1)
-    if split >= active:
+    if (
+        split >= active
+    ):  # never all of a request: who waits for this kernel waits for what its first split waits for
         return
 
+    # what no kernel of this step writes is read before the wait
     dtype = key_cache.dtype.element_ty
     h = tl.arange(0, BLOCK_H)
     row = tl.arange(0, BLOCK_M)
     real = row < tokens * GROUP
     token = row // GROUP
     own = head * GROUP + row % GROUP
+    table = block_tables + request.to(tl.int64) * table_row
+    low = split * share
+    high = tl.minimum(low + share, old)
+    there, k_a, k_b, v_a, v_b = _kept(
+        table, low + tl.arange(0, BLOCK_N), high, head, key_cache, value_cache,
+        key_block, key_slot, key_head, value_block, value_slot, value_head, PAGE, HALF, BLOCK_H,
+    )  # fmt: skip
     place = tl.load(positions + begin + token, mask=real, other=0)
+    c, s, weight_a, weight_b = _angles(real, q_weight, place, cos, sin, HALF, NORM, BLOCK_H)
+    if EARLY:
+        gdc_wait()
+    if tokens <= 0:
+        return
+
     q_at = (begin + token) * qkv_row + own * (2 * HALF)
-    q_a, q_b = _heads(qkv, q_at, real, q_weight, place, cos, sin, eps, HALF, NORM, BLOCK_H)
+    q_a, q_b = _heads(qkv, q_at, real, c, s, weight_a, weight_b, eps, HALF, NORM, BLOCK_H)
     q_a = q_a.to(dtype)
     q_b = q_b.to(dtype)
-
     most = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     found_a = tl.zeros([BLOCK_M, BLOCK_H], tl.float32)
     found_b = tl.zeros([BLOCK_M, BLOCK_H], tl.float32)
-    table = block_tables + request.to(tl.int64) * table_row
-    low = split * share
-    high = tl.minimum(low + share, old)
-    for start in range(low, high, BLOCK_N):
-        key = start + tl.arange(0, BLOCK_N)
-        there = key < high
-        page = tl.load(table + key // PAGE, mask=there, other=0).to(tl.int64)
-        key_at = page * key_block + (key % PAGE) * key_slot + head * key_head
-        k_a, k_b = _halves(key_cache, key_at, there, HALF, BLOCK_H)
+    scores = tl.dot(q_a, tl.trans(k_a), input_precision=PRECISION)
+    scores += tl.dot(q_b, tl.trans(k_b), input_precision=PRECISION)
+    scores = tl.where(there[None, :], scores * scale, float("-inf"))
+    most, total, found_a, found_b = _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION)
+    for start in range(low + BLOCK_N, high, BLOCK_N):
+        there, k_a, k_b, v_a, v_b = _kept(
+            table, start + tl.arange(0, BLOCK_N), high, head, key_cache, value_cache,
+            key_block, key_slot, key_head, value_block, value_slot, value_head, PAGE, HALF, BLOCK_H,
+        )  # fmt: skip
         scores = tl.dot(q_a, tl.trans(k_a), input_precision=PRECISION)
         scores += tl.dot(q_b, tl.trans(k_b), input_precision=PRECISION)
         scores = tl.where(there[None, :], scores * scale, float("-inf"))
-        value_at = page * value_block + (key % PAGE) * value_slot + head * value_head
-        v_a, v_b = _halves(value_cache, value_at, there, HALF, BLOCK_H)
         most, total, found_a, found_b = _added(scores, v_a, v_b, most, total, found_a, found_b, PRECISION)
 
     if split == active - 1:
         t = tl.arange(0, BLOCK_T)
         new = t < tokens
-        new_place = tl.load(positions + begin + t, mask=new, other=0)
         new_at = (begin + t) * qkv_row + (HEADS + head) * (2 * HALF)
-        n_a, n_b = _heads(qkv, new_at, new, k_weight, new_place, cos, sin, eps, HALF, NORM, BLOCK_H)
+        new_place = tl.load(positions + begin + t, mask=new, other=0)
+        slot = tl.load(slot_mapping + begin + t, mask=new, other=-1)
+        w_a, w_b = _halves(qkv, new_at + shared * (2 * HALF), new, HALF, BLOCK_H)
+        c, s, weight_a, weight_b = _angles(new, k_weight, new_place, cos, sin, HALF, NORM, BLOCK_H)
+        n_a, n_b = _heads(qkv, new_at, new, c, s, weight_a, weight_b, eps, HALF, NORM, BLOCK_H)
         n_a = n_a.to(dtype)
         n_b = n_b.to(dtype)
-        w_a, w_b = _halves(qkv, new_at + shared * (2 * HALF), new, HALF, BLOCK_H)
-        slot = tl.load(slot_mapping + begin + t, mask=new, other=-1)
         kept = (slot >= 0)[:, None] & (h < HALF)[None, :]
         slot_at = (slot // PAGE) * key_block + (slot % PAGE) * key_slot + head * key_head
         keys = key_cache + slot_at[:, None] + h[None, :]
@@ -173,32 +214,40 @@ def rope_decode_kernel(
         arrival = arrivals + request * shared + head
         if tl.atomic_add(arrival, 1, sem="acq_rel") == active - 1:
             tl.store(arrival, 0)
-            for i in range(tokens * GROUP):
-                number = (begin + i // GROUP) * HEADS + head * GROUP + i % GROUP
-                result = output + (begin + i // GROUP) * out_token + (head * GROUP + i % GROUP) * out_head
-                _sum_of_splits(parts, sums, result, number * SPLITS, active, HALF, BLOCK_H, BLOCK_S)
+            for i in range(tokens * ((GROUP + BLOCK_G - 1) // BLOCK_G)):
+                one = (i % ((GROUP + BLOCK_G - 1) // BLOCK_G)) * BLOCK_G + tl.arange(0, BLOCK_G)
+                at = begin + i // ((GROUP + BLOCK_G - 1) // BLOCK_G)
+                number = head * GROUP + one
+                _sum_of_splits(
+                    parts, sums, output + at * out_token + number * out_head, (at * HEADS + number) * SPLITS,
+                    one < GROUP, active, HALF, BLOCK_H, BLOCK_S,
+                )  # fmt: skip
 
 
 @triton.jit
 def _sum_of_splits(
-    parts, sums, into, first, active, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_S: tl.constexpr
+    parts, sums, into, first, real, active, HALF: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_S: tl.constexpr
 ):  # fmt: skip
-    """One (token, head) of all splits, brought to one maximum and added. What others wrote is read past the multiprocessor's own cache."""
+    """Some heads of one token of all splits, brought to one maximum and added. What others wrote is read past the multiprocessor's own cache,
+    all of it before any of it is needed."""
     s = tl.arange(0, BLOCK_S)
     h = tl.arange(0, BLOCK_H)
-    there = s < active
-    index = first + s
+    there = real[:, None] & (s < active)[None, :]
+    index = first[:, None] + s[None, :]
     most = tl.load(sums + index * 2, mask=there, other=float("-inf"), cache_modifier=".cg")
     total = tl.load(sums + index * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
-    faded = tl.exp2(most - tl.max(most, 0))
-    weight = tl.sum(total * faded, 0)
-    mask = there[:, None] & (h < HALF)[None, :]
-    at = parts + index[:, None] * (2 * HALF) + h[None, :]
+    mask = there[:, :, None] & (h < HALF)[None, None, :]
+    at = parts + index[:, :, None] * (2 * HALF) + h[None, None, :]
     a = tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
     b = tl.load(at + HALF, mask=mask, other=0.0, cache_modifier=".cg")
+    greatest = tl.max(most, 1)
+    faded = tl.exp2(most - tl.where(real, greatest, 0.0)[:, None])
+    weight = tl.where(real, tl.sum(total * faded, 1), 1.0)[:, None]
     kind = into.dtype.element_ty
-    tl.store(into + h, (tl.sum(a * faded[:, None], 0) / weight).to(kind), mask=h < HALF)
-    tl.store(into + HALF + h, (tl.sum(b * faded[:, None], 0) / weight).to(kind), mask=h < HALF)
+    wanted = real[:, None] & (h < HALF)[None, :]
+    into = into[:, None] + h[None, :]
+    tl.store(into, (tl.sum(a * faded[:, :, None], 1) / weight).to(kind), mask=wanted)
+    tl.store(into + HALF, (tl.sum(b * faded[:, :, None], 1) / weight).to(kind), mask=wanted)
 
 
 @triton.jit
@@ -305,14 +354,22 @@ def rope_attention(
     if splits > 1:
         parts = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=qkv.device)
         sums = torch.empty(tokens, heads, splits, 2, dtype=torch.float32, device=qkv.device)
+    early = qkv.device.type == "cuda" and torch.cuda.get_device_capability(qkv.device) >= (9, 0)
     rope_decode_kernel[(requests, shared, splits)](
         qkv, positions, cos, sin, *norms, key_cache, value_cache, output, parts, sums,
         cu_seqlens_q if arrivals is None else arrivals,
         cu_seqlens_q, seq_lens, block_tables, slot_mapping, scale * _LOG2E, eps,
         qkv.stride(0), *kept, output.stride(0), output.stride(1), block_tables.stride(0),
-        GROUP=heads // shared, SPLITS=splits, BLOCK_S=splits,
-        PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32", **decode_form(rows, max_query_len, dim, qkv.dtype), **sizes,
+        GROUP=heads // shared, SPLITS=splits, BLOCK_S=splits, EARLY=early, **({"launch_pdl": True} if early else {}),
+        PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
+        BLOCK_G=heads_at_once(heads // shared, splits, sizes["BLOCK_H"]),
+        **decode_form(rows, max_query_len, dim, qkv.dtype), **sizes,
     )  # fmt: skip
+
+
+def heads_at_once(group: int, splits: int, half: int) -> int:
+    """Heads whose splits a program adds up at once: as many as fit into its registers."""
+    return min(triton.next_power_of_2(group), max(1, 4096 // (splits * half)))
 
 
 def decode_form(rows: int, max_query_len: int, dim: int, dtype: torch.dtype) -> dict[str, int]:
