@@ -85,7 +85,9 @@ class DeviceLauncher:
         self,
         nbuffers: int,
         nsizes: int,
-        find: Callable[..., tuple[int, int, int, int, bytes, int] | None],
+        find: Callable[
+            ..., tuple[int, int, int, int, bytes, int] | tuple[int, int, int, int, bytes, int, bool] | None
+        ],
         general: Callable[..., Any],
         settings: dict[str, Any],
         names: tuple[str, ...],

@@ -77,7 +77,9 @@ class Launch:
         """The function that host modules call."""
         interpreted = os.environ.get("TRITON_INTERPRET", "0") == "1"
         if interpreted:  # there is nothing ahead of a kernel to wait for
-            constants = tuple((name, 0 if name == triton_worker.EARLY else n) for name, n in self.job.constants)
+            constants = tuple(
+                (name, 0 if name == triton_worker.EARLY else n) for name, n in self.job.constants
+            )
             self.job = dataclasses.replace(self.job, constants=constants)
         hooks = None if interpreted or not native.bind_driver() else _hooks()
         if hooks is None:

@@ -125,12 +125,12 @@ def main() -> int:
 
 def early(folder: Path) -> int:
     """A product that begins early has all of its weights on their way before it waits, and waits before it reads and writes anything else."""
-    x, norm, w = (torch.empty(s, dtype=torch.bfloat16) for s in ((1, 256), (256,), (64, 256)))
+    x, norm, w, r = (torch.empty(s, dtype=torch.bfloat16) for s in ((1, 256), (256,), (64, 256), (1, 64)))
 
-    def fn(x, norm, w):
-        return x[:, :64] + F.linear(F.rms_norm(x, (256,), norm), w)
+    def fn(x, norm, w, r):
+        return r + F.linear(F.rms_norm(x, (256,), norm), w)
 
-    plan = planned(fn, x, norm, w, matmul_template=True)
+    plan = planned(fn, x, norm, w, r, matmul_template=True)
     buffers = {b.name: b for b in plan.program.buffers}
     (group,) = plan.groups
     assert isinstance(group.call, TemplateCall)

@@ -1,5 +1,6 @@
 """What of Triton's built kernels the driver may launch again, and for which sizes."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -54,14 +55,29 @@ def launch_of(monkeypatch):
 def test_what_triton_built_serves_sizes_of_the_same_kind(takes, launch_of):
     function = Function()
     launch = launch_of(function)
-    assert launch.find(0, 100) == (0x700, 2, 128, 96, b"\4", 2)
-    assert launch.find(0, 1000) == (0x700, 16, 128, 96, b"\4", 2)
+    assert launch.find(0, 100) == (0x700, 2, 128, 96, b"\4", 2, False)
+    assert launch.find(0, 1000) == (0x700, 16, 128, 96, b"\4", 2, False)
     options = {"XBLOCK": 64, "num_warps": 4, "num_stages": 2}
     assert function.built == [(["fp32", "bf16"], 100, options)] and not function.launches
     for n in (96, 2**31 + 1, 2**40):  # of other kinds
         launch.find(0, n)
     launch.find(1, 100)  # another device
     assert [n for _, n, _ in function.built] == [100, 96, 2**31 + 1, 2**40, 100]
+
+
+def test_a_kernel_that_waits_by_itself_is_built_and_launched_to_begin_early(takes, monkeypatch):
+    for constant, asked in ((1, {"launch_pdl": True}), (0, {})):
+        function = Function(launch_pdl=bool(constant))
+        monkeypatch.setattr(
+            triton_worker, "load_module", lambda path, function=function: SimpleNamespace(k=function)
+        )
+        job = dataclasses.replace(JOB, constants=(("EARLY", constant),))
+        launch = Launch(function, lambda n: n, 1, job)
+        options = {"EARLY": constant, "num_warps": 4, "num_stages": 2, **asked}
+        assert launch.find(0, 100)[-1] is bool(constant)
+        assert function.built[0][-1] == options
+        launch.general(torch.zeros(4), torch.zeros(4), 4)
+        assert function.launches[0][-1] == options
 
 
 def test_what_the_driver_cannot_launch_triton_does(takes, launch_of):
@@ -126,7 +142,7 @@ def test_a_kernel_that_takes_something_else_stays_triton_s(takes, sizes):
 
 @pytest.mark.parametrize(
     "metadata",
-    [{"global_scratch_size": 64}, {"profile_scratch_size": 8}, {"num_ctas": 2}, {"launch_pdl": True}],
+    [{"global_scratch_size": 64}, {"profile_scratch_size": 8}, {"num_ctas": 2}, {"launch_cooperative_grid": True}],
 )
 def test_a_kernel_that_is_launched_another_way_stays_triton_s(takes, launch_of, metadata):
     assert form_of(Function(**metadata).kernel, 0x700, 2, (100,)) is None
