@@ -142,7 +142,12 @@ def test_a_kernel_that_takes_something_else_stays_triton_s(takes, sizes):
 
 @pytest.mark.parametrize(
     "metadata",
-    [{"global_scratch_size": 64}, {"profile_scratch_size": 8}, {"num_ctas": 2}, {"launch_cooperative_grid": True}],
+    [
+        {"global_scratch_size": 64},
+        {"profile_scratch_size": 8},
+        {"num_ctas": 2},
+        {"launch_cooperative_grid": True},
+    ],
 )
 def test_a_kernel_that_is_launched_another_way_stays_triton_s(takes, launch_of, metadata):
     assert form_of(Function(**metadata).kernel, 0x700, 2, (100,)) is None
