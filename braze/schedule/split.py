@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from math import gcd
 
 from braze.loops import build
 from braze.loops.dtypes import neutral
@@ -28,8 +29,8 @@ from braze.loops.ir import (
 from braze.loops.rewrite import Substitution, rewrite, roots
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
-from braze.schedule.kernels import KernelPlan, likely, limit_of, plan_kernel
-from braze.schedule.passes import flat, loads, over_row, passes_of
+from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, likely, limit_of, plan_kernel
+from braze.schedule.passes import accesses_of, flat, loads, over_row, passes_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import (
@@ -41,6 +42,7 @@ from braze.symbolic.expr import (
     indirect,
     maximum,
     minimum,
+    modulo,
     product,
 )
 
@@ -57,13 +59,17 @@ MOST = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cut:
-    """A row axis in ``count`` parts of ``size``; ``exact``: the last is as long as the others. ``down``: parts lie above each other."""
+    """A row axis in ``count`` parts of ``size``; ``exact``: the last is as long as the others. ``down``: parts lie above each other.
+
+    ``fold``: so many rows after each other lie side by side, as one row of so many parts.
+    """
 
     axis: Axis
     count: int
     size: Expr
     exact: bool
     down: bool
+    fold: int = 1
 
 
 def split_group(
@@ -72,7 +78,8 @@ def split_group(
     """The kernels that do what a group does, and their own buffers; None where it keeps the GPU busy as it is."""
     if not any(step.reductions for step in group.steps) or writes_what_it_reads(group):
         return None
-    cut = _cut(group, plan_kernel(group, dict(buffers)), cores)
+    plan = plan_kernel(group, dict(buffers))
+    cut = _folded(group, plan, buffers, cores) or _cut(group, plan, cores)
     return None if cut is None else Splitter(group, buffers, choices, cut).run()
 
 
@@ -117,6 +124,36 @@ def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
     return Cut(axis, count, Integer(size), count * size == extent, down) if count > 1 else None
 
 
+def _folded(group: Group, plan: KernelPlan, buffers: Mapping[str, Buffer], cores: int) -> Cut | None:
+    """The rows of a matrix of few columns, which fill no tiles, laid side by side until they do; None where that cannot be."""
+    if plan.form is not Form.COLUMNS or len(group.axes) != 1 or len(group.row_axes) != 1:
+        return None
+    (column,), (row,) = group.axes, group.row_axes
+    width, length = column.extent.value or 0, row.extent.value or 0
+    fold = COLUMNS // gcd(width, COLUMNS)
+    plain = all(r.kind in PLAIN for step in group.steps for r in step.reductions)
+    if fold == 1 or not width or length % fold or not plain or not _one_matrix(group, buffers, column, row):
+        return None
+    length //= fold
+    want = min(HEAVY * cores * COLUMNS // (fold * width), MOST // fold, length // LEAST_COLUMN)
+    if want < 1 or length < WORTH * LEAST_COLUMN:
+        return None
+    count = next((n for n in range(want, want // 2, -1) if length % n == 0), 0)
+    return Cut(row, count * fold, Integer(length // count), True, True, fold) if count else None
+
+
+def _one_matrix(group: Group, buffers: Mapping[str, Buffer], column: Axis, row: Axis) -> bool:
+    """Whether all that is read for each element lies row after row, with nothing between them."""
+    for a in accesses_of(group, dict(buffers)):
+        known = a.index.symbols() & {column.symbol, row.symbol}
+        if a.store or not known:
+            continue
+        steps = a.index.coefficient(column.symbol), a.index.coefficient(row.symbol)
+        if a.indirect or steps != (ONE, column.extent):
+            return False
+    return True
+
+
 def _is_heavy(plan: KernelPlan, group: Group) -> bool:
     """Whether a program keeps several numbers an element, or a tile of whole sectors of columns."""
     if plan.form is Form.COLUMNS:
@@ -144,8 +181,26 @@ class Splitter:
         self.rows = tuple(self.within if a is cut.axis else a for a in group.row_axes)
         begin = self.part.symbol * cut.size
         self.substitution = Substitution({cut.axis.symbol: begin + self.within.symbol})
+        self.here = self._place(self.part.symbol)
+        if cut.fold > 1:
+            self._lay_side_by_side()
         self.other = product([a.extent for a in group.row_axes if a is not cut.axis])
         self.begin = begin
+
+    def _lay_side_by_side(self) -> None:
+        """The first kernel's points: folded rows, whose columns are those of so many parts."""
+        cut, (column,) = self.cut, self.group.axes
+        count, width = Integer(cut.count // cut.fold), column.extent * cut.fold
+        outer, wide = Axis(axis_symbol("outer", count), count), Axis(axis_symbol("wide", width), width)
+        row = (outer.symbol * cut.size + self.within.symbol) * cut.fold
+        self.points = (outer, wide)
+        self.substitution = Substitution(
+            {
+                cut.axis.symbol: row + floor_div(wide.symbol, column.extent),
+                column.symbol: modulo(wide.symbol, column.extent),
+            }
+        )
+        self.here = flat(self.points)
 
     def run(self) -> tuple[list[Group], list[Buffer]]:
         """The kernels in order, and the buffers between them."""
@@ -265,7 +320,7 @@ class Splitter:
         """A nest over the parts that stores its results, and the buffers that hold them."""
         dtypes = [dtype for r in reductions for dtype in r.results]
         names = [self._parts(dtype) for dtype in dtypes]
-        place = self._place(self.part.symbol)
+        place = self.here
         values = [build.reduced(k, dtype) for k, dtype in enumerate(dtypes)]
         if reductions[-1].kind.finds_place:
             values[-1] = build.add(values[-1], build.index(self.begin * self.other))

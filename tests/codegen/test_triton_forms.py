@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -141,6 +142,54 @@ def test_whole_numbers_and_tests_of_long_columns(tmp_path):
     assert len(check(fn, tmp_path, x, cores=2)) > 1
 
 
+def folds(schedule):
+    """Columns of the first kernel's tiles, parts and columns of the second."""
+    first, second = [p for p in plans(schedule) if p.row is not None][:2]
+    return first.points[-1].extent.value, second.row.extent.value, second.points[-1].extent.value
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("width", [3, 10, 33])
+def test_rows_of_few_columns_lie_side_by_side(width, dtype, tmp_path):
+    """Matrices whose columns fill no tiles: 64 columns or a multiple of them, of which the second kernel sums what belongs together."""
+    fold = 64 // math.gcd(width, 64)
+    x = numbers(80 * fold, width, dtype=dtype)
+    fn = lambda x: (x * 2 + 1).sum(0)
+    check(fn, tmp_path, x, cores=9, digits={torch.bfloat16: 0.5, torch.float64: 1e-11}.get(dtype, 1e-4))
+    wide, parts, columns = folds(planned(fn, x, cores=9))
+    assert (wide, columns) == (fold * width, width) and parts % fold == 0
+
+
+@pytest.mark.usefixtures("small")
+def test_every_plain_reduction_of_rows_side_by_side(tmp_path):
+    x = numbers(2560, 10) * 0.1 + 1
+    x[7, 2], x[90, 2], x[9, 3], x[2000:, 1], x[5, 4] = NAN, NAN, INF, -0.0, -INF
+    fn = lambda x: (x.amax(0), x.amin(0), (x == 0).any(0), (x > -5).all(0), x.mean(0), x.sum(0) * 2)
+    check(fn, tmp_path, x, cores=2, digits=1e-4)
+    assert folds(planned(fn, x, cores=2))[0] == 320
+    check(lambda x: (x * 0 - 0.0).sum(0), tmp_path, numbers(2560, 10), cores=2)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    "x",
+    [numbers(2561, 10), numbers(2560, 12)[:, :10], numbers(10, 2560).t(), numbers(1, 10).expand(2560, 10)],
+    ids=["rows left over", "gaps", "turned", "one row"],
+)
+def test_what_does_not_lie_row_after_row_is_cut_as_it_is(x, tmp_path):
+    check(lambda x: x.sum(0), tmp_path, x, cores=2, digits=1e-4)
+    kinds = [p for p in plans(planned(lambda x: x.sum(0), x, cores=2)) if p.row is not None]
+    assert all(p.points[-1].extent.value in (None, 10, 1) for p in kinds)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_number_for_each_column_keeps_rows_apart(tmp_path):
+    fn = lambda x, w: ((x - w) * w).sum(0)
+    check(fn, tmp_path, numbers(2560, 10), numbers(10, seed=1), cores=2, digits=1e-4)
+    assert folds(planned(fn, numbers(2560, 10), numbers(10), cores=2))[0] == 10
+
+
 # -- long rows --------------------------------------------------------------------------------------------
 
 
@@ -207,7 +256,7 @@ def test_walks_have_what_their_reductions_want_of_the_loop():
     assert plan_of(lambda x: x.sum(1)).ahead == 1
 
 
-@pytest.mark.parametrize(("width", "programs"), [(1024, 512), (768, 384), (100, 1024)])
+@pytest.mark.parametrize(("width", "programs"), [(1024, 512), (768, 384), (100, 400)])
 def test_as_many_parts_of_columns_as_registers_leave_room_for(width, programs):
     first = plans(planned(lambda x: x.sum(0), torch.empty(65536, width, dtype=torch.bfloat16), cores=132))[0]
     assert first.programs.value == programs
