@@ -174,7 +174,7 @@ _ROWS: dict[Op, Scalar] = {
     Op.ERFC: _function(25, 3.1, _DOUBLE, numpy="erfc({a})"),
     Op.SIGMOID: _function(
         12, 2.6, wide=2.3, triton="1.0 / (1.0 + tl.exp(-({a})))", triton_f32="1.0 / (1.0 + bz_exp(-({a})))",
-        triton_coarse="1.0 / (1.0 + tl.exp(-({a})))", numpy="1 / (1 + np.exp(-{a}))",
+        triton_coarse="bz_coarse_sigmoid({a})", numpy="1 / (1 + np.exp(-{a}))",
     ),
     Op.FLOOR: _rounding("floor"),
     Op.CEIL: _rounding("ceil"),

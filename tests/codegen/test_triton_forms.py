@@ -291,7 +291,7 @@ def test_empty_rows_and_no_points(tmp_path):
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("length", [512, 700])
+@pytest.mark.parametrize("length", [512, 700, 701, 702])
 def test_long_rows_find_their_maximum_and_sum_of_powers_in_one_read(length, dtype, tmp_path):
     x = numbers(8, length, dtype=dtype) * 30
     x[1, :] = -INF
@@ -456,8 +456,10 @@ def test_results_that_are_rounded_to_half_use_cheap_powers_and_quotients(dtype, 
     assert torch.equal(torch.signbit(tanh), torch.signbit(wanted))
 
 
-def test_quotients_of_huge_numbers(tmp_path):
-    x = numbers(3, 40, dtype=torch.bfloat16) * 1e38
+@pytest.mark.parametrize("scale", [1e38, 1e30, 1e20, 1.0, 1e-20, 1e-30, 1e-37, 1e-38])
+def test_quotients_of_numbers_of_any_size(scale, tmp_path):
+    x = numbers(6, 40, dtype=torch.bfloat16) * scale
+    x[3], x[4, 3], x[5, 3] = 0, INF, NAN
     fn = lambda x: x / x.amax(1, keepdim=True)
     _, results = interpreted(fn, tmp_path, x)
     agree(results, exact(fn, x), 1e-2)

@@ -9,7 +9,7 @@ from braze.codegen.triton.ops import TYPES
 from braze.loops.dtypes import neutral
 from braze.loops.ir import DType, ReduceKind, Reduction
 
-#: neighbours of a row that one thread has at once, of which an online softmax keeps one maximum and one sum
+#: elements of a row that one thread has at once, of which an online softmax keeps one maximum and one sum
 LANES = 8
 
 X = frozenset("x")
@@ -23,13 +23,15 @@ LOWEST = {DType.F32: "-3.4028234663852886e+38", DType.F64: "-1.7976931348623157e
 class Accumulator:
     """The running state of one reduction in a looped kernel: a tile combined lane by lane, then collapsed.
 
-    ``rows``: how many rows of the tile it has lanes for.
+    ``rows``: how many rows of the tile it has lanes for. ``lanes``: elements that are taken in together; ``apart``: those that lie a stride
+    apart, as a thread has them of a row that it reads one by one, rather than side by side.
     """
 
     reduction: Reduction
     name: str
     lanes: int = 1
     rows: str = "XBLOCK"
+    apart: bool = False
 
     def open(self, lines: list[str]) -> None:
         """Declare the state before the loop."""
@@ -79,10 +81,10 @@ class Accumulator:
                 lines.append(f'        {n}_new = tl.where(rmask, {value}, float("-inf"))')
                 value = f"{n}_new"
             if self.lanes > 1:
-                lines += self._neighbours(value)
+                lines += self._few(value)
                 return
             lines.append(f"        {n}_away = {value} - {n}_top")
-            lines.append(f"        {n}_part = tl.exp(-tl.abs({n}_away))")
+            lines.append(f"        {n}_part = bz_below(-tl.abs({n}_away))")
             lines.append(
                 f"        {n}_sum = tl.where({n}_away > 0, {n}_sum * {n}_part + 1.0, {n}_sum + {n}_part)"
             )
@@ -98,14 +100,16 @@ class Accumulator:
         else:
             put(n, combine(kind, n, value))
 
-    def _neighbours(self, value: str) -> list[str]:
-        """Take in a few neighbours at once: one scaling of the sum for all of them."""
-        n, shape = self.name, f"[XBLOCK, RBLOCK // {self.lanes}, {self.lanes}]"
+    def _few(self, value: str) -> list[str]:
+        """Take in a few elements at once: one scaling of the sum for all of them."""
+        n, rest = self.name, f"RBLOCK // {self.lanes}"
+        shape = f"[XBLOCK, {self.lanes}, {rest}]" if self.apart else f"[XBLOCK, {rest}, {self.lanes}]"
+        along, spread = (1, "[:, None, :]") if self.apart else (2, "[:, :, None]")
         return [
             f"        {n}_few = tl.reshape({value}, {shape})",
-            f"        {n}_best = bz_max({n}_top, tl.reduce({n}_few, 2, bz_max))",
-            f"        {n}_part = tl.sum(tl.exp({n}_few - {n}_best[:, :, None]), 2)",
-            f"        {n}_sum = {n}_sum * tl.exp({n}_top - {n}_best) + {n}_part",
+            f"        {n}_best = bz_max({n}_top, tl.reduce({n}_few, {along}, bz_max))",
+            f"        {n}_part = tl.sum(bz_below({n}_few - {n}_best{spread}), {along})",
+            f"        {n}_sum = {n}_sum * bz_below({n}_top - {n}_best) + {n}_part",
             f"        {n}_top = {n}_best",
         ]
 

@@ -150,7 +150,7 @@ class Emitter:
         if place.op is not Op.INDEX or last is None or last.block % 4:
             return None
         rest = place.attr - last.number
-        if not _fours(rest) or rest.symbols() & last.number.symbols():
+        if not multiple(rest, 4) or rest.symbols() & last.number.symbols():
             return None
         seed = self.value(node.args[0], scope)
         text, deps = self.index(rest, {}, scope)
@@ -261,13 +261,13 @@ class Emitter:
         return index_text(index, names), frozenset(deps)
 
 
-def _fours(e: Expr) -> bool:
-    """Whether an expression is a multiple of four, whatever its symbols are."""
+def multiple(e: Expr, of: int) -> bool:
+    """Whether an expression is a multiple of a number, whatever its symbols are."""
     match e:
         case Integer(number):
-            return number % 4 == 0
+            return number % of == 0
         case Sum(parts, constant):
-            return constant % 4 == 0 and all(k % 4 == 0 for _, k in parts)
+            return constant % of == 0 and all(k % of == 0 for _, k in parts)
     return False
 
 

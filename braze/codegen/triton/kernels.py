@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, X, collapsed, combine, identity
-from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
+from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text, multiple
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
 from braze.loops.build import nodes_of
@@ -207,7 +207,7 @@ class Writer:
             return [mean, self._collapse(ReduceKind.SUM, square, reduction.dtype, scope)]
         if kind is ReduceKind.ONLINE_SOFTMAX:
             top = self._collapse(ReduceKind.MAX, full, reduction.dtype, scope)
-            power = emit.assign(f"tl.exp({full.name} - {top.name})", XR, scope)
+            power = emit.assign(f"bz_below({full.name} - {top.name})", XR, scope)
             return [top, self._collapse(ReduceKind.SUM, power, reduction.dtype, scope)]
         among = reduction.value.dtype if kind.finds_place else reduction.dtype
         return [self._collapse(kind, full, among, scope)]
@@ -407,12 +407,36 @@ class Writer:
 
     def _accumulate(self, reduction: Reduction, body: Scope) -> Accumulator:
         value = self._full(self.emitter.value(reduction.value, body), body)
-        lanes = LANES if self.plan.form is Form.ROWS and self._block() % LANES == 0 else 1
-        accumulator = Accumulator(reduction, f"acc{self.emitter.count}", lanes)
+        lanes, apart = self._lanes(reduction)
+        accumulator = Accumulator(reduction, f"acc{self.emitter.count}", lanes, apart=apart)
         self.emitter.count += 1
         accumulator.open(self.base.lines)
         accumulator.add(value.name, body.lines, self.emitter.masks["r"])
         return accumulator
+
+    def _lanes(self, reduction: Reduction) -> tuple[int, bool]:
+        """How many elements of a row one thread has at once, and whether they lie apart: a row that begins anywhere is read one by one."""
+        plan, block = self.plan, self._block()
+        if plan.form is not Form.ROWS or block % LANES:
+            return 1, False
+        loads = [n for n in nodes_of(reduction.value) if n.op is Op.LOAD]
+        width = min((self._vector(n) for n in loads), default=LANES)
+        if 2 * width >= LANES:
+            return LANES, False
+        return max(1, block // (32 * plan.warps * width)), True
+
+    def _vector(self, load: Node) -> int:
+        """Elements along the row that one instruction loads: up to 16 bytes, from where rows begin at multiples of so many."""
+        assert self.plan.row is not None
+        row = flat(self.plan.row.axes)
+        if not load.attr[1].symbols() & row.symbols():
+            return LANES
+        rest, width = load.attr[1] - row, max(1, 16 // load.dtype.itemsize)
+        if rest.symbols() & row.symbols():
+            return LANES
+        while width > 1 and not multiple(rest, width):
+            width //= 2
+        return width * LANES * load.dtype.itemsize // 16
 
     # -- stores -----------------------------------------------------------------------------------
 

@@ -126,16 +126,39 @@ def bz_tanh(x):
     "bz_coarse_div": """
 @triton.jit
 def bz_coarse_div(a, b):
-    # the plain operator gives 0 for divisors above 2^126
-    scale = tl.where(tl.abs(b) > 1e30, 5.421010862427522e-20, 1.0)
-    return (a * scale) / (b * scale)
+    # b is one number for many: its reciprocal is, too. What has none in single precision is scaled by 2^64 either way
+    large = tl.where(tl.abs(b) > 1e30, 5.421010862427522e-20, 1.0)
+    scale = tl.where(tl.abs(b) < 1e-30, 1.8446744073709552e19, large)
+    return (a * scale) * (1.0 / (b * scale))
+""",
+    "bz_part": """
+@triton.jit
+def bz_part(x):
+    # 1 / (1 + exp(x)): powers of 2 and reciprocal roots take one instruction each, exp and quotients five
+    r = tl.rsqrt(1.0 + tl.exp2(x * 1.4426950408889634))
+    return r * r
+""",
+    "bz_coarse_sigmoid": """
+@triton.jit
+def bz_coarse_sigmoid(x):
+    return bz_part(x * -1.0)
 """,
     "bz_coarse_tanh": """
 @triton.jit
 def bz_coarse_tanh(x):
     z = x * x
     small = x * ((z * 0.13333334 - 0.33333334) * z + 1.0)
-    return tl.where(tl.abs(x) < 0.1, small, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+    return tl.where(tl.abs(x) < 0.1, small, 1.0 - 2.0 * bz_part(2.0 * x))
+""",
+    "bz_below": """
+@triton.jit
+def bz_below(x):
+    # exp(x) as a summand beside 1: what is denormal does not count
+    if x.dtype == tl.float32:
+        y = tl.exp2(x * 1.4426950408889634)
+    else:
+        y = tl.exp(x)
+    return y
 """,
     "bz_exp": """
 @triton.jit
@@ -185,7 +208,7 @@ def bz_min(a, b):
     "bz_rescale": """
 @triton.jit
 def bz_rescale(total, old, new):
-    return tl.where(old == new, total, total * tl.exp(old - new))
+    return tl.where(old == new, total, total * bz_below(old - new))
 """,
     "bz_prod": """
 @triton.jit
