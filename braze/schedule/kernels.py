@@ -34,6 +34,8 @@ STAGES, ON_THE_WAY = 3, 64 << 10
 #: bytes of a row whose second walk no longer finds it in the cache (50 MB on an H200) if four programs share a multiprocessor, and
 #: of such a row those that a program has at once
 AGAIN, AT_ONCE = 128 << 10, 64 << 10
+#: elements of a tile that walks a row for its mean and variance, of which a thread keeps three numbers each: what fits beside others' programs
+SPREAD = 1024
 #: tiles of which one turn takes maxima and sums of powers: both are loaded before the first is reduced
 UNROLLED = 2
 #: elements of a row that one thread has at once: two loads of 16 bytes are under way while others are reduced
@@ -63,8 +65,8 @@ class KernelPlan(TaskPlan):
     ``walked``: a program walks so many points, tile after tile. ``limit``: a program walks no further along its row than this number,
     which it reads. ``passes``: the steps of each walk over the row. ``wide``: whether an element's
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
-    and quotients along the row, good to 17 bits and more, are exact enough. ``ahead``: tiles of a walk that reduces which are on their way at
-    once; ``unrolled``: how many of them one turn of its loop takes; ``streamed``: caches are not to keep what is stored along the row.
+    and quotients along the row, good to 17 bits and more, are exact enough. ``unrolled``: how many
+    tiles of a walk that reduces one turn of its loop takes; ``streamed``: caches are not to keep what is stored along the row.
     """
 
     whole: bool
@@ -75,7 +77,6 @@ class KernelPlan(TaskPlan):
     coarse: bool
     walked: Expr | None = None
     limit: Node | None = None
-    ahead: int = 1
     unrolled: int = 1
     streamed: bool = False
 
@@ -122,7 +123,11 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> K
             row = dataclasses.replace(row, block=AT_ONCE // widest)
             return dataclasses.replace(plan, row=row, warps=2 * MOST_WARPS, streamed=True)
         return dataclasses.replace(plan, unrolled=UNROLLED)
-    return dataclasses.replace(plan, ahead=STAGES) if ReduceKind.WELFORD in kinds else plan
+    if ReduceKind.WELFORD in kinds and row.block > SPREAD:
+        return dataclasses.replace(
+            plan, row=dataclasses.replace(row, block=SPREAD), warps=warps_of(SPREAD, EACH)
+        )
+    return plan
 
 
 def _walks_again(group: Group) -> bool:

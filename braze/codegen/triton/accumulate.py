@@ -13,6 +13,7 @@ from braze.loops.ir import DType, ReduceKind, Reduction
 LANES = 8
 
 X = frozenset("x")
+R = frozenset("r")
 XR = frozenset("xr")
 
 #: the least finite numbers
@@ -38,7 +39,8 @@ class Accumulator:
         kind, dtype = self.reduction.kind, self.reduction.dtype
         shape = f"[{self.rows}, RBLOCK]"
         if kind is ReduceKind.WELFORD:
-            for part in ("n", "mean", "m2"):
+            # each lane's first number, the sums of what others lie above it, and of the squares of that
+            for part in ("at", "sum", "squares"):
                 lines.append(f"    {self.name}_{part} = tl.full({shape}, 0, {TYPES[dtype]})")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             # finite, so that minus infinity lies infinitely far below it
@@ -67,14 +69,15 @@ class Accumulator:
             )
 
         if kind is ReduceKind.WELFORD:
-            lines.append(f"        {n}_d = {value} - {n}_mean")
-            put(f"{n}_n", f"{n}_n + 1")
-            # every lane that counts has seen as many as there were tiles
+            first = "tl.full([1, 1], roffset, tl.int32) == 0"
             lines.append(
-                f"        {n}_step = bz_reciprocal(roffset // RBLOCK + 1, {TYPES[self.reduction.dtype]})"
+                f"        {n}_at = tl.where({f'({first}) & rmask' if masked else first}, {value}, {n}_at)"
             )
-            put(f"{n}_mean", f"{n}_mean + {n}_d * {n}_step")
-            put(f"{n}_m2", f"{n}_m2 + {n}_d * ({value} - {n}_mean)")
+            lines.append(f"        {n}_away = {value} - {n}_at")
+            if masked:
+                lines.append(f"        {n}_away = tl.where(rmask, {n}_away, 0.0)")
+            lines.append(f"        {n}_sum = {n}_sum + {n}_away")
+            lines.append(f"        {n}_squares = {n}_squares + {n}_away * {n}_away")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             # one exponential an element, of the lesser over the greater: its error is small beside the greater one's 1
             if masked:
@@ -117,12 +120,7 @@ class Accumulator:
         """Collapse the state after the loop."""
         n, kind = self.name, self.reduction.kind
         if kind is ReduceKind.WELFORD:
-            count = emit.assign(f"tl.sum({n}_n, 1)[:, None]", X, scope)
-            mean = emit.assign(f"bz_div(tl.sum({n}_mean * {n}_n, 1)[:, None], {count.name})", X, scope)
-            emit.assign(f"{n}_mean - {mean.name}", XR, scope)
-            gap = f"t{emit.count - 1}"
-            m2 = emit.assign(f"tl.sum({n}_m2 + {n}_n * {gap} * {gap}, 1)[:, None]", X, scope)
-            return [mean, m2]
+            return self._moments(emit, scope)
         if kind is ReduceKind.ONLINE_SOFTMAX:
             best = emit.assign(f"tl.reduce({n}_top, 1, bz_max)[:, None]", X, scope)
             whole = emit.assign(f"tl.sum(bz_rescale({n}_sum, {n}_top, {best.name}), 1)[:, None]", X, scope)
@@ -135,6 +133,18 @@ class Accumulator:
             pair = emit.assign(f"tl.reduce(({n}_v, {n}_i), 1, bz_{kind.value})", X, scope)
             return [emit.assign(f"{pair.name}[1][:, None].to(tl.int64)", X, scope)]
         return [emit.assign(collapsed(kind, n, 1, "[:, None]"), X, scope)]
+
+    def _moments(self, emit: Emitter, scope: Scope) -> list[Value]:
+        """Mean and squared deviations. A lane's own lie about one of its numbers, so that as few digits cancel as it has numbers."""
+        n, of = self.name, TYPES[self.reduction.dtype]
+        counts = emit.assign(f"((rnumel - rbase + (RBLOCK - 1)) // RBLOCK).to({of})", R, scope).name
+        above = emit.assign(f"{n}_sum / tl.maximum({counts}, 1.0)", XR, scope).name
+        total = emit.assign(f"tl.sum({n}_at * {counts} + {n}_sum, 1)[:, None]", X, scope).name
+        mean = emit.assign(f"bz_mean({total}, rnumel)", X, scope)
+        gap = emit.assign(f"{n}_at + {above} - {mean.name}", XR, scope).name
+        own = emit.assign(f"{n}_squares - {n}_sum * {above}", XR, scope).name
+        own = emit.assign(f"tl.where({own} < 0, 0.0, {own})", XR, scope).name
+        return [mean, emit.assign(f"tl.sum({own} + {counts} * {gap} * {gap}, 1)[:, None]", X, scope)]
 
 
 def collapsed(kind: ReduceKind, state: str, along: int, spread: str) -> str:

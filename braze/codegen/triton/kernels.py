@@ -8,7 +8,7 @@ back from memory. Which axes lie where, and how large tiles are, the plan says (
 from __future__ import annotations
 
 from braze.codegen.records import KernelText, TritonLaunch
-from braze.codegen.triton.accumulate import LANES, XR, Accumulator, X, collapsed, combine, identity
+from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
 from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text, multiple
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
@@ -26,8 +26,6 @@ HEADER = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
-
-R = frozenset("r")
 
 
 def kernel(group: Group, plan: KernelPlan, schedule: Schedule) -> KernelText:
@@ -384,8 +382,7 @@ class Writer:
     def _turns(self) -> str:
         """The range of a walk that reduces, as the plan wants its turns."""
         plan = self.plan
-        options = f", num_stages={plan.ahead}" if plan.ahead > 1 else ""
-        options += f", loop_unroll_factor={plan.unrolled}" if plan.unrolled > 1 else ""
+        options = f", loop_unroll_factor={plan.unrolled}" if plan.unrolled > 1 else ""
         return f"{'tl.' if options else ''}range(0, {{end}}, RBLOCK{options})"
 
     def _same_for_all_points(self) -> None:

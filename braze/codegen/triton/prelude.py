@@ -23,12 +23,6 @@ def bz_div(a, b):
 def bz_mean(total, count):
     return bz_div(total, tl.zeros_like(total) + count)
 """,
-    "bz_reciprocal": """
-@triton.jit
-def bz_reciprocal(count, type: tl.constexpr):
-    ones = tl.full([1, 1], 1.0, type)
-    return bz_div(ones, ones * count)
-""",
     "bz_uniform": """
 @triton.jit
 def bz_uniform(seed, place):
