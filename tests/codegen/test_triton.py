@@ -28,10 +28,10 @@ from braze.loops.ir import (
     Store,
 )
 from braze.options import Options
-from braze.runtime.triton_load import load
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.symbolic.expr import ZERO, Symbol, as_expr, axis_symbol, indirect
 from braze.target import cuda_target
+from tests.codegen.triton_bench import launcher
 from tests.codegen.triton_groups import F32, buffer, const, read, softmax_group
 
 CTX = CompileContext(Options(), cuda_target((9, 0), 132))
@@ -43,7 +43,7 @@ def run(group, buffers, tensors, folder):
     text = generate(Schedule(program, (group,), MemoryPlan((), ZERO)), CTX)[0]
     path = folder / f"{group.name}_{group.kind.value}.py"
     path.write_text(text.source)
-    launch = load(path, text.name, text.sizes, text.launch.grid, text.launch.constants, 1, 1)
+    launch = launcher(path, text)
     launch(*(tensors[b] for b in text.args))
     return tensors
 

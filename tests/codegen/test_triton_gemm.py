@@ -18,10 +18,9 @@ from braze.graph.torch_compat import assemble_fake
 from braze.loops.interpret import interpret
 from braze.loops.ir import TemplateCall
 from braze.pipeline import lower_graph, partition_graph, schedule_program
-from braze.runtime.triton_load import load
 from braze.schedule.records import GroupKind
 from braze.target import cuda_target
-from tests.codegen.triton_bench import Values, captured, context, interpreted, planned, run
+from tests.codegen.triton_bench import Values, captured, context, interpreted, launcher, planned, run
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -278,7 +277,7 @@ def test_rows_between_bounds_are_one_kernel_for_all(low, high, kernels, tmp_path
     (text,) = generate(plan, context())
     path = tmp_path / "kernel.py"
     path.write_text(text.source)
-    launch = load(path, text.name, text.sizes, text.launch.grid, text.launch.constants, 1, 1)
+    launch = launcher(path, text)
     for rows in (2, 5) if high == 5 else (2, 5, 16):
         x, g, w, r = numbers(rows, 256, dtype=F16), *given[1:3], numbers(rows, 512, dtype=F16, seed=3)
         memory = dict(zip(plan.program.inputs, (x, g, w, r), strict=False))

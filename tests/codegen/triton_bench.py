@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from braze.context import CompileContext
 from braze.graph import fakes, torch_compat
 from braze.loops.ir import BufferKind, BufferView, ExternCall
 from braze.options import Options
+from braze.runtime.triton_build import Job
 from braze.runtime.triton_load import load
 from braze.schedule.records import Schedule
 from braze.target import cuda_target
@@ -110,9 +111,14 @@ def run(
         text = by_name[group.name]
         path = folder / f"{text.name}_{hash(text.source)}.py"  # a module is loaded once a path
         path.write_text(text.source)
-        launch = load(path, text.name, text.sizes, text.launch.grid, text.launch.constants, 1, 1)
+        launch = launcher(path, text)
         launch(*(memory[b] for b in text.args))
     return [_viewed(memory, o) for o in program.outputs]
+
+
+def launcher(path: Path, text: KernelText) -> Callable[..., None]:
+    """What launches the kernel of a file."""
+    return load(Job(str(path), text.name, (), (), text.launch.constants, 1, 1), text.sizes, text.launch.grid)
 
 
 #: what kernels may stand around
