@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import builtins
 import collections
 import gc
@@ -264,3 +265,60 @@ def test_an_error_of_a_handler_of_messages_is_met_where_the_message_is_given() -
 
     compiled = braze.compile(tells, backend="eager")
     assert tells() == compiled() == compiled() == ["a 1", "refused", "after"]
+
+
+RAW = bytes(range(20))
+
+
+def counted(value: Any) -> list[int]:
+    lent: list[Any] = []
+    first = sys.getrefcount(value)
+    braze.graph_break()
+    lent.append(value)
+    second = sys.getrefcount(value)
+    del lent
+    return [first, second, sys.getrefcount(value)]
+
+
+def counts_of_its_own() -> list[int]:
+    return counted(array.array("i", [1, 2]))
+
+
+def counts_of_bytes_from_outside() -> list[int]:
+    return counted(RAW)
+
+
+def counts_in_a_frame_that_goes_on() -> list[int]:
+    made = array.array("i", [1, 2])
+    found = counted(made)
+    return [*found, sys.getrefcount(made)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [counts_of_its_own, counts_of_bytes_from_outside, counts_in_a_frame_that_goes_on],
+    ids=lambda f: f.__name__,
+)
+def test_around_a_break_objects_are_held_as_often_as_by_python(function: Callable[[], list[int]]) -> None:
+    compiled = braze.compile(function, backend="eager")
+    assert function() == compiled()
+    assert function() == compiled()
+
+
+def test_a_frame_that_goes_on_lets_go_of_what_it_was_given() -> None:
+    found: list[Any] = []
+
+    def inner(value: Any) -> None:
+        braze.graph_break()
+        seen = weakref.ref(value)
+        value = None
+        found.append(seen())
+
+    def outer() -> int:
+        inner(Plain())
+        return 1
+
+    compiled = braze.compile(outer, backend="eager")
+    for function in (outer, compiled, compiled):
+        function()
+    assert found == [None] * 3

@@ -29,16 +29,7 @@ TYPES_OF_ARRAYS = (
 )  # fmt: skip
 SIZES = "how much memory a dict takes tells how it was made"
 
-REFERENCES = "how many references there are to an object tells of what holds it while a call is captured"
 TRACED = "a function of sys.settrace sees the lines of frames, which compiled calls have none of"
-MEMORYVIEWS = {
-    "ArrayMemorySliceSlice": "setitem_writable",
-    "ArrayMemorySlice": "getitem setitem_writable",
-    "ArrayMemoryview": "getitem setitem_writable",
-    "BytesMemorySliceSlice": "getbuffer getitem setitem_readonly setitem_writable",
-    "BytesMemorySlice": "getbuffer getitem setitem_readonly setitem_writable",
-    "BytesMemoryview": "getbuffer getitem setitem_readonly setitem_writable",
-}
 PATTERNS = (
     "default_capture default_wildcard no_default only_default_capture only_default_wildcard unreachable_code"
 )
@@ -52,11 +43,6 @@ MAY_DIFFER: dict[tuple[str, str], str] = {
     **{("11", f"test_array.{name}Test.test_bug_782369"): SMALL_INTEGER for name in TYPES_OF_ARRAYS},
     ("13", "test_dict.DictTest.test_splittable_popitem"): SIZES,
     ("13", "test_call.TestPEP590.test_vectorcall_override"): SAME_TUPLE,
-    **{
-        ("13", f"test_memoryview.{kind}Test.test_{name}"): REFERENCES
-        for kind, names in MEMORYVIEWS.items()
-        for name in names.split()
-    },
     **{
         (f"{v}", f"test_patma.TestTracing.test_{name}"): TRACED for v in (11, 13) for name in PATTERNS.split()
     },

@@ -63,7 +63,9 @@ class RecipeTable(Recipes):
         known = self.ids.get(id(value))
         if known is not None and known[0] is value:
             return known[1]
-        if type(value) in CONSTANTS:
+        if type(value) in CONSTANTS and (
+            type(value) is not bytes or self.t.outside.tree.node_of(value) is None
+        ):
             return self.add(Constant(value))
         # a place is reserved first, so that cycles end here
         index = self.add(Constant(None))

@@ -29,7 +29,7 @@ NUMBERS = frozenset({int, float})
 def wrap(t: Trace, node: Node, real: Any) -> Any:
     """Guard what is at ``node``, and give what stands for it."""
     how = wrapper_of(type(real))
-    if how is not constant and how is not identity and how is not by_value:
+    if how is not constant and how is not identity and how is not by_value and how is not raw_bytes:
         known = t.outside.tree.known.get(id(real))
         if known is not None and known.real is real and known.step is not Step.CONSTANT:
             node.origin = t.frames.here()
@@ -60,6 +60,12 @@ def by_value(t: Trace, node: Node, real: Any) -> Any:
     node.guards.append((Check.EQUAL, real))
     t.outside.tree.order.append(node)
     return real
+
+
+def raw_bytes(t: Trace, node: Node, real: bytes) -> Any:
+    """Must be equal at each call; what compares holds a copy, and what is handed on is the program's own."""
+    node.guards.append((Check.EQUAL, b"".join((real[:1], real[1:]))))
+    return t.outside.tree.bind(node, real, real)
 
 
 def identity(t: Trace, node: Node, real: Any) -> Any:
@@ -120,6 +126,8 @@ def proxy(t: Trace, node: Node, real: Any) -> Any:
 
 def _wrapper_of(cls: type) -> Wrap:
     """How values of a type are wrapped."""
+    if cls is bytes:
+        return raw_bytes
     if cls in CONSTANTS or cls in BY_VALUE:
         return constant
     if issubclass(cls, np.number | np.bool_) and cls.__module__ == "numpy":

@@ -129,7 +129,7 @@ def build_residual(
             "state",
         ]
     )
-    lines = _Writer(capture, graph, function, names, resumes).write(doubted)
+    lines = _Writer(capture, graph, function, names, resumes, arguments[1:]).write(doubted)
     text = f"def residual({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in lines)
     file = f"{GENERATED}residual {next(_numbers)} of {capture.name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
@@ -162,7 +162,9 @@ class _Writer:
         function: Any,
         names: Namespace,
         resumes: Resumes,
+        given: list[str],
     ) -> None:
+        self.given = given
         self.capture = capture
         self.graph = graph
         self.function = function
@@ -349,6 +351,7 @@ class _Writer:
         operands = [self.values.atom(i) for i in at.operands]
         frames = [self._suspend(frame) for frame in at.frames]
         handled = ["" if i < 0 else self.values.atom(i) for i in at.handled] or [""] * len(frames)
+        operands = [self._from_state(operand, frames[0]) for operand in operands]
         lines, name = self.lines, self.names.name_of
         lines += replayed
         lines += [f"state{i} = {frame.saved}" for i, frame in enumerate(frames)]
@@ -364,8 +367,12 @@ class _Writer:
         for i, outer in enumerate(frames[1:], 1):
             then = self._point(outer, outer.state.offset, pushes=outer.state.pushes)
             more = "(value,)" if outer.state.pushes else "()"
-            step = f"value = {name(run)}({name(Jump)}(then, (*state{i - 1}, *more)))"
-            self._guarded([step, f"then, more = {then}, {more}"], outer, handled[i])
+            inner = [  # what the inner frame drops is held by nobody
+                f"step = {name(Jump)}(then, (*state{i - 1}, *more))",
+                f"state{i - 1} = more = None",
+                f"value = {name(run)}(step)",
+            ]
+            self._guarded([*inner, f"then, more = {then}, {more}"], outer, handled[i])
         step = f"{name(Jump)}(then, (*state{len(frames) - 1}, *more))"
         rest = lines[before:]
         lines[before:before] = self._let_go(rest)
@@ -384,6 +391,12 @@ class _Writer:
             lines.append(f"{' = '.join(unsure)} = None")
         lines.append(f"return {name(run)}(step)")
 
+    def _from_state(self, operand: str, frame: _Frame) -> str:
+        """An operand as the frame's state has it, where it has: so that it is held once, as by a variable of the frame."""
+        if operand in frame.items and operand in self.values.assigned():
+            return f"state0[{frame.items.index(operand)}]"
+        return operand
+
     def _let_go(self, rest: list[str]) -> list[str]:
         """Before the operation: what it does not need is held by the frames' states alone, and what they have dropped by nobody."""
         spare = self._held_by(rest, False)
@@ -394,7 +407,8 @@ class _Writer:
 
     def _held_by(self, rest: list[str], used: bool) -> list[str]:
         """The names of ours that these lines use, or those that they do not."""
-        names = ["inputs", *self.values.assigned(), *(["out"] if self.graph is not None else [])]
+        given = self.given if self.resumed is None else ()
+        names = ["inputs", *given, *self.values.assigned(), *(["out"] if self.graph is not None else [])]
         text = "\n".join(rest)
         return [n for n in dict.fromkeys(names) if (re.search(rf"\b{n}\b", text) is not None) is used]
 
@@ -432,7 +446,8 @@ class _Writer:
         )
         function = self.values.atom(state.function) if fixed is None else ""
         lead_offset = resumed.prologue if resumed is not None else 0
-        return _Frame(state, place, fixed, function, f"{text} + {closure}" if closure else text, lead_offset)
+        saved = f"{text} + {closure}" if closure else text
+        return _Frame(state, place, fixed, function, tuple(items), saved, lead_offset)
 
     def _point(
         self, frame: _Frame, offset: int, *, pushes: int = 1, raises: bool = False, captured: bool = True
@@ -518,6 +533,7 @@ class _Frame:
     place: Place
     fixed: Any  # its function, where every call of the capture runs the same
     function: str  # text of its function, where not
+    items: tuple[str, ...]  # texts of what its state begins with
     saved: str  # text of its state
     lead: int  # bytes of its code before the user's
 
