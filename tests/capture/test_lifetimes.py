@@ -322,3 +322,114 @@ def test_a_frame_that_goes_on_lets_go_of_what_it_was_given() -> None:
     for function in (outer, compiled, compiled):
         function()
     assert found == [None] * 3
+
+
+ENDS: list[str] = []
+
+
+class Ending:
+    """An object that says its end."""
+
+    def __del__(self) -> None:
+        ENDS.append("end")
+
+    def method(self) -> None:
+        pass
+
+
+def ending() -> Ending:
+    braze.graph_break()
+    return Ending()
+
+
+def a_variable_is_deleted() -> None:
+    o = ending()
+    braze.graph_break()
+    ENDS.append("before")
+    del o
+    ENDS.append("after")
+
+
+def a_variable_gets_another_value() -> None:
+    o: Any = ending()
+    braze.graph_break()
+    ENDS.append("before")
+    o = None
+    ENDS.append(f"after, {o}")
+
+
+def a_variable_of_a_closure_gets_another_value() -> None:
+    o: Any = ending()
+    braze.graph_break()
+    ENDS.append("before")
+    o = None
+    ENDS.append((lambda: f"after, {o}")())
+
+
+def an_attribute_gets_another_value() -> None:
+    holder = Plain()
+    holder.o = ending()  # type: ignore[attr-defined]
+    braze.graph_break()
+    ENDS.append("before")
+    holder.o = None  # type: ignore[attr-defined]
+    ENDS.append("after")
+
+
+def what_another_variable_holds_does_not_end() -> None:
+    o = other = ending()
+    braze.graph_break()
+    ENDS.append("before")
+    del o
+    ENDS.append("after")
+    del other
+    ENDS.append("last")
+
+
+def a_callback_is_called() -> None:
+    o, seen = Plain(), None
+    braze.graph_break()
+    seen = weakref.ref(o, lambda ref: ENDS.append("called"))
+    ENDS.append("before")
+    del o
+    ENDS.append(f"after, {seen()}")
+
+
+def a_callback_of_a_method_is_called() -> None:
+    held = Plain()
+    o = Teller(held).tell
+    braze.graph_break()
+    seen = weakref.ref(o, lambda ref: ENDS.append("called"))
+    ENDS.append("before")
+    del o
+    ENDS.append(f"after, {seen()}")
+
+
+class Teller:
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def tell(self) -> Any:
+        return self.held
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        a_variable_is_deleted,
+        a_variable_gets_another_value,
+        a_variable_of_a_closure_gets_another_value,
+        an_attribute_gets_another_value,
+        what_another_variable_holds_does_not_end,
+        a_callback_is_called,
+        a_callback_of_a_method_is_called,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_code_that_runs_when_an_object_dies_runs_in_its_place(function: Callable[[], None]) -> None:
+    compiled, said = braze.compile(function, backend="eager"), []
+    for call in (function, compiled, compiled):
+        ENDS.clear()
+        call()
+        gc.collect()
+        said.append(list(ENDS))
+    assert said[0] == said[1] == said[2]

@@ -30,6 +30,14 @@ def contents(t: Trace, cell: types.CellType) -> Any:
     return cell.cell_contents
 
 
+def held_by(t: Trace, cell: types.CellType) -> Any:
+    """What a cell holds as far as the trace has come, which nobody has asked for: nothing is guarded."""
+    written = t.done.cells_written.get(id(cell))
+    if written is not None:
+        return written[1]
+    return MISSING if is_empty(cell) else cell.cell_contents
+
+
 def write(t: Trace, cell: types.CellType, value: Any) -> None:
     """Fill a cell; MISSING empties it. One from outside is filled when the graph has run."""
     if comes_from_outside(t, cell):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import types
+import weakref
 from typing import Any
 
+import torch
+
+from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
+from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
@@ -25,13 +31,13 @@ def is_held(t: Trace, node: Node) -> bool:
     return True
 
 
-def in_frames(t: Trace, value: Any) -> bool:
-    """Whether a variable of a frame holds a value, or the stack of one."""
+def in_frames(t: Trace, value: Any, but: Any = None) -> bool:
+    """Whether a variable of a frame holds a value, or the stack of one; ``but`` for the variable of this cell."""
     for f in t.frames.stack:
         for held in (*f.locals, *f.stack):
             if held is value:
                 return True
-            if type(held) is types.CellType:
+            if type(held) is types.CellType and held is not but:
                 try:
                     if held.cell_contents is value:
                         return True
@@ -44,3 +50,52 @@ def holds(view: Any, value: Any) -> bool:
     """Whether a container holds a value, as the program has left it."""
     values = dict.values(view) if issubclass(type(view), dict) else iterate(view)
     return any(held is value for held in values)
+
+
+#: set in the flags of classes that are made at run time
+MADE = 1 << 9
+
+
+def let_go(t: Trace, f: Any, index: int) -> None:
+    """Before a variable of a frame gets another value: refuse where the end of what it holds would be met in the trace."""
+    value = f.locals[index]
+    if value is NULL or not (type(value).__flags__ & MADE or type(value) is types.MethodType):
+        return
+    if not says_its_end(t, value):
+        return
+    node = t.outside.tree.node_of(value)
+    f.locals[index] = NULL
+    held = node is not None and is_held(t, node)
+    f.locals[index] = value
+    if not held:
+        refuse_end(value)
+
+
+def replaced(t: Trace, value: Any, cell: Any = None) -> None:
+    """Before a cell, or something that is no variable, gets another value: the same."""
+    if value is MISSING or not type(value).__flags__ & MADE:
+        return
+    if says_its_end(t, value) and not in_frames(t, value, cell):
+        refuse_end(value)
+
+
+def refuse_end(value: Any) -> None:
+    """End the graph: code would run within it, before what follows it."""
+    graph_break(
+        "BZ1010",
+        f"an object of {type(value).__name__} may die, which runs code of the program's (__del__, or a callback of a weak reference)",
+        HINT_MOVE,
+    )
+
+
+def says_its_end(t: Trace, value: Any) -> bool:
+    """Whether the program has code run when an object from outside dies."""
+    cls = type(value)
+    if issubclass(cls, torch.Tensor | type) or t.done.is_ours(value):
+        return False
+    found, owner = lookup_in_mro(cls, "__del__")
+    if found is not MISSING and not is_library_class(owner):
+        return True
+    node = t.outside.tree.node_of(value)
+    real = value if node is None else node.real
+    return any(ref.__callback__ is not None for ref in weakref.getweakrefs(real))

@@ -317,6 +317,18 @@ def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:
     shadow.put(t, name, value)
 
 
+def instance_contents(t: Trace, obj: Any, name: str) -> Any:
+    """What an object's instance dict holds as far as the trace has come, which nobody has asked for: nothing is guarded."""
+    node = t.outside.tree.node_of(obj)
+    if node is None:
+        return (own_dict(obj) or {}).get(name, MISSING)
+    shadow = instance_dict(t, node)
+    if shadow is None or name in shadow.deleted:
+        return MISSING
+    found = dict.get(shadow.view, name, MISSING)
+    return found if found is not MISSING else dict.get(shadow.real, name, MISSING)
+
+
 def own_dict(obj: Any) -> dict[str, Any] | None:
     """An object's instance dict, past any ``__getattribute__``; None where it has none."""
     try:

@@ -12,7 +12,8 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING, Lookups, lookup_in_mro
 from braze.capture.outside import cells, definitions
 from braze.capture.outside.class_values import trust_class_value
-from braze.capture.outside.shadows import instance_dict, keep, write_instance
+from braze.capture.outside.held import replaced
+from braze.capture.outside.shadows import instance_contents, instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
 from braze.capture.python.tensors import write_field
 from braze.capture.state.trace import Trace
@@ -96,6 +97,7 @@ def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
             return
         store_field(t, obj, name, found, value)
         return
+    replaced(t, instance_contents(t, obj, name))
     write_instance(t, obj, name, value)
 
 

@@ -9,6 +9,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.outside import cells
+from braze.capture.outside.held import let_go, replaced
 from braze.capture.python.opcodes.table import opcode
 
 
@@ -75,6 +76,7 @@ def unbound(f: Any, arg: int) -> None:
 
 @opcode("STORE_FAST")
 def store_fast(t: Any, f: Any, arg: int) -> None:
+    let_go(t, f, arg)
     f.locals[arg] = f.stack.pop()
 
 
@@ -82,6 +84,7 @@ def store_fast(t: Any, f: Any, arg: int) -> None:
 def delete_fast(t: Any, f: Any, arg: int) -> None:
     if f.locals[arg] is NULL:
         unbound(f, arg)
+    let_go(t, f, arg)
     f.locals[arg] = NULL
 
 
@@ -99,12 +102,15 @@ def load_fast_load_fast(t: Any, f: Any, arg: int) -> None:
 
 @opcode("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(t: Any, f: Any, arg: int) -> None:
+    let_go(t, f, arg >> 4)
     f.locals[arg >> 4] = f.stack.pop()
     load_fast(t, f, arg & 15)
 
 
 @opcode("STORE_FAST_STORE_FAST")
 def store_fast_store_fast(t: Any, f: Any, arg: int) -> None:
+    let_go(t, f, arg >> 4)
+    let_go(t, f, arg & 15)
     f.locals[arg >> 4] = f.stack.pop()
     f.locals[arg & 15] = f.stack.pop()
 
@@ -172,6 +178,7 @@ def load_deref(t: Any, f: Any, arg: int) -> None:
 
 @opcode("STORE_DEREF")
 def store_deref(t: Any, f: Any, arg: int) -> None:
+    replaced(t, cells.held_by(t, f.locals[arg]), f.locals[arg])
     cells.write(t, f.locals[arg], f.stack.pop())
 
 
