@@ -83,3 +83,20 @@ def test_tuples_that_are_not_finished_yet_are_not_looked_into() -> None:
         yield compiled(torch.ones(2))[1]  # by now the collector knows the tuple that gets this
 
     assert tuple(values()) == (True,)
+
+
+def test_an_object_with_fields_that_c_code_alone_fills_is_not_made_again() -> None:
+    make = getattr(pytest.importorskip("_testcapi"), "make_vectorcall_class", None)
+    if make is None:
+        pytest.skip("this Python's _testcapi has no such class")
+
+    class Derived(make()):  # type: ignore[misc]
+        pass
+
+    def calls() -> Any:
+        made = Derived()
+        braze.graph_break()
+        return made()
+
+    compiled = braze.compile(calls, backend="eager")
+    assert calls() == compiled() == compiled() == "tp_call"

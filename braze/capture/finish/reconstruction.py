@@ -215,6 +215,8 @@ class RecipeTable(Recipes):
                         own[name] = field.__get__(value)
                     except AttributeError:
                         continue
+                    if not may_be_set(field, value):
+                        raise Unrebuildable(value)  # C code alone can fill it
         return tuple(own), self.items(own.values())
 
     def sequence(self, kind: str, value: Any, items: Any, cls: type) -> Recipe:
@@ -311,6 +313,15 @@ def written_on(function: types.FunctionType) -> dict[str, Any]:
     if function.__annotations__:
         more["__annotations__"] = function.__annotations__
     return {**more, **function.__dict__}
+
+
+def may_be_set(field: types.MemberDescriptorType, value: Any) -> bool:
+    """Whether a field of an object that the trace made can be written."""
+    try:
+        field.__set__(value, field.__get__(value))
+    except (AttributeError, TypeError):
+        return False
+    return True
 
 
 def check_keys(container: Any, keys: Iterable[Any]) -> None:
