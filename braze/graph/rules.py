@@ -330,9 +330,9 @@ def _running(x: Tensor, dim: int, *, dtype: Any = None) -> Any:
 
 def _with_part(x: Tensor, *others: Any, **words: Any) -> Any:
     """A copy of what is repeated in memory has places of its own, which PyTorch's fake on 2.11 has not."""
-    if is_symbolic(x.shape) or is_symbolic(x.stride()):
-        return NotImplemented
-    repeated = any(step == 0 and n > 1 for step, n in zip(x.stride(), x.shape, strict=True))
+    repeated = any(
+        type(step) is int and step == 0 and n > 1 for step, n in zip(x.stride(), x.shape, strict=True)
+    )
     return _like(x) if repeated else NotImplemented
 
 

@@ -101,7 +101,8 @@ def compiler_id() -> str:
     """What a cache key holds of the compiler: its path, size and time of change."""
     command = compiler()
     real = os.path.realpath(command[0])
-    stat = os.stat(real)
+    with this_machine():
+        stat = os.stat(real)
     return " ".join((*command, real, str(stat.st_size), str(int(stat.st_mtime))))
 
 

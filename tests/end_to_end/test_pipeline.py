@@ -335,6 +335,30 @@ def test_what_lies_behind_no_elements_is_not_read() -> None:
             torch.testing.assert_close(ours, eager, equal_nan=True)
 
 
+LOOKUPS = {
+    "index": lambda x, i: x[i] * 2,
+    "index_select": lambda x, i: x.index_select(0, i) * 2,
+    "gather": lambda x, i: x.gather(0, i[:, None]) * 2,
+    "embedding": lambda x, i: F.embedding(i, x) * 2,
+    "a sum": lambda x, i: x[i].sum(0),
+    "columns": lambda x, i: x.t()[:, i] * 2,
+    "behind a product": lambda x, i: F.linear(x[i], torch.ones(5, 4)),
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_lookup_in_a_table_without_rows_is_refused_before_it_reads(name: str, count: int) -> None:
+    """Places beyond a table stand for its first row until they are told: of none there is no memory."""
+    fn, x, i = LOOKUPS[name], torch.ones(0, 4), torch.zeros(count, dtype=torch.int64)
+    call, _ = compiled(fn, (x, i))
+    with pytest.raises((IndexError, RuntimeError)):
+        call(x, i)
+    call, _ = compiled(fn, (x, i[:0]))
+    with torch.no_grad():
+        torch.testing.assert_close(call(x, i[:0])[0], fn(x, i[:0]))
+
+
 def test_a_mean_of_nothing_is_cast_as_eager_casts_a_nan() -> None:
     """The C compiler knows that number, and what is undefined of it."""
     x = torch.empty(3, 0)

@@ -146,3 +146,13 @@ def test_parts_of_what_is_repeated_and_norms_over_one_element_lie_as_in_eager(na
         ours, theirs = braze.compile(fn, backend=backend)(x), fn(x)
         assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
         assert torch.allclose(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["select", "slice", "diagonal"])
+def test_parts_of_what_is_repeated_lie_as_in_eager_at_varying_sizes(name):
+    fn = OF_REPEATED[name]
+    compiled = braze.compile(fn, dynamic=True, options={"verify": 2})
+    for x in (torch.randn(6, 1).expand(6, 3), torch.randn(1, 17).expand(4, 17), torch.randn(5, 3)):
+        ours, theirs = compiled(x), fn(x)
+        assert ours.stride() == theirs.stride()
+        assert torch.equal(ours, theirs)

@@ -21,7 +21,7 @@ PLACES = {
     "time limit": [200],
     "full disk": [0, 1000],
     "no descriptors": [0, 5],
-    "compiler": [0, 4, 8],
+    "compiler": [0, 4, 8, 17],
     "cache bits": [4000],
     "hook": list(range(6)),
     "fork": [1],

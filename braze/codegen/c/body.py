@@ -259,12 +259,17 @@ class Body:
         n = self.index(node.attr)
         rep = self.ranges.rep(node)
         depth = max(arg.depth, self.symbol_depth(node.attr), self._guard_depth())
-        if not arg.varying:
-            return self.define(None, f"bz_check_s({arg.text}, {n}, status)", rep, False, depth)
-        name = self.name()
-        self.line(f"{rep_vector(rep, self.lanes)} {name} = {{}};", depth)
-        self.line(f"{self._lanes_head(depth)} {name}[l] = bz_check_s({arg.text}[l], {n}, status);", depth)
-        return Value(name, rep, True, depth)
+        if arg.varying:
+            found = Value(self.name(), rep, True, depth)
+            self.line(f"{rep_vector(rep, self.lanes)} {found.text} = {{}};", depth)
+            head = self._lanes_head(depth)
+            self.line(f"{head} {found.text}[l] = bz_check_s({arg.text}[l], {n}, status);", depth)
+        else:
+            found = self.define(None, f"bz_check_s({arg.text}, {n}, status)", rep, False, depth)
+        low = node.attr.bounds()[0]
+        if low is None or low < 1:  # nothing lies at 0 that could be read instead
+            self.line("if (__builtin_expect(*status != 0, 0)) return;", depth)
+        return found
 
     def _guard_depth(self) -> int:
         """The outermost depth to which what may fail is hoisted: not out of the innermost condition on it."""

@@ -87,6 +87,8 @@ class RandomRounding(TorchDispatchMode):
             if value.is_floating_point() and value.numel():
                 lost = lost_in(args) if name == "add" else None
                 eps = torch.finfo(torch.float32).eps if name in SINGLE else 0.0
+                if name in STABLE:  # eager adds up one number after the other, in doubles as in smaller types
+                    eps = torch.finfo(torch.float64).eps * args[0].numel() ** 0.5
                 self.round(value.detach(), size.detach().abs(), sums, lost, eps)
                 if overflows and not self.odd:
                     put(value.detach(), torch.full_like(value, torch.nan))
