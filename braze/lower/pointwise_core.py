@@ -15,7 +15,7 @@ from braze.loops.dtypes import compute_type
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Index, Lazy
 from braze.lower.promote import result_type
-from braze.lower.realize import ProgramBuilder
+from braze.lower.realize import ProgramBuilder, constant_of
 from braze.symbolic.expr import ONE, ZERO, Expr
 
 Scalar = Callable[..., Node]
@@ -120,6 +120,18 @@ def usable(args: Sequence[Any]) -> bool:
     return bool(device)
 
 
+def placed(args: Sequence[Any]) -> list[Any]:
+    """The operands that say on which device is computed: without known numbers in the CPU's memory beside a tensor of a GPU."""
+    if len({a.device for a in args if isinstance(a, Lazy)}) < 2:
+        return list(args)
+    return [a for a in args if not (isinstance(a, Lazy) and a.device == "cpu" and _is_number(a))]
+
+
+def _is_number(a: Lazy) -> bool:
+    """Whether a tensor of no dims is a number that the compile knows, which kernels have in their text."""
+    return not a.sizes and a.dtype.is_computable and constant_of(a) is not None
+
+
 def elementwise(
     g: ProgramBuilder,
     scalar: Scalar,
@@ -137,9 +149,11 @@ def elementwise(
     ``precise``: eager does not round numbers to a half type for this operator; a tensor is a number only where it is
     not the first operand.
     """
-    if not usable(args):
+    here = placed(args)
+    if not usable(here):
         return NotImplemented
     tensors = [a for a in args if isinstance(a, Lazy)]
+    device = next(a.device for a in here if isinstance(a, Lazy))
     if common is None:
         common = common_type(g, args, promote)
     if not common.is_computable:
@@ -159,7 +173,7 @@ def elementwise(
     return Lazy(
         sizes,
         final,
-        tensors[0].device,
+        device,
         inner,
         cost=cost + sum(t.pending_cost for t in tensors),
         ops=merge_ops(tensors, g.op_name),
@@ -170,14 +184,15 @@ def elementwise_of_own_types(
     g: ProgramBuilder, scalar: Scalar, args: Sequence[Lazy], out: DType, cost: int
 ) -> Any:
     """Apply ``scalar`` to nodes of the operands' own types; it returns a node of type ``out``."""
-    if not usable(args) or not out.is_computable:
+    here = placed(args)
+    if not usable(here) or not out.is_computable:
         return NotImplemented
     sizes = broadcast_sizes(args)
     loaders = [operand(g, a, sizes, a.dtype, a.dtype) for a in args]
     return Lazy(
         sizes,
         out,
-        args[0].device,
+        here[0].device,
         lambda index: scalar(*[load(index) for load in loaders]),
         cost=cost + sum(t.pending_cost for t in args),
         ops=merge_ops(args, g.op_name),
