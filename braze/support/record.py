@@ -6,6 +6,7 @@ import dataclasses
 import operator
 import reprlib
 import weakref
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
@@ -108,38 +109,68 @@ def interned(cls: type[T]) -> type[T]:
     """
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, weakref_slot=True)(cls)
     _describe_and_freeze(made)
-    names = tuple(field.name for field in dataclasses.fields(made))
-    defaults = {
-        field.name: field.default
-        for field in dataclasses.fields(made)
-        if field.default is not dataclasses.MISSING
-    }
-    table: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
-    writers = [getattr(made, name).__set__ for name in names]
-    count = len(names)
-    references = table.data  # type: ignore[attr-defined]
-
-    def create(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) != count:
-            args = _bind(cls.__name__, names, defaults, args, kwargs)
-        key = tuple([_distinct(a) if type(a) in _LOOKALIKES else a for a in args])
-        # most records that are asked for exist: the table's own method would take as long again
-        reference = references.get(key)
-        if reference is not None:
-            found = reference()
-            if found is not None:
-                return found
-        new = object.__new__(cls)
-        for write, value in zip(writers, args):
-            write(new, value)
-        # setdefault keeps one winner when two threads make the same record at once
-        return table.setdefault(key, new)
-
-    made.__new__ = create  # and no __init__: object's takes what __new__ has taken
+    made.__new__ = _creator(made)  # and no __init__: object's takes what __new__ has taken
     made.__copy__ = _same
     made.__deepcopy__ = _same
+    names = tuple(field.name for field in dataclasses.fields(made))
     made.__reduce__ = lambda self: (made, tuple(getattr(self, n) for n in names))
     return made
+
+
+class _Reference(weakref.ref):
+    """A weak reference to a record that knows the record's key."""
+
+    __slots__ = ("key",)
+
+
+_CREATE = """
+def __new__(cls, {parameters}):
+    _key = ({keys},)
+    _reference = _found(_key)
+    if _reference is not None:
+        _record = _reference()
+        if _record is not None:
+            return _record
+    _new = _make(cls)
+    {writes}
+    _mine = _Reference(_new, _forget)
+    _mine.key = _key
+    # one winner when two threads make the same record at once
+    while (_theirs := _put(_key, _mine)) is not _mine:
+        _record = _theirs()
+        if _record is not None:
+            return _record
+        _forget(_theirs)
+    return _new
+"""
+
+
+def _creator(made: Any) -> Callable[..., Any]:
+    """``__new__`` that looks a record up by its fields, and makes it only if it is not there. Most that are asked for are."""
+    table: dict[Any, _Reference] = {}
+
+    def forget(reference: Any) -> None:
+        _remove_dead_weakref(table, reference.key)
+
+    scope: dict[str, Any] = dict(
+        _found=table.get, _put=table.setdefault, _make=object.__new__, _Reference=_Reference, _forget=forget,
+        _type=type, _int=int, _distinct=_distinct, _LOOKALIKES=_LOOKALIKES,
+    )  # fmt: skip
+    parameters, keys, writes = [], [], []
+    for k, field in enumerate(dataclasses.fields(made)):
+        name = field.name
+        scope[f"_write{k}"], scope[f"_default{k}"] = getattr(made, name).__set__, field.default
+        parameters.append(name if field.default is dataclasses.MISSING else f"{name}=_default{k}")
+        writes.append(f"_write{k}(_new, {name})")
+        if field.type in (int, "int"):
+            keys.append(f"{name} if _type({name}) is _int else (_type({name}), _distinct({name}))")
+        else:
+            keys.append(f"{name} if _type({name}) not in _LOOKALIKES else _distinct({name})")
+    text = _CREATE.format(parameters=", ".join(parameters), keys=", ".join(keys), writes="; ".join(writes))
+    exec(text, scope)
+    create = scope["__new__"]
+    create.__qualname__, create.__module__ = f"{made.__qualname__}.__new__", made.__module__
+    return create
 
 
 def _same(self: Any, memo: Any = None) -> Any:
@@ -159,23 +190,6 @@ def _distinct(value: Any) -> Any:
         return complex, value.real.hex(), value.imag.hex()
     if kind is bool or kind is int:
         return kind, value
-    if kind is tuple:
+    if kind is tuple and not _LOOKALIKES.isdisjoint(map(type, value)):
         return tuple([_distinct(v) if type(v) in _LOOKALIKES else v for v in value])
     return value
-
-
-def _bind(
-    owner: str,
-    names: tuple[str, ...],
-    defaults: dict[str, Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> tuple[Any, ...]:
-    bound = dict(defaults)
-    bound.update(zip(names, args, strict=False))
-    bound.update(kwargs)
-    missing = [n for n in names if n not in bound]
-    unknown = [n for n in kwargs if n not in names]
-    if missing or unknown or len(args) > len(names):
-        raise TypeError(f"{owner} takes {', '.join(names)}; missing {missing}, unknown {unknown}")
-    return tuple(bound[n] for n in names)
