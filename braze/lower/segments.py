@@ -20,6 +20,7 @@ from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, Integer, floor_div
+from braze.symbolic.guess import likely_size
 
 #: places of a block, at least and at most
 SHORT, LONG = 32, 256
@@ -114,7 +115,7 @@ class _Sums:
     ) -> None:
         self.g, self.given, self.segments, self.padding = g, given, segments, padding
         self.length, (self.count, self.width) = length, given.sizes
-        share = (self.count.value or 1024) // length
+        share = likely_size(self.count) // length
         self.shift = (max(SHORT, min(LONG, isqrt(share))) - 1).bit_length()
         self.block = 1 << self.shift
         self.wide = compute_type(given.dtype)

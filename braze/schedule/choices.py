@@ -13,14 +13,13 @@ from braze.loops.rewrite import walk
 from braze.loops.scalars import COSTLY
 from braze.options import Options
 from braze.schedule.records import GroupKind
-from braze.symbolic.expr import Expr, Symbol
+from braze.symbolic.expr import Expr
+from braze.symbolic.guess import likely_size
 
 
 class Choices:
     """The default heuristics."""
 
-    #: a size we do not know is taken to be this
-    unknown_size = 128
     #: order positions that a fusion may bridge; keeps the search near-linear and values short-lived
     reach = 400
     #: positions that unrelated siblings may be apart
@@ -43,23 +42,12 @@ class Choices:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def size_hint(self, e: Expr) -> int:
-        """A likely value of a size expression."""
-        if e.value is not None:
-            return e.value
-        return e.evaluate({s: self._likely(s) for s in e.symbols()})
-
-    def _likely(self, s: Symbol) -> int:
-        low, high = s.bounds()
-        value = max(self.unknown_size, low or 0)
-        return value if high is None else min(value, high)
-
     def bytes_of(self, buffer: Buffer | BufferView) -> int:
         """Likely bytes of a buffer's elements, or of those that a view sees (a broadcast one counts once per stored element)."""
         total = buffer.dtype.itemsize
         for size, stride in zip(buffer.sizes, buffer.strides, strict=True):
             if stride.value != 0:
-                total *= max(self.size_hint(size), 1)
+                total *= max(likely_size(size), 1)
         return total
 
     def fits(self, steps: int) -> bool:
@@ -95,9 +83,9 @@ class Choices:
 
     def worth_again(self, rows: Expr, inner: Expr) -> bool:
         """Whether each program of a product may compute all rows of its left matrix anew."""
-        most = self.size_hint(rows)
+        most = likely_size(rows)
         tile = most if most <= 2 else max(most, 16)  # tensor cores take 16 rows
-        return 0 < tile * self.size_hint(inner) <= self.points_again
+        return 0 < tile * likely_size(inner) <= self.points_again
 
     def recompute(self, value: Node) -> bool:
         """Whether a value used in several passes over a row is cheaper computed again than kept."""

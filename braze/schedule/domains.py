@@ -7,11 +7,12 @@ pieces. Extents may be symbolic: an axis is split where the other side's extent 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from braze.loops.ir import Axis
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, modulo
+from braze.symbolic.guess import likely
 
 _fresh = itertools.count()
 
@@ -108,7 +109,7 @@ def decomposed(
     return out
 
 
-def ordered_by(places: Sequence[Place], index: Expr, hint: Callable[[Expr], int]) -> list[Place] | None:
+def ordered_by(places: Sequence[Place], index: Expr) -> list[Place] | None:
     """The axes that ``index`` holds by decreasing stride, then the others as listed; None if not linear."""
     inside: list[tuple[int, int, Place]] = []
     outside: list[Place] = []
@@ -119,19 +120,14 @@ def ordered_by(places: Sequence[Place], index: Expr, hint: Callable[[Expr], int]
         if c is ZERO:
             outside.append(place)
         else:
-            inside.append((-abs(hint(c)), k, place))
+            inside.append((-abs(likely(c)), k, place))
     inside.sort(key=lambda item: item[:2])
     return [p for _, _, p in inside] + outside
 
 
-def size_hint(e: Expr) -> int:
-    """A number for a size, to put strides in order by."""
-    return e.value if e.value is not None else e.evaluate(dict.fromkeys(e.symbols(), 64))
-
-
-def injective(index: Expr, axes: Sequence[Axis], hint: Callable[[Expr], int]) -> bool:
+def injective(index: Expr, axes: Sequence[Axis]) -> bool:
     """Whether different points of ``axes`` provably have different indices."""
-    places = ordered_by([Place(a) for a in axes if a.extent is not ONE], index, hint)
+    places = ordered_by([Place(a) for a in axes if a.extent is not ONE], index)
     if places is None:
         return False
     span: Expr = ONE

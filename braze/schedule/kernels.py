@@ -15,12 +15,11 @@ from braze.schedule.plans import Form, TaskPlan, Tile, blocks
 from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
 from braze.support.record import record
-from braze.symbolic.expr import ONE, Expr, Symbol, product
+from braze.symbolic.expr import ONE, Expr, product
+from braze.symbolic.guess import likely_size
 
 #: bytes that a GPU moves at least for one element
 SECTOR = 32
-#: a size that nobody knows
-UNKNOWN = 1024
 #: elements that one thread has at once: 16 bytes of the narrowest floats
 EACH = 8
 #: elements of a row that one program may hold whole
@@ -162,9 +161,9 @@ def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan
     names = arguments(group)
     outer = len(limit.attr[1].symbols())
     columns = group.axes[outer:]
-    width = likely(product([a.extent for a in columns]))
+    width = likely_size(product([a.extent for a in columns]))
     x, r = min(RAGGED, power(width)), 1
-    if likely(product([a.extent for a in group.axes[:outer]])) * width < FEW_PROGRAMS * RAGGED:
+    if likely_size(product([a.extent for a in group.axes[:outer]])) * width < FEW_PROGRAMS * RAGGED:
         x, r = min(x, RAGGED_PART), RAGGED_ROWS
     return KernelPlan(
         Form.COLUMNS, names, size_symbols(group), group.axes[:outer], (Tile("x", columns, x),),
@@ -178,7 +177,7 @@ def _ragged(group: Group, buffers: dict[str, Buffer], limit: Node) -> KernelPlan
 
 def _form(group: Group, found: Sequence[Access]) -> tuple[Form, Axis | None]:
     """The form, and the axis that is special in it: the second of a square, the innermost of rows or columns."""
-    axes = [a for a in (*group.axes, *group.row_axes) if likely(a.extent) > 1]
+    axes = [a for a in (*group.axes, *group.row_axes) if likely_size(a.extent) > 1]
     if not group.row_axes:
         across = _across(group.axes, found)
         return (Form.FLAT, None) if across is None else (Form.TILED, across)
@@ -187,7 +186,7 @@ def _form(group: Group, found: Sequence[Access]) -> tuple[Form, Axis | None]:
     best, chosen = sum(_cost(a, last, axes) for a in found), last
     for axis in [*reversed(rows), *reversed(group.axes)]:
         cost = sum(_cost(a, axis, axes) for a in found)
-        if cost < 0.9 * best and likely(axis.extent) > 1:
+        if cost < 0.9 * best and likely_size(axis.extent) > 1:
             best, chosen = cost, axis
     return (Form.ROWS if chosen in group.row_axes else Form.COLUMNS), chosen
 
@@ -201,7 +200,7 @@ def _cost(a: Access, axis: Axis, axes: Sequence[Axis]) -> float:
     count = a.itemsize
     for other in axes:
         if a.indirect or other.symbol in a.index.symbols():
-            count *= likely(other.extent)
+            count *= likely_size(other.extent)
     step = step_along(a, axis)
     if step == 0 or step == 1:
         return count
@@ -213,7 +212,7 @@ def step_along(a: Access, axis: Axis) -> int | None:
     c = a.index.coefficient(axis.symbol)
     if c is None:
         return None
-    return likely(c) if c.value is None else c.value
+    return likely_size(c) if c.value is None else c.value
 
 
 def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:
@@ -226,12 +225,12 @@ def _across(axes: tuple[Axis, ...], found: Sequence[Access]) -> Axis | None:
         if a.indirect or step_along(a, last) in (0, 1, None):
             continue
         for axis in axes[:-1]:
-            if step_along(a, axis) == 1 and likely(axis.extent) >= LEAST:
+            if step_along(a, axis) == 1 and likely_size(axis.extent) >= LEAST:
                 moved[axis] = moved.get(axis, 0) + _cost(a, axis, axes)
-    if not moved or likely(last.extent) < LEAST:
+    if not moved or likely_size(last.extent) < LEAST:
         return None
     across = max(moved, key=lambda axis: moved[axis])
-    return across if likely(across.extent) * likely(last.extent) >= FLAT else None
+    return across if likely_size(across.extent) * likely_size(last.extent) >= FLAT else None
 
 
 # -- tiles ----------------------------------------------------------------------------------------------------
@@ -243,9 +242,9 @@ def _point_tiles(
     """(axes with one point a program, the tile, warps) of a kernel without rows."""
     if form is Form.TILED and across is not None:
         last = group.axes[-1]
-        x = min(SQUARE, power(likely(last.extent)))
-        y = min(SQUARE * SQUARE // x, power(likely(across.extent)))
-        x = min(SQUARE * SQUARE // y, power(likely(last.extent)))
+        x = min(SQUARE, power(likely_size(last.extent)))
+        y = min(SQUARE * SQUARE // x, power(likely_size(across.extent)))
+        x = min(SQUARE * SQUARE // y, power(likely_size(last.extent)))
         outer = tuple(a for a in group.axes[:-1] if a is not across)
         return outer, (Tile("y", (across,), y), Tile("x", (last,), x)), warps_of(x * y, 16)
     extent = product([a.extent for a in group.axes])
@@ -261,11 +260,11 @@ def _row_tiles(
     held = row is not None and group.kind is GroupKind.PERSISTENT
     if form is Form.COLUMNS and inner is not None:
         outer = tuple(a for a in group.axes if a is not inner)
-        x = power(likely(inner.extent))
+        x = power(likely_size(inner.extent))
         x = x if x <= 2 * COLUMNS else COLUMNS
-        length = power(likely(product([a.extent for a in group.row_axes])))
+        length = power(likely_size(product([a.extent for a in group.row_axes])))
         # what a first kernel left of few columns is read by many programs, each by few steps
-        while length <= SHORT_COLUMN and x > 16 and likely(_count(outer, inner, x)) < FEW_PROGRAMS:
+        while length <= SHORT_COLUMN and x > 16 and likely_size(_count(outer, inner, x)) < FEW_PROGRAMS:
             x //= 2
         again = len(passes_of(group.steps, group.row_axes)) > 1
         # fewer columns than these side by side are fewer sectors than memory gives at a time; who walks twice pays for that instead
@@ -341,18 +340,6 @@ def warps_of(elements: int, each: int) -> int:
 def power(n: int) -> int:
     """The least power of two not below n."""
     return 1 << max(0, n - 1).bit_length()
-
-
-def likely(e: Expr) -> int:
-    """A size as a number, guessed where it is a symbol."""
-    if e.value is not None:
-        return e.value
-    return e.evaluate({s: _guess(s) for s in e.symbols()})
-
-
-def _guess(s: Symbol) -> int:
-    low, high = s.bounds()
-    return min(max(UNKNOWN, low or 0), UNKNOWN if high is None else max(high, 0))
 
 
 def _static(axes: tuple[Axis, ...]) -> int | None:

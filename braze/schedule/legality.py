@@ -21,9 +21,10 @@ from braze.loops.rewrite import Substitution, index_exprs, roots, walk
 from braze.schedule.blocks import Block, Part, Role, Shape, moved, moved_accesses
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import Accesses
-from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by, size_hint
+from braze.schedule.domains import Overlay, Place, decomposed, injective, lay_over, ordered_by
 from braze.schedule.ragged import common_limit
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Mod, Symbol, axis_symbol
+from braze.symbolic.guess import likely
 
 #: shared buffers whose access order is tried as the order of the axes
 _TRIED_ORDERS = 4
@@ -122,8 +123,8 @@ def _overlays(base: Block, other: Block, places: list[Place], facts: Facts) -> I
         left_index, right_index = _an_index(base.accesses, name), _an_index(other.accesses, name)
         if left_index is None or right_index is None:
             continue
-        left = ordered_by(places, left_index, facts.choices.size_hint)
-        right = ordered_by(other.places(), right_index, facts.choices.size_hint)
+        left = ordered_by(places, left_index)
+        right = ordered_by(other.places(), right_index)
         if left is None or right is None or (left, right) in seen:
             continue
         seen.append((left, right))
@@ -185,7 +186,7 @@ def apart(first: Expr, second: Expr, axes: tuple[Axis, ...]) -> bool:
         return False
     which = Axis(axis_symbol("which", Integer(2)), Integer(2))
     low = first if gap > 0 else second
-    return injective(low + which.symbol * abs(gap), (*axes, which), size_hint)
+    return injective(low + which.symbol * abs(gap), (*axes, which))
 
 
 def _read_alike(a: Accesses, b: Accesses) -> bool:
@@ -213,9 +214,7 @@ def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
     """Whether each element of a buffer in conflict is written at one point only."""
     for part in block.parts:
         for store in part.nest.stores:
-            if store.buffer in conflicts and not injective(
-                store.index, part.nest.axes, facts.choices.size_hint
-            ):
+            if store.buffer in conflicts and not injective(store.index, part.nest.axes):
                 return False
     return True
 
@@ -231,8 +230,8 @@ def _wise(a: Block, b: Block, made: Block, fit: Fit, facts: Facts) -> bool:
         return False
     for old in (a, b):
         for part, new in _renumbered(old, made):
-            before = _innermost_stride(part, choices)
-            after = _innermost_stride(new, choices)
+            before = _innermost_stride(part)
+            after = _innermost_stride(new)
             if part.role is not Role.REDUCE and not choices.keeps_contiguity(before, after):
                 return False
     return True
@@ -250,13 +249,13 @@ def _renumbered(old: Block, made: Block) -> Iterator[tuple[Part, Part]]:
         yield part, by_number[part.number]
 
 
-def _innermost_stride(part: Part, choices: Choices) -> int:
+def _innermost_stride(part: Part) -> int:
     """The greatest stride of a store along the step's innermost axis."""
     if not part.nest.axes:
         return 0
     symbol = part.nest.axes[-1].symbol
     strides = [s.index.coefficient(symbol) or ZERO for s in part.nest.stores]
-    return max((abs(choices.size_hint(c)) for c in strides), default=0)
+    return max((abs(likely(c)) for c in strides), default=0)
 
 
 def _divides(e: Expr, axes: tuple[Axis, ...]) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store, StoreMode
 from braze.loops.rewrite import Substitution, rewrite, roots, walk
-from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses, families
 from braze.schedule.domains import injective
 from braze.symbolic.expr import ZERO, Expr, Symbol, product
+from braze.symbolic.guess import likely_size
 
 #: places of the temporary to one lookup, at least
 FEWER = 8
@@ -23,11 +23,11 @@ FEWER = 8
 LOADS = 4
 
 
-def computed_lookups(program: LoopProgram, kept: set[str], choices: Choices) -> LoopProgram:
+def computed_lookups(program: LoopProgram, kept: set[str]) -> LoopProgram:
     """The program with such lookups as values; that a temporary is then not needed, others find."""
     if not any(_looked_up(step) for step in program.steps):
         return program
-    made = _makers(program, kept, choices)
+    made = _makers(program, kept)
     writes = _writes(program)
     family = families(program)
     steps = list(program.steps)
@@ -36,7 +36,7 @@ def computed_lookups(program: LoopProgram, kept: set[str], choices: Choices) -> 
         found: dict[Node, Node] = {}
         for node in wanted:
             at, maker, store = made[node.attr[0]]
-            value = _value(node, maker, store, step, choices) if at < number else None  # type: ignore[arg-type]
+            value = _value(node, maker, store, step) if at < number else None  # type: ignore[arg-type]
             between = {name for k in range(at, number + 1) for name in writes[k]}
             if value is not None and not any(family[n] in between for n in _loaded(store.value)):
                 found[node] = value
@@ -52,7 +52,7 @@ def _looked_up(step: object) -> list[Node]:
     return [n for n in walk(*roots(step)) if n.op is Op.LOAD and n.args]
 
 
-def _makers(program: LoopProgram, kept: set[str], choices: Choices) -> dict[str, tuple[int, LoopNest, Store]]:
+def _makers(program: LoopProgram, kept: set[str]) -> dict[str, tuple[int, LoopNest, Store]]:
     """Temporary -> (number, loops, store) of what makes it, where that is one store of a value cheap enough to make again."""
     writers = Counter(name for step in program.steps for name in accesses(step).writes)
     out: dict[str, tuple[int, LoopNest, Store]] = {}
@@ -62,12 +62,7 @@ def _makers(program: LoopProgram, kept: set[str], choices: Choices) -> dict[str,
         for s in step.stores:
             alone = writers[s.buffer] == 1 and sum(t.buffer == s.buffer for t in step.stores) == 1
             plain = s.mode is StoreMode.PLAIN and not s.args and s.buffer not in kept
-            if (
-                alone
-                and plain
-                and _may_be_made_again(s.value)
-                and injective(s.index, step.axes, choices.size_hint)
-            ):
+            if alone and plain and _may_be_made_again(s.value) and injective(s.index, step.axes):
                 out[s.buffer] = number, step, s
     return out
 
@@ -89,10 +84,10 @@ def _loaded(value: Node) -> set[str]:
     return {n.attr[0] for n in walk(value) if n.op is Op.LOAD}
 
 
-def _value(load: Node, maker: LoopNest, store: Store, reader: LoopNest, choices: Choices) -> Node | None:
+def _value(load: Node, maker: LoopNest, store: Store, reader: LoopNest) -> Node | None:
     """What a lookup gives, of what its buffer is made of; None where that is not known to be at that place, or not worth it."""
     axes = (*reader.axes, *reader.reduce_axes)
-    if FEWER * _count(axes, choices) > _count(maker.axes, choices):
+    if FEWER * _count(axes) > _count(maker.axes):
         return None
     point = _point(load, maker.axes, store.index, {a.symbol: a.extent for a in axes})
     if point is None:
@@ -109,8 +104,8 @@ def _read_there(node: Node) -> bool:
     return node.op is Op.LOAD and any(s.place is not None for s in node.attr[1].symbols())
 
 
-def _count(axes: Iterable[Axis], choices: Choices) -> int:
-    return choices.size_hint(product([a.extent for a in axes]))
+def _count(axes: Iterable[Axis]) -> int:
+    return likely_size(product([a.extent for a in axes]))
 
 
 def _point(

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram, Store
 from braze.runtime.placement import ALIGNMENT, place
 from braze.schedule.dependences import accesses
-from braze.schedule.domains import injective, size_hint
+from braze.schedule.domains import injective
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
 from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Integer, Symbol
@@ -214,7 +214,7 @@ def _same_elements(group: Group, new: str, old: str, buffers: Mapping[str, Buffe
 def _covers_domain(group: Group, name: str) -> bool:
     """Whether each point writes its own element (else a later point could read a clobbered one)."""
     stores: list[Store] = [s for s in group.steps[0].stores if s.buffer == name]
-    return all(injective(s.index, group.axes, size_hint) for s in stores)
+    return all(injective(s.index, group.axes) for s in stores)
 
 
 def slot_lives(plan: MemoryPlan) -> tuple[list[Life], dict[str, str]]:

@@ -16,12 +16,13 @@ from braze.loops.rewrite import Substitution, roots, walk
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import families
-from braze.schedule.kernels import PLAIN, likely, plan_kernel, tile_down
+from braze.schedule.kernels import PLAIN, plan_kernel, tile_down
 from braze.schedule.passes import over_row, passes_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind, Walked
 from braze.schedule.split import Cut, Splitter, inside, writes_what_it_reads
 from braze.symbolic.expr import Expr, Integer, floor_div
+from braze.symbolic.guess import likely_size
 
 #: programs that each multiprocessor has, and rows of one program, at least
 PROGRAMS, ROWS = 2, 8
@@ -76,7 +77,7 @@ def _match(
         return False
     if _extents(rows.axes) != _extents(columns.row_axes) or _extents(rows.row_axes) != _extents(columns.axes):
         return False
-    if likely(rows.axes[0].extent) < PROGRAMS * ROWS * cores or not _sums_down(columns):
+    if likely_size(rows.axes[0].extent) < PROGRAMS * ROWS * cores or not _sums_down(columns):
         return False
     if writes_what_it_reads(rows) or writes_what_it_reads(columns) or _meet_elsewhere(rows, columns, family):
         return False

@@ -20,10 +20,9 @@ from braze.schedule.plans import Form, TaskPlan, Tile
 from braze.schedule.records import Group
 from braze.support.record import record
 from braze.symbolic.expr import ONE, Expr, Symbol, product
+from braze.symbolic.guess import likely_size
 from braze.target import Target
 
-#: a size that nobody knows
-_UNKNOWN = 1024
 #: elements of the vectors' axis in one task, where that axis is cut since there are fewer other points than these
 _BLOCK, _FEW = 4096, 64
 #: an axis shorter than this is not worth squares
@@ -98,7 +97,7 @@ def _of_rows(plan: ProcessorPlan, group: Group, phases: Phases, cores: int) -> P
     """The plan of a group with rows: vectors lie along these, or along columns, of which a task has a strip."""
     vector, lanes = plan.vector, plan.lanes
     order = row_order(group.row_axes, vector)
-    row = Tile("r", order, max(1, size_of(product([a.extent for a in order]))))
+    row = Tile("r", order, max(1, likely_size(product([a.extent for a in order]))))
     plan = dataclasses.replace(plan, form=Form.ROWS, row=row, phases=phases)
     if vector is None or vector in group.row_axes:
         copies = tuple(_copies(phase, vector, lanes) for phase in phases.phases)
@@ -111,11 +110,6 @@ def _of_rows(plan: ProcessorPlan, group: Group, phases: Phases, cores: int) -> P
     return dataclasses.replace(
         plan, form=Form.COLUMNS, points=(tile,), copies=copies, strip=strip, parts=parts
     )
-
-
-def size_of(e: Expr) -> int:
-    """An extent as a number, guessed where it is a symbol."""
-    return e.value if e.value is not None else _UNKNOWN
 
 
 def row_order(row_axes: tuple[Axis, ...], vector: Axis | None) -> tuple[Axis, ...]:
@@ -134,7 +128,7 @@ def vector_axis(group: Group, found: Iterable[Access], lanes: int) -> Axis | Non
     chosen = None
     listed = list(found)
     for rank, axis in enumerate(reversed((*group.axes, *group.row_axes))):
-        extent = size_of(axis.extent)
+        extent = likely_size(axis.extent)
         if extent <= 1:
             continue
         padding = -(-extent // lanes) * lanes / extent
@@ -174,7 +168,7 @@ def lanes_of(nodes: Iterable[Node], varying: Varying, ranges: Ranges, vector_byt
 
 def _blocks(vector: Axis | None, outer: Sequence[Axis]) -> tuple[Tile, ...]:
     """The vectors' axis in blocks, where its other axes have too few points for all threads."""
-    few = size_of(product([a.extent for a in outer]) if outer else ONE) < _FEW
+    few = likely_size(product([a.extent for a in outer]) if outer else ONE) < _FEW
     return (Tile("x", (vector,), _BLOCK),) if few and vector is not None else ()
 
 
@@ -227,7 +221,7 @@ def _copies(phase: Phase, vector: Axis | None, lanes: int) -> int:
         return 1
     weight = sum(1 + cost(n.op) for n in set(nodes_of(*phase.roots())))
     copies = 4 if weight <= 6 else 2 if weight <= 20 else 1
-    extent = size_of(vector.extent)
+    extent = likely_size(vector.extent)
     while copies > 1 and extent < 2 * copies * lanes:
         copies //= 2
     return copies
@@ -245,7 +239,7 @@ def _strip(group: Group, lanes: int, phases: Phases, cores: int) -> int:
     strip = _STRIP if folds <= 3 and weight <= 40 else 2 if folds <= 6 else 1
     points = 1
     for a in group.axes:
-        points *= size_of(a.extent)
+        points *= likely_size(a.extent)
     while strip > 1 and points < 2 * cores * strip * lanes:
         strip //= 2
     return strip

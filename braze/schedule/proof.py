@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Buffer, BufferKind, BufferView, ExternCall, LoopProgram
 from braze.schedule.dependences import ANYWHERE, accesses
-from braze.schedule.domains import injective, size_hint
+from braze.schedule.domains import injective
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Slot
 from braze.support.errors import InternalError
 from braze.symbolic.expr import Expr
@@ -89,7 +89,7 @@ def _may_lie_over(
     if len(indices) != 1 or ANYWHERE in indices or new in found.reads or old in found.writes:
         _fail(f"{what} at other places than it is read at, in {group.name}")
     (index,) = indices
-    if index is None or not injective(index, group.steps[0].axes, size_hint):
+    if index is None or not injective(index, group.steps[0].axes):
         _fail(f"{what} by several points of {group.name}")
     if buffers[new].dtype.itemsize != buffers[old].dtype.itemsize:
         _fail(f"{what}, whose elements have another size")

@@ -37,7 +37,7 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
     choices = choices or Choices(ctx.options)
     kept = kept_buffers(program)
-    program = halved_products(computed_lookups(program, kept, choices))
+    program = halved_products(computed_lookups(program, kept))
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
     constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
     cores = ctx.target.cores if ctx.target.kind == "cuda" else 0

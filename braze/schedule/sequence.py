@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from braze.loops.ir import ExternCall, LoopNest, LoopProgram, Step, StoreMode
 from braze.schedule.dependences import ANYWHERE, Accesses, accesses, families
-from braze.schedule.domains import injective, size_hint
+from braze.schedule.domains import injective
 from braze.schedule.mixed import down_columns
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
@@ -98,7 +98,7 @@ def _meet_at_the_same_points(group: Group) -> None:
             if len(indices) != 1 or ANYWHERE in indices:
                 _fail(f"{name} is written by {step.name} and touched by other steps at other places", group)
             (index,) = indices
-            if index is None or not injective(index, step.axes, size_hint):
+            if index is None or not injective(index, step.axes):
                 _fail(f"{name} is written by several points of {step.name} and touched by other steps", group)
 
 

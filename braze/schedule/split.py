@@ -29,7 +29,7 @@ from braze.loops.ir import (
 from braze.loops.rewrite import Substitution, rewrite, roots
 from braze.schedule.canonical import borders
 from braze.schedule.choices import Choices
-from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, likely, limit_of, plan_kernel
+from braze.schedule.kernels import COLUMNS, PLAIN, KernelPlan, limit_of, plan_kernel
 from braze.schedule.passes import accesses_of, flat, loads, over_row, passes_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
@@ -45,6 +45,7 @@ from braze.symbolic.expr import (
     modulo,
     product,
 )
+from braze.symbolic.guess import likely_size
 
 #: programs that each multiprocessor of a busy GPU has, at least; those that are aimed at, and as many where their registers leave
 #: no room for more at once: a second wave of few runs alone
@@ -96,20 +97,20 @@ def writes_what_it_reads(group: Group) -> bool:
 
 
 def _cut(group: Group, plan: KernelPlan, cores: int) -> Cut | None:
-    programs = likely(plan.programs)
+    programs = likely_size(plan.programs)
     if programs >= FEW * cores or programs < 1:
         return None
     down = plan.form is Form.COLUMNS
     arg = any(r.kind.finds_place for step in group.steps for r in step.reductions)
-    length = likely(product([a.extent for a in group.row_axes]))
+    length = likely_size(product([a.extent for a in group.row_axes]))
     least = LEAST_COLUMN if down else LEAST_ROW
     # all parts run at once: what does not fit would run alone at the end
     many = HEAVY if _is_heavy(plan, group) else MANY
     want = min(max(many * cores // programs, 2), MOST, length // least)
-    enough = [a for a in group.row_axes if likely(a.extent) >= want]
-    longest = max(group.row_axes, key=lambda a: likely(a.extent))
+    enough = [a for a in group.row_axes if likely_size(a.extent) >= want]
+    longest = max(group.row_axes, key=lambda a: likely_size(a.extent))
     axis = group.row_axes[0] if arg else enough[0] if enough else longest
-    extent = likely(axis.extent)
+    extent = likely_size(axis.extent)
     want = min(want, extent)
     if want < 2 or length < WORTH * least:
         return None

@@ -8,11 +8,10 @@ import torch
 import braze
 from braze.loops.ir import DType, LoopNest, Node, Op, ReduceKind
 from braze.loops.rewrite import roots, walk
-from braze.schedule.choices import Choices
 from braze.schedule.fusion import kept_buffers
 from braze.schedule.lookups import computed_lookups
 from braze.symbolic.expr import as_expr, indirect
-from tests.schedule.programs import Builder, axes, call, context, load, run
+from tests.schedule.programs import Builder, axes, call, load, run
 
 ROWS, WIDTH = 6, 50
 
@@ -44,7 +43,7 @@ def reads(program):
 
 
 def rewritten(program):
-    made = computed_lookups(program, kept_buffers(program), Choices(context().options))
+    made = computed_lookups(program, kept_buffers(program))
     for ours, theirs in zip(run(made), run(program), strict=True):
         assert torch.equal(ours, theirs)
     return made

@@ -20,11 +20,12 @@ from braze.loops.build import nodes_of
 from braze.loops.ir import Buffer, DType, Node, Op, Store, TemplateCall
 from braze.loops.ranges import Varying
 from braze.loops.rewrite import store_roots
-from braze.schedule.processors import lanes_of, size_of
+from braze.schedule.processors import lanes_of
 from braze.schedule.records import Group
 from braze.support.errors import InternalError
 from braze.support.record import record
 from braze.symbolic.expr import ONE, Expr, Symbol
+from braze.symbolic.guess import likely_size
 from braze.target import Target
 
 #: rows of K in one pass, so that a panel's part stays in the second-level cache
@@ -103,9 +104,9 @@ class _Gemm:
         """Rows of A per task: fewer where there would not be tasks enough for all cores."""
         step = self.tile.rows
         if self.packs_own:
-            return max(-(-size_of(self.m) // step) * step, step)
+            return max(-(-likely_size(self.m) // step) * step, step)
         rows = _M_BLOCK - _M_BLOCK % step
-        m = size_of(self.m)
+        m = likely_size(self.m)
         while rows > 2 * step and -(-m // rows) * self.panels < 4 * self.target.cores:
             rows = max(step, rows // 2 - rows // 2 % step)
         return rows

@@ -18,8 +18,8 @@ from braze.loops.ir import Axis, DType, Node, Op
 from braze.schedule.passes import flat
 from braze.schedule.phases import Item, Phase
 from braze.schedule.plans import Form
-from braze.schedule.processors import size_of
 from braze.symbolic.expr import ZERO, Expr, product
+from braze.symbolic.guess import likely_size
 
 #: bytes of row scratch that may lie on a thread's stack
 _STACK = 128 << 10
@@ -212,7 +212,7 @@ class Rows:
         """Additions in one accumulator over the whole row."""
         length = 1
         for a in self.row_order:
-            length *= size_of(a.extent)
+            length *= likely_size(a.extent)
             if a.extent.value is None:
                 length *= 1024
         return length // (self.plan.lanes * copies if self.in_row else 1)

@@ -14,8 +14,8 @@ from braze.codegen.c.operations import Value
 from braze.codegen.c.prelude import REP_BYTES
 from braze.codegen.c.rows import Rows
 from braze.codegen.records import KernelText
-from braze.schedule.processors import size_of
 from braze.symbolic.expr import ZERO, Integer, floor_div
+from braze.symbolic.guess import likely_size
 
 
 def _padded(points: int, lanes: int) -> int:
@@ -38,7 +38,7 @@ class SplitColumns(Rows):
     def _part(self) -> int:
         """Write the function that folds one part of a strip; the bytes of its results for all columns."""
         body, parts = self.body, self.plan.parts
-        axis = max(self.row_order, key=lambda a: size_of(a.extent))
+        axis = max(self.row_order, key=lambda a: likely_size(a.extent))
         part = floor_div(axis.extent + (parts - 1), Integer(parts))
         rows, extent = body.index(part), body.index(axis.extent)
         body.open("for (int64_t task = lo; task < hi; ++task) ")

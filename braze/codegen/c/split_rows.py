@@ -19,9 +19,10 @@ from braze.context import CompileContext
 from braze.loops.ir import Axis, Buffer
 from braze.loops.ranges import Varying
 from braze.schedule.plans import Form
-from braze.schedule.processors import plan_kernel, size_of
+from braze.schedule.processors import plan_kernel
 from braze.schedule.records import Group
 from braze.symbolic.expr import ZERO, Expr, Integer, floor_div, product
+from braze.symbolic.guess import likely_size
 
 
 def row_kernel(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> KernelText:
@@ -36,7 +37,7 @@ class _SplitRows(Rows):
 
     def kernel(self) -> KernelText:
         plan = self.plan
-        axis = max(self.row_order, key=lambda a: (size_of(a.extent), a is plan.vector))
+        axis = max(self.row_order, key=lambda a: (likely_size(a.extent), a is plan.vector))
         unit = (4 * plan.lanes if axis is plan.vector else 1) * plan.parts
         made = self._part(axis, floor_div(axis.extent + (unit - 1), Integer(unit)) * (unit // plan.parts))
         slots = sum(1 + a.is_arg for a in made)

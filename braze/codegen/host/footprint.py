@@ -15,10 +15,8 @@ from braze.loops.ir import BufferView, ExternCall
 from braze.schedule.memory import storage_bytes
 from braze.schedule.records import Schedule
 from braze.schedule.workspaces import workspace
-from braze.symbolic.expr import Expr, Symbol
-
-#: what stands for a size of which nobody has seen a value
-UNKNOWN = 128
+from braze.symbolic.expr import Expr
+from braze.symbolic.guess import likely
 
 
 def footprint(s: Schedule, ctx: CompileContext, sizes: Mapping[str, int], beside: int = 0) -> int:
@@ -121,9 +119,4 @@ class _Count:
         return math.prod(map(self._bytes, view.sizes)) * view.dtype.itemsize
 
     def _bytes(self, size: Expr) -> int:
-        if size.value is not None:
-            return size.value
-        return size.evaluate({x: self._likely(x) for x in size.symbols()})
-
-    def _likely(self, x: Symbol) -> int:
-        return self.sizes.get(x.name, max(UNKNOWN, x.bounds()[0] or 0))
+        return likely(size, self.sizes)

@@ -21,11 +21,12 @@ from braze.codegen.triton.prelude import used
 from braze.loops.build import nodes_of
 from braze.loops.ir import Axis, Buffer, BufferView, Node, Op, TemplateCall
 from braze.loops.rewrite import attr_exprs, roots
-from braze.schedule.kernels import KernelPlan, is_wide, likely
+from braze.schedule.kernels import KernelPlan, is_wide
 from braze.schedule.passes import over_row, passes_of
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
+from braze.symbolic.guess import likely_size
 
 X, Y, XY, XR = (frozenset(letters) for letters in ("x", "y", "xy", "xr"))
 
@@ -52,7 +53,7 @@ def shape_of(call: TemplateCall) -> tuple[int, int, int, int, int]:
     """(likely rows, places of the sum, columns, right-hand matrices, bytes of an element)."""
     m, n = call.axes
     return (
-        likely(m.extent), likely(call.args[0].sizes[1]), likely(n.extent), len(call.args) - 1,
+        likely_size(m.extent), likely_size(call.args[0].sizes[1]), likely_size(n.extent), len(call.args) - 1,
         call.args[0].dtype.itemsize,
     )  # fmt: skip
 
