@@ -18,6 +18,7 @@ from braze.capture.facts.records import Check, Guard, Source, Step
 from braze.capture.facts.values import MISSING
 from braze.capture.outside import reads
 from braze.capture.state.handlers import HANDLERS
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
@@ -38,9 +39,9 @@ QUESTIONS = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
 SAME = (np.asarray, np.asanyarray)
 
 
-def is_outside(t: Trace, value: Any) -> bool:
+def is_outside(outside: Outside, value: Any) -> bool:
     """Whether this is an array that the trace has not made itself."""
-    return type(value) is np.ndarray and t.outside.tree.node_of(value) is not None
+    return type(value) is np.ndarray and outside.tree.node_of(value) is not None
 
 
 def place_of(t: Trace, array: Any) -> Node | None:
@@ -64,7 +65,7 @@ def usable(t: Trace, array: Any) -> Node:
         refuse("it would be made before inference mode is entered or left")
     node = place_of(t, array)
     if node is None:
-        refuse_array(t, array)
+        refuse_array(t.outside, array)
     return node
 
 
@@ -82,7 +83,7 @@ def shared(t: Trace, array: Any) -> Any:
 def copied(t: Trace, array: Any, kwargs: dict[str, Any]) -> Any:
     """``torch.tensor(array)``: the array's numbers as they are when the program is there."""
     if not array.flags.writeable:
-        flag = attribute(t, array, "flags", "writeable")
+        flag = attribute(t.outside, array, "flags", "writeable")
         refuse("PyTorch would warn of sharing the memory of one that may not be written", (flag, False))
     node = usable(t, array)
     wanted = dict(kwargs)
@@ -91,9 +92,9 @@ def copied(t: Trace, array: Any, kwargs: dict[str, Any]) -> Any:
     return t.graph.recorder.call(torch.Tensor.requires_grad_, (made,), {}) if grad else made
 
 
-def attribute(t: Trace, array: Any, *names: str) -> Source:
+def attribute(outside: Outside, array: Any, *names: str) -> Source:
     """Where an attribute of an array is, or an attribute of that."""
-    place = t.outside.tree.node_of(array)
+    place = outside.tree.node_of(array)
     assert place is not None
     source = place.source
     for name in names:
@@ -101,11 +102,11 @@ def attribute(t: Trace, array: Any, *names: str) -> Source:
     return source
 
 
-def refuse_array(t: Trace, array: Any) -> NoReturn:
+def refuse_array(outside: Outside, array: Any) -> NoReturn:
     """Break at an array of which PyTorch makes no tensor: others of its dtype and strides break here too."""
-    values: list[tuple[Source, Any]] = [(attribute(t, array, "dtype", "str"), array.dtype.str)]
+    values: list[tuple[Source, Any]] = [(attribute(outside, array, "dtype", "str"), array.dtype.str)]
     if any(step < 0 for step in array.strides):
-        values.append((attribute(t, array, "strides"), array.strides))
+        values.append((attribute(outside, array, "strides"), array.strides))
     refuse("PyTorch makes no tensor of such an array", *values)
 
 
@@ -155,7 +156,7 @@ def field(t: Trace, array: Any, name: str) -> Any:
 
 def length(t: Trace, array: Any) -> Any:
     """``len(array)``."""
-    if not is_outside(t, array):
+    if not is_outside(t.outside, array):
         return MISSING
     shape = t.attribute(array, "shape")
     if not shape:
@@ -165,7 +166,7 @@ def length(t: Trace, array: Any) -> Any:
 
 def answer(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     """What a function of numpy says of an array's metadata, or the array itself; MISSING for any other."""
-    if kwargs or len(args) != 1 or not is_outside(t, args[0]):
+    if kwargs or len(args) != 1 or not is_outside(t.outside, args[0]):
         return MISSING
     if fn in SAME:
         return args[0]

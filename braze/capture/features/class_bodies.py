@@ -24,6 +24,7 @@ from braze.capture.outside import opaque, reads
 from braze.capture.python import attributes, calls
 from braze.capture.python.entering import enter
 from braze.capture.state.handlers import rule
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
 
 #: what is remembered of classes, to be forgotten with those of a trace
@@ -82,7 +83,7 @@ def make(t: Trace, meta: Any, name: str, bases: Any, namespace: Any, keywords: d
         made = t.call(meta, (name, bases, namespace), keywords)
     else:
         graph_break("BZ1006", f"a class of {meta.__name__} with hooks of its own is defined", HINT_MOVE)
-    return own(t, made)
+    return own(t.done, made)
 
 
 def create(t: Trace, maker: Any, args: Any, kwargs: Any) -> Any:
@@ -95,13 +96,13 @@ def create(t: Trace, maker: Any, args: Any, kwargs: Any) -> Any:
         raise
 
 
-def own(t: Trace, made: type) -> type:
+def own(done: Ledger, made: type) -> type:
     """A class that the trace made, and the functions that its maker wrote."""
-    t.done.made_classes = True
+    done.made_classes = True
     for value in vars(made).values():
         if type(value) is types.FunctionType:
-            t.done.claim(value)
-    return t.done.claim(made)
+            done.claim(value)
+    return done.claim(made)
 
 
 def has_hooks(bases: Any, namespace: Any) -> bool:
@@ -141,7 +142,7 @@ def type_init(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
 @rule(type.__new__)
 def type_new(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
-    return own(t, create(t, type.__new__, args, kwargs))
+    return own(t.done, create(t, type.__new__, args, kwargs))
 
 
 # -- makers of classes in the standard library
@@ -152,7 +153,7 @@ def process_class(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """``@dataclass`` writes functions and compiles them: done for real, on a class of the trace."""
     if not t.done.is_ours(args[0]):
         graph_break("BZ1010", f"a dataclass is made of the class {args[0].__name__} from outside")
-    return own(t, native.unhooked(dataclasses._process_class, *args, **kwargs))  # type: ignore[attr-defined]
+    return own(t.done, native.unhooked(dataclasses._process_class, *args, **kwargs))  # type: ignore[attr-defined]
 
 
 @rule(collections.namedtuple)
@@ -161,4 +162,4 @@ def namedtuple(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if not all(map(is_plain_data, (*args, *kwargs.values()))):
         graph_break("BZ1006", "a class of named tuples is made of values that only the call tells")
     module = t.frames.stack[-1].globals.get("__name__", "__main__")
-    return own(t, native.unhooked(collections.namedtuple, *args, **{"module": module, **kwargs}))
+    return own(t.done, native.unhooked(collections.namedtuple, *args, **{"module": module, **kwargs}))

@@ -11,7 +11,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.python.higher_order import MODULES, whole
 from braze.capture.state.handlers import rule
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph import control_flow
 from braze.graph.torch_compat import pytree, torch_map, torch_scan, torch_while_loop
 
@@ -85,7 +85,7 @@ def scan(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     if type(dim) is not int or type(reverse) is not bool or any(x.dim() <= dim for x in rows):
         whole(what)
     with region(t, "scan", (step,)):
-        rows = [moved(t, x, dim, reverse) for x in rows]
+        rows = [moved(t.graph, x, dim, reverse) for x in rows]
         given = [like(x) for x in carried], [row_of(x) for x in rows]
         part = traced(
             t,
@@ -101,7 +101,7 @@ def scan(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
             graph_break("BZ1019", "its function gives next values of another structure than it gets")
         same_as(part.leaves[:count], carried, "its function")
         results = stacked(t, part, carried, rows)
-        out = [moved_back(t, x, dim, reverse) for x in results[count:]]
+        out = [moved_back(t.graph, x, dim, reverse) for x in results[count:]]
     made = pytree.tree_structure(part.result[1])
     return (
         pytree.tree_unflatten(list(results[:count]), carry_spec),
@@ -209,17 +209,17 @@ def bare(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
 
-def moved(t: Trace, x: Any, dim: int, reverse: bool) -> Any:
+def moved(graph: GraphState, x: Any, dim: int, reverse: bool) -> Any:
     """``x`` with the dimension of a scan in front, in the order of the scan; rows lie together."""
     if dim:
-        x = t.graph.recorder.call(torch.movedim, (x, dim, 0), {})
+        x = graph.recorder.call(torch.movedim, (x, dim, 0), {})
     if reverse:
-        x = t.graph.recorder.call(torch.flip, (x, [0]), {})
-    return t.graph.recorder.call(torch.Tensor.contiguous, (x,), {}) if dim else x
+        x = graph.recorder.call(torch.flip, (x, [0]), {})
+    return graph.recorder.call(torch.Tensor.contiguous, (x,), {}) if dim else x
 
 
-def moved_back(t: Trace, x: Any, dim: int, reverse: bool) -> Any:
+def moved_back(graph: GraphState, x: Any, dim: int, reverse: bool) -> Any:
     """The reverse of ``moved``, for a result."""
     if reverse:
-        x = t.graph.recorder.call(torch.flip, (x, [0]), {})
-    return t.graph.recorder.call(torch.movedim, (x, 0, dim), {}) if dim and dim < x.dim() else x
+        x = graph.recorder.call(torch.flip, (x, [0]), {})
+    return graph.recorder.call(torch.movedim, (x, 0, dim), {}) if dim and dim < x.dim() else x

@@ -18,7 +18,7 @@ from braze.capture.features.subgraphs import Traced, region, traced, versions, w
 from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
 from braze.capture.state.handlers import rule
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph.autograd_calls import applied
 from braze.graph.operators import OPERATORS, Family
 from braze.graph.torch_compat import disable_functions, function_apply, storage_key
@@ -79,7 +79,7 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         given = [x for x in inputs if isinstance(x, torch.Tensor)]
         memory = {storage_key(x) for x in given}
         others, met = (
-            [(x, v) for x, v in versions(t) if storage_key(x) not in memory],
+            [(x, v) for x, v in versions(t.graph) if storage_key(x) not in memory],
             len(t.outside.tree.inputs),
         )
         output = _forward(t, cls, inputs, kwargs, context)
@@ -87,7 +87,7 @@ def apply(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         backward = _backward(t, cls, context, output)
         if written_since(t, others, met):
             graph_break("BZ1019", "it writes to tensors from outside")
-        _refuse_tensors(t, given, forward, backward)
+        _refuse_tensors(t.graph, given, forward, backward)
         _refuse_numbers(t, inputs, [*forward, *(backward.recorder.graph.nodes if backward else ())])
     for node in _since(graph, before):
         graph.erase_node(node)
@@ -105,11 +105,13 @@ def _since(graph: torch.fx.Graph, before: Node | None) -> list[Node]:
     return [n for n in nodes if n.op != "placeholder"]
 
 
-def _refuse_tensors(t: Trace, given: list[Any], forward: list[Node], backward: Traced | None) -> None:
+def _refuse_tensors(
+    graph: GraphState, given: list[Any], forward: list[Node], backward: Traced | None
+) -> None:
     """Break where the backward reads other tensors than it is given: later ones would not be seen."""
-    known = {*forward, *[t.graph.recorder.nodes[id(x)][1] for x in given if id(x) in t.graph.recorder.nodes]}
+    known = {*forward, *[graph.recorder.nodes[id(x)][1] for x in given if id(x) in graph.recorder.nodes]}
     for value in backward.recorder.lifted if backward else ():
-        if isinstance(value, torch.Tensor) and t.graph.recorder.node_of(value) not in known:
+        if isinstance(value, torch.Tensor) and graph.recorder.node_of(value) not in known:
             graph_break("BZ1019", "its backward uses tensors from outside")
 
 
@@ -139,8 +141,8 @@ def _forward(t: Trace, cls: Any, inputs: list[Any], kwargs: Any, context: Contex
             output = t.call(forward, bound.args, bound.kwargs)
             t.call(setup, (context, bound.args, output), None)
     if isinstance(output, tuple):
-        return tuple(_fresh(t, x, inputs, context) for x in output)
-    return _fresh(t, output, inputs, context)
+        return tuple(_fresh(t.graph, x, inputs, context) for x in output)
+    return _fresh(t.graph, output, inputs, context)
 
 
 def _backward(t: Trace, cls: Any, context: Context, output: Any) -> Traced | None:
@@ -200,9 +202,9 @@ def scales(part: Traced) -> bool:
     return True
 
 
-def _fresh(t: Trace, output: Any, inputs: list[Any], context: Context) -> Any:
+def _fresh(graph: GraphState, output: Any, inputs: list[Any], context: Context) -> Any:
     """An output; an input that comes out unchanged is a view of itself."""
     if isinstance(output, torch.Tensor) and any(output is x for x in inputs):
         if not any(output is x for x in context.dirty):
-            return t.graph.recorder.call(torch.Tensor.view_as, (output, output), {})
+            return graph.recorder.call(torch.Tensor.view_as, (output, output), {})
     return output

@@ -96,7 +96,7 @@ def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     answer = arrays.answer(t, fn, args, kwargs)
     if answer is not MISSING:
         return answer
-    if type(owner) is np.ndarray and arrays.is_outside(t, owner):
+    if type(owner) is np.ndarray and arrays.is_outside(t.outside, owner):
         arrays.refuse_method(fn.__name__)
     if is_numpy(fn) or (
         issubclass(type(owner), NUMPY) and fn.__name__ not in IMPURE_METHODS and known(t, owner)
@@ -134,7 +134,7 @@ TEMPORARY = 5
 @rule(torch.from_numpy)
 def from_numpy(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A tensor that shares its memory with an array: with one that nothing else holds, a literal."""
-    if arrays.is_outside(t, args[0]) and not kwargs and len(args) == 1:
+    if arrays.is_outside(t.outside, args[0]) and not kwargs and len(args) == 1:
         return arrays.shared(t, args[0])
     if type(args[0]) is not np.ndarray or args[0].base is not None or not is_temporary(t, args):
         graph_break("BZ1014", "a tensor shares its memory with an array of numpy's", "use torch.tensor")
@@ -159,7 +159,7 @@ def maker(function: Any) -> None:
     """``torch.tensor`` and its like: numbers of numpy's bring their dtype."""
 
     def run(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
-        if len(args) == 1 and arrays.is_outside(t, args[0]):
+        if len(args) == 1 and arrays.is_outside(t.outside, args[0]):
             return arrays.tensor_from(t, function, args[0], kwargs)
         if args and type(args[0]) is np.ndarray:
             if function is torch.tensor:

@@ -34,7 +34,7 @@ def end_before_use(t: Trace, tensor: Any, reason: str, *hints: str) -> None:
     if uses:
         signal = BreakSignal("BZ1010", reason, hints)
         signal.position = max(1, min(facts(n).step for n in uses))
-        signal.trail = trail_of(t)
+        signal.trail = trail_of(t.frames)
         raise signal
 
 

@@ -298,7 +298,7 @@ def extreme(function: Any, symbolic: Any) -> None:
         values = args if len(args) > 1 else args[0] if args and type(args[0]) in (list, tuple) else ()
         if not kwargs and any(map(unbacked.is_unbacked, values)):
             if all(type(a) in (int, torch.SymInt) for a in values):
-                return unbacked.extreme(t, values, symbolic)
+                return unbacked.extreme(t.graph, values, symbolic)
         if len(args) == 1:
             args = (own_iterable(t, args[0]),)
         return calls.call_c(t, function, args, kwargs)

@@ -16,7 +16,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.purity import computes, operators_of
 from braze.capture.facts.replay_safety import writes
 from braze.capture.state.handlers import rule
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph.operators import is_elementwise
 from braze.graph.torch_compat import pytree, torch_associative_scan
 
@@ -43,7 +43,7 @@ def associative_scan(
     def combine(left: list[Any], right: list[Any]) -> list[Any]:
         before = len(t.graph.recorder.graph.nodes)
         made = t.call(combine_fn, (pytree.tree_unflatten(left, spec), pytree.tree_unflatten(right, spec)))
-        check_pointwise(t, before)
+        check_pointwise(t.graph, before)
         out = pytree.tree_leaves(made)
         if [x.shape for x in out] != [x.shape for x in left]:
             graph_break("BZ1019", "associative_scan runs a function that changes shapes")
@@ -85,9 +85,9 @@ def interleaved(even: Any, odd: Any, count: int, call: Any) -> Any:
     return mixed if both else call(torch.cat, (mixed, call(operator.getitem, even, slice(-1, None))))
 
 
-def check_pointwise(t: Trace, before: int) -> None:
+def check_pointwise(graph: GraphState, before: int) -> None:
     """Break where the function did more than arithmetic on its tensors."""
-    for node in list(t.graph.recorder.graph.nodes)[before:]:
+    for node in list(graph.recorder.graph.nodes)[before:]:
         elementwise = any(map(is_elementwise, operators_of(node))) and not isinstance(
             node.target, FunctionType
         )

@@ -19,7 +19,7 @@ from braze.capture.graph.recorder import Recorder
 from braze.capture.outside import changes
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.python.unwinding import resumable_step
-from braze.capture.state.trace import Recording, Trace
+from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph.captured import Captured
 from braze.graph.facts import facts, set_facts
 from braze.graph.torch_compat import pytree, storage_key
@@ -193,8 +193,8 @@ def region(
 
     ``pure``: they may not write to objects that they did not make, nor (``tensors``) to such tensors.
     """
-    position, written = resumable_step(t), changes.written(t)
-    before, met = versions(t), len(t.outside.tree.inputs)
+    position, written = resumable_step(t.frames), changes.written(t)
+    before, met = versions(t.graph), len(t.outside.tree.inputs)
     outer, visible = t.graph.recorder, Visible(t, functions)
     try:
         yield
@@ -223,10 +223,10 @@ def region(
         t.graph.recorder = outer
 
 
-def versions(t: Trace) -> list[tuple[Any, int]]:
+def versions(graph: GraphState) -> list[tuple[Any, int]]:
     """How often each tensor known so far has been written."""
     found: list[tuple[Any, int]] = []
-    recorder: Recording | None = t.graph.recorder
+    recorder: Recording | None = graph.recorder
     while recorder is not None:
         found += [(x, x._version) for x, _ in recorder.nodes.values() if isinstance(x, torch.Tensor)]
         recorder = recorder.outer

@@ -11,6 +11,7 @@ from braze.capture.facts.values import MISSING, UnknownText
 from braze.capture.outside import texts
 from braze.capture.python import calls, operations
 from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
 
 
@@ -21,7 +22,7 @@ def written_by(function: Any) -> None:
         if function is str and args and issubclass(type(args[0]), torch.Tensor):
             graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
         if args and not kwargs and texts.is_told_later(args[0]):
-            found = told_later(t, function, args)
+            found = told_later(t.done, function, args)
             if found is not None:
                 return found
         return calls.call_c(t, function, tuple(map(operations.number, args)), kwargs)
@@ -29,13 +30,13 @@ def written_by(function: Any) -> None:
     rule(function)(run)
 
 
-def told_later(t: Trace, function: Any, args: Any) -> Any:
+def told_later(done: Ledger, function: Any, args: Any) -> Any:
     """The text of one symbol, or of other such text; None where it must be known now."""
     if function is format:
-        return texts.formatted(t, args[0], None, args[1] if len(args) == 2 else "")
+        return texts.formatted(done, args[0], None, args[1] if len(args) == 2 else "")
     if function is str and type(args[0]) is UnknownText:
         return args[0] if len(args) == 1 else None
-    return texts.later(t, function, *args) if len(args) == 1 else None
+    return texts.later(done, function, *args) if len(args) == 1 else None
 
 
 for _function in (str, repr, ascii, format, hex, oct, bin):
@@ -44,7 +45,7 @@ for _function in (str, repr, ascii, format, hex, oct, bin):
 
 def format_(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
     """``"{}".format(n)``."""
-    found = texts.fields(t, owner, tuple(args)) if not kwargs else None
+    found = texts.fields(t.done, owner, tuple(args)) if not kwargs else None
     return MISSING if found is None else found
 
 
@@ -57,7 +58,7 @@ def join(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
         or UnknownText not in map(type, args[0])
     ):
         return MISSING
-    found = texts.joined(t, args[0], owner)
+    found = texts.joined(t.done, args[0], owner)
     return MISSING if found is None else found
 
 

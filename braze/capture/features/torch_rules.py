@@ -97,7 +97,7 @@ def enter_inference(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     mode = args[0].mode
     node = t.graph.recorder.graph.create_node("call_function", from_mode._enter_inference_mode, (mode,), {})
     set_facts(node, place=t.frames.here(), setting=True)
-    t.graph.inference.append((node, t.graph.inference_on, torch.is_grad_enabled(), resumable_step(t)))
+    t.graph.inference.append((node, t.graph.inference_on, torch.is_grad_enabled(), resumable_step(t.frames)))
     t.graph.inference_on = mode
     t.graph.knew_inference = True
     C._set_grad_enabled(not mode)

@@ -36,7 +36,7 @@ def collect(t: Trace, table: RecipeTable) -> list[Effect]:
                 continue
             owner = table.add(Constant(table_of.function))
             effects.append(Effect(EffectKind.SET_GLOBAL, (owner, table.id_of(value)), name))
-    for owner_of, name, value in definitions.written(t):
+    for owner_of, name, value in definitions.written(t.done):
         target = table.add(Constant(owner_of))
         effects.append(Effect(EffectKind.SETATTR, (target, table.id_of(value)), name))
     for cell, value in t.done.cells_written.values():

@@ -19,10 +19,10 @@ from braze.capture.facts.records import BreakKind, FrameState, GraphBreak
 from braze.capture.facts.told import place_of, tell
 from braze.capture.facts.values import NULL
 from braze.capture.finish.reconstruction import RecipeTable
-from braze.capture.python.interpret import trail_of
 from braze.capture.python.opcodes.calling import split_call
 from braze.capture.python.opcodes.control import AFTER_FOR
 from braze.capture.python.opcodes.operators import BINARY_OPERATORS, COMPARE_SHIFT, COMPARISONS
+from braze.capture.python.unwinding import trail_of
 from braze.capture.state.frames import Frames
 from braze.capture.state.trace import Trace
 
@@ -68,7 +68,7 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
         states.append(suspended(table, f, after(f), stack, 1))
     code = signal.code if signal is not None else "BZ1001"
     # the line that cannot be carried may lie deeper than the call that is run instead
-    trail = (signal.trail if signal is not None else ()) or trail_of(t)
+    trail = (signal.trail if signal is not None else ()) or trail_of(t.frames)
     return GraphBreak(
         kind=kind,
         operands=tuple(table.id_of(v) for v in operands),

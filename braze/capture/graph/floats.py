@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from braze.capture.facts.breaks import graph_break
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import GraphState, Trace
 from braze.graph.facts import set_facts
 
 #: operations that never raise, whatever the floats are
@@ -24,30 +24,30 @@ TOTAL = {
 }  # fmt: skip
 
 
-def is_input(t: Trace, value: Any) -> bool:
+def is_input(graph: GraphState, value: Any) -> bool:
     """Whether a value is a float of the program's, or computed from such floats alone."""
-    return type(value) is torch.SymFloat and t.graph.mode.depends_on_floats(value)
+    return type(value) is torch.SymFloat and graph.mode.depends_on_floats(value)
 
 
-def is_read(t: Trace, value: Any) -> bool:
+def is_read(graph: GraphState, value: Any) -> bool:
     """Whether a value is a float read out of a tensor, or computed from one."""
-    return type(value) is torch.SymFloat and t.graph.mode.name_of(value) in t.graph.mode.read_floats
+    return type(value) is torch.SymFloat and graph.mode.name_of(value) in graph.mode.read_floats
 
 
 def combine(t: Trace, function: Any, *operands: Any) -> Any:
     """``function`` of operands of which one is a float of the program's."""
     operands = tuple(known(v) for v in operands)
     kept: Any = TOTAL.get(function)
-    if any(is_read(t, v) for v in operands):
+    if any(is_read(t.graph, v) for v in operands):
         return combine_read(t, kept, function, operands)
     divides = kept is operator.truediv and type(operands[1]) not in (int, float)
-    if kept is None or divides or not all(is_plain(v) or is_input(t, v) for v in operands):
-        return function(*[settled(t, v) for v in operands])
-    hints = [t.graph.mode.floats[t.graph.mode.name_of(v)] if is_input(t, v) else v for v in operands]
+    if kept is None or divides or not all(is_plain(v) or is_input(t.graph, v) for v in operands):
+        return function(*[settled(t.graph, v) for v in operands])
+    hints = [t.graph.mode.floats[t.graph.mode.name_of(v)] if is_input(t.graph, v) else v for v in operands]
     value = kept(*hints)
     if not math.isfinite(value):
-        return function(*[settled(t, v) for v in operands])
-    made = t.graph.mode.derived_float(value, [v for v in operands if is_input(t, v)])
+        return function(*[settled(t.graph, v) for v in operands])
+    made = t.graph.mode.derived_float(value, [v for v in operands if is_input(t.graph, v)])
     node = t.graph.recorder.graph.create_node(
         "call_function", kept, tuple(map(t.graph.recorder.argument, operands)), {}
     )
@@ -90,6 +90,6 @@ def is_plain(value: Any) -> bool:
     return type(value) is float or (type(value) in (int, bool) and abs(value) < 1 << 53)
 
 
-def settled(t: Trace, value: Any) -> Any:
+def settled(graph: GraphState, value: Any) -> Any:
     """A float of the program's as the number that it is in this call, which is guarded from here on."""
-    return float(value) if is_input(t, value) else value
+    return float(value) if is_input(graph, value) else value

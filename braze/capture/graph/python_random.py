@@ -19,6 +19,7 @@ from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Build, Constant, Draw, Drawn, Recipe
 from braze.capture.facts.values import words
 from braze.capture.outside.filling import fill_arguments
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.recipes import Recipes
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import torch_compat
@@ -142,9 +143,9 @@ def refuse(name: str) -> NoReturn:
     graph_break("BZ1017", f"random.{name} draws a random number outside torch", HINT_MOVE)
 
 
-def index_of(t: Trace, symbol: Any) -> int | None:
+def index_of(done: Ledger, symbol: Any) -> int | None:
     """Which draw of the trace a symbol stands for."""
-    for index, (_, drawn, _) in enumerate(t.done.draws):
+    for index, (_, drawn, _) in enumerate(done.draws):
         if drawn is not None and drawn.node._expr == symbol:
             return index
     return None
@@ -154,13 +155,13 @@ def recipe(table: Recipes, value: Any) -> Recipe | None:
     """How residual code gets a drawn number, or what one compares to: no graph is needed for that. None for anything else."""
     expr = value.node._expr
     if type(value) is not torch.SymBool:
-        index = index_of(table.t, expr)
+        index = index_of(table.t.done, expr)
         return None if index is None else Drawn(index)
     if not expr.is_Relational:
         return None
     sides = []
     for side in expr.args:
-        index = index_of(table.t, side)
+        index = index_of(table.t.done, side)
         if index is None and not side.is_Float and not side.is_Integer:
             return None
         number = Constant(int(side) if side.is_Integer else float(side)) if index is None else Drawn(index)
@@ -171,7 +172,7 @@ def recipe(table: Recipes, value: Any) -> Recipe | None:
 
 def node_of(recorder: Recording, symbol: Any) -> torch.fx.Node | None:
     """The node of a drawn number, made when the graph first wants it: it is read out of an input of no dimensions."""
-    index = index_of(recorder.t, symbol)
+    index = index_of(recorder.t.done, symbol)
     if index is None or recorder is not recorder.t.graph.recorder or recorder.outer is not None:
         return None  # in a graph within the graph numbers are drawn at each run of it
     what, drawn, here = recorder.t.done.draws[index]

@@ -481,7 +481,7 @@ def translate(recorder: Recorder, error: Exception, name: str) -> None:
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
         hint = unbacked.HINT_SCALARS if kind.startswith("Data") else unbacked.HINT_SHAPES
         graph_break("BZ1013", f"the result of {name} depends on what its inputs hold", HINT_DATA, hint)
-    signal = unbacked.undecided(recorder.t, error)
+    signal = unbacked.undecided(recorder.t.graph, error)
     if signal is not None:
         raise signal
     if kind in (

@@ -9,6 +9,7 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import words
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 #: attributes that tell a tensor's place in autograd: read of the tensor itself, and guarded
@@ -40,17 +41,17 @@ def query(t: Trace, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     if name == "is_inference":
         return is_inference(t, args[0])
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
-    if name == "_is_view" or any(is_outside(t, tensor) for tensor in tensors):
+    if name == "_is_view" or any(is_outside(t.outside, tensor) for tensor in tensors):
         graph_break("BZ1004", f"Tensor.{name}() of a tensor that comes from outside")
     return fn(*args, **kwargs)
 
 
-def is_outside(t: Trace, tensor: torch.Tensor) -> bool:
+def is_outside(outside: Outside, tensor: torch.Tensor) -> bool:
     """Whether a tensor is over memory that comes from outside."""
     memory = tensor.untyped_storage()._cdata
     return any(
         node.value.untyped_storage()._cdata == memory
-        for node in t.outside.tree.inputs
+        for node in outside.tree.inputs
         if isinstance(node.value, torch.Tensor)
     )
 

@@ -18,7 +18,7 @@ import torch
 from braze.capture.facts.breaks import BreakSignal, graph_break
 from braze.capture.facts.values import MISSING
 from braze.capture.graph import python_random, sizes
-from braze.capture.state.trace import Recording, Trace
+from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import torch_symbols
 from braze.graph.facts import facts, set_facts
 from braze.graph.torch_symbols import SYMBOLIC
@@ -66,16 +66,16 @@ def selects(key: Any) -> bool:
     return is_unbacked(key) or (type(key) is tuple and any(map(is_unbacked, key)))
 
 
-def selected(t: Trace, tensor: torch.Tensor, key: Any) -> Any:
+def selected(graph: GraphState, tensor: torch.Tensor, key: Any) -> Any:
     """``tensor[key]`` of such a key, one dimension after the other."""
     dim = 0
     for part in key if type(key) is tuple else (key,):
         if type(part) is slice:
             if part != slice(None):
-                tensor = t.graph.recorder.call(operator.getitem, (tensor, (slice(None),) * dim + (part,)), {})
+                tensor = graph.recorder.call(operator.getitem, (tensor, (slice(None),) * dim + (part,)), {})
             dim += 1
         elif type(part) in (int, torch.SymInt):
-            tensor = t.graph.recorder.call(torch.select, (tensor, dim, part), {})
+            tensor = graph.recorder.call(torch.select, (tensor, dim, part), {})
         else:
             graph_break(
                 "BZ1020", "a number that only the data tell indexes a tensor beside other things", HINT_INDEX
@@ -217,7 +217,7 @@ def said(recorder: Recording, condition: Any) -> str:
         node = recorder.symbols.get(symbol)
         if symbol in recorder.sized:
             node = recorder.nodes[id(recorder.sized[symbol][0])][1]
-        drawn = python_random.index_of(recorder.t, symbol)
+        drawn = python_random.index_of(recorder.t.done, symbol)
         here = facts(node).place if node is not None else None
         here = here if drawn is None else recorder.t.done.draws[drawn][2]
         if torch_symbols.is_unbacked_symbol(symbol) and here is not None:
@@ -225,7 +225,7 @@ def said(recorder: Recording, condition: Any) -> str:
     return text + (f" ({', '.join(whence)})" if whence else "")
 
 
-def undecided(t: Trace, error: Exception) -> BreakSignal | None:
+def undecided(graph: GraphState, error: Exception) -> BreakSignal | None:
     """The break at a decision by a number that only the data tell; None for any other error."""
     if type(error).__name__ != torch_symbols.UNDECIDED:
         return None
@@ -235,13 +235,13 @@ def undecided(t: Trace, error: Exception) -> BreakSignal | None:
     elif condition.is_Symbol or not hasattr(condition, "free_symbols"):
         asked = f"what number {condition} is"
     else:
-        return signal_at(t, condition)
+        return signal_at(graph, condition)
     return BreakSignal("BZ1020", f"the program must know while tracing: {asked}", (HINT_CHECK,))
 
 
-def signal_at(t: Trace, condition: Any) -> BreakSignal:
+def signal_at(graph: GraphState, condition: Any) -> BreakSignal:
     """The break at a decision by a condition."""
-    asked = said(t.graph.recorder, condition)
+    asked = said(graph.recorder, condition)
     return BreakSignal("BZ1020", f"the program must know while tracing: {asked}", (HINT_CHECK,))
 
 
@@ -251,29 +251,29 @@ def check(t: Trace, torchs: Any, condition: Any, message: Any = None) -> None:
         return
     text = t.call(message, ()) if message is not None else None
     if type(condition) is torch.SymBool:
-        if assume(t, condition, text):
+        if assume(t.graph, condition, text):
             return
         condition = False
     torchs(condition, None if text is None else lambda: text)
 
 
-def assume(t: Trace, condition: torch.SymBool, text: Any = None) -> bool:
+def assume(graph: GraphState, condition: torch.SymBool, text: Any = None) -> bool:
     """Take a condition for granted, with a check in the graph; False where it is known not to hold."""
-    note_checks(t.graph.recorder)
+    note_checks(graph.recorder)
     holds = torch_symbols.expect_true(condition)
-    note_checks(t.graph.recorder, text)
+    note_checks(graph.recorder, text)
     return holds
 
 
-def extreme(t: Trace, values: Any, symbolic: Any) -> Any:
+def extreme(graph: GraphState, values: Any, symbolic: Any) -> Any:
     """The greatest or least of numbers of which some are known by the data only; that it bounds each needs no check."""
     found = functools.reduce(symbolic, values)
-    note_checks(t.graph.recorder)
+    note_checks(graph.recorder)
     for value in values:
         true = value <= found if symbolic is torch.sym_max else found <= value
         if type(true) is torch.SymBool and is_unbacked(true):
             torch_symbols.expect_true(true)
-    t.graph.recorder.checked.update(torch_symbols.runtime_checks(t.graph.mode.env))
+    graph.recorder.checked.update(torch_symbols.runtime_checks(graph.mode.env))
     return found
 
 
@@ -286,7 +286,7 @@ def asserted(t: Trace, value: Any, wanted: bool) -> bool:
     if not is_unbacked(value):
         return False
     condition = value if type(value) is torch.SymBool else value != 0
-    return assume(t, condition if wanted else torch.sym_not(condition))
+    return assume(t.graph, condition if wanted else torch.sym_not(condition))
 
 
 def check_size(t: Trace, number: Any, message: Any = None, *, max: Any = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 
@@ -40,7 +41,7 @@ def held_by(t: Trace, cell: types.CellType) -> Any:
 
 def write(t: Trace, cell: types.CellType, value: Any) -> None:
     """Fill a cell; MISSING empties it. One from outside is filled when the graph has run."""
-    if comes_from_outside(t, cell):
+    if comes_from_outside(t.outside, cell):
         t.done.cells_written[id(cell)] = (cell, value)
     elif value is MISSING:
         del cell.cell_contents
@@ -48,9 +49,9 @@ def write(t: Trace, cell: types.CellType, value: Any) -> None:
         cell.cell_contents = value
 
 
-def comes_from_outside(t: Trace, cell: types.CellType) -> bool:
+def comes_from_outside(outside: Outside, cell: types.CellType) -> bool:
     """Whether the trace found the cell rather than made it."""
-    return id(cell) in t.outside.cells or t.outside.tree.node_of(cell) is not None
+    return id(cell) in outside.cells or outside.tree.node_of(cell) is not None
 
 
 def is_empty(cell: types.CellType) -> bool:
@@ -68,7 +69,7 @@ def attribute(t: Trace, cell: types.CellType, name: str, tail: bool) -> Any:
         return getattr(cell, name)
     value = contents(t, cell)
     if value is MISSING:
-        if comes_from_outside(t, cell) and id(cell) not in t.done.cells_written:
+        if comes_from_outside(t.outside, cell) and id(cell) not in t.done.cells_written:
             graph_break("BZ1014", "an empty cell of an outer function is looked into")
         raise ValueError("Cell is empty")
     return value

@@ -28,6 +28,6 @@ def written(t: Trace) -> list[Any]:
         found.append((id(node), [(k, id(v)) for k, v in (node.slots or {}).items()]))
     for space in t.outside.globals.values():
         found += [(k, id(v)) for k, v in space.written.items()]
-    found += [(id(owner), name, id(value)) for owner, name, value in definitions.written(t)]
+    found += [(id(owner), name, id(value)) for owner, name, value in definitions.written(t.done)]
     found += [(id(cell), id(value)) for cell, value in t.done.cells_written.values()]
     return found

@@ -16,6 +16,8 @@ from braze.capture.facts.libraries import is_library_class, is_library_function,
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Lookups, held, is_immutable, lookup_in_mro
 from braze.capture.outside.globals import globals_at
+from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 #: the names under which functions carry marks for compilers start so
@@ -34,7 +36,7 @@ def is_plain(value: Any) -> bool:
     return not any(hasattr(kind, name) for name in ("__get__", "__set__", "__delete__", "__set_name__"))
 
 
-def write_class(t: Trace, cls: Any, name: str, value: Any) -> None:
+def write_class(outside: Outside, cls: Any, name: str, value: Any) -> None:
     """``cls.name = value``."""
     meta = type(cls)
     writer, _ = lookup_in_mro(meta, "__setattr__")
@@ -43,11 +45,7 @@ def write_class(t: Trace, cls: Any, name: str, value: Any) -> None:
     usual = writer is type.__dict__["__setattr__"] and not name.startswith("__") and of_meta is MISSING
     if not usual or is_library_class(cls) or is_immutable(cls):
         refuse("class", cls)
-    if (
-        id(cls) in t.outside.class_dicts
-        or not is_plain(value)
-        or (held is not MISSING and not is_plain(held))
-    ):
+    if id(cls) in outside.class_dicts or not is_plain(value) or (held is not MISSING and not is_plain(held)):
         refuse("class", cls)
     Lookups.write(cls, name, value)
 
@@ -70,8 +68,8 @@ def write_module(t: Trace, module: Any, name: str, value: Any) -> None:
     space.written[name] = space.cache[name] = value
 
 
-def written(t: Trace) -> Iterator[tuple[Any, str, Any]]:
+def written(done: Ledger) -> Iterator[tuple[Any, str, Any]]:
     """(class or function, name, value) of all that the program has written there by now."""
-    for owner, fields in (*Lookups.written.values(), *t.done.function_fields.values()):
+    for owner, fields in (*Lookups.written.values(), *done.function_fields.values()):
         for name, value in fields.items():
             yield owner, name, value

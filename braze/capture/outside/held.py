@@ -13,14 +13,15 @@ from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
 from braze.capture.outside.shadows import iterate
+from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
 
-def is_held(t: Trace, node: Node) -> bool:
+def is_held(frames: Frames, node: Node) -> bool:
     """Whether a variable of a frame leads to what is at a place by the way that the trace came, or it stands where no frame can drop it."""
     at = node
-    while not in_frames(t, at.value):
+    while not in_frames(frames, at.value):
         parent = at.parent
         if parent is None:
             return at.step is not Step.LOCAL
@@ -31,9 +32,9 @@ def is_held(t: Trace, node: Node) -> bool:
     return True
 
 
-def in_frames(t: Trace, value: Any, but: Any = None) -> bool:
+def in_frames(frames: Frames, value: Any, but: Any = None) -> bool:
     """Whether a variable of a frame holds a value, or the stack of one; ``but`` for the variable of this cell."""
-    for f in t.frames.stack:
+    for f in frames.stack:
         for held in (*f.locals, *f.stack):
             if held is value:
                 return True
@@ -65,7 +66,7 @@ def let_go(t: Trace, f: Any, index: int) -> None:
         return
     node = t.outside.tree.node_of(value)
     f.locals[index] = NULL
-    held = node is not None and is_held(t, node)
+    held = node is not None and is_held(t.frames, node)
     f.locals[index] = value
     if not held:
         refuse_end(value)
@@ -75,7 +76,7 @@ def replaced(t: Trace, value: Any, cell: Any = None) -> None:
     """Before a cell, or something that is no variable, gets another value: the same."""
     if value is MISSING or not type(value).__flags__ & MADE:
         return
-    if says_its_end(t, value) and not in_frames(t, value, cell):
+    if says_its_end(t, value) and not in_frames(t.frames, value, cell):
         refuse_end(value)
 
 

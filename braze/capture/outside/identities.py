@@ -16,6 +16,7 @@ import torch
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import CONTAINERS, Identity, words
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 #: objects asked for in one trace, at most: each is compared with each
@@ -75,7 +76,7 @@ def refuse(what: str) -> None:
     graph_break("BZ1004", f"id() of an object {what}", HINT_MOVE)
 
 
-def check_call(t: Trace, fn: Any, args: Any) -> None:
+def check_call(outside: Outside, fn: Any, args: Any) -> None:
     """Refuse a C function that would tell more of an address than whether it equals another."""
     if not holds(args):
         return
@@ -88,7 +89,7 @@ def check_call(t: Trace, fn: Any, args: Any) -> None:
         owner = args[0]
     if fn not in KEYED and getattr(fn, "__name__", "") not in METHODS:
         refuse(f"is given to {getattr(fn, '__name__', fn)}")
-    if issubclass(type(owner), CONTAINERS) and t.outside.tree.node_of(owner) is not None:
+    if issubclass(type(owner), CONTAINERS) and outside.tree.node_of(owner) is not None:
         refuse("is a key of a container from outside")
 
 

@@ -9,6 +9,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.outside.globals import Globals, globals_at
 from braze.capture.outside.shadows import DictShadow
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -40,11 +41,11 @@ class GlobalsShadow(DictShadow):
         graph_break("BZ1006", "a module's dict is looked at as a whole")
 
 
-def bind_globals(t: Trace, node: Node, space: Globals, own: dict[str, Any]) -> Any:
+def bind_globals(outside: Outside, node: Node, space: Globals, own: dict[str, Any]) -> Any:
     """What stands for the dict of some globals, found at a place."""
     node.container = shadow = GlobalsShadow(node, Step.ITEM, own, {})
     shadow.space = space
-    return t.outside.tree.bind(node, own, shadow.view)
+    return outside.tree.bind(node, own, shadow.view)
 
 
 def module_dict(t: Trace, module: types.ModuleType, own: dict[str, Any]) -> Any:
@@ -55,4 +56,4 @@ def module_dict(t: Trace, module: types.ModuleType, own: dict[str, Any]) -> Any:
             graph_break("BZ1006", "the dict of a module, which is known otherwise")
         return known.value
     node = t.outside.tree.constant(module).child(Step.ATTR, "__dict__")
-    return bind_globals(t, node, globals_at(t, own, module), own)
+    return bind_globals(t.outside, node, globals_at(t, own, module), own)

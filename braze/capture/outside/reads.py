@@ -45,7 +45,12 @@ def wrap(t: Trace, node: Node, real: Any) -> Any:
 
 def constant(t: Trace, node: Node, real: Any) -> Any:
     """Compared by type and value. Not indexed by identity: small ints are everywhere."""
-    if t.outside.symbolic and type(real) in NUMBERS and abs(real) < 1 << 62 and is_symbolic(t, node, -1):
+    if (
+        t.outside.symbolic
+        and type(real) in NUMBERS
+        and abs(real) < 1 << 62
+        and is_symbolic(t.outside, node, -1)
+    ):
         if type(real) is int:
             return symbolic_int(t, node, real)
         made = symbolic_float(t, node, real)

@@ -14,6 +14,8 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.replay import native_new
 from braze.capture.facts.values import MISSING, Identity, is_constant, is_identity_type, lookup_in_mro
+from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -76,7 +78,7 @@ class DictShadow:
         if self.filled:
             return
         keys = keys_of(self.real)
-        guard_keys(t, self, keys)
+        guard_keys(t.outside, self, keys)
         written = dict(dict.items(self.view))
         for key in keys:
             if key not in self.deleted:
@@ -171,14 +173,14 @@ def _clear(view: dict[Any, Any]) -> None:
         dict.clear(view)
 
 
-def guard_keys(t: Trace, shadow: DictShadow, keys: list[Any]) -> None:
+def guard_keys(outside: Outside, shadow: DictShadow, keys: list[Any]) -> None:
     """Guard which keys a dict has, in order."""
     node = shadow.node
     if shadow.step is Step.DICT:
         node = node.child(Step.ATTR, "__dict__")
         if node.real is MISSING:
             node.real = node.value = shadow.real
-            t.outside.tree.order.append(node)
+            outside.tree.order.append(node)
     if all(is_constant(k) for k in keys):
         node.guard(Check.KEYS, tuple(keys))
         return
@@ -187,7 +189,7 @@ def guard_keys(t: Trace, shadow: DictShadow, keys: list[Any]) -> None:
         place = node.child(Step.KEY, index)
         if place.real is MISSING:
             place.real = place.value = key
-            t.outside.tree.order.append(place)
+            outside.tree.order.append(place)
         if is_constant(key):
             place.guard(Check.EQUAL, key)
         elif is_identity_type(type(key)):
@@ -285,7 +287,7 @@ def shadow_set(t: Trace, node: Node, real: Any) -> Any:
     return view
 
 
-def instance_dict(t: Trace, node: Node) -> DictShadow | None:
+def instance_dict(outside: Outside, node: Node) -> DictShadow | None:
     """The shadow of an outside object's instance dict; None where it has none."""
     if node.dict is None:
         try:
@@ -298,7 +300,7 @@ def instance_dict(t: Trace, node: Node) -> DictShadow | None:
         if node.value is not node.real and node.container is not None:
             view = object.__getattribute__(node.value, "__dict__")
         node.dict = DictShadow(node, Step.DICT, real, view)
-        t.outside.instance_dicts.append(node.dict)
+        outside.instance_dicts.append(node.dict)
     return node.dict
 
 
@@ -311,7 +313,7 @@ def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:
             raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
         own[name] = value
         return
-    shadow = instance_dict(t, node)
+    shadow = instance_dict(t.outside, node)
     if shadow is None:
         raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
     shadow.put(t, name, value)
@@ -322,7 +324,7 @@ def instance_contents(t: Trace, obj: Any, name: str) -> Any:
     node = t.outside.tree.node_of(obj)
     if node is None:
         return (own_dict(obj) or {}).get(name, MISSING)
-    shadow = instance_dict(t, node)
+    shadow = instance_dict(t.outside, node)
     if shadow is None or name in shadow.deleted:
         return MISSING
     found = dict.get(shadow.view, name, MISSING)
@@ -338,9 +340,9 @@ def own_dict(obj: Any) -> dict[str, Any] | None:
     return found
 
 
-def keep(t: Trace, node: Node, name: str, value: Any) -> None:
+def keep(done: Ledger, node: Node, name: str, value: Any) -> None:
     """A field that has no place in an instance dict: written when the graph has run."""
     if node.slots is None:
         node.slots = {}
-        t.done.slotted.append(node)
+        done.slotted.append(node)
     node.slots[name] = value

@@ -8,6 +8,7 @@ import torch
 
 from braze.capture.facts.records import Check, Step
 from braze.capture.guards.dynamic import is_argument
+from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -15,27 +16,27 @@ from braze.capture.state.trace import Trace
 def make_fake(t: Trace, node: Node, real: torch.Tensor) -> Any:
     """The fake that stands for a tensor from outside."""
     outside = t.outside
-    dims = symbolic_dims(t, node, real) if outside.symbolic else None
+    dims = symbolic_dims(t.outside, node, real) if outside.symbolic else None
     if outside.marked.any:
         return outside.marked.fake(node, real, dims or set())
     return t.graph.mode.fake(real, symbolic_dims=dims, source=str(node.source) if dims else "")
 
 
-def symbolic_dims(t: Trace, node: Node, real: torch.Tensor) -> set[int] | None:
+def symbolic_dims(outside: Outside, node: Node, real: torch.Tensor) -> set[int] | None:
     """Which sizes of a tensor are to be symbols."""
-    if t.outside.symbolic == "all":
-        if t.outside.is_model_state(node) or isinstance(real, torch.nn.Parameter):
+    if outside.symbolic == "all":
+        if outside.is_model_state(node) or isinstance(real, torch.nn.Parameter):
             return None
         return {d for d, n in enumerate(real.shape) if n > 1} or None
     source = node.source
-    return {d for d in range(real.dim()) if (source, d) in t.outside.symbolic} or None
+    return {d for d in range(real.dim()) if (source, d) in outside.symbolic} or None
 
 
-def is_symbolic(t: Trace, node: Node, dim: int) -> bool:
+def is_symbolic(outside: Outside, node: Node, dim: int) -> bool:
     """Whether an int from outside is to be a symbol: only arguments, and not what names a choice."""
-    if t.outside.symbolic == "all":
+    if outside.symbolic == "all":
         return is_argument(node.source)
-    return (node.source, dim) in t.outside.symbolic
+    return (node.source, dim) in outside.symbolic
 
 
 def symbolic_int(t: Trace, node: Node, real: int) -> Any:

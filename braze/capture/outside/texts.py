@@ -16,7 +16,7 @@ import torch
 
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, UnknownText
-from braze.capture.state.trace import Trace
+from braze.capture.state.ledger import Ledger
 from braze.graph import torch_symbols
 
 #: format specifications that all numbers of a kind take alike
@@ -33,13 +33,13 @@ LIKE = {torch.SymInt: 3, torch.SymFloat: 1.5}
 STORING = frozenset({"append", "appendleft", "insert", "setitem", "__setitem__", "setdefault"})
 
 
-def later(t: Trace, function: Any, *args: Any) -> Any:
+def later(done: Ledger, function: Any, *args: Any) -> Any:
     """Text that ``function`` writes of symbols and other text when the graph has run; None where it refuses their kinds."""
     try:
         function(*map(_like, args))
     except (TypeError, ValueError, OverflowError, LookupError):
         return None
-    made = t.done.claim(UnknownText())
+    made = done.claim(UnknownText())
     made.made = (function, args)
     return made
 
@@ -99,42 +99,42 @@ def stores(fn: Any, args: Any) -> bool:
 # -- how text comes about
 
 
-def formatted(t: Trace, value: Any, conversion: Any, spec: Any) -> Any:
+def formatted(done: Ledger, value: Any, conversion: Any, spec: Any) -> Any:
     """What an f-string makes of a symbol or of other text; None where that must be known now."""
     if type(spec) is not str or not PLAIN_SPEC.fullmatch(spec):
         return None
     if conversion is None and not spec and type(value) is UnknownText:
         return value
     if conversion is not None:
-        value = later(t, conversion, value)
+        value = later(done, conversion, value)
         if value is None:
             return None
-    return later(t, format, value, spec) if spec or type(value) is not UnknownText else value
+    return later(done, format, value, spec) if spec or type(value) is not UnknownText else value
 
 
-def percent(t: Trace, text: str, values: Any) -> Any:
+def percent(done: Ledger, text: str, values: Any) -> Any:
     """``text % values`` with symbols or such text among the values; None where that must be known now."""
     given = values if type(values) is tuple else (values,)
     if not any(map(is_told_later, given)) or not can_stand(given) or not PLAIN_FORMAT.fullmatch(text):
         return None
-    return later(t, operator.mod, text, values)
+    return later(done, operator.mod, text, values)
 
 
-def fields(t: Trace, text: str, values: tuple[Any, ...]) -> Any:
+def fields(done: Ledger, text: str, values: tuple[Any, ...]) -> Any:
     """``text.format(*values)`` likewise."""
     if not any(map(is_told_later, values)) or not can_stand(values) or not PLAIN_FIELDS.fullmatch(text):
         return None
-    return later(t, str.format, text, *values)
+    return later(done, str.format, text, *values)
 
 
-def joined(t: Trace, parts: Iterable[Any], between: str = "") -> Any:
+def joined(done: Ledger, parts: Iterable[Any], between: str = "") -> Any:
     """Parts of text put together; None where some of them must be known now."""
     parts = tuple(parts)
     if not all(type(p) is str or type(p) is UnknownText for p in parts):
         return None
     if any(type(p) is UnknownText and p.made is None for p in parts):
         return None
-    return later(t, together, between, *parts)
+    return later(done, together, between, *parts)
 
 
 def together(between: str, *parts: str) -> str:

@@ -38,6 +38,8 @@ from braze.capture.outside.shadows import instance_dict, write_instance
 from braze.capture.python import raised
 from braze.capture.python.tensors import tensor_attr
 from braze.capture.state.handlers import HANDLERS
+from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.caches import remembered
@@ -228,7 +230,7 @@ def instance_value(t: Trace, obj: Any, name: str) -> Any:
     """What the instance dict holds; MISSING otherwise."""
     node = t.outside.tree.node_of(obj)
     if node is not None:
-        shadow = node.dict if node.dict is not None else instance_dict(t, node)
+        shadow = node.dict if node.dict is not None else instance_dict(t.outside, node)
         return shadow.get(t, name) if shadow is not None else MISSING
     try:
         own = object.__getattribute__(obj, "__dict__")
@@ -287,7 +289,7 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
     if name == "__dict__":
         if node is None:
             return object.__getattribute__(obj, "__dict__")
-        shadow = instance_dict(t, node)
+        shadow = instance_dict(t.outside, node)
         if shadow is None:
             return found.__get__(obj, cls)
         t.outside.dict_views[id(shadow.view)] = shadow
@@ -299,7 +301,7 @@ def c_field(t: Trace, found: Any, obj: Any, cls: type, name: str) -> Any:
         if value is MISSING:
             raise AttributeError(name)
         return value
-    error = raised.known(t, obj)
+    error = raised.known(t.done, obj)
     if error is not None:
         now = found.__get__(obj, cls)
         return t.read(node, Step.ATTR, name, now) if error.is_still(name, now) else now
@@ -376,7 +378,7 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
             made = getattr(obj, name)
         finally:
             if name not in own and not is_library_module(obj):
-                note_missing(t, obj, name)
+                note_missing(t.outside, obj, name)
         if name not in own:
             return made  # else its __getattr__ has put it there, as torch.ops does with an operator at its first use
     return globals_at(t, own, obj).get(t, name)
@@ -385,7 +387,7 @@ def module_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
 def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
     """An attribute of a class: the metaclass's data descriptors, the MRO, then the metaclass's others."""
     meta = type(cls)
-    if issubclass(meta, enum.EnumMeta) and is_fixed_in_enum(t, cls, name):
+    if issubclass(meta, enum.EnumMeta) and is_fixed_in_enum(t.done, cls, name):
         return getattr(cls, name)
     from_meta, meta_owner = lookup_in_mro(meta, name)
     if from_meta is not MISSING and (
@@ -417,16 +419,16 @@ def class_attr(t: Trace, cls: Any, name: str, tail: bool) -> Any:
 IN_MEMBERS = frozenset({"name", "value", "_name_", "_value_"})
 
 
-def is_fixed_in_enum(t: Trace, cls: Any, name: str) -> bool:
+def is_fixed_in_enum(done: Ledger, cls: Any, name: str) -> bool:
     """Whether an attribute of a class of constants, or of one of them, needs no guard."""
     if name in cls._member_map_ or name in IN_MEMBERS or name.startswith("__"):
         return True
-    return is_library_class(cls) or t.done.is_ours(cls)
+    return is_library_class(cls) or done.is_ours(cls)
 
 
 def member_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
     """An attribute of a member of an enum."""
-    if is_fixed_in_enum(t, type(obj), name):
+    if is_fixed_in_enum(t.done, type(obj), name):
         return getattr(obj, name)
     t.outside.tree.constant(obj)
     return instance_attr(t, obj, name, tail)
@@ -441,15 +443,15 @@ def note_absent(t: Trace, cls: Any, name: str, until: Any = None) -> None:
             return
         if is_immutable(owner) or t.done.is_ours(owner):
             continue
-        note_missing(t, owner, name)
+        note_missing(t.outside, owner, name)
 
 
-def note_missing(t: Trace, owner: Any, name: str) -> None:
+def note_missing(outside: Outside, owner: Any, name: str) -> None:
     """Guard that there is no such name in the dict of a class, function or module."""
-    node = t.outside.tree.constant(owner)
+    node = outside.tree.constant(owner)
     if node.absent is None:
         node.absent = {}
-        t.outside.tree.order.append(node)
+        outside.tree.order.append(node)
     node.absent[name] = True
 
 
@@ -497,7 +499,7 @@ def function_attr(t: Trace, fn: Any, name: str, tail: bool) -> Any:
     value = getattr(fn, name, MISSING)
     if value is MISSING:
         if not t.done.is_ours(fn) and not is_library_function(fn):
-            note_missing(t, fn, name)
+            note_missing(t.outside, fn, name)
         raise AttributeError(f"'function' object has no attribute {name!r}")
     if t.done.is_ours(fn) or name in ("__module__", "__code__", "__class__"):
         return value

@@ -49,7 +49,7 @@ def outside_applied(t: Trace) -> Iterator[None]:
             if shadow.original.get(key, MISSING) is not value:
                 undo.append((shadow.real, key, shadow.real.get(key, MISSING)))
                 shadow.real[key] = value
-    pending = [(owner, name, value, vars(owner).get(name, MISSING)) for owner, name, value in written(t)]
+    pending = [(owner, name, value, vars(owner).get(name, MISSING)) for owner, name, value in written(t.done)]
     for owner, name, value, _ in pending:
         setattr(owner, name, value)
     t.graph.modes_on += 1

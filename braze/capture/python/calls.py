@@ -198,7 +198,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
     if any(type(a).__name__ == LRU_CACHE.__name__ for a in (*args, *(kwargs or {}).values())):
         refuse_cache(fn)
     if t.outside.identities:
-        identities.check_call(t, fn, args)
+        identities.check_call(t.outside, fn, args)
     refuse_opaque(t, args)
     with outside_applied(t), RecordingMode(t.graph.recorder):
         result = native.call_traced(functools.partial(called_from_c, t), fn, tuple(args), kwargs or {})
@@ -477,7 +477,7 @@ def follow(t: Trace, ref: Any) -> Any:
     """A weak reference to something that the trace knows already; the reference itself is then all to guard."""
     target, node = ref(), t.outside.tree.node_of(ref)
     known = t.outside.tree.node_of(target) if target is not None else None
-    if known is not None and known.step is not Step.CONSTANT and not is_held(t, known):
+    if known is not None and known.step is not Step.CONSTANT and not is_held(t.frames, known):
         graph_break("BZ1014", "a weak reference is asked for what the function may have let go of", HINT_MOVE)
     if node is None:
         return canonical(t, target)
@@ -524,7 +524,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
         key = (fn, *map(_by_type, args))
         if key in t.done.caches:
             return t.done.caches[key]
-    position, before, said = resumable_step(t), changes.written(t), len(t.done.replays)
+    position, before, said = resumable_step(t.frames), changes.written(t), len(t.done.replays)
     result = call(t, fn.__wrapped__, args, kwargs)
     if (
         result is None and len(t.done.replays) > said

@@ -67,9 +67,9 @@ def granted(t: Trace, value: torch.Tensor, wanted: bool) -> bool:
     alone = all(type(n) is int for n in value.shape) and value.numel() == 1
     if not alone or value.device.type != "cpu" or t.graph.recorder.outer is not None:
         return False
-    position = resumable_step(t)
+    position = resumable_step(t.frames)
     signal = BreakSignal("BZ1003", "control flow depends on what a tensor holds", (HINT_DATA,))
-    signal.position, signal.trail = position, trail_of(t)
+    signal.position, signal.trail = position, trail_of(t.frames)
     if wanted:
         good = t.graph.recorder.call(torch.ne, (value, 0), {}) if value.dtype is not torch.bool else value
     else:
@@ -85,9 +85,9 @@ def of_sizes(t: Trace, value: torch.SymBool) -> bool:
         return bool(value)
     with torch_symbols.size_oblivious(t.graph.mode.env):
         holds = bool(value)  # raises where that does not decide it
-    signal = unbacked.signal_at(t, value.node.expr)
-    signal.position, signal.trail = resumable_step(t), trail_of(t)
-    if unbacked.assume(t, value if holds else torch.sym_not(value)):
+    signal = unbacked.signal_at(t.graph, value.node.expr)
+    signal.position, signal.trail = resumable_step(t.frames), trail_of(t.frames)
+    if unbacked.assume(t.graph, value if holds else torch.sym_not(value)):
         t.done.granted.append(signal)
         return holds
     return not holds

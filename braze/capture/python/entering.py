@@ -23,7 +23,7 @@ def enter(t: Trace, function: types.FunctionType, localsplus: list[Any], tail: b
     if len(frames.stack) > MAX_DEPTH:
         graph_break("BZ1016", "calls nested too deeply to be inlined")
     if frames.steps > frames.budget_ends:
-        idle.look(t)
+        idle.look(t.frames)
     code = function.__code__
     if not t.done.is_ours(function):
         if not is_library_function(function):

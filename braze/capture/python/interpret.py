@@ -44,8 +44,8 @@ def run(t: Trace, f: Frame) -> Any:
     except BreakSignal as signal:
         state.live = False
         if signal.position is None:
-            signal.position = resumable_step(t)
-            signal.trail = trail_of(t)
+            signal.position = resumable_step(t.frames)
+            signal.trail = trail_of(t.frames)
         raise
     finally:
         if state.steps != stop_at:  # the state of a stopped trace is its result

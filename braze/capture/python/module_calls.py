@@ -15,6 +15,7 @@ from braze.capture.outside.filling import fill
 from braze.capture.outside.shadows import instance_dict
 from braze.capture.python import higher_order
 from braze.capture.python.attributes import instance_value, load_attr, note_absent
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 MODULE_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -53,7 +54,7 @@ def hooked(t: Trace, module: Any) -> bool:
     ):
         return True
     node = t.outside.tree.node_of(module)
-    shadow = instance_dict(t, node) if node is not None else None
+    shadow = instance_dict(t.outside, node) if node is not None else None
     for name in MODULE_HOOKS:
         if node is None or shadow is None or name in shadow.view:
             hooks = instance_value(t, module, name)
@@ -70,20 +71,20 @@ def hooked(t: Trace, module: Any) -> bool:
             place.guard(Check.LENGTH, 0)
             place.origin = t.frames.here()
             t.outside.tree.order.append(place)
-    return global_hooks(t)
+    return global_hooks(t.outside)
 
 
-def global_hooks(t: Trace) -> bool:
+def global_hooks(outside: Outside) -> bool:
     """Whether hooks for all modules are registered; guarded where none are."""
-    found = t.outside.global_hooks
+    found = outside.global_hooks
     if found is None:
         own = vars(torch.nn.modules.module)
-        found = t.outside.global_hooks = any(own[name] for name in GLOBAL_HOOKS)
-        module = t.outside.tree.constant(torch.nn.modules.module)
+        found = outside.global_hooks = any(own[name] for name in GLOBAL_HOOKS)
+        module = outside.tree.constant(torch.nn.modules.module)
         for name in GLOBAL_HOOKS:
             node = module.child(Step.DICT, name)
             if node.real is MISSING:
                 node.real = node.value = own[name]
-                t.outside.tree.order.append(node)
+                outside.tree.order.append(node)
             node.guard(Check.LENGTH, len(own[name]))
     return found

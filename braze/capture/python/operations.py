@@ -19,6 +19,8 @@ from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
+from braze.capture.state.ledger import Ledger
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
@@ -56,7 +58,7 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     if issubclass(type(a), torch.Tensor) or issubclass(type(b), torch.Tensor):
         return tensor_operator(t, function, a, b)
     if type(a) in TEXT or type(b) is UnknownText:
-        later = text_of_two(t, function, a, b)
+        later = text_of_two(t.done, function, a, b)
         if later is not None:
             return later
         a, b = texts.written(a), texts.written(b)
@@ -70,19 +72,19 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
     return by_classes(t, function, a, b, own, reflected)
 
 
-def text_of_two(t: Trace, function: Any, a: Any, b: Any) -> Any:
+def text_of_two(done: Ledger, function: Any, a: Any, b: Any) -> Any:
     """``a + b`` and ``a % b`` where symbols stand in text; None where there are none, or the text must be known now."""
     if function in (operator.mod, operator.imod) and type(a) is str:
-        return texts.percent(t, a, b)
+        return texts.percent(done, a, b)
     if UnknownText in (type(a), type(b)) and function in (operator.add, operator.iadd):
-        return texts.joined(t, (a, b))
+        return texts.joined(done, (a, b))
     return None
 
 
 def by_classes(t: Trace, function: Any, a: Any, b: Any, own: Sequence[str], reflected: str) -> Any:
     """An operator by the methods of its operands' classes. C asks them, in its order and each once; they are guarded here."""
     if len(own) == 2 and type(special_method(t, type(a), own[0])) is types.WrapperDescriptorType:
-        refuse_written(t, a, f"a {type(a).__name__} from outside is computed with in place")
+        refuse_written(t.outside, a, f"a {type(a).__name__} from outside is computed with in place")
     for name in own:
         special_method(t, type(a), name)
     special_method(t, type(b), reflected)
@@ -166,13 +168,13 @@ def unary(t: Trace, function: Any, a: Any) -> Any:
     return call_c(t, function, (a,), None)
 
 
-def unfilled(t: Trace, obj: Any) -> DictShadow | None:
+def unfilled(outside: Outside, obj: Any) -> DictShadow | None:
     """The lazily filled shadow that a dict is the view of."""
-    node = t.outside.tree.known.get(id(obj))
+    node = outside.tree.known.get(id(obj))
     if node is not None and node.value is obj:
         shadow = node.container
     else:
-        shadow = t.outside.dict_views.get(id(obj))
+        shadow = outside.dict_views.get(id(obj))
         if shadow is not None and shadow.view is not obj:
             shadow = None
     return shadow if isinstance(shadow, DictShadow) and not shadow.filled else None
@@ -184,7 +186,7 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
     if issubclass(type(container), HASHED):
         item = as_key(item)
     if kind is dict:
-        shadow = unfilled(t, container)
+        shadow = unfilled(t.outside, container)
         if shadow is not None:
             return shadow.get(t, item) is not MISSING
     if issubclass(type(container), torch.Tensor):
@@ -222,7 +224,7 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         return t.call(method, (obj, key), None, tail)
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t, obj)
+        shadow = unfilled(t.outside, obj)
         if shadow is not None:
             value = shadow.get(t, key)
             if value is not MISSING:
@@ -248,11 +250,11 @@ def place_of(t: Trace, tensor: torch.Tensor, key: Any) -> tuple[Any, Any]:
     fill_arguments(t, (key,))
     key = unbacked.as_index(t, key)
     if unbacked.selects(key):
-        return key, unbacked.selected(t, tensor, key)
+        return key, unbacked.selected(t.graph, tensor, key)
     if torch.SymInt in map(type, key if type(key) is tuple else (key,)):
         counted = in_bounds(tensor, key)
         if counted is not None:
-            return counted, unbacked.selected(t, tensor, counted)
+            return counted, unbacked.selected(t.graph, tensor, counted)
     return key, MISSING
 
 
@@ -292,17 +294,17 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         return
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t, obj)
+        shadow = unfilled(t.outside, obj)
         if shadow is not None:
             shadow.put(t, key, value)
             return
-    refuse_written(t, obj, f"an item of a {type(obj).__name__} from outside is assigned")
+    refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is assigned")
     call_c(t, operator.setitem, (obj, key, value), None)
 
 
-def refuse_written(t: Trace, obj: Any, what: str) -> None:
+def refuse_written(outside: Outside, obj: Any, what: str) -> None:
     """Break before C writes to an object from outside that has no shadow: it would be written now, by no call."""
-    node = t.outside.tree.node_of(obj)
+    node = outside.tree.node_of(obj)
     if node is not None and node.container is None:
         graph_break("BZ1010", what)
 
@@ -315,14 +317,14 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
         return
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t, obj)
+        shadow = unfilled(t.outside, obj)
         if shadow is not None:
             if not shadow.drop(t, key):
                 raise KeyError(key)
             return
     elif issubclass(type(obj), torch.Tensor):
         raise TypeError("'Tensor' object does not support item deletion")
-    refuse_written(t, obj, f"an item of a {type(obj).__name__} from outside is deleted")
+    refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is deleted")
     call_c(t, operator.delitem, (obj, key), None)
 
 
@@ -332,7 +334,7 @@ def text(t: Trace, value: Any, conversion: Any, spec: str) -> str:
         return t.done.claim(UnknownText())  # most often the message of a check that holds
     if unbacked.is_unbacked(value):
         return t.done.claim(UnknownText())
-    if texts.is_told_later(value) and (later := texts.formatted(t, value, conversion, spec)) is not None:
+    if texts.is_told_later(value) and (later := texts.formatted(t.done, value, conversion, spec)) is not None:
         return later  # type: ignore[no-any-return]
     value, spec = texts.written(number(value)), texts.written(spec)
     if type(value) in CONSTANTS:

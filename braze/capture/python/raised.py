@@ -12,7 +12,7 @@ from typing import Any
 
 from braze.capture.facts.frame import Frame
 from braze.capture.facts.tracebacks import entry
-from braze.capture.state.ledger import Raised
+from braze.capture.state.ledger import Ledger, Raised
 from braze.capture.state.trace import Trace
 from braze.support.errors import Origin
 
@@ -22,7 +22,7 @@ SILENT = ("RERAISE", "CLEANUP_THROW")
 
 def about_to_raise(t: Trace, error: BaseException) -> None:
     """Before the program raises an exception object: its traceback is what the program sees now."""
-    found = known(t, error)
+    found = known(t.done, error)
     if found is None:
         found = t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
     found.traceback = error.__traceback__
@@ -30,20 +30,20 @@ def about_to_raise(t: Trace, error: BaseException) -> None:
 
 def thrown_in(t: Trace, error: BaseException, handled: BaseException | None) -> None:
     """An exception is thrown into a generator: its context is what the generator handles, not what its caller does."""
-    if known(t, error) is None:
+    if known(t.done, error) is None:
         t.done.raised[id(error)] = Raised(error, t.outside.tree.node_of(error) is not None)
     set_context(error, handled)
 
 
-def known(t: Trace, error: BaseException) -> Raised | None:
+def known(done: Ledger, error: BaseException) -> Raised | None:
     """What is known of an exception, if the trace has raised it."""
-    found = t.done.raised.get(id(error))
+    found = done.raised.get(id(error))
     return found if found is not None and found.error is error else None
 
 
 def passing(t: Trace, f: Frame, error: BaseException) -> None:
     """An exception goes through a frame: one more entry in its traceback."""
-    found = known(t, error)
+    found = known(t.done, error)
     if found is None:
         found = t.done.raised[id(error)] = Raised(error, False)
         if (
@@ -93,11 +93,11 @@ def silent(f: Frame) -> bool:
     return name in SILENT or (name == "RAISE_VARARGS" and arg == 0)
 
 
-def rows_of(t: Trace, traceback: types.TracebackType | None) -> tuple[tuple[Origin, ...], Any]:
+def rows_of(done: Ledger, traceback: types.TracebackType | None) -> tuple[tuple[Origin, ...], Any]:
     """(places of the entries that the trace made, innermost first; what they stand in front of)."""
     rows: list[Origin] = []
     while traceback is not None:
-        made = t.done.tracebacks.get(id(traceback))
+        made = done.tracebacks.get(id(traceback))
         if made is None or made[0] is not traceback:
             break
         rows.append(made[1])

@@ -16,6 +16,7 @@ from braze.capture.outside.held import replaced
 from braze.capture.outside.shadows import instance_contents, instance_dict, keep, write_instance
 from braze.capture.python.attributes import dict_get, instance_value
 from braze.capture.python.tensors import write_field
+from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 
 MODULE_SETATTR = torch.nn.Module.__setattr__
@@ -32,7 +33,7 @@ def store_attr(t: Trace, obj: Any, name: str, value: Any) -> None:
         type.__setattr__(obj, name, value)
         return
     if issubclass(type(obj), type):
-        definitions.write_class(t, obj, name, value)
+        definitions.write_class(t.outside, obj, name, value)
         return
     if issubclass(type(obj), types.ModuleType):
         definitions.write_module(t, obj, name, value)
@@ -80,7 +81,7 @@ def generic_store(t: Trace, obj: Any, name: str, value: Any) -> None:
     """``object.__setattr__``."""
     cls = type(obj)
     if issubclass(cls, threading.local):
-        store_local(t, obj, name, value)
+        store_local(t.outside, obj, name, value)
         return
     found, owner = lookup_in_mro(cls, name)
     kind = type(found)
@@ -111,12 +112,12 @@ def store_field(t: Trace, obj: Any, name: str, found: Any, value: Any) -> None:
         return
     if type(found) is not types.MemberDescriptorType:
         graph_break("BZ1010", f"the field {name!r} of a {type(obj).__name__} from outside is assigned")
-    keep(t, node, name, value)
+    keep(t.done, node, name, value)
 
 
-def store_local(t: Trace, obj: Any, name: str, value: Any) -> None:
+def store_local(outside: Outside, obj: Any, name: str, value: Any) -> None:
     """An attribute of this thread's part of a ``threading.local``."""
-    if t.outside.tree.node_of(obj) is not None:
+    if outside.tree.node_of(obj) is not None:
         graph_break(
             "BZ1010", f"an attribute of a {type(obj).__name__}, which each thread has for itself, is assigned"
         )
@@ -141,7 +142,7 @@ def generic_delete(t: Trace, obj: Any, name: str) -> None:
             graph_break("BZ1010", f"an attribute of a {type(obj).__name__} is deleted")
         object.__delattr__(obj, name)
         return
-    shadow = instance_dict(t, node)
+    shadow = instance_dict(t.outside, node)
     found, _ = lookup_in_mro(type(obj), name)
     if hasattr(type(found), "__delete__"):
         graph_break("BZ1010", f"the field {name!r} of an object from outside is deleted")

@@ -13,6 +13,7 @@ from braze.capture.facts.values import MISSING, lookup_in_mro, words
 from braze.capture.graph import tensor_facts
 from braze.capture.graph.recorder import METADATA, refuse_unfaked
 from braze.capture.outside.shadows import instance_dict, keep, write_instance
+from braze.capture.state.ledger import Ledger
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 
@@ -70,7 +71,7 @@ def tensor_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
         return getattr(obj, name) if name in ("device", "is_meta") else t.call(found.fget, (obj,), None, tail)
     value = MISSING
     if node is not None:
-        shadow = instance_dict(t, node)
+        shadow = instance_dict(t.outside, node)
         value = shadow.get(t, name) if shadow is not None else MISSING
         if value is MISSING and type(node.real) is not torch.Tensor:
             value = getattr(type(node.real), name, MISSING)
@@ -117,7 +118,7 @@ def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
         refuse_unfaked(t, (obj,))
     node = t.outside.tree.node_of(obj)
     if name == "grad" and node is not None:
-        write_grad(t, node, value)
+        write_grad(t.done, node, value)
         return
     if name == "requires_grad" and node is None:
         t.graph.recorder.call(torch.Tensor.requires_grad_, (obj, value), {})
@@ -131,7 +132,7 @@ def write_field(t: Trace, obj: Any, name: str, value: Any) -> None:
         write_instance(t, obj, name, value)
 
 
-def write_grad(t: Trace, node: Node, value: Any) -> None:
+def write_grad(done: Ledger, node: Node, value: Any) -> None:
     """``tensor.grad = value`` of an outside tensor, replayed when the graph has run."""
     tensor = node.value
     if value is not None:
@@ -143,4 +144,4 @@ def write_grad(t: Trace, node: Node, value: Any) -> None:
             and value.device == tensor.device
         ):
             graph_break("BZ1010", "Tensor.grad is assigned a value that may not fit")
-    keep(t, node, "grad", value)
+    keep(done, node, "grad", value)

@@ -8,6 +8,7 @@ from braze.capture.facts.breaks import graph_break, skip_frame
 from braze.capture.facts.frame import Frame
 from braze.capture.graph import unbacked
 from braze.capture.python import raised
+from braze.capture.state.frames import Frames
 from braze.capture.state.trace import Trace
 from braze.support.errors import Origin
 
@@ -23,10 +24,10 @@ def catch(t: Trace, f: Frame, error: Exception | BaseException) -> None:
     """Go on at the handler that covers the instruction; else the exception leaves the frame."""
     if t.frames.steps > MAX_STEPS:
         skip_frame("BZ1016", "too many instructions in one trace")
-    signal = unbacked.undecided(t, error) if isinstance(error, RuntimeError) else None
+    signal = unbacked.undecided(t.graph, error) if isinstance(error, RuntimeError) else None
     if signal is not None:
         raise signal
-    if type(error) in OF_KINDS and _SYMBOL.search(str(error)) and raised.known(t, error) is None:
+    if type(error) in OF_KINDS and _SYMBOL.search(str(error)) and raised.known(t.done, error) is None:
         graph_break("BZ1012", f"an error tells of a symbol: {error}")
     raised.passing(t, f, error)
     at = f.at
@@ -39,23 +40,23 @@ def catch(t: Trace, f: Frame, error: Exception | BaseException) -> None:
             f.ip = target
             return
     if t.frames.fault[0] is not error:
-        t.frames.fault = error, trail_of(t)
+        t.frames.fault = error, trail_of(t.frames)
     raise error
 
 
-def trail_of(t: Trace) -> tuple[Origin, ...]:
+def trail_of(frames: Frames) -> tuple[Origin, ...]:
     """The lines at which the frames stand, outermost first: the user's, or PyTorch's where there are no others."""
-    shown = [f for f in t.frames.stack if not f.decoded.library] or t.frames.stack
+    shown = [f for f in frames.stack if not f.decoded.library] or frames.stack
     return tuple(f.decoded.origin(f.at) for f in shown)
 
 
-def resumable_step(t: Trace) -> int:
+def resumable_step(frames: Frames) -> int:
     """The instruction before which all frames can be suspended: the innermost, or an outer call into C.
 
     A frame that looks at its caller's, as those do that name classes after the caller's module, has none when it is resumed:
     its call is made whole.
     """
-    for f in t.frames.stack[1:]:
+    for f in frames.stack[1:]:
         if not f.tail or not LOOKS_AT_CALLERS.isdisjoint(f.code.co_names):
             return f.entered_at
-    return t.frames.steps
+    return frames.steps

@@ -67,7 +67,7 @@ def build_const_key_map(t: Any, f: Any, arg: int) -> None:
 @opcode("BUILD_STRING")
 def build_string(t: Any, f: Any, arg: int) -> None:
     parts = popn(f, arg)
-    later = texts.joined(t, parts) if UnknownText in map(type, parts) else "".join(parts)
+    later = texts.joined(t.done, parts) if UnknownText in map(type, parts) else "".join(parts)
     f.stack.append(t.done.claim(UnknownText()) if later is None else later)
 
 

@@ -19,7 +19,7 @@ END = object()
 def jump(t: Any, f: Any, arg: int) -> None:
     f.ip = arg
     if t.frames.steps > t.frames.budget_ends:
-        idle.look(t)
+        idle.look(t.frames)
 
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")

@@ -159,7 +159,7 @@ def filled(t: Any, f: Any, arg: int) -> Any:
     if value is not MISSING:
         return value
     name, cell = f.decoded.slots[arg], f.locals[arg]
-    if cells.comes_from_outside(t, cell) and id(cell) not in t.done.cells_written:
+    if cells.comes_from_outside(t.outside, cell) and id(cell) not in t.done.cells_written:
         graph_break("BZ1014", f"the variable {name!r} of an outer function is read, which is not set")
     if arg < len(f.locals) - len(f.code.co_freevars):
         raise UnboundLocalError(
