@@ -33,10 +33,10 @@ from braze.serving.engine.scheduler import Limits
 from braze.serving.policy.modes import CUDAGraphMode
 
 #: what runs: transformers' generate, that compiled by PyTorch over a static cache, and the engine: uncompiled, and compiled in each mode;
-#: "-traced": ordinary code in place of the operators that join norms, rotary embedding and attention, or sort tokens by experts
+#: "-schedule", "-capture": the border at which pieces are cut, after fusion or as they are recorded; "-traced": ordinary code in place of the operators that join norms, rotary embedding and attention, or sort tokens by experts
 IMPLS = (
     "FULL_AND_PIECEWISE", "PIECEWISE", "FULL_DECODE_ONLY", "NONE",
-    "FULL_DECODE_ONLY-traced", "eager", "eager-FULL_DECODE_ONLY", "transformers", "torch-ro",
+    "PIECEWISE-schedule", "PIECEWISE-capture", "FULL_DECODE_ONLY-traced", "eager", "eager-FULL_DECODE_ONLY", "transformers", "torch-ro",
 )  # fmt: skip
 REQUESTS = (1, 8, 64)
 
@@ -213,14 +213,14 @@ def _make(impl: str, device: str, config: dict[str, Any]) -> tuple[Engine, float
     name = device if device == "cpu" else "cuda:0"
     model = build(read_config(config), name)
     fill_random(model)
-    compiled, mode = (
-        not impl.startswith("eager"),
-        CUDAGraphMode[impl.removeprefix("eager").removesuffix("traced").strip("-") or "NONE"],
-    )
+    words = impl.split("-")
+    compiled = words[0] != "eager"
+    mode = CUDAGraphMode[next((w for w in words if w in CUDAGraphMode.__members__), "NONE")]
+    split = next((w for w in words if w in ("schedule", "capture")), "graph")
     graphs = recorder_of(model)
     mode = mode if graphs is not None else CUDAGraphMode.NONE
-    chosen = {"custom_ops": ("none",)} if impl.endswith("-traced") else {}
-    pieces = compile_decoder(model, mode, **chosen) if compiled else None
+    chosen = {"custom_ops": ("none",)} if "traced" in words else {}
+    pieces = compile_decoder(model, mode, split, **chosen) if compiled else None
     limits = Limits(max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=512, share_prefixes=False)
     runner = ModelRunner(
         model,

@@ -49,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sizes that are recorded, by commas: requests where all decode, tokens elsewhere",
     )
     add("--no-compile", action="store_true", help="run the model as it is; pieces are not recorded then")
-    add("--drafts", type=int, default=0, help="tokens guessed ahead for each request (default: 0)")
+    add(
+        "--drafts",
+        type=int,
+        default=0,
+        help="tokens guessed ahead for each request, by the model's learned heads where it has some (default: 0)",
+    )
     add(
         "--overlap",
         action=argparse.BooleanOptionalAction,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from braze.serving.engine.buffers import Batch
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.parallel import of_first
 from braze.serving.engine.requests import Work
@@ -15,13 +16,16 @@ from braze.serving.engine.sampling import sample
 
 @dataclass
 class Flight:
-    """A step on its way. ``drawn``: how many tokens each of its requests gets; ``tokens``: all of them, on the device (None: there are none)."""
+    """A step on its way. ``drawn``: how many tokens each of its requests gets; ``tokens``: all of them, on the device (None: there are none). ``batch``
+    and ``hidden``: what ran, in memory that the next step writes over."""
 
     works: Sequence[Work]
     drawn: tuple[int, ...]
     tokens: torch.Tensor | None = None
     host: torch.Tensor | None = None
     landed: torch.cuda.Event | None = None
+    batch: Batch | None = None
+    hidden: torch.Tensor | None = None
 
     def wait(self) -> list[list[int]]:
         """The tokens of each request, when they are on the host."""

@@ -9,6 +9,7 @@ import torch
 
 from braze.serving.engine.drafter import NgramDrafter
 from braze.serving.engine.drawing import Flight
+from braze.serving.engine.heads import HeadDrafter
 from braze.serving.engine.requests import Request
 from braze.serving.engine.runner import ModelRunner
 from braze.serving.engine.sampling import SamplingParams
@@ -34,6 +35,7 @@ class Engine:
         self.scheduler = Scheduler(
             runner.limits, runner.blocks, runner.model.config.eos, NgramDrafter(drafts) if drafts else None
         )
+        self._heads = HeadDrafter(runner, drafts) if drafts and runner.model.heads else None
         self._numbers = itertools.count()
         overlap = runner.options.overlap
         self._overlap = runner.reduce is alone and (
@@ -64,12 +66,11 @@ class Engine:
             works = self.scheduler.ahead(flight.works)
             if works is not None:
                 self._flight = self.runner.launch(works, flight)
-        found = []
-        for work, tokens in zip(flight.works, flight.wait(), strict=True):
-            new = self.scheduler.finish(work, tokens)
-            if new:
-                found.append(Output(work.request, tuple(new)))
-        return found
+        drawn = flight.wait()
+        kept = [self.scheduler.finish(work, tokens) for work, tokens in zip(flight.works, drawn, strict=True)]
+        if self._heads is not None:
+            self._heads.propose(flight, drawn, kept)
+        return [Output(work.request, tuple(new)) for work, new in zip(flight.works, kept, strict=True) if new]
 
     def abort(self, request: Request) -> None:
         """End a request; its blocks are free at once."""

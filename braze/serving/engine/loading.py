@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,16 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     ranks: Ranks = ONE,
+    drafting: bool = False,
 ) -> Decoder:
-    """The decoder of a folder, with its weights, in eval mode; ``dtype``: other than the folder's; ``ranks``: who shares it, of which this has a part.
+    """The decoder of a folder, with its weights, in eval mode; ``dtype``: other than the folder's; ``ranks``: who shares it, of which this has a part;
+    ``drafting``: with its learned heads that guess, where the folder has some.
 
     Raises BZ7403 for a model that is not served and BZ7404 where files are missing or do not fit.
     """
     folder = Path(folder)
     config = split(read_config(_read_json(folder / "config.json")), ranks)
+    config = dataclasses.replace(config, drafting=drafting)
     model = build(config, device, dtype)
     load_weights(model, folder)
     return model
@@ -59,7 +64,7 @@ def load_weights(model: Decoder, folder: Path) -> None:
         place = places.get(name)
         if place is None:
             tied = model.config.tied and name == "lm_head.weight"
-            if not tied and not name.endswith(_IGNORED):
+            if not tied and not name.endswith(_IGNORED) and not _of_a_head(name, model):
                 left.append(name)
             continue
         tensor = model.config.ranks.part(tensor, place.shape)
@@ -79,7 +84,7 @@ def write_random(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dict(config), indent=1))
-    model = build(read_config(config), device)
+    model = build(dataclasses.replace(read_config(config), drafting=True), device)
     fill_random(model, seed)
     tensors = {name: place.cpu().contiguous().clone() for name, place in model.places().items()}
     save_file(tensors, folder / "model.safetensors")
@@ -98,6 +103,15 @@ def fill_random(model: Decoder, seed: int = 0) -> None:
             place.zero_()
         else:
             place.normal_(generator=numbers).mul_(place.shape[-1] ** -0.5)
+
+
+def _of_a_head(name: str, model: Decoder) -> bool:
+    """Whether a tensor is of a learned head that the model does not have, or is the model's own embedding or head again."""
+    found = re.match(r"model\.layers\.(\d+)\.(.*)", name)
+    layers = model.config.layers
+    if found is None or not layers <= int(found[1]) < layers + model.config.draft_heads:
+        return False
+    return not model.config.drafting or found[2] in ("embed_tokens.weight", "shared_head.head.weight")
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

@@ -103,7 +103,7 @@ class ModelRunner:
         Recordings hold the cache's addresses, so those made before are let go of. Raises BZ7409 where not one request fits.
         """
         config, size = self.model.config, self.limits.block_size
-        each = block_bytes(self.model.cache_shape, config.layers, size, self.dtype)
+        each = block_bytes(self.model.cache_shape, config.cached_layers, size, self.dtype)
         if blocks is None:
             blocks = (self.profile_memory() if memory is None else memory) // each
             # more than all requests at their longest can have are of no use
@@ -119,7 +119,7 @@ class ModelRunner:
         self.blocks = blocks
         self.caches = allocate(
             self.model.cache_shape,
-            config.layers,
+            config.cached_layers,
             blocks,
             size,
             self.dtype,
@@ -196,11 +196,13 @@ class ModelRunner:
         if before is not None and before.tokens is not None:
             batch.input_ids[: batch.tokens].copy_(before.tokens)
         hidden = self.run_model(decision, batch)
-        if not any(batch.drawn):
-            return nothing
-        if batch.rows is not None:
-            return self.drawing.draw(works, batch.drawn, hidden[batch.rows])
-        return self.drawing.draw(works, batch.drawn, None if self.draws_along(decision) else hidden)
+        flight = nothing
+        if any(batch.drawn):
+            rows = hidden if batch.rows is None else hidden[batch.rows]
+            along = batch.rows is None and self.draws_along(decision)
+            flight = self.drawing.draw(works, batch.drawn, None if along else rows)
+        flight.batch, flight.hidden = batch, hidden
+        return flight
 
     def draws_along(self, decision: Decision) -> bool:
         """Whether a step's recording has logits and their greatest in it: that of steps which only decode."""

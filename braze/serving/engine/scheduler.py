@@ -49,8 +49,8 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.preemptions = 0
-        #: tokens that were found in the cache
-        self.shared = 0
+        #: tokens that were found in the cache; guesses that were made, and that were right
+        self.shared = self.guessed = self.right = 0
 
     def add(self, request: Request) -> None:
         """Let a request wait for its turn. Raises BZ7406 for one that could never run, BZ7407 where too many wait."""
@@ -140,6 +140,7 @@ class Scheduler:
         """The tokens that were drawn for a request, up to the one that ends it."""
         request = work.request
         kept = []
+        request.drafts = ()
         for token in accepted(drawn, work.tokens[real:]) if work.drafts else drawn:
             request.tokens.append(token)
             kept.append(token)
@@ -149,6 +150,8 @@ class Scheduler:
             if len(request.tokens) >= request.longest:
                 request.ended = Ended.LENGTH
                 break
+        self.guessed += work.drafts
+        self.right += len(kept) - 1
         # guesses that were right are in the cache; the last token never is
         request.computed += len(kept) - 1
         return kept
@@ -186,7 +189,7 @@ class Scheduler:
         guesses: tuple[int, ...] = ()
         if self.drafter is not None and left == 1:
             room = min(budget - 1, self.limits.max_model_len - begin - 1)
-            guesses = self.drafter.propose(request.tokens)[:room]
+            guesses = (request.drafts or self.drafter.propose(request.tokens))[:room]
         return Work(request, begin, tokens + guesses, len(guesses), samples)
 
     def _admitted(self, budget: int) -> Work | None:

@@ -52,7 +52,7 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
     """An engine whose model is loaded, whose cache is there, and whose steps are recorded."""
     device = torch.device(options.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
     dtype = getattr(torch, options.dtype) if options.dtype else None
-    model = load_model(folder, device, dtype)
+    model = load_model(folder, device, dtype, drafting=options.drafts > 0)
     longest = model.config.max_position
     limits = Limits(
         options.max_num_seqs,

@@ -181,5 +181,7 @@ class EngineLoop:
             "blocks": scheduler.pool.blocks,
             "preemptions": scheduler.preemptions,
             "shared": scheduler.shared,
+            "guessed": scheduler.guessed,
+            "right": scheduler.right,
             **self.engine.runner.stats(),
         }

@@ -82,6 +82,10 @@ class _Engine:
         yield CounterMetricFamily(
             "braze_shared_tokens", "Tokens that were found in the cache", value=stats["shared"]
         )
+        guesses = CounterMetricFamily("braze_guesses", "Tokens that were guessed ahead", labels=["outcome"])
+        guesses.add_metric(["right"], stats["right"])
+        guesses.add_metric(["wrong"], stats["guessed"] - stats["right"])
+        yield guesses
         steps = CounterMetricFamily("braze_steps", "Steps, by how they ran", labels=["mode"])
         for mode in ("none", "piecewise", "full"):
             steps.add_metric([mode], stats.get(f"steps_{mode}", 0))

@@ -90,8 +90,16 @@ class ModelConfig:
     qk_norm: bool = False
     latent: Latent | None = None
     experts: Experts | None = None
+    #: learned heads that guess the tokens after the next one, in the folder; and whether the model has them
+    draft_heads: int = 0
+    drafting: bool = False
     #: who shares the model: heads, inner sizes and experts are this rank's part
     ranks: Ranks = Ranks()
+
+    @property
+    def cached_layers(self) -> int:
+        """Layers that keep something of a token."""
+        return self.layers + (self.draft_heads if self.drafting else 0)
 
 
 def read_config(raw: Mapping[str, Any]) -> ModelConfig:
@@ -125,6 +133,7 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
         qk_norm=name == "Qwen3ForCausalLM",
         latent=latent,
         experts=_experts(raw) if name in DEEPSEEK else None,
+        draft_heads=int(raw.get("num_nextn_predict_layers") or 0) if name in DEEPSEEK else 0,
     )
 
 

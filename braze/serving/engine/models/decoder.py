@@ -71,6 +71,25 @@ class Body(nn.Module):
         return self.norm(x)
 
 
+class DraftHead(Part):
+    """A layer that guesses: from a token's embedding and the hidden state of the one before it, to the hidden state of the guess after it."""
+
+    def __init__(self, config: ModelConfig, layer: Layer) -> None:
+        super().__init__()
+        self.enorm, self.hnorm = RMSNorm(config.width, config.eps), RMSNorm(config.width, config.eps)
+        self.eh_proj = Linear(2 * config.width, config.width, False)
+        self.layer = layer
+        self.norm = RMSNorm(config.width, config.eps)
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor, *angles: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.eh_proj(torch.cat((self.enorm(x), self.hnorm(hidden)), -1)), *angles)
+
+    def places(self) -> dict[str, torch.Tensor]:
+        """Its own, and its layer's."""
+        found = named("enorm", self.enorm) | named("hnorm", self.hnorm) | named("eh_proj", self.eh_proj)
+        return found | named("shared_head.norm", self.norm) | self.layer.places()
+
+
 class Decoder(nn.Module):
     """A decoder. ``forward`` takes token ids and positions, (tokens) int64 each, of all requests in a row, and gives hidden
     states (tokens, width); which request a token belongs to only attention knows, by the forward context."""
@@ -87,6 +106,9 @@ class Decoder(nn.Module):
         self.cache_shape = cache
         self.model = Body(config, make, rotary)
         self.lm_head = Linear(config.width, config.vocab // config.ranks.size, False)
+        self.heads = nn.ModuleList(
+            DraftHead(config, make(config, i)) for i in range(config.layers, config.cached_layers)
+        )
         if config.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
 
@@ -101,6 +123,19 @@ class Decoder(nn.Module):
         if out is not None:
             return torch.mm(hidden, self.lm_head.weight.t(), out=out)
         return F.linear(hidden, self.lm_head.weight)
+
+    def draft(
+        self, number: int, input_ids: torch.Tensor, positions: torch.Tensor, hidden: torch.Tensor
+    ) -> torch.Tensor:
+        """Hidden states of guess ``number`` after these tokens, whose ones before have ``hidden``. Guesses beyond the heads take them in turn."""
+        x = looked_up(input_ids, self.model.embed_tokens.weight, self.config.ranks)
+        return self.heads[number % len(self.heads)](x, hidden, *self.model.rotary(positions))
+
+    def draft_logits(self, number: int, hidden: torch.Tensor) -> torch.Tensor:
+        """(rows, vocabulary) of a guess's hidden states."""
+        head = self.heads[number % len(self.heads)]
+        assert isinstance(head, DraftHead)
+        return self.compute_logits(head.norm(hidden))
 
     def choose(self, uses: Callable[[str], bool]) -> None:
         """Have each part call a custom operator, of those that there is ordinary code for, where ``uses`` says so by its name."""
@@ -117,4 +152,7 @@ class Decoder(nn.Module):
         for i, layer in enumerate(body.layers):
             assert isinstance(layer, Layer)
             found |= under(f"model.layers.{i}", layer.places())
+        for i, head in enumerate(self.heads, len(body.layers)):
+            assert isinstance(head, DraftHead)
+            found |= under(f"model.layers.{i}", head.places())
         return found
