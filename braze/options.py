@@ -71,7 +71,7 @@ class Options:
     )
     early_launches: bool = option(
         False,
-        "on a GPU products of few rows begin while the kernel ahead of them on the stream still runs, and read their weights then: for a caller "
+        "on a GPU products of a row or two begin while the kernel ahead of them on the stream still runs, and read their weights then: for a caller "
         "who writes weights only where an ordinary kernel comes after",
     )
     measure_products: bool = option(

@@ -37,6 +37,7 @@ FORMS = (
 DECODES = {
     "qwen3": (16, 8, 128, True, torch.bfloat16, 1, 32),
     "qwen3 drafts": (16, 8, 128, True, torch.bfloat16, 4, 4),
+    "qwen3 more rows than tokens": (16, 8, 128, True, torch.bfloat16, 16, 4),
     "llama": (32, 8, 64, False, torch.bfloat16, 1, 1),
     "qwen3 float32": (16, 8, 128, True, torch.float32, 1, 8),
 }

@@ -178,8 +178,8 @@ def rope_decode_kernel(
         new_place = tl.load(positions + begin + t, mask=new, other=0)
         slot = tl.load(slot_mapping + begin + t, mask=new, other=-1)
         w_a, w_b = _halves(qkv, new_at + shared * (2 * HALF), new, HALF, BLOCK_H)
-        c, s, weight_a, weight_b = _angles(new, k_weight, new_place, cos, sin, HALF, NORM, BLOCK_H)
-        n_a, n_b = _heads(qkv, new_at, new, c, s, weight_a, weight_b, eps, HALF, NORM, BLOCK_H)
+        n_c, n_s, n_w_a, n_w_b = _angles(new, k_weight, new_place, cos, sin, HALF, NORM, BLOCK_H)
+        n_a, n_b = _heads(qkv, new_at, new, n_c, n_s, n_w_a, n_w_b, eps, HALF, NORM, BLOCK_H)
         n_a = n_a.to(dtype)
         n_b = n_b.to(dtype)
         kept = (slot >= 0)[:, None] & (h < HALF)[None, :]
