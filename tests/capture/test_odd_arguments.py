@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,3 +101,11 @@ def test_an_object_with_fields_that_c_code_alone_fills_is_not_made_again() -> No
 
     compiled = braze.compile(calls, backend="eager")
     assert calls() == compiled() == compiled() == "tp_call"
+
+
+def test_an_iterator_of_itertools_from_outside_goes_on_at_each_call() -> None:
+    def take(iterator: Any) -> list[int]:
+        return list(itertools.islice(iterator, 4))
+
+    compiled, cycle = braze.compile(take, backend="eager"), itertools.cycle([1, 2, 3])
+    assert [compiled(cycle), compiled(cycle)] == [[1, 2, 3, 1], [2, 3, 1, 2]]

@@ -72,7 +72,8 @@ def _is_opaque(cls: type) -> bool:
     """Whether instances keep something that is no attribute: subclasses of int, arrays, iterators."""
     if is_identity_type(cls) or issubclass(cls, _SEEN_WHOLE) or cls in BY_VALUE or cls in _FIXED:
         return False
-    solid = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9))
+    # from Python 3.12 on the classes of itertools are made at run time, as the program's are
+    solid = next(b for b in cls.__mro__ if not b.__flags__ & (1 << 9) or b.__module__ == "itertools")
     return solid is not object
 
 
