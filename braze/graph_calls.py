@@ -13,7 +13,7 @@ from braze.aot.records import Partition
 from braze.graph import torch_compat
 from braze.graph.specs import FloatSpec
 from braze.graph.subgraph_ops import entries_of
-from braze.graph.torch_compat import is_out_of_memory
+from braze.graph.torch_compat import count_writes, is_out_of_memory
 from braze.loops.ir import LoopProgram
 from braze.runtime.boxed import Boxed, boxed
 from braze.support import trace
@@ -65,8 +65,8 @@ def with_inputs_again(call: Boxed, program: LoopProgram) -> Boxed:
             x = next(x for x in written if x.is_inference())
             x.copy_(x)  # raises eager's error
         if counted:
-            torch.autograd.graph.increment_version(counted)
-        return call([*inputs, *(inputs[k] for k in places)])
+            count_writes(counted)
+        return call([*inputs, *[inputs[k] for k in places]])
 
     return with_written
 

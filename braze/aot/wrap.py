@@ -82,6 +82,16 @@ class _Wrapped:
         count = len(partition.made)
         self.made = tuple(zip(partition.made, self.places[len(self.places) - count :], strict=True))
         self.count = len(self.places) - count
+        self.extents = () if self.beyond else _extents(partition)
+        self.short = -1 not in self.places and not (
+            self.made
+            or self.shared
+            or self.anchored
+            or self.derived
+            or self.unnoticed
+            or self.bases
+            or promises is not None
+        )
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         if not self.differentiated or torch.is_grad_enabled():
@@ -90,6 +100,8 @@ class _Wrapped:
             return self._run(given)
 
     def _run(self, given: Sequence[Any]) -> list[Any]:
+        if self.short:
+            return self._values(given)
         inputs = self._with_shared(given) if self.shared else given
         if (
             inputs is None
@@ -98,12 +110,7 @@ class _Wrapped:
         ):
             return self._as_captured(given)
         results = self.compiled(inputs)
-        for pairs in self.overwritten:
-            # where there is none, the graph has written to the input itself
-            made = [(i, place) for i, place in pairs if results[place] is not None]
-            if made:
-                with torch.no_grad():
-                    copy_all([inputs[i] for i, _ in made], [results[place] for _, place in made])
+        self._overwrite(inputs, results)
         if self.derived:
             with torch.enable_grad():
                 for i, place in self.derived:
@@ -129,6 +136,22 @@ class _Wrapped:
         if self.promises is not None:
             self.promises.check(inputs, results, outputs, names)
         return outputs
+
+    def _values(self, inputs: Sequence[Any]) -> list[Any]:
+        """All results are values of the graph, and what it writes has no history."""
+        if self.mutated and self._shares_written_memory(inputs):
+            return self._as_captured(inputs)
+        results = self.compiled(inputs)
+        self._overwrite(inputs, results)
+        return [results[place] for place in self.places]
+
+    def _overwrite(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        """Give written inputs without a history their new contents; where there are none, the graph has written to the input itself."""
+        for pairs in self.overwritten:
+            made = [(i, place) for i, place in pairs if results[place] is not None]
+            if made:
+                with torch.no_grad():
+                    copy_all([inputs[i] for i, _ in made], [results[place] for _, place in made])
 
     def _alike(self, pairs: list[tuple[int, int]]) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Inputs of one type and device together, which one call copies: a network's running means, its counters."""
@@ -179,6 +202,8 @@ class _Wrapped:
 
     def _shares_written_memory(self, inputs: Sequence[Any]) -> bool:
         """Whether a written input overlaps another input."""
+        if self.extents and self._ends_apart(inputs):
+            return False
         seen: dict[int, list[int]] = {}
         for i in self.tensors:
             if inputs[i].numel():
@@ -192,10 +217,39 @@ class _Wrapped:
             for other in seen[inputs[i].untyped_storage().data_ptr()]
         )
 
+    def _ends_apart(self, inputs: Sequence[Any]) -> bool:
+        """Whether each written input ends before each other tensor begins, or begins where it ends: by addresses alone."""
+        for k, (i, size, written) in enumerate(self.extents):
+            begin = inputs[i].data_ptr()
+            if written:
+                for other, length, _ in self.extents[k + 1 :]:
+                    at = inputs[other].data_ptr()
+                    if at < begin + size and begin < at + length:
+                        return False
+        return True
+
     def _overlaps(self, i: int, other: int, inputs: Sequence[Any]) -> bool:
         if i == other or other in self.members.get(i, ()):
             return False
         return self.beyond or may_overlap(inputs[i], inputs[other])
+
+
+def _extents(partition: Partition) -> tuple[tuple[int, int, bool], ...]:
+    """(input, bytes from its first element to the end of its last, whether it is written) of tensors with elements.
+
+    Written ones first. None where a number is a symbol, where a tensor's elements come before its first, or there is none to write.
+    """
+    written = {role.input for role in partition.mutations}
+    found = []
+    for i, spec in enumerate(partition.inputs):
+        if isinstance(spec, TensorSpec):
+            numbers = (*spec.sizes, *spec.strides)
+            if any(type(n) is not int or n < 0 for n in numbers):
+                return ()
+            if 0 not in spec.sizes:
+                steps = sum((n - 1) * stride for n, stride in zip(spec.sizes, spec.strides, strict=True))
+                found.append((i, (steps + 1) * spec.dtype.itemsize, i in written))
+    return tuple(sorted(found, key=lambda each: not each[2]))
 
 
 def without_history(written: torch.Tensor) -> torch.Tensor:

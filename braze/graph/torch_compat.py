@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -259,6 +259,11 @@ def told(shape: Any, strides: Any, offset: Any, dtype: torch.dtype, nbytes: Any)
     return torch.Tensor._make_wrapper_subclass(
         _Wrapper, shape, strides=strides, storage_offset=offset, dtype=dtype, device=META, storage_size=nbytes
     )
+
+
+def count_writes(tensors: Sequence[torch.Tensor]) -> None:
+    """Autograd takes tensors for written once more."""
+    torch._C._increment_version(tensors)
 
 
 def copy_all(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:

@@ -204,3 +204,27 @@ def test_random_writes_and_reads_are_as_in_eager(seed: int) -> None:
         a, b = x.clone(), c.clone()
         got, want = g(a, b, p, i, y), f(x, c, p, i, y)
         torch.testing.assert_close((got, a, b), (want, x, c))
+
+
+def windows(size: int, *starts: int) -> tuple[list[Tensor], Tensor]:
+    """Rows of one memory, and the memory."""
+    memory = torch.arange(12.0 * size).view(-1, 4)
+    return [memory[at : at + size] for at in starts], memory
+
+
+@pytest.mark.unverified
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_inputs_of_one_memory_are_told_apart_by_where_they_begin_and_end(size: int, grad: bool) -> None:
+    """Side by side, the written one first or last; with a row in common; the same rows."""
+
+    def f(written: Tensor, read: Tensor) -> Any:
+        written.add_(read.flip(0))
+        return read * 2, written.sum()
+
+    compiled, one_less = braze.compile(f, dynamic=False), max(size - 1, 0)
+    with torch.set_grad_enabled(grad):
+        for starts in [(0, size), (size, 0), (0, 2 * size), (0, one_less), (one_less, 0), (0, 0), (0, size)]:
+            (ours, memory), (theirs, expected) = windows(size, *starts), windows(size, *starts)
+            for got, want in zip((*compiled(*ours), memory), (*f(*theirs), expected), strict=True):
+                assert torch.equal(got, want), starts
