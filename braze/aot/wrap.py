@@ -243,11 +243,11 @@ def _extents(partition: Partition) -> tuple[tuple[int, int, bool], ...]:
     found = []
     for i, spec in enumerate(partition.inputs):
         if isinstance(spec, TensorSpec):
-            numbers = (*spec.sizes, *spec.strides)
-            if any(type(n) is not int or n < 0 for n in numbers):
+            sizes, strides = ([n for n in each if isinstance(n, int)] for each in (spec.sizes, spec.strides))
+            if len(sizes) + len(strides) < 2 * len(spec.sizes) or min([0, *strides]) < 0:
                 return ()
-            if 0 not in spec.sizes:
-                steps = sum((n - 1) * stride for n, stride in zip(spec.sizes, spec.strides, strict=True))
+            if 0 not in sizes:
+                steps = sum((n - 1) * stride for n, stride in zip(sizes, strides, strict=True))
                 found.append((i, (steps + 1) * spec.dtype.itemsize, i in written))
     return tuple(sorted(found, key=lambda each: not each[2]))
 
