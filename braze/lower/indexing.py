@@ -55,6 +55,8 @@ def index_select(g: ProgramBuilder, x: Lazy, dim: int, indices: Lazy) -> Any:
     """Slices of a dimension in any order."""
     if not x.rank or not x.dtype.is_computable or indices.rank != 1 or x.device != indices.device:
         return NotImplemented
+    if indices.dtype not in (DType.I64, DType.I32):
+        return NotImplemented
     dim = dim % x.rank
     g.realize_if_costly(indices)
 

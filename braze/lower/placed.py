@@ -12,7 +12,6 @@ from typing import Any
 
 from braze.loops import build
 from braze.loops.ir import BufferView, DType, Node, Store
-from braze.lower.indexing import is_index
 from braze.lower.lazy import Index, Lazy
 from braze.lower.pointwise_core import broadcast_index, broadcast_sizes
 from braze.lower.realize import ProgramBuilder
@@ -56,10 +55,12 @@ def placed(g: ProgramBuilder, target: Any, part: Lazy, args: Sequence[Any]) -> P
 
 def _rows(g: ProgramBuilder, part: Lazy, dim: int, index: Any, source: Any) -> Placed | None:
     """``index_copy``: slices of one dimension."""
-    if not part.rank or source.rank != part.rank or index.rank != 1 or not is_index(index):
+    if not part.rank or source.rank != part.rank or index.rank != 1 or index.dtype is not DType.I64:
         return None
     dim = dim % part.rank
     sizes = (*part.sizes[:dim], index.sizes[0], *part.sizes[dim + 1 :])
+    if source.dtype is not part.dtype or tuple(source.sizes) != sizes:
+        return None
     if not _alone(sizes, index.sizes) or index.device != part.device:
         return None
     known = _known(g, index, part.sizes[dim], wrap=False)
@@ -76,8 +77,8 @@ def _elements(
 ) -> Placed | None:
     """``index_put``: integer tensors, broadcast together, with full slices between."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    fine = all(is_index(i) and i.dtype is not DType.U8 and i.device == part.device for _, i in given)
-    if accumulate or not given or not fine:
+    fine = all(i.dtype in (DType.I64, DType.I32) and i.device == part.device for _, i in given)
+    if accumulate or not given or not fine or values.dtype is not part.dtype:
         return None
     shape = broadcast_sizes([i for _, i in given])
     dims = [d for d, _ in given]
@@ -86,7 +87,7 @@ def _elements(
     rest = [d for d in range(part.rank) if d not in dims]
     kept = [part.sizes[d] for d in rest]
     sizes = (*kept[:start], *shape, *kept[start:])
-    if not _alone(sizes, shape):
+    if not _alone(sizes, shape) or not _spreads(values.sizes, sizes):
         return None
 
     def at(i: Index) -> Index:
@@ -103,6 +104,12 @@ def _elements(
         known = _known(g, tensor, part.sizes[d], wrap=True)
         looked_up.append((known, lambda i, where=where: where(i[start : start + count])))
     return Placed(sizes, at, tuple(looked_up), values)
+
+
+def _spreads(sizes: Sequence[Expr], over: Sequence[Expr]) -> bool:
+    """Whether a value of some sizes is known to be broadcast over others; ATen tells what is not."""
+    lead = len(over) - len(sizes)
+    return lead >= 0 and all(n.value == 1 or n == m for n, m in zip(sizes, over[lead:], strict=True))
 
 
 def _alone(sizes: Sequence[Expr], positions: Sequence[Expr]) -> bool:

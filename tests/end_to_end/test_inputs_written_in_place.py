@@ -125,6 +125,36 @@ def test_an_index_that_does_not_exist_writes_nothing() -> None:
     assert not x.any()
 
 
+REFUSED = {
+    "values of another type": (torch.ones(2, 4, dtype=torch.float64), torch.tensor([1, 3])),
+    "too many values": (torch.ones(3, 4), torch.tensor([1, 3])),
+    "values too long": (torch.ones(2, 5), torch.tensor([1, 3])),
+    "places in bytes": (torch.ones(2, 4), torch.tensor([1, 3], dtype=torch.int8)),
+    "one place for two rows": (torch.ones(2, 4), torch.tensor(1)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_write_at_places_that_eager_refuses_is_refused(name: str) -> None:
+    """Values of another size were stored as if they fitted, beyond their memory too."""
+    source, places = REFUSED[name]
+
+    def put(x: Tensor) -> None:
+        x[places] = source
+
+    def copied(x: Tensor) -> None:
+        x.index_copy_(0, places, source)
+
+    for f in (put, copied):
+        ours, theirs = torch.zeros(6, 4), torch.zeros(6, 4)
+        with torch.no_grad():
+            with pytest.raises((RuntimeError, IndexError)) as eagers:
+                f(theirs)
+            with pytest.raises(eagers.type):
+                braze.compile(f)(ours)
+        assert torch.equal(ours, theirs)
+
+
 def test_what_a_backward_wants_is_not_written_over() -> None:
     def f(x: Tensor, w: Tensor) -> Tensor:
         y = ((x + 0) * w).sum()
