@@ -30,9 +30,9 @@ FLAT, SQUARE = 1024, 64
 WALK, HELD = 2048, 2048
 #: tiles of a walk that are on their way at once, and bytes of them that a program may hold
 STAGES, ON_THE_WAY = 3, 64 << 10
-#: bytes of a row whose second walk no longer finds it in the cache (50 MB on an H200) if four programs share a multiprocessor, and
-#: of such a row those that a program has at once
-AGAIN, AT_ONCE = 128 << 10, 64 << 10
+#: bytes of a row whose second walk no longer finds it in the cache (50 MB on an H200) if four programs share a multiprocessor, of
+#: longer rows those that a program has at once, and bytes of which a warp has its share then
+AGAIN, AT_ONCE, OF_A_WARP = 128 << 10, 64 << 10, 2 << 10
 #: elements of a tile that walks a row for its mean and variance, of which a thread keeps three numbers each: what fits beside others' programs
 SPREAD = 1024
 #: tiles of which one turn takes maxima and sums of powers: both are loaded before the first is reduced
@@ -118,9 +118,10 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> K
     widest = max((a.itemsize for a in found), default=1)
     if kinds == {ReduceKind.ONLINE_SOFTMAX}:
         if _walks_again(group) and length is not None and length * widest >= AGAIN:
-            # a program to a multiprocessor: all their rows then stay in the cache until they are walked again
-            row = dataclasses.replace(row, block=AT_ONCE // widest)
-            return dataclasses.replace(plan, row=row, warps=2 * MOST_WARPS, streamed=True)
+            # one program to a multiprocessor, or two of shorter rows: all their rows then stay in the cache until they are walked again
+            held = AT_ONCE if length * widest > AGAIN else AT_ONCE // 2
+            row = dataclasses.replace(row, block=held // widest)
+            return dataclasses.replace(plan, row=row, warps=max(1, held // OF_A_WARP), streamed=True)
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
         return dataclasses.replace(
