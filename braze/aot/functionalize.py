@@ -295,6 +295,7 @@ class _Functionalizer:
         parent = self._current(alias.parent, storage)
         target, args, kwargs = apply_view(alias.node, parent)
         if target is aten.as_strided.default:
+            parent = self._at_start(alias, parent, storage)
             args, kwargs = self._within(alias, parent, args[1:], kwargs)
             args = (parent, *args)
         self._require_own_memory(alias)
@@ -381,6 +382,14 @@ class _Functionalizer:
         if not has_overlap(value.meta["val"]):
             return value
         return self._insert(aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
+
+    def _at_start(self, alias: _Alias, whole: Node, storage: _Storage) -> Node:
+        """A value that begins where its memory does: what ATen scatters into begins where that which it is a copy of did."""
+        assert alias.parent is not None
+        offset = storage.base.node.meta["val"].storage_offset()
+        if whole is alias.parent.node or (type(offset) is int and offset == 0):
+            return whole
+        return self._insert(aten.clone.default, (whole,), {})
 
     def _within(self, alias: _Alias, whole: Node, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """The arguments of an ``as_strided`` view, or its scatter, over a value that may begin elsewhere in its memory."""

@@ -7,10 +7,11 @@ which the process dies.
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, MethodType, TracebackType
 from typing import Any
 
 #: seconds that a handler waits for a point at most
@@ -58,6 +59,28 @@ def point() -> None:
             meant(number, None)
         except Exception as error:  # the program's, not one of the traced frame's
             deferring.owed = error
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Whether an error comes from a handler of a signal: it is of no line of the program that ran, and of none that would run again."""
+    handlers = {code_of(signal.getsignal(number)) for number in _CHOOSABLE}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def code_of(handler: Any) -> CodeType | None:
+    """The Python code that a handler begins with; None for what is not Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not isinstance(handler, (FunctionType, MethodType)):
+        handler = next(
+            (c.__dict__["__call__"] for c in type(handler).__mro__ if "__call__" in c.__dict__), None
+        )
+    return getattr(handler, "__code__", None)
 
 
 def _in_main_thread() -> bool:

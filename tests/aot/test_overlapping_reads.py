@@ -64,3 +64,21 @@ def test_parts_of_varying_sizes_that_lie_apart_are_compiled():
             x = LAYOUTS["rows"](n)
             assert torch.equal(compiled(x), halves(x))
     assert not any("BZ2027" in message for message in messages)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+@pytest.mark.parametrize("start", [0, 1])
+def test_an_input_that_sees_anothers_memory_turned_sees_what_was_written_wherever_that_begins(backend, start):
+    """What ATen scatters into begins in its memory where that which it copies did; a window counts from there."""
+
+    def f(x, turned):
+        x[:, 0].mul_(10)
+        turned.add_(2)
+
+    def window():
+        return torch.arange(15.0).view(5, 3)[start : start + 3]
+
+    wanted, ours = window(), window()
+    f(wanted[...], wanted.mT)
+    braze.compile(f, backend=backend)(ours[...], ours.mT)
+    assert torch.equal(ours, wanted)

@@ -30,11 +30,12 @@ Context = Callable[[int, Path, Any], AbstractContextManager[Expected]]
 
 @dataclass(frozen=True)
 class Fault:
-    """``places``: the binary logarithm of how many chances there are, about. ``kernels``: what it strikes is building."""
+    """``places``: the binary logarithm of how many chances there are, about. ``kernels``: what it strikes is building; ``warm``: a call of what is compiled."""
 
     context: Context
     places: float
     kernels: bool = False
+    warm: bool = False
 
 
 class Planted(Exception):
@@ -77,6 +78,7 @@ def timed_out(at: int, folder: Path, model: Any) -> Iterator[Expected]:
 
     def late(number: int, frame: Any) -> None:
         if model.at_work:
+            model.raised = True
             raise Planted("late")
 
     before = signal.signal(signal.SIGALRM, late)
@@ -86,6 +88,29 @@ def timed_out(at: int, folder: Path, model: Any) -> Iterator[Expected]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def late(at: int, folder: Path, model: Any) -> Iterator[Expected]:
+    """A handler of a signal raises at the n-th call or return of a Python function."""
+    left = [at]
+
+    def handler(number: int, frame: Any) -> None:
+        model.raised = True
+        raise Planted("late")
+
+    def event(frame: Any, kind: str, arg: Any) -> None:
+        left[0] -= 1
+        if left[0] == -1 and model.at_work:
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    sys.setprofile(event)
+    try:
+        yield Planted
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, before)
 
 
 @contextlib.contextmanager
@@ -177,6 +202,7 @@ def raising_hook(at: int, folder: Path, model: Any) -> Iterator[Expected]:
     def hook(*args: Any, **kwargs: Any) -> None:
         if not spent:
             spent.append(1)
+            model.raised = True
             raise Planted("planted")
 
     spent: list[int] = []
@@ -254,6 +280,7 @@ def reset_beside(at: int, folder: Path, model: Any) -> Iterator[Expected]:
 KINDS: dict[str, Fault] = {
     "interrupt": Fault(interrupted, 14.5),
     "time limit": Fault(timed_out, 15),
+    "late": Fault(late, 8.5, warm=True),
     "full disk": Fault(full_disk, 16, kernels=True),
     "no descriptors": Fault(no_descriptors, 5, kernels=True),
     "compiler": Fault(bad_compiler, 4, kernels=True),

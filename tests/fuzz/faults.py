@@ -61,8 +61,8 @@ class Subject(nn.Module):
         self.log: list[int] = []
         self.register_buffer("count", torch.zeros(()))
         self.hook = hook
-        #: whether the call that is struck runs
-        self.at_work = False
+        #: whether the call that is struck runs, and whether an exception of the program's was raised in it
+        self.at_work = self.raised = False
 
     def forward(self, x: torch.Tensor, n: int) -> dict[str, Any]:
         y = self.layer(x) * self.by
@@ -125,6 +125,9 @@ def struck(
     program: Struck, fault: Fault, folder: Path, model: Subject, compiled: Any, wanted: list[Any]
 ) -> Finding | None:
     """The call that is struck and those after it."""
+    begun = int(fault.warm)
+    if fault.warm:
+        step(model, compiled, program.training)
     with fault.context(program.at, folder, model) as expected:
         try:
             model.at_work = True
@@ -134,12 +137,15 @@ def struck(
             first = error
         except BaseException as error:
             return Finding("error", f"{type(error).__name__}: {error}")
-    if not isinstance(first, BaseException) and (what := difference(first, wanted)):
-        return Finding("wrong", f"the call that was struck: {what}")
+    if not isinstance(first, BaseException):
+        if what := difference(first, wanted):
+            return Finding("wrong", f"the call that was struck: {what}")
+        if model.raised:
+            return Finding("swallowed", "the program's exception reached nobody")
     if what := changed_settings():
         return Finding("settings", what)
     before = len(model.log), float(model.count)
-    if max(before) > 1:
+    if max(before) > 1 + begun:
         return Finding("wrong", f"the call that was struck left {before}")
     for time in (1, 2):
         try:

@@ -19,6 +19,7 @@ PLACES = {
     # where a code object gets its first note; early in the capture; in the midst of it
     "memory": [10, 300, 9000],
     "time limit": [200],
+    "late": [20, 90],
     "full disk": [0, 1000],
     "no descriptors": [0, 5],
     "compiler": [0, 4, 8, 17],

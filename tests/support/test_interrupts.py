@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 import time
@@ -9,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
+import braze
 from braze.support import interrupts
 from braze.support.interrupts import deferring, point
 
@@ -111,3 +114,46 @@ def test_another_thread_leaves_handlers_alone(calls: list[int]) -> None:
     thread.start()
     thread.join()
     assert seen == [mine] and deferring.depth == 0
+
+
+class AsAnObject:
+    def __call__(self, number: int, frame: object) -> None:
+        raise Late
+
+    def method(self, number: int, frame: object) -> None:
+        raise Late
+
+
+def with_more(more: str, number: int, frame: object) -> None:
+    raise Late
+
+
+#: signals that come while the operator runs
+due: list[int] = []
+
+
+@torch.library.custom_op("interrupts_test::slow", mutates_args=())
+def slow(x: torch.Tensor) -> torch.Tensor:
+    while due:
+        signal.raise_signal(due.pop())
+    return x * 2
+
+
+@slow.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("handler", [AsAnObject(), AsAnObject().method, functools.partial(with_more, "a")])
+def test_an_error_of_a_handler_is_not_the_graphs_in_which_it_fell(handler: Any) -> None:
+    """A time limit holds for a call of what is compiled: the graph is not run again by Python, to its end."""
+    compiled = braze.compile(lambda x: slow(x) + 1, backend="eager")
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    before = signal.signal(signal.SIGUSR1, handler)
+    due.append(signal.SIGUSR1)
+    try:
+        with pytest.raises(Late):
+            compiled(torch.ones(2))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))

@@ -13,6 +13,7 @@ import torch
 
 from braze.graph.torch_compat import RecomputedEnough
 from braze.support.errors import BrazeError
+from braze.support.interrupts import is_of_handler
 from braze.support.log import warn_once
 
 #: file names of generated functions start so; their frames are cut from users' tracebacks
@@ -74,8 +75,11 @@ def caught(error: BaseException) -> BaseException:
 
 
 def run_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a function by Python whose graph has failed, having changed nothing: for its own error, and its handlers."""
-    if isinstance(failed, (BrazeError, RecomputedEnough)):
+    """Run a function by Python whose graph has failed, having changed nothing: for its own error, and its handlers.
+
+    What a signal's handler raises (a time limit) is not the graph's, and goes to the caller.
+    """
+    if isinstance(failed, (BrazeError, RecomputedEnough)) or is_of_handler(failed):
         raise failed
     try:
         result = run(*args, **kwargs)
