@@ -66,6 +66,7 @@ class KernelPlan(TaskPlan):
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
     and quotients along the row, good to 17 bits and more, are exact enough. ``unrolled``: how many
     tiles of a walk that reduces one turn of its loop takes; ``streamed``: caches are not to keep what is stored along the row.
+    ``early``: it is to begin while the kernel before it ends, where a GPU has kernels wait for that by themselves.
     """
 
     whole: bool
@@ -78,6 +79,7 @@ class KernelPlan(TaskPlan):
     limit: Node | None = None
     unrolled: int = 1
     streamed: bool = False
+    early: bool = False
 
     @property
     def programs(self) -> Expr:
@@ -106,7 +108,9 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     wide = any(is_wide(buffers[n]) for n in names)
     sizes = size_symbols(group)
     coarse = is_coarse(group, buffers)
-    plan = KernelPlan(form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse)
+    plan = KernelPlan(
+        form, names, sizes, outer, points, row, whole, passes, warps, stages, wide, coarse, early=group.follows
+    )  # fmt: skip
     return plan if whole or row is None or form is not Form.ROWS else _for_long_rows(plan, group, found)
 
 

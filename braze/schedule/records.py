@@ -39,7 +39,8 @@ class Group:
     step inside a reduction kernel, as the innermost of their own axes). ``internal``: buffers that are
     written and read only inside this group and need no memory outside it. ``reason``: why these steps
     are together, for the report. ``walked``: of kind MIXED, how its points are cut; the steps that reduce down the
-    columns run over the part and ``row_axes``, and reduce over what lies within a part. ``whole``: it is not to be cut.
+    columns run over the part and ``row_axes``, and reduce over what lies within a part. ``whole``: it is not to be cut. ``follows``: it is
+    short, and reads what a kernel just before it leaves.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Group:
     reason: str = ""
     walked: Walked | None = None
     whole: bool = False
+    follows: bool = False
 
 
 @record

@@ -11,16 +11,20 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
+from braze.codegen.triton import generate
+from braze.context import CompileContext
 from braze.loops import build
 from braze.loops.interpret import interpret
 from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Reduction, Store
 from braze.loops.rewrite import roots, walk
+from braze.options import Options
 from braze.schedule import kernels, split
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.one_hot import known_sums
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import Integer, Symbol, axis_symbol
+from braze.target import cuda_target
 from tests.codegen.triton_bench import forms, interpreted, planned
 
 NAN, INF = torch.nan, torch.inf
@@ -267,6 +271,18 @@ def test_walks_have_what_their_reductions_want_of_the_loop():
 def test_as_many_parts_of_columns_as_registers_leave_room_for(width, programs):
     first = plans(planned(lambda x: x.sum(0), torch.empty(65536, width, dtype=torch.bfloat16), cores=132))[0]
     assert first.programs.value == programs
+
+
+@pytest.mark.parametrize(
+    ("capability", "options", "waiting"),
+    [((9, 0), {}, [False, True]), ((8, 0), {}, [False] * 2), ((9, 0), {"cudagraphs": True}, [False] * 2)],
+)
+def test_what_adds_parts_begins_while_they_end(capability, options, waiting):
+    ctx = CompileContext(Options(**options), cuda_target(capability, 132))
+    for fn in (lambda x: x.sum(0), lambda x: x.argmax(), lambda x: torch.var_mean(x, 0)):
+        texts = generate(planned(fn, torch.empty(65536, 1024, device="meta"), cores=132), ctx)
+        assert ["gdc_wait()" in text.source for text in texts] == waiting
+        assert [dict(text.launch.constants).get("EARLY", 0) for text in texts] == list(map(int, waiting))
 
 
 @pytest.mark.usefixtures("small")

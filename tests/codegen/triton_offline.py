@@ -120,7 +120,7 @@ def main() -> int:
             print(text.name, group.kind.value, len(built["cubin"]), ".target sm_90" in built["ptx"])
             if not built["cubin"] or ".target sm_90" not in built["ptx"]:
                 return 1
-        return early(Path(folder))
+        return early(Path(folder)) or following(Path(folder))
 
 
 def early(folder: Path) -> int:
@@ -155,6 +155,22 @@ def early(folder: Path) -> int:
         if "ld.global" not in steps[:at] or "st.global" in steps[:at] or not steps[at + 1 :]:
             return 1
     return 0
+
+
+def following(folder: Path) -> int:
+    """What adds the parts of columns begins early, and waits before it reads or writes anything."""
+    plan = planned(lambda x: x.sum(0), torch.empty(65536, 1024, device="meta"))
+    first, second = generate(plan, CTX)
+    path = folder / "following.py"
+    path.write_text(second.source)
+    launch = second.launch
+    built = compile_offline(
+        path, second.name, launch.dtypes, second.sizes, launch.constants, launch.num_warps
+    )
+    steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", built["ptx"])
+    print("following", dict(launch.constants)["EARLY"], steps)
+    late = "gdc" in first.source
+    return int(late or steps[0] != "griddepcontrol.wait" or {*steps[1:]} != {"ld.global", "st.global"})
 
 
 if __name__ == "__main__":

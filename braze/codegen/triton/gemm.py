@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
 from braze.codegen.triton.gemm_tiles import Means, Tiles, by_rule
-from braze.codegen.triton.kernels import HEADER, Writer
+from braze.codegen.triton.kernels import EARLY_HEADER, HEADER, Writer
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
 from braze.loops.build import nodes_of
@@ -29,9 +29,6 @@ from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, linear
 from braze.symbolic.guess import likely_size
 
 X, Y, XY, XR = (frozenset(letters) for letters in ("x", "y", "xy", "xr"))
-
-#: of kernels that begin before what is ahead of them has ended
-_EARLY = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
 
 def gemm_kernel(
@@ -142,7 +139,7 @@ class _Product(Writer):
         sizes = [s.name for s in plan.sizes]
         parameters = ", ".join([*pointers, *sizes, *(f"{b}: tl.constexpr" for b, _ in constants)])
         function = "\n".join([f"@triton.jit\ndef {self.name}({parameters}):", *body, ""])
-        header = HEADER if self.early is None else HEADER + _EARLY
+        header = HEADER if self.early is None else HEADER + EARLY_HEADER
         source = f"{header}\n{used(function)}\n\n{function}"
         grid = blocks(self.m.extent, tiles.rows) * blocks(self.n.extent, tiles.columns)
         dtypes = tuple(POINTERS[self.buffers[b].dtype] for b in plan.arguments)
