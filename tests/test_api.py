@@ -14,6 +14,7 @@ from torch import nn
 import braze
 from braze import api
 from braze.graph import torch_import
+from braze.runtime import arena
 from braze.support import log
 from braze.support.errors import CaptureError, UserError
 from tests.helpers import logged
@@ -299,3 +300,11 @@ def test_a_compiled_module_trains():
         braze.compile(model)(x).square().sum().backward()
     torch.testing.assert_close(model.weight.grad, expected)
     assert not any("as captured" in m for m in messages)
+
+
+def test_reset_frees_the_memory_that_calls_left_for_the_next():
+    compiled = braze.compile(lambda x: torch.softmax(x.sin(), -1).cumsum(0).softmax(0))
+    compiled(torch.randn(64, 64))
+    assert arena.POOL._free
+    braze.reset()
+    assert not arena.POOL._free

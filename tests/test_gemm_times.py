@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 from braze import gemm_times, pipeline
 from braze.codegen.triton.gemm_tiles import parsed
-from braze.loops.interpret import interpret
 from braze.products import DeviceProduct, Way, takes_template
 from braze.schedule.records import GroupKind
 from braze.schedule.unfused import unfused
 from tests.codegen.triton_bench import captured, context, planned
+from tests.loops.interpret import interpret
 
 
 def layer(x, r, w, v):

@@ -251,7 +251,7 @@ class Recorder(TorchDispatchMode):
         try:
             return rule(*args, **kwargs)
         except RuntimeError as error:
-            if type(error).__name__ != torch_symbols.UNDECIDED:
+            if not torch_symbols.is_undecided(error):
                 raise
             return NotImplemented
 

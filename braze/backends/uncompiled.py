@@ -10,7 +10,7 @@ import torch.fx
 
 from braze.graph import torch_compat
 from braze.graph.fakes import mode_of
-from braze.graph.torch_symbols import UNDECIDED, size_oblivious
+from braze.graph.torch_symbols import is_undecided, size_oblivious
 from braze.support import trace
 from braze.support.errors import BrazeError, InternalError, Unsupported
 from braze.support.log import warn
@@ -65,6 +65,6 @@ def _is_of_program(error: Exception) -> bool:
 def _refusal(error: Exception) -> Unsupported | InternalError:
     """What an exception that a stage did not foresee means for the graph."""
     why = f"{type(error).__name__}: {error}".partition("\n")[0]
-    if type(error).__name__ == UNDECIDED:
+    if is_undecided(error):
         return Unsupported("BZ2024", "a stage would have to know a size that only the data tell", why=why)
     return InternalError("BZ9025", "a stage of the compiler failed", why=why)

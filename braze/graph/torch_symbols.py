@@ -206,7 +206,7 @@ def size_oblivious(env: Any) -> Iterator[None]:
         try:
             return evaluate(expr, *args, **kwargs)
         except RuntimeError as error:
-            if type(error).__name__ != UNDECIDED:
+            if not is_undecided(error):
                 raise
             for symbol in expr.free_symbols:
                 if is_unbacked_symbol(symbol) and bool(env.var_to_range[symbol].lower >= 0):
@@ -221,8 +221,12 @@ def size_oblivious(env: Any) -> Iterator[None]:
         env.evaluate_expr = evaluate
 
 
-#: what PyTorch raises where a decision needs a number that only the data tell
-UNDECIDED = "GuardOnDataDependentSymNode"
+def is_undecided(error: BaseException) -> bool:
+    """Whether PyTorch raised it since a decision needs a number that only the data tell."""
+    loaded = sys.modules.get(
+        "torch.fx.experimental.symbolic_shapes"
+    )  # where it is not, nothing can have raised it
+    return loaded is not None and isinstance(error, loaded.GuardOnDataDependentSymNode)
 
 
 def give_environment(mode: FakeTensorMode, env: Any) -> None:

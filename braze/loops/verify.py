@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from braze.loops.bounds import Access, open_questions, stores_of
 from braze.loops.build import nodes_of
-from braze.loops.interpret import value_of
 from braze.loops.ir import (
     Buffer,
     BufferKind,
@@ -26,7 +26,7 @@ from braze.loops.ir import (
 )
 from braze.loops.scalars import SCALARS, TESTS
 from braze.support.errors import InternalError
-from braze.symbolic.expr import Expr, Symbol
+from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol
 
 Problems = Iterator[str]
 
@@ -173,6 +173,24 @@ def _outside_somewhere(access: Access, buffer: Buffer) -> Problems:
         places.min() < 0 or places.max() > sum(n * (s or 0) for n, s in zip(last, steps, strict=True))
     ):
         yield f"{access.step}: {buffer.name}[{access.index}] reaches {places.min()}..{places.max()}"
+
+
+def value_of(e: Expr, env: Mapping[Symbol, Any]) -> Any:
+    """An index expression over arrays of index values."""
+    if isinstance(e, Integer):
+        return e.number
+    if isinstance(e, Symbol):
+        return env[e]
+    if isinstance(e, Sum):
+        out: Any = e.constant
+        for m, k in e.parts:
+            out = out + k * value_of(m, env)
+        return out
+    parts = [value_of(c, env) for c in e.children()]
+    if isinstance(e, Product):
+        return math.prod(parts[1:], start=parts[0])
+    operation = {FloorDiv: np.floor_divide, Mod: np.mod, Max: np.maximum, Min: np.minimum}[type(e)]
+    return operation(*parts)
 
 
 def types_agree(program: LoopProgram) -> Problems:

@@ -12,7 +12,6 @@ import torch
 from braze.codegen import c as codegen
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
-from braze.loops.interpret import interpret
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -32,6 +31,7 @@ from braze.runtime import build
 from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol
 from braze.target import Target
+from tests.loops.interpret import interpret
 
 TORCH = {
     DType.BOOL: torch.bool, DType.U8: torch.uint8, DType.I8: torch.int8, DType.I16: torch.int16,

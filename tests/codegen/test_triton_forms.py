@@ -14,7 +14,6 @@ pytest.importorskip("triton")
 from braze.codegen.triton import generate
 from braze.context import CompileContext
 from braze.loops import build
-from braze.loops.interpret import interpret
 from braze.loops.ir import Axis, Buffer, BufferKind, DType, LoopNest, Op, ReduceKind, Reduction, Store
 from braze.loops.rewrite import roots, walk
 from braze.options import Options
@@ -26,6 +25,7 @@ from braze.schedule.records import Group, GroupKind
 from braze.symbolic.expr import Integer, Symbol, axis_symbol
 from braze.target import cuda_target
 from tests.codegen.triton_bench import forms, interpreted, planned
+from tests.loops.interpret import interpret
 
 NAN, INF = torch.nan, torch.inf
 

@@ -15,12 +15,12 @@ from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import Means, Tiles, by_rule, candidates, parsed
 from braze.graph.fakes import new_mode
 from braze.graph.torch_compat import assemble_fake
-from braze.loops.interpret import interpret
 from braze.loops.ir import TemplateCall
 from braze.pipeline import lower_graph, partition_graph, schedule_program
 from braze.schedule.records import GroupKind
 from braze.target import cuda_target
 from tests.codegen.triton_bench import Values, captured, context, interpreted, launcher, planned, run
+from tests.loops.interpret import interpret
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 

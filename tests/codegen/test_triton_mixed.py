@@ -7,7 +7,6 @@ import torch
 
 pytest.importorskip("triton")
 
-from braze.loops.interpret import interpret
 from braze.loops.ir import Op
 from braze.loops.rewrite import roots, walk
 from braze.schedule import kernels, scheduler
@@ -15,6 +14,7 @@ from braze.schedule import mixed as mixed_form
 from braze.schedule.records import GroupKind
 from tests.codegen.test_triton_forms import agree, exact, numbers
 from tests.codegen.triton_bench import interpreted, planned
+from tests.loops.interpret import interpret
 
 NAN, INF = torch.nan, torch.inf
 DIGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.2}

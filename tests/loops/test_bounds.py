@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from braze.loops import build
 from braze.loops.bounds import guarded, open_questions
-from braze.loops.interpret import holds
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -26,6 +25,7 @@ from braze.loops.ir import (
 from braze.loops.verify import verify
 from braze.support.errors import InternalError
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, as_expr, axis_symbol, indirect
+from tests.loops.interpret import holds
 
 N, M = Symbol("s0", 0), Symbol("s1", -4)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from braze.loops import build
 from braze.loops.dtypes import compute_type, from_torch, integer_range, round_float, wrap_integer
-from braze.loops.interpret import NUMPY, apply, from_storage, to_storage
 from braze.loops.ir import DType, Node, Op
 from braze.support.errors import Unsupported
 from braze.symbolic.expr import ZERO, axis_symbol
+from tests.loops.interpret import NUMPY, apply, from_storage, to_storage
 
 X = build.load("x", DType.F32, axis_symbol("i", 8))
 N = build.load("n", DType.I32, axis_symbol("i", 8))

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from braze.context import CompileContext
-from braze.loops.interpret import interpret
 from braze.loops.ir import BufferKind, LoopProgram
 from braze.loops.verify import verify
 from braze.lower import lower_graph
 from braze.options import Options
 from braze.target import Target, cpu_target
+from tests.loops.interpret import interpret
 
 
 class _Tracer(TorchDispatchMode):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braze.loops.interpret import interpret
+from tests.loops.interpret import interpret
 from tests.lower.conftest import check, lowered
 
 

@@ -12,10 +12,8 @@ import braze
 from braze import aot, decomp
 from braze.codegen.host.homes import Home, Homes
 from braze.context import CompileContext
-from braze.loops.interpret import interpret
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
-from braze.loops.replay import replay
 from braze.loops.verify import verify
 from braze.lower import lower
 from braze.options import Options
@@ -23,6 +21,8 @@ from braze.pipeline import generate_code
 from braze.schedule import schedule
 from braze.schedule.verify import verify_schedule
 from braze.target import cpu_target
+from tests.loops.interpret import interpret
+from tests.loops.replay import replay
 
 CONTEXT = CompileContext(Options(verify=2), cpu_target(), "test")
 OPTIONS = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}

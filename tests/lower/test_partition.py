@@ -9,12 +9,12 @@ from braze import aot, decomp
 from braze.context import CompileContext
 from braze.graph.facts import InputRole, set_facts
 from braze.graph.fakes import new_mode
-from braze.loops.interpret import interpret
 from braze.loops.ir import BufferKind, ExternCall, LoopProgram
 from braze.loops.verify import verify
 from braze.lower import lower
 from braze.options import Options
 from braze.target import cpu_target
+from tests.loops.interpret import interpret
 from tests.lower.conftest import _flat
 
 CONTEXT = CompileContext(Options(), cpu_target(), "test")

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from braze import pipeline
-from braze.loops.interpret import interpret
 from braze.loops.ir import ExternCall
 from tests.aot.cuda_fakes import CTX, partition_on_gpu
+from tests.loops.interpret import interpret
 
 LAST = torch.channels_last
 

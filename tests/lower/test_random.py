@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from braze.loops.interpret import interpret
+from tests.loops.interpret import interpret
 from tests.lower.conftest import _flat, lowered
 
 Tensors = list[torch.Tensor]

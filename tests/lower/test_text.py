@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from braze.loops.interpret import interpret
-from braze.loops.replay import replay
+from tests.loops.interpret import interpret
+from tests.loops.replay import replay
 from tests.lower.conftest import _flat, lowered
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))

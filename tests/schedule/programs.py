@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import torch
 
 from braze.context import CompileContext
-from braze.loops.interpret import interpret
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -30,6 +29,7 @@ from braze.schedule import schedule
 from braze.schedule.records import Schedule
 from braze.symbolic.expr import ZERO, Expr, as_expr, axis_symbol
 from braze.target import Target
+from tests.loops.interpret import interpret
 
 F32 = DType.F32
 CPU = Target("cpu", "x86-64-avx2", (), 32, 2)

@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
 from torch.overrides import TorchFunctionMode
 
 from braze import native
@@ -34,7 +40,8 @@ from braze.graph import fast_nodes, probe
 from braze.graph.facts import InputRole, facts, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import disable_functions
-from braze.graph.torch_symbols import SYMBOLIC, UNDECIDED, size_oblivious
+from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
+from braze.support.errors import Unsupported
 
 #: answers that depend on what a tensor holds
 DATA = frozenset(
@@ -228,13 +235,13 @@ class Recorder(Recording):
         except BreakSignal:
             raise
         except Exception as error:
-            if type(error).__name__ == "DataDependentOutputException":
+            if isinstance(error, DataDependentOutputException):
                 result = constant_evaluation.call_with_numbers(self, func, args, kwargs)
                 if result is not MISSING:
                     return result
             if unbacked.may_be_carried(self, error):
                 return self.call(func, args, kwargs)
-            if type(error).__name__ == UNDECIDED and not self.oblivious:
+            if is_undecided(error) and not self.oblivious:
                 return self.call_obliviously(func, args, kwargs)
             translate(self, error, name)
             refused = error
@@ -475,21 +482,23 @@ def refuse_data(name: str) -> None:
     graph_break("BZ1004", f"Tensor.{name} reads what a tensor holds", "keep the value in a tensor", *hints)
 
 
+#: what says that there is no way for fakes
+CANNOT_RUN_ON_FAKES = (
+    UnsupportedOperatorException, UnsupportedFakeTensorException, Unsupported, NotImplementedError,
+)  # fmt: skip
+
+
 def translate(recorder: Recorder, error: Exception, name: str) -> None:
     """Break where an op cannot run on metadata alone; anything else is the user's error."""
-    kind = type(error).__name__
-    if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
-        hint = unbacked.HINT_SCALARS if kind.startswith("Data") else unbacked.HINT_SHAPES
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        hint = (
+            unbacked.HINT_SCALARS if isinstance(error, DataDependentOutputException) else unbacked.HINT_SHAPES
+        )
         graph_break("BZ1013", f"the result of {name} depends on what its inputs hold", HINT_DATA, hint)
     signal = unbacked.undecided(recorder.t.graph, error)
     if signal is not None:
         raise signal
-    if kind in (
-        "UnsupportedOperatorException",
-        "UnsupportedFakeTensorException",
-        "Unsupported",
-        "NotImplementedError",
-    ) or "no fake impl" in str(error):
+    if type(error) in CANNOT_RUN_ON_FAKES or "no fake impl" in str(error):
         graph_break("BZ1013", f"{name} cannot run on fake tensors: {error}")
 
 

@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
 from braze.capture.facts.values import MISSING
@@ -139,9 +140,9 @@ def may_be_carried(recorder: Recording, error: Exception) -> bool:
     mode = recorder.mode
     if mode.env is not None:
         return False
-    kind = type(error).__name__
-    wanted = {"DynamicOutputShapeException": mode.shapes, "DataDependentOutputException": mode.scalars}
-    if not wanted.get(kind):
+    if not (isinstance(error, DynamicOutputShapeException) and mode.shapes) and not (
+        isinstance(error, DataDependentOutputException) and mode.scalars
+    ):
         return False
     mode.become_dynamic()
     return True
@@ -227,7 +228,7 @@ def said(recorder: Recording, condition: Any) -> str:
 
 def undecided(graph: GraphState, error: Exception) -> BreakSignal | None:
     """The break at a decision by a number that only the data tell; None for any other error."""
-    if type(error).__name__ != torch_symbols.UNDECIDED:
+    if not torch_symbols.is_undecided(error):
         return None
     condition = getattr(error, "cond", None)
     if condition is None:

@@ -9,7 +9,10 @@ import numpy as np
 import torch
 
 from braze.loops.dtypes import TORCH_NAME
-from braze.loops.interpret import (
+from braze.loops.ir import DType, ExternCall, LoopProgram, Node, Op, ReduceKind
+from braze.loops.printer import identifier, print_program
+from braze.loops.scalars import TESTS
+from tests.loops.interpret import (
     NUMPY,
     apply,
     call_aten,
@@ -20,9 +23,6 @@ from braze.loops.interpret import (
     storage_array,
     to_storage,
 )
-from braze.loops.ir import DType, ExternCall, LoopProgram, Node, Op, ReduceKind
-from braze.loops.printer import identifier, print_program
-from braze.loops.scalars import TESTS
 
 _BY_LABEL = {d.label: d for d in DType}
 

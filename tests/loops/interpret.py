@@ -35,11 +35,17 @@ from braze.loops.ir import (
     TemplateCall,
 )
 from braze.loops.scalars import SCALARS
+from braze.loops.verify import value_of
 from braze.runtime import philox
-from braze.support.errors import InternalError
-from braze.symbolic.expr import Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol
+from braze.symbolic.expr import Expr, Symbol
 
 Array = np.ndarray[Any, Any]
+
+
+class BrokenProgram(Exception):
+    """An access out of bounds, a read of what is not written, or other inputs than declared."""
+
+
 Extern = Callable[[ExternCall, tuple[Any, ...], dict[str, Any]], Any]
 
 NUMPY = {
@@ -58,24 +64,6 @@ def call_aten(call: ExternCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Run an extern call through torch.ops."""
     namespace, op, overload = call.target.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), op), overload)(*args, **kwargs)
-
-
-def value_of(e: Expr, env: Mapping[Symbol, Any]) -> Any:
-    """An index expression over arrays of index values."""
-    if isinstance(e, Integer):
-        return e.number
-    if isinstance(e, Symbol):
-        return env[e]
-    if isinstance(e, Sum):
-        out: Any = e.constant
-        for m, k in e.parts:
-            out = out + k * value_of(m, env)
-        return out
-    parts = [value_of(c, env) for c in e.children()]
-    if isinstance(e, Product):
-        return math.prod(parts[1:], start=parts[0])
-    operation = {FloorDiv: np.floor_divide, Mod: np.mod, Max: np.maximum, Min: np.minimum}[type(e)]
-    return operation(*parts)
 
 
 def holds(condition: Condition, env: Mapping[Symbol, Any]) -> bool:
@@ -140,8 +128,7 @@ class _Run:
         if tuple(tensor.shape) != self.ints(buffer.sizes) or _strides_differ(
             tensor, self.ints(buffer.strides)
         ):
-            raise InternalError(
-                "BZ9001",
+            raise BrokenProgram(
                 f"{buffer.name} is {tuple(tensor.shape)}/{tensor.stride()}, not "
                 f"{self.ints(buffer.sizes)}/{self.ints(buffer.strides)}",
             )
@@ -162,7 +149,7 @@ class _Run:
         if found is None:
             b = self.buffers[name]
             if b.kind in (BufferKind.INPUT, BufferKind.CONSTANT):
-                raise InternalError("BZ9001", f"input {name} was not given")
+                raise BrokenProgram(f"input {name} was not given")
             dtype = getattr(torch, TORCH_NAME[b.dtype])
             found = torch.empty(span(self.ints(b.sizes), self.ints(b.strides)), dtype=dtype)
             if b.dtype.is_computable:
@@ -194,7 +181,7 @@ class _Run:
 
     def gemm(self, step: TemplateCall) -> None:
         if step.kind != "gemm":
-            raise InternalError("BZ9001", f"no meaning for template {step.kind!r}")
+            raise BrokenProgram(f"no meaning for template {step.kind!r}")
         for before in step.prologue:
             _Nest(self, before.axes, before.reduce_axes).run(before)
         a, *rights = (self.view(v) for v in step.args)
@@ -250,10 +237,10 @@ class _Nest:
         buffer = self.run_.buffers[store.buffer]
         target = storage_array(self.run_.allocate(store.buffer), buffer.dtype)
         if at.size and (at.min() < 0 or at.max() >= target.size):
-            raise InternalError("BZ9001", f"store to {store.buffer} outside its {target.size} elements")
+            raise BrokenProgram(f"store to {store.buffer} outside its {target.size} elements")
         if store.mode is StoreMode.ADD:
             if buffer.dtype is DType.BF16:
-                raise InternalError("BZ9001", "accumulation into bfloat16")
+                raise BrokenProgram("accumulation into bfloat16")
             np.add.at(target, at.reshape(-1), value.reshape(-1))
             return
         target[at.reshape(-1)] = to_storage(value.reshape(-1), buffer.dtype)
@@ -346,7 +333,7 @@ class _Evaluator:
         name, at = node.attr
         buffer = self.run.buffers[name]
         if name not in self.run.storage:
-            raise InternalError("BZ9001", f"{name} is read before it is written")
+            raise BrokenProgram(f"{name} is read before it is written")
         source = storage_array(self.run.storage[name], buffer.dtype)
         where = self.index(at, node.args, mask)
         if mask is not None:
@@ -357,7 +344,7 @@ class _Evaluator:
         if not math.prod(self.shape):
             return np.zeros(np.broadcast_shapes(where.shape), NUMPY[buffer.dtype])
         if where.size and (where.min() < 0 or where.max() >= source.size):
-            raise InternalError("BZ9001", f"load of {name} outside its {source.size} elements")
+            raise BrokenProgram(f"load of {name} outside its {source.size} elements")
         return from_storage(source[where], buffer.dtype)
 
     def check(self, node: Node, i: Array, mask: Array | None) -> Array:
