@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -184,8 +185,64 @@ def private_torch_names(path: Path) -> list[str]:
     return found
 
 
+@cache
+def own_names() -> frozenset[str]:
+    """All that the package itself names: functions, classes, variables, attributes that it sets, slots and words of C."""
+    found: set[str] = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                found.add(node.id)
+    for path in (ROOT / "braze" / "native" / "src").glob("*.c"):
+        found.update(re.findall(r'\{"(_\w+)",', path.read_text()))
+    return frozenset(found)
+
+
+def private_parts(path: Path) -> list[str]:
+    """Private attributes of whatever object, by a dot or by name, that are none of ours: ``x._y``, ``getattr(x, "_y")``."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            name, of = node.attr, ast.unparse(node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+            given = node.args[1]
+            name, of = (given.value if isinstance(given, ast.Constant) else ""), ast.unparse(node.args[0])
+        else:
+            continue
+        if not name.startswith("_") or name.startswith("__") or name in own_names():
+            continue
+        if (
+            of.split(".")[-1] != "aten" and name not in TABLE["known_parts"]
+        ):  # an operator's name is its public one
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno} {of}.{name}")
+    return found
+
+
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_private_names_of_torch_stand_in_one_file(path: Path):
     if module_name(path) in TABLE["private_torch"]:
         return
     assert not private_torch_names(path), "move these to one of braze/graph/torch_*.py"
+    assert not private_parts(path), "move these to one of braze/graph/torch_*.py"
+
+
+def test_every_known_part_is_asked_for():
+    text = "\n".join(path.read_text() for path in MODULES)
+    assert [name for name in TABLE["known_parts"] if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_docstring_of_a_room_tells_what_it_may_import():
+    """Each room's last sentence is its row of the table."""
+    wrong = {}
+    for layer, rows in ROOMS.items():
+        for room, row in rows.items():
+            text = ast.get_docstring(ast.parse((ROOT / "braze" / layer / room / "__init__.py").read_text()))
+            said = re.findall(r"Imports ([^.]+)\.$", text or "")
+            words = set(re.findall(r"\w+", said[0])) - {"and"} if said else set()
+            if words != (set(row) or {"no", "other", "room"}):
+                wrong[f"{layer}.{room}"] = sorted(words)
+    assert not wrong

@@ -1,7 +1,7 @@
 """The C extension (frame hook, guard walker, entry, launcher) and its pure-Python stand-in.
 
 The rest of braze imports these names from here, never from ``_native``. ``BRAZE_PURE=1`` in the
-environment asks for the stand-in.
+environment asks for the stand-in. Imports support only.
 """
 
 from __future__ import annotations

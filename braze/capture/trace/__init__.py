@@ -1,4 +1,4 @@
 """The tracer: the one place that knows all that takes part in a trace.
 
-Imports every room below it: facts to features.
+Imports facts, state, outside, graph, python, finish and features.
 """

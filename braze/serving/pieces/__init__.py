@@ -1,4 +1,4 @@
 """A model's graph cut at its splitting operators; each piece compiled, recorded and replayed.
 
-May import ``policy`` and ``step``.
+Imports policy and step.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from braze.cudagraphs.device import DeviceGraphs, Pool
@@ -64,10 +64,6 @@ class GraphPools:
     def pools(self) -> list[Pool]:
         """All of them."""
         return list(self._pools.values())
-
-    def tiers(self) -> Iterator[tuple[Any, int]]:
-        """Each tier and its bytes."""
-        return ((tier, pool.held()) for tier, pool in self._pools.items())
 
     def release(self, descriptor: BatchDescriptor) -> None:
         """Let every user go of a descriptor's recordings; where it is the last one of its tier, the tier's memory comes back."""

@@ -34,10 +34,6 @@ class BatchDescriptor:
         """Whether every request has as many tokens."""
         return self.uniform_query_len > 0
 
-    def relaxed(self) -> BatchDescriptor:
-        """The same for any requests: what the recordings of pieces are kept by."""
-        return BatchDescriptor(self.num_tokens, variant=self.variant)
-
 
 #: a recording's name: the mode of the step, and its sizes
 Key = tuple[CUDAGraphMode, BatchDescriptor]

@@ -1,4 +1,4 @@
 """The engine behind HTTP.
 
-May import every other room of serving.
+Imports policy, step, pieces, served and engine.
 """

@@ -1,4 +1,4 @@
 """What one step of an engine hands to a model beside its inputs: the forward context, and buffers that keep their addresses.
 
-May import ``policy``.
+Imports policy.
 """

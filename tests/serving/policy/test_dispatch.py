@@ -128,7 +128,6 @@ def test_the_largest_are_captured_first():
     assert tokens == sorted(tokens, reverse=True)
 
 
-def test_a_descriptor_for_any_requests_keeps_its_tokens_and_variant():
-    assert BatchDescriptor(8, 4, 2, "lora").relaxed() == BatchDescriptor(8, variant="lora")
+def test_a_descriptor_is_uniform_where_every_request_has_as_many_tokens():
     assert BatchDescriptor(8, 4, 2).uniform
     assert not BatchDescriptor(8, 4).uniform
