@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from braze.loops.ir import Axis, Buffer, LoopNest, Node, ReduceKind
+from braze.loops.build import nodes_of
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op, ReduceKind
+from braze.loops.rewrite import roots
 from braze.schedule.passes import Access, accesses_of, arguments, is_coarse, passes_of, size_symbols
 from braze.schedule.plans import Form, TaskPlan, Tile, blocks
 from braze.schedule.ragged import common_limit
 from braze.schedule.records import Group, GroupKind
 from braze.support.record import record
+from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, product
 from braze.symbolic.guess import likely_size
 
@@ -50,6 +53,8 @@ SHORT_COLUMN, FEW_PROGRAMS = 1024, 128
 PLAIN = frozenset(
     {ReduceKind.SUM, ReduceKind.PROD, ReduceKind.MAX, ReduceKind.MIN, ReduceKind.ANY, ReduceKind.ALL}
 )
+#: reductions whose walks may begin before their rows, and bytes that one instruction reads
+VECTORS, VECTOR = PLAIN | {ReduceKind.ONLINE_SOFTMAX}, 16
 #: warps of a program, unless it is to be alone
 MOST_WARPS = 16
 #: an axis shorter than this is not worth tiles of its own
@@ -66,7 +71,8 @@ class KernelPlan(TaskPlan):
     place may need 64 bits. ``coarse``: all that leaves the kernel is rounded to half or bfloat16, for which the GPU's own powers
     and quotients along the row, good to 17 bits and more, are exact enough. ``unrolled``: how many
     tiles of a walk that reduces one turn of its loop takes; ``streamed``: caches are not to keep what is stored along the row.
-    ``early``: it is to begin while the kernel before it ends, where a GPU has kernels wait for that by themselves.
+    ``early``: it is to begin while the kernel before it ends, where a GPU has kernels wait for that by themselves. ``begin``: where a
+    row does, if that is anywhere; walks then go along places that ``vector`` divides, and their two ends are told apart.
     """
 
     whole: bool
@@ -80,6 +86,8 @@ class KernelPlan(TaskPlan):
     unrolled: int = 1
     streamed: bool = False
     early: bool = False
+    begin: Expr | None = None
+    vector: int = 1
 
     @property
     def programs(self) -> Expr:
@@ -119,6 +127,7 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> K
     kinds = {r.kind for step in group.steps for r in step.reductions}
     row, length = plan.row, _static(group.row_axes)
     assert row is not None
+    plan = _of_vectors(plan, group, found)
     widest = max((a.itemsize for a in found), default=1)
     if kinds == {ReduceKind.ONLINE_SOFTMAX}:
         if _walks_again(group) and length is not None and length * widest >= AGAIN:
@@ -132,6 +141,21 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> K
             plan, row=dataclasses.replace(row, block=SPREAD), warps=warps_of(SPREAD, EACH)
         )
     return plan
+
+
+def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
+    """A plan that reads whole vectors of rows which begin anywhere, as those of 50,257 numbers do."""
+    kinds = {r.kind for step in group.steps for r in step.reductions}
+    if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds <= VECTORS:
+        return plan
+    row = group.row_axes[0].symbol
+    if any(n.op is Op.RANDOM for step in group.steps for n in nodes_of(*roots(step))):
+        return plan
+    along = [a for a in found if not a.indirect and step_along(a, group.row_axes[0]) == 1]
+    vector = VECTOR // min((a.itemsize for a in along), default=VECTOR)
+    begins = {a.index - row for a in along}
+    begins = {e for e in begins if row not in e.symbols() and not multiple(e, vector)}
+    return dataclasses.replace(plan, begin=begins.pop(), vector=vector) if len(begins) == 1 else plan
 
 
 def _walks_again(group: Group) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from braze.codegen.triton.ops import TYPES, row
 from braze.loops.ir import DType, Node, Op
 from braze.support.errors import InternalError, Unsupported
+from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, Integer, Max, Min, Mod, Product, Sum, Symbol, indirect
 
 Deps = frozenset[str]
@@ -81,6 +82,8 @@ class Emitter:
         self.count = 0
         self.coarse = False
         self.last: Fours | None = None
+        #: in a walk of whole vectors: where a row begins, the row's symbol, and the text of that place and the row's number
+        self.vectors: tuple[Expr, Symbol, str] | None = None
         #: what the caches are told of values along the row: whether somebody reads them again
         self.eviction = ""
 
@@ -250,6 +253,8 @@ class Emitter:
 
     def index(self, index: Expr, places: dict[str, Value], scope: Scope) -> tuple[str, Deps]:
         """An index expression as text, and the axes it spans."""
+        if self.vectors is not None and index == self.vectors[0] + self.vectors[1]:
+            return self.vectors[2], frozenset("xr")
         deps: set[str] = set()
         names: dict[str, str] = {}
         for symbol in index.symbols():
@@ -259,16 +264,6 @@ class Emitter:
             names[symbol.name] = place.name
             deps |= place.deps
         return index_text(index, names), frozenset(deps)
-
-
-def multiple(e: Expr, of: int) -> bool:
-    """Whether an expression is a multiple of a number, whatever its symbols are."""
-    match e:
-        case Integer(number):
-            return number % of == 0
-        case Sum(parts, constant):
-            return constant % of == 0 and all(k % of == 0 for _, k in parts)
-    return False
 
 
 def index_text(e: Expr, names: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.accumulate import LANES, XR, Accumulator, R, X, collapsed, combine, identity
-from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text, multiple
+from braze.codegen.triton.emit import NOTHING, Deps, Emitter, Fours, Scope, Value, index_text
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
 from braze.loops.build import nodes_of
@@ -20,6 +20,7 @@ from braze.schedule.mixed import down_columns
 from braze.schedule.passes import flat, over_row
 from braze.schedule.plans import Form, Tile, blocks
 from braze.schedule.records import Group, Schedule
+from braze.symbolic.divides import multiple
 from braze.symbolic.expr import ONE, Expr, indirect
 
 HEADER = """import triton
@@ -166,9 +167,11 @@ class Writer:
         self.base.lines.append(f"    rbase = tl.arange(0, RBLOCK)[None, :]{wide}")
 
     def _row_scope(self, scope: Scope, index: str) -> Scope:
-        scope.lines.append(f"{scope.indent}rindex = {index}")
+        shifted = self.plan.begin is not None
+        scope.lines.append(f"{scope.indent}rindex = {index}{' - shift' if shifted else ''}")
         if self.emitter.masks["r"]:
-            scope.lines.append(f"{scope.indent}rmask = rindex < rnumel")
+            inside = "(rindex >= 0) & (rindex < rnumel)" if shifted else "rindex < rnumel"
+            scope.lines.append(f"{scope.indent}rmask = {inside}")
         assert self.plan.row is not None
         begin = index.removesuffix("rbase")  # nothing, or where a tile of the walk begins
         quads = f"({begin.replace('roffset', 'roffset // 4')}tl.arange(0, RBLOCK // 4)[None, :])"
@@ -352,25 +355,24 @@ class Writer:
         before = self.base.lines
         if self.plan.limit is not None:
             self._same_for_all_points()
+        opened: list[Accumulator] = []
+        if self.plan.begin is not None:
+            self._ends(steps, opened)
         body = Scope([], "        ", outer=self.base)
         if back:
-            body.lines.append(
-                f"        roffset = ((({self.width}) + RBLOCK - 1) // RBLOCK - 1) * RBLOCK - rstep"
-            )
+            end = "full" if self.plan.begin is not None else self._last_tile()
+            body.lines.append(f"        roffset = {end} - rstep")
         self._row_scope(body, "roffset + rbase")
-        finish: list[tuple[LoopNest, list[Accumulator]]] = []
-        for step in steps:
-            if step.reductions:
-                accumulators = [self._accumulate(r, body) for r in step.reductions]
-                finish.append((step, accumulators))
-            else:
-                self._stores(step, body)
-                for store in step.stores:
-                    emit.recomputed[store.buffer, store.index] = store.value
+        finish = self._body(steps, body, opened)
         # a literal where there is one: the interpreter turns assigned numbers into arrays
-        head = self._turns() if finish else "range(0, {end}, RBLOCK)"
-        before.append(f"    for {'rstep' if back else 'roffset'} in {head.format(end=self._end())}:")
+        head = self._turns() if finish else "range({begin}, {end}, RBLOCK)"
+        begin, end = ("RBLOCK", "full") if self.plan.begin is not None else ("0", self._end())
+        head = head.format(begin=begin, end=end)
+        before.append(f"    for {'rstep' if back else 'roffset'} in {head}:")
         before.extend(body.lines)
+        emit.vectors = None
+        if self.plan.begin is not None:
+            emit.masks["r"] = True
         for axis in self.group.row_axes:
             emit.symbols.pop(axis.symbol)
         for step, accumulators in finish:
@@ -383,11 +385,49 @@ class Writer:
                     slot += 1
             self._stores(step, self.base)
 
+    def _body(
+        self, steps: list[LoopNest], body: Scope, opened: list[Accumulator]
+    ) -> list[tuple[LoopNest, list[Accumulator]]]:
+        """What is done with one tile of a walk; the accumulators of each step, those that are ``opened`` first."""
+        finish: list[tuple[LoopNest, list[Accumulator]]] = []
+        known = iter(opened)
+        for step in steps:
+            if step.reductions:
+                finish.append((step, [self._accumulate(r, body, next(known, None)) for r in step.reductions]))
+            else:
+                self._stores(step, body)
+                for store in step.stores:
+                    self.emitter.recomputed[store.buffer, store.index] = store.value
+        return finish
+
+    def _ends(self, steps: list[LoopNest], opened: list[Accumulator]) -> None:
+        """The tiles in which a row begins and ends, of a walk along whole vectors; those between them have no masks."""
+        emit, plan, base = self.emitter, self.plan, self.base
+        assert plan.begin is not None and plan.row is not None
+        if "    first = " not in "".join(base.lines):
+            text, _ = emit.index(plan.begin, {}, base)
+            base.lines += [
+                f"    first = ({text}) // {plan.vector} * {plan.vector}",
+                f"    shift = tl.sum(({text}) - first).to(tl.int32)",
+                "    full = tl.maximum(RBLOCK, (rnumel + shift) // RBLOCK * RBLOCK)",
+            ]
+        emit.vectors = plan.begin, plan.row.axes[0].symbol, "first + (roffset + rbase)"
+        body = Scope([], "        ", outer=base)
+        body.lines.append("        roffset = rend * full")
+        self._row_scope(body, "roffset + rbase")
+        opened += [a for _, accumulators in self._body(steps, body, []) for a in accumulators]
+        base.lines.append("    for rend in range(0, 2):")
+        base.lines.extend(body.lines)
+        emit.masks["r"] = False
+
+    def _last_tile(self) -> str:
+        return f"((({self.width}) + RBLOCK - 1) // RBLOCK - 1) * RBLOCK"
+
     def _turns(self) -> str:
         """The range of a walk that reduces, as the plan wants its turns."""
         plan = self.plan
         options = f", loop_unroll_factor={plan.unrolled}" if plan.unrolled > 1 else ""
-        return f"{'tl.' if options else ''}range(0, {{end}}, RBLOCK{options})"
+        return f"{'tl.' if options else ''}range({{begin}}, {{end}}, RBLOCK{options})"
 
     def _same_for_all_points(self) -> None:
         """Load before the walk what a program needs one number of."""
@@ -406,12 +446,15 @@ class Writer:
     def _block(self) -> int:
         return self.plan.row.block if self.plan.row is not None else 1
 
-    def _accumulate(self, reduction: Reduction, body: Scope) -> Accumulator:
+    def _accumulate(self, reduction: Reduction, body: Scope, known: Accumulator | None = None) -> Accumulator:
+        """Take a tile of one reduction in; ``known``: where other tiles of the walk were."""
         value = self._full(self.emitter.value(reduction.value, body), body)
-        lanes, apart = self._lanes(reduction)
-        accumulator = Accumulator(reduction, f"acc{self.emitter.count}", lanes, apart=apart)
-        self.emitter.count += 1
-        accumulator.open(self.base.lines)
+        accumulator = known
+        if accumulator is None:
+            lanes, apart = self._lanes(reduction)
+            accumulator = Accumulator(reduction, f"acc{self.emitter.count}", lanes, apart=apart)
+            self.emitter.count += 1
+            accumulator.open(self.base.lines)
         accumulator.add(value.name, body.lines, self.emitter.masks["r"])
         return accumulator
 
@@ -420,6 +463,8 @@ class Writer:
         plan, block = self.plan, self._block()
         if plan.form is not Form.ROWS or block % LANES:
             return 1, False
+        if plan.begin is not None:
+            return LANES, False
         loads = [n for n in nodes_of(reduction.value) if n.op is Op.LOAD]
         width = min((self._vector(n) for n in loads), default=LANES)
         if 2 * width >= LANES:
