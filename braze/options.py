@@ -86,6 +86,12 @@ class Options:
         "(False), or but those whose sums round worse for it on the CPU (None)",
     )
     hoist: bool = option(True, "compute what depends on parameters only once, until they change")
+    numerics: str = option(
+        "float32",
+        "half and bfloat16 values that a kernel neither stores nor decides by stay in float32 (float32), or are rounded after each "
+        "operation, as in eager (eager)",
+        choices=("float32", "eager"),
+    )
     arena: bool = option(True, "keep one arena per graph between calls")
     threads: int = option(0, "threads of a CPU kernel; 0: as many as torch uses when it is built")
     fallback_random: bool = option(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.fx
+
+from braze.graph.facts import set_facts
 
 aten = torch.ops.aten
 
@@ -17,8 +20,14 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``x`` in ``dtype``."""
-    return x if x.dtype is dtype else aten._to_copy.default(x, dtype=dtype)
+    """``x`` in ``dtype``; a graph knows of its node that it rounds what was computed, and that no program asks for it."""
+    if x.dtype is dtype:
+        return x
+    made = aten._to_copy.default(x, dtype=dtype)
+    node = made.__dict__.get("_node") if dtype in HALVES else None
+    if isinstance(node, torch.fx.Node) and node.target is aten._to_copy.default:
+        set_facts(node, rounding=True)
+    return made
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:

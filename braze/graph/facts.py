@@ -56,6 +56,8 @@ class NodeFacts(NamedTuple):
     policy: CheckpointPolicy | None = None
     #: whether autograd counts no writes through it (``.data``)
     unversioned: bool = False
+    #: whether it is the cast at the end of a composition of ours, which rounds what that has computed
+    rounding: bool = False
     #: whether it only copies its argument into another layout
     copy_in_layout: bool = False
     #: what an operator over subgraphs calls, alive as long as the graph

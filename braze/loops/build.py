@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Container, Mapping
 
 from braze.loops.dtypes import round_float, truncated_to, wrap_integer
-from braze.loops.ir import DType, Node, Op
+from braze.loops.ir import ROUNDING, DType, Node, Op
 from braze.loops.scalars import SCALARS, TESTS
 from braze.symbolic.expr import ZERO, Expr, FloorDiv, IntLike, Max, Min, Mod, Product, Sum, Symbol, as_expr
 
@@ -79,8 +79,23 @@ def cast(x: Node, dtype: DType) -> Node:
         return _cast_constant(x.attr, x.dtype, dtype)
     if x.op is Op.CAST and _exact_cast(x.args[0].dtype, x.dtype):
         # the inner conversion loses nothing, so one conversion does
-        return cast(x.args[0], dtype)
+        return asked_for(cast(x.args[0], dtype))
     return Node(Op.CAST, dtype, (x,), None)
+
+
+def rounded(x: Node, dtype: DType) -> Node:
+    """What an operation gives, rounded to a half type as eager does; a kernel may leave that out."""
+    made = cast(x, dtype)
+    if x.op is Op.CAST and x.args[0].dtype is dtype:
+        return x.args[0]  # a half type's value itself
+    if made.op is Op.CAST and made.args == (x,) and x.dtype.is_float:
+        return Node(Op.CAST, dtype, (x,), ROUNDING)
+    return made
+
+
+def asked_for(x: Node) -> Node:
+    """The value, whose rounding stays if its last step is one: the program asks for its type."""
+    return Node(Op.CAST, x.dtype, x.args) if x.op is Op.CAST and x.attr is not None else x
 
 
 def unary(op: Op, x: Node) -> Node:

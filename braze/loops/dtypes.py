@@ -28,9 +28,13 @@ def from_torch(dtype: object) -> DType:
     return found
 
 
+#: the types that are stored, and not computed in
+HALVES = (DType.F16, DType.BF16)
+
+
 def compute_type(dtype: DType) -> DType:
     """The type that eager computes in: float32 for the half types, the type itself otherwise."""
-    return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
+    return DType.F32 if dtype in HALVES else dtype
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:

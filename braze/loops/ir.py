@@ -79,7 +79,9 @@ class Op(enum.Enum):
     REDUCED = "reduced"  # attr=k: result k of this nest's reductions (see Reduction.results)
     RANDOM = "random"  # attr="uniform"|"normal"; args=(seed, offset): Philox-4x32-10
     # conversions
-    CAST = "cast"  # to Node.dtype: float->int cuts off (dtypes.truncated_to says what is beyond), x->bool is x != 0
+    # to Node.dtype: float->int cuts off (dtypes.truncated_to says what is beyond), x->bool is x != 0; attr=ROUNDING: to a half
+    # type, as eager rounds what an operation gives; schedule/roundings.py leaves it out where nobody sees it
+    CAST = "cast"
     BITCAST = "bitcast"
     # arithmetic
     ADD = "add"
@@ -153,6 +155,10 @@ class Op(enum.Enum):
     MASKED = "masked"  # args=(cond, value, other): loads inside value happen only where cond holds
 
     __hash__ = object.__hash__  # as of DType
+
+
+#: marks a cast that nobody has asked for
+ROUNDING = "rounding"
 
 
 @interned
@@ -396,7 +402,7 @@ class LoopProgram:
     that the graph holds itself, by name; they follow the graph's inputs as the last of ``inputs``. ``checks``: what must
     hold of sizes that only the data tell. ``owned``: input buffers that nobody else holds, which a call that consumes its
     inputs frees. ``again``: (name, input): a further name of an input's memory as of one write to it, in the order of the
-    writes; these stand behind ``attributes`` in ``inputs``.
+    writes; these stand behind ``attributes`` in ``inputs``. ``rounds``: it has casts marked ROUNDING, which kernels may leave out.
     """
 
     name: str
@@ -410,6 +416,7 @@ class LoopProgram:
     checks: tuple[SizeCheck, ...] = ()
     owned: tuple[str, ...] = ()
     again: tuple[tuple[str, str], ...] = ()
+    rounds: bool = False
 
     @property
     def made(self) -> tuple[Symbol, ...]:

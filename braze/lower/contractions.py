@@ -183,7 +183,7 @@ def device_gemm(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy 
         g.realize(bias)
         place = broadcast_index(bias, 2, (rows, n))(index)
         value = build.add(value, build.cast(bias.load(place), DType.F32))
-    store = Store(buffer, linear(index, (n, ONE), ZERO), build.cast(value, dtype))
+    store = Store(buffer, linear(index, (n, ONE), ZERO), g.rounded(value, dtype))
     name = g.name_step((g.op_name,))
     g.add(TemplateCall(name, "gemm", (left, right), axes, (store,), False, device, (g.op_name,), g.origin))
     return reshape_value(g, g.lazy(buffer), (*a.sizes[:-1], n))

@@ -385,3 +385,8 @@ def convert(g: ProgramBuilder, x: Lazy, dtype: DType) -> Lazy:
     if x.dtype is dtype:
         return x
     return elementwise(g, lambda a: a, (x,), common=x.dtype, out=dtype, cost=0)
+
+
+def narrowed(g: ProgramBuilder, x: Lazy, dtype: DType) -> Any:
+    """What a composition of ours has computed, in the type of its result."""
+    return elementwise_of_own_types(g, lambda v: g.rounded(v, dtype), (x,), dtype, cost=0)

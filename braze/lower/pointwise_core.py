@@ -1,7 +1,7 @@
 """How an elementwise operation is composed: promotion, broadcasting, computation type, rounding.
 
 Eager rounds to the result's type after every operator, so each lowered operator ends with a cast to it;
-half types compute in float32 in between.
+half types compute in float32 in between. Such a cast is marked: kernels may leave it out (``schedule/roundings.py``).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def elementwise(
     rounded = DType.BOOL if out is DType.BOOL else common
 
     def inner(index: Index) -> Node:
-        return build.cast(build.cast(scalar(*[load(index) for load in loaders]), rounded), final)
+        return build.cast(g.rounded(scalar(*[load(index) for load in loaders]), rounded), final)
 
     return Lazy(
         sizes,

@@ -230,6 +230,7 @@ class GraphLowering:
         g.val = val
         g.wanted = self.parts_read(node) if isinstance(val, (tuple, list)) else frozenset()
         g.op_name = target.__name__.partition(".")[0]
+        g.rounding = facts(node).rounding
         product = product_of(node) if self.ways else None
         g.way = self.ways.get(product) if product is not None else None
         g.origin = facts(node).origin
@@ -353,6 +354,7 @@ class GraphLowering:
             tuple(self.attributes),
             tuple(g.checks),
             again=again,
+            rounds=g.rounds,
         )
 
 

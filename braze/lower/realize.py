@@ -13,7 +13,7 @@ from typing import Any
 
 from braze.context import CompileContext
 from braze.loops import build
-from braze.loops.dtypes import from_torch
+from braze.loops.dtypes import HALVES, from_torch
 from braze.loops.ir import (
     Axis,
     Buffer,
@@ -52,12 +52,17 @@ class ProgramBuilder:
         #: of the graph node being lowered: its name for kernels, and its fake result
         self.op_name = ""
         self.val: Any = None
+        #: whether it narrows the result of a composition of ours
+        self.rounding = False
         #: which of its results, where it has several, somebody reads
         self.wanted: frozenset[int] = frozenset()
         #: who computes it, where it is a product of matrices that was measured
         self.way: Way | None = None
         #: the type of Python floats
         self.default_float = DType.F32
+        #: whether the kernels may leave out roundings to half types, and whether there are any
+        self.leaves_out = ctx.options.numerics == "float32"
+        self.rounds = False
         self.symbols = SizeSymbols()
         #: of those that only the data tell, the ones that the steps so far make known
         self.known_sizes: set[Symbol] = set()
@@ -137,6 +142,15 @@ class ProgramBuilder:
     def name_step(self, ops: Sequence[str]) -> str:
         """A name for the next step."""
         return f"s{len(self.steps)}_{ops[-1] if ops else 'copy'}"
+
+    # -- numbers
+
+    def rounded(self, value: Node, dtype: DType) -> Node:
+        """What an operation gives, in its result's type: a cast that nobody asked for."""
+        if not self.leaves_out or dtype not in HALVES:
+            return build.cast(value, dtype)
+        self.rounds = True
+        return build.rounded(value, dtype)
 
     # -- nests
 

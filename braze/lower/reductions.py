@@ -67,7 +67,7 @@ def reduce(
         if strides is None or len(strides) != len(sizes) or dense_order(sizes, strides) is None:
             strides = contiguous_strides(sizes)
         buffer = g.new_buffer(dtype, sizes, strides, x.device)
-        stores.append(Store(buffer, linear(place, strides, ZERO), build.cast(finish(*results), dtype)))
+        stores.append(Store(buffer, linear(place, strides, ZERO), g.rounded(finish(*results), dtype)))
     ops = merge_ops([x], g.op_name)
     g.add(LoopNest(g.name_step(ops), axes, reduce_axes, reductions, tuple(stores), x.device, ops, g.origin))
     return tuple(g.lazy(s.buffer) for s in stores)

@@ -10,7 +10,7 @@ import torch
 from braze.loops import build
 from braze.loops.ir import DType, Node, Op
 from braze.lower.lazy import Index, Lazy, known_apart
-from braze.lower.pointwise import convert
+from braze.lower.pointwise import convert, narrowed
 from braze.lower.pointwise_core import merge_ops, usable
 from braze.lower.promote import promote
 from braze.lower.realize import ProgramBuilder
@@ -290,7 +290,9 @@ def to_copy(g: ProgramBuilder, x: Lazy, **_: Any) -> Any:
         return NotImplemented
     if not dtype.is_computable or not x.dtype.is_computable:
         return NotImplemented
-    return fresh(g, x) if dtype is x.dtype else convert(g, x, dtype)
+    if dtype is x.dtype:
+        return fresh(g, x)
+    return narrowed(g, x, dtype) if g.rounding else convert(g, x, dtype)
 
 
 @lowering(aten.copy.default)

@@ -164,7 +164,7 @@ def _program_of(program: LoopProgram, steps: list[Step], escaping: tuple[str, ..
         for b in buffers
         if b.name == name
     )
-    return LoopProgram(f"{program.name}_fixed", buffers, tuple(steps), inputs, views)
+    return LoopProgram(f"{program.name}_fixed", buffers, tuple(steps), inputs, views, rounds=program.rounds)
 
 
 def _remainder(program: LoopProgram, steps: list[Step], escaping: tuple[str, ...]) -> LoopProgram:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from braze.loops.ir import Axis, Buffer, DType, LoopNest, Node, Op
+from braze.loops.dtypes import HALVES
+from braze.loops.ir import Axis, Buffer, LoopNest, Node, Op
 from braze.loops.rewrite import index_exprs, roots, walk
 from braze.loops.scalars import COARSE, SCALARS
 from braze.schedule.records import Group
@@ -12,7 +13,7 @@ from braze.support.record import record
 from braze.symbolic.expr import ZERO, Expr, Symbol
 
 #: operations that make a large difference of the least one
-_STEPS = frozenset(op for op, row in SCALARS.items() if row.steps)
+STEPS = frozenset(op for op, row in SCALARS.items() if row.steps)
 
 
 @record
@@ -115,9 +116,8 @@ def loads(*found: Node) -> set[str]:
 
 def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:
     """Whether all that leaves a kernel is rounded to half or bfloat16, and no step function sees what cheap operations make."""
-    halves = (DType.F16, DType.BF16)
     stores = [s for step in group.steps for s in step.stores]
-    if not all(s.buffer in group.internal or buffers[s.buffer].dtype in halves for s in stores):
+    if not all(s.buffer in group.internal or buffers[s.buffer].dtype in HALVES for s in stores):
         return False
     found = list(walk(*(r for step in group.steps for r in roots(step))))
     if not any(n.op in COARSE for n in found):
@@ -126,13 +126,13 @@ def is_coarse(group: Group, buffers: dict[str, Buffer]) -> bool:
     for step in group.steps:
         if any(n.op in COARSE or (n.op is Op.LOAD and n.attr[0] in touched) for n in walk(*roots(step))):
             touched |= {s.buffer for s in step.stores}
-    return not any(_is_step(n) and _sees(n, touched) for n in found)
+    return not any(is_step(n) and _sees(n, touched) for n in found)
 
 
-def _is_step(node: Node) -> bool:
+def is_step(node: Node) -> bool:
     """Whether a node is a step function of a float."""
     of_float = any(a.dtype.is_float for a in node.args)
-    return of_float and (node.op in _STEPS or (node.op is Op.CAST and not node.dtype.is_float))
+    return of_float and (node.op in STEPS or (node.op is Op.CAST and not node.dtype.is_float))
 
 
 def _sees(node: Node, touched: set[str]) -> bool:

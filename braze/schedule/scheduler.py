@@ -23,6 +23,7 @@ from braze.schedule.order import Weights, low_peak_order
 from braze.schedule.prologues import with_prologues
 from braze.schedule.proof import prove_memory
 from braze.schedule.records import Group, MemoryPlan, Schedule
+from braze.schedule.roundings import without_roundings
 from braze.schedule.sequence import prove_sequence
 from braze.schedule.split import split_groups
 from braze.schedule.verify import verify_schedule
@@ -65,6 +66,8 @@ def _scheduled(
     groups = _ordered(program, groups, kept, choices)
     if cores:
         program, groups = _split(program, groups, choices, cores)
+    if program.rounds:
+        program, groups = without_roundings(program, groups)
     _prove_writes(program, groups)
     memory = plan_memory(program, groups, kept, lean=lean, consumes=consumes)
     memory = _proved(program, groups, memory, strict=choices.options.verify > 0)
