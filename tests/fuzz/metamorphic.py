@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,6 +96,11 @@ GUISES: dict[str, Guise] = {
 }
 
 
+#: the guise of programs of half types in which kernels round only what is seen: held to float64, as eager's numbers are
+WIDE = "values kept wide"
+GUISES_OF_HALVES: dict[str, Guise] = {WIDE: option("numerics", "float32")}
+
+
 @dataclass(frozen=True)
 class Guises:
     """A program in its guises, each by its name."""
@@ -124,11 +130,22 @@ class Guises:
 
 
 def generate(seed: int) -> Guises:
-    """The program of a seed in three guises."""
+    """The program of a seed in three guises, and in one more if it has half types."""
     program = generate_one(seed)
     rng = random.Random(seed)
     names = rng.sample(sorted(GUISES), 3)
-    return Guises(tuple((name, GUISES[name](program, rng)) for name in names))
+    made = [(name, GUISES[name](program, rng)) for name in names]
+    if has_halves(program):
+        made += [(name, guise(program, rng)) for name, guise in GUISES_OF_HALVES.items()]
+    return Guises(tuple(made))
+
+
+def has_halves(program: TensorProgram) -> bool:
+    """Whether some of a program's numbers are of a half type."""
+    return (
+        re.search(r"bfloat16|float16|autocast", f"{program.around} {program.given!r} {program.text()}")
+        is not None
+    )
 
 
 def check(program: Guises) -> Finding | None:

@@ -126,13 +126,28 @@ def test_programs_do_in_graphs_what_they_do_in_eager(seed):
 def test_guises_differ_and_keep_the_meaning():
     program = generate(3)
     rng = metamorphic.random.Random(0)
-    for name, guise in metamorphic.GUISES.items():
+    for name, guise in (metamorphic.GUISES | metamorphic.GUISES_OF_HALVES).items():
         other = guise(program, rng)
         fn, changed = program.function(), other.function()
         if name in ("renamed", "reordered", "nested"):
             theirs, ours = checking.seen(program, fn, 0), checking.seen(other, changed, 0)
             assert checking.differs(program, 0, ours, theirs) is None, name
     assert metamorphic.generate(4).source().count("def check") == 4
+
+
+def test_programs_of_half_types_have_a_guise_more():
+    """Their numbers are eager's to the bit in the others; in this one they are held to float64."""
+    seeds = [seed for seed in range(40) if metamorphic.has_halves(generate(seed))]
+    assert seeds
+    for seed in range(40):
+        assert (metamorphic.WIDE in metamorphic.generate(seed).tags()) == (seed in seeds)
+
+
+def test_what_rounding_decides_may_be_decided_otherwise():
+    theirs, sure = torch.tensor([True, False]), torch.tensor([1.0, 0.0])
+    assert oracle.decided(~theirs, theirs, [sure, sure])
+    assert not oracle.decided(~theirs, theirs, [sure, 1 - sure])
+    assert not oracle.decided(theirs, theirs, [sure])
 
 
 def judged(text: str, ours: Callable[..., Any], calls: str, **settings: Any) -> Any:

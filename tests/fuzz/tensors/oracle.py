@@ -226,6 +226,17 @@ def verdict(
     return shown(ours, theirs, exact, bad) if bad.any() else ""
 
 
+def decided(ours: Tensor, theirs: Tensor, rounded: list[Tensor]) -> str:
+    """What is wrong with bools and whole numbers that follow from numbers rounded in fewer places than eager's.
+
+    Where rounding at random decides in more than one way, so may we.
+    """
+    bad = ours != theirs
+    for sample in rounded:
+        bad &= sample == theirs.double()
+    return shown(ours, theirs, None, bad) if rounded and bad.any() else ""
+
+
 def matches(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | (a.isnan() & b.isnan())
 
