@@ -7,6 +7,7 @@ import torch
 
 import braze
 from braze.capture.python import idle
+from braze.capture.trace import tracer
 from tests.helpers import explained
 
 X = torch.ones(3)
@@ -41,6 +42,19 @@ def test_a_long_call_runs_as_it_is_between_two_graphs(work):
     assert torch.equal(braze.compile(f, backend="eager")(X), f(X))
     assert len(told.graphs) >= 2
     assert {b.code for b in told.breaks} == {"BZ1016"}
+
+
+@pytest.mark.parametrize(
+    "work", [lambda: sum(i for i in range(900)), lambda: len(sorted(range(900), key=lambda i: -i))]
+)
+def test_a_call_into_c_that_calls_back_often_is_left_at_once(work, monkeypatch):
+    """Not at one call back after the other, each by a trace of its own."""
+    traces = []
+    trace = tracer._trace
+    monkeypatch.setattr(tracer, "_trace", lambda *args: (traces.append(1), trace(*args))[1])
+    compiled = braze.compile(lambda x: x + work(), backend="eager")
+    assert torch.equal(compiled(X), X + work())
+    assert len(traces) < 20
 
 
 def test_a_long_loop_of_the_function_itself_leaves_it_to_python():

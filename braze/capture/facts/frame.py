@@ -155,6 +155,7 @@ class Frame:
         "function",
         "generator",
         "globals",
+        "in_c",
         "ip",
         "kwnames",
         "locals",
@@ -177,6 +178,8 @@ class Frame:
         self.kwnames: tuple[str, ...] = ()
         self.tail = False
         self.entered_at = 0
+        #: the step of the instruction whose call into C is under way, which may call back many times; 0 for none
+        self.in_c = 0
         self.result: Any = None
         self.generator: Any = None
         #: the namespace of a class body

@@ -40,7 +40,10 @@ def entered_from_c(t: Trace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outside_applied(t: Trace) -> Iterator[None]:
-    """Around C code that may look at outside objects: pending attribute writes are there while it runs."""
+    """Around C code that may look at outside objects: pending attribute writes are there while it runs.
+
+    What it calls back began with its own instruction: there a trace can end, not between two of them.
+    """
     undo: list[tuple[dict[str, Any], str, Any]] = []
     for shadow in t.done.dirty.values():
         if shadow.filled:
@@ -53,10 +56,13 @@ def outside_applied(t: Trace) -> Iterator[None]:
     for owner, name, value, _ in pending:
         setattr(owner, name, value)
     t.graph.modes_on += 1
+    frame = t.frames.stack[-1]
+    step, frame.in_c = frame.in_c, t.frames.begun_at()
     try:
         yield
     finally:
         t.graph.modes_on -= 1
+        frame.in_c = step
         for owner, name, _, before in reversed(pending):
             if before is MISSING:
                 delattr(owner, name)

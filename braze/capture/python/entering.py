@@ -31,7 +31,7 @@ def enter(t: Trace, function: types.FunctionType, localsplus: list[Any], tail: b
         t.outside.inlined[function] = None
     f = Frame(function, frames.decoded(code), localsplus)
     f.tail = tail
-    f.entered_at = frames.steps
+    f.entered_at = frames.begun_at()
     return f
 
 

@@ -80,7 +80,7 @@ def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
     """Interpret to the next yield."""
     driver = f.generator
     with entered_from_c(t):
-        f.entered_at = t.frames.steps
+        f.entered_at = t.frames.begun_at()
         driver.around = t.frames.handled
         if driver.handled is not None:
             t.frames.handled = driver.handled

@@ -35,6 +35,10 @@ class Frames:
         self.recorded_at = 0
         self.budget_ends = budget
 
+    def begun_at(self) -> int:
+        """The step of what the innermost frame is at: of a call into C, its own, however often that has called back."""
+        return (self.stack[-1].in_c if self.stack else 0) or self.steps
+
     def may_catch(self) -> bool:
         """Whether a ``try`` or a ``with`` of these frames surrounds where they stand."""
         return any(start <= f.at < end for f in self.stack for start, end, *_ in f.decoded.table)
