@@ -38,3 +38,15 @@ def test_reset_lets_go_of_the_code_of_functions_that_are_gone():
     gc.collect()
     assert not decoded.cache_info().currsize
     assert code() is None
+
+
+def test_reset_lets_go_of_the_classes_of_objects_that_are_gone():
+    space: dict = {}
+    exec("class Point:\n    def __init__(self):\n        self.x = 2", space)
+    kind = weakref.ref(space["Point"])
+    compiled = braze.compile(lambda x, p: x * p.x, backend="eager")
+    compiled(torch.ones(2), space.pop("Point")())
+    del compiled
+    braze.reset()
+    gc.collect()
+    assert kind() is None

@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from braze.support import caches
+
 
 class _Null:
     """The NULL of CPython's stack, and "unbound" in locals."""
@@ -110,7 +112,7 @@ def _is_identity_type(cls: type) -> bool:
     return cls.__module__ in ("typing", "torch.torch_version")
 
 
-is_identity_type: Callable[[type], bool] = functools.cache(_is_identity_type)
+is_identity_type: Callable[[type], bool] = caches.remembered(4096)(_is_identity_type)
 
 
 #: functions that pybind11 makes are bound to a record of its own, which nobody may copy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import CONSTANTS, MISSING
 from braze.capture.state.trace import Trace
+from braze.support import caches
 
 _ORDINARY = CONSTANTS | {FakeTensor, torch.nn.Parameter, torch.dtype, torch.device, torch.SymInt, torch.Size}
 
@@ -21,7 +21,7 @@ def _speaks_for_itself(cls: type) -> bool:
     return hasattr(cls, "__torch_function__") and not issubclass(cls, torch.Tensor)
 
 
-speaks_for_itself: Callable[[type], bool] = functools.cache(_speaks_for_itself)
+speaks_for_itself: Callable[[type], bool] = caches.remembered(4096)(_speaks_for_itself)
 
 
 def overloaded(values: Iterable[Any]) -> list[Any]:

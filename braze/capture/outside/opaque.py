@@ -17,6 +17,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import BY_VALUE, CONSTANTS, Identity, is_identity_type
 from braze.capture.state.trace import Trace
+from braze.support import caches
 
 
 def refuse_opaque(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
@@ -77,5 +78,5 @@ def _is_opaque(cls: type) -> bool:
     return solid is not object
 
 
-is_opaque: Callable[[type], bool] = functools.cache(_is_opaque)
+is_opaque: Callable[[type], bool] = caches.remembered(4096)(_is_opaque)
 _FIXED = frozenset({types.MethodType, torch.finfo, torch.iinfo})

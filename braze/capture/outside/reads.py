@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from braze.capture.outside import shadows
 from braze.capture.outside.symbols import is_symbolic, make_fake, symbolic_float, symbolic_int
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
+from braze.support import caches
 from braze.support.errors import Unsupported
 
 Wrap = Callable[[Trace, Node, Any], Any]
@@ -158,4 +158,4 @@ def _wrapper_of(cls: type) -> Wrap:
     return instance
 
 
-wrapper_of: Callable[[type], Wrap] = functools.cache(_wrapper_of)
+wrapper_of: Callable[[type], Wrap] = caches.remembered(4096)(_wrapper_of)

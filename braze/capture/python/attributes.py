@@ -42,6 +42,7 @@ from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
+from braze.support import caches
 from braze.support.caches import remembered
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
@@ -114,7 +115,7 @@ def _reader_of(cls: type) -> Any:
     return instance_attr
 
 
-reader_of: Callable[[type], Any] = functools.cache(_reader_of)
+reader_of: Callable[[type], Any] = caches.remembered(4096)(_reader_of)
 
 
 def native_attr(t: Trace, obj: Any, name: str, tail: bool) -> Any:
