@@ -69,10 +69,12 @@ class Options:
         "matrix products on a GPU by our own kernels, norms before and sums after them in the same kernel: everywhere (True), "
         "nowhere (False), or where they were measured to be quicker, of few rows also by a rule (None)",
     )
-    early_launches: bool = option(
-        False,
-        "on a GPU products of a row or two begin while the kernel ahead of them on the stream still runs, and read their weights then: for a caller "
-        "who writes weights only where an ordinary kernel comes after",
+    early_launches: str = option(
+        "following",
+        "on Hopper, which kernels begin while the one ahead of them on the stream still runs, and wait for it by themselves: none; those that add what the one ahead leaves, "
+        "outside of recordings (following); also products of a row or two, which read their weights meanwhile, for a caller who writes weights only where an ordinary "
+        "kernel comes after (products); or all that are no larger products, but for a graph's first, with nothing to be cared for (all)",
+        choices=("none", "following", "products", "all"),
     )
     measure_products: bool = option(
         True,

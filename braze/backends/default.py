@@ -35,5 +35,7 @@ def target_of(example_inputs: Sequence[Any]) -> Target:
     for value in example_inputs:
         if isinstance(value, torch.Tensor) and value.device.type == "cuda":
             facts = torch.cuda.get_device_properties(value.device)
+            if torch.version.hip is not None:  # its numbers say another thing: (9, 0) is no Hopper
+                return Target("cuda", facts.gcnArchName.split(":")[0], (), 16, facts.multi_processor_count)
             return cuda_target((facts.major, facts.minor), facts.multi_processor_count)
     return cpu_target()

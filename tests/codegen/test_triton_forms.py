@@ -275,7 +275,14 @@ def test_as_many_parts_of_columns_as_registers_leave_room_for(width, programs):
 
 @pytest.mark.parametrize(
     ("capability", "options", "waiting"),
-    [((9, 0), {}, [False, True]), ((8, 0), {}, [False] * 2), ((9, 0), {"cudagraphs": True}, [False] * 2)],
+    [
+        ((9, 0), {}, [False, True]),
+        ((8, 0), {}, [False] * 2),
+        ((9, 0), {"cudagraphs": True}, [False] * 2),
+        ((9, 0), {"early_launches": "none"}, [False] * 2),
+        ((9, 0), {"early_launches": "all", "cudagraphs": True}, [False, True]),
+        ((8, 0), {"early_launches": "all"}, [False] * 2),
+    ],
 )
 def test_what_adds_parts_begins_while_they_end(capability, options, waiting):
     ctx = CompileContext(Options(**options), cuda_target(capability, 132))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -75,6 +76,15 @@ def planned(fn, *inputs: torch.Tensor, cores: int = 132, **options: object) -> S
     partition = captured(fn, ctx, *inputs)
     with torch.no_grad():
         return pipeline.schedule_program(pipeline.lower_graph(partition, ctx), ctx)
+
+
+def weighing(plan: Schedule, places: Sequence[int]) -> Schedule:
+    """The schedule with the inputs at these places as a model's weights."""
+    names = {plan.program.inputs[i] for i in places}
+    buffers = tuple(
+        replace(b, kind=BufferKind.CONSTANT) if b.name in names else b for b in plan.program.buffers
+    )
+    return replace(plan, program=replace(plan.program, buffers=buffers))
 
 
 def interpreted(

@@ -36,7 +36,7 @@ from braze.runtime.triton_load import compile_offline
 from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
 from braze.symbolic.expr import ZERO, as_expr, axis_symbol
 from braze.target import cuda_target
-from tests.codegen.triton_bench import planned
+from tests.codegen.triton_bench import planned, weighing
 from tests.codegen.triton_groups import F32, buffer, read, softmax_group
 
 CTX = CompileContext(Options(), cuda_target((9, 0), 132))
@@ -120,7 +120,7 @@ def main() -> int:
             print(text.name, group.kind.value, len(built["cubin"]), ".target sm_90" in built["ptx"])
             if not built["cubin"] or ".target sm_90" not in built["ptx"]:
                 return 1
-        return early(Path(folder)) or following(Path(folder))
+        return early(Path(folder)) or following(Path(folder)) or every_kernel(Path(folder))
 
 
 def early(folder: Path) -> int:
@@ -171,6 +171,35 @@ def following(folder: Path) -> int:
     print("following", dict(launch.constants)["EARLY"], steps)
     late = "gdc" in first.source
     return int(late or steps[0] != "griddepcontrol.wait" or {*steps[1:]} != {"ld.global", "st.global"})
+
+
+def every_kernel(folder: Path) -> int:
+    """Where all begin early but the first, each waits once before it reads what others write and before it writes."""
+    shapes = ((1, 256), (256,), (768, 256), (256, 256), (256,))
+    x, norm, w, out, cos = (torch.empty(s, dtype=torch.bfloat16) for s in shapes)
+
+    def fn(x, norm, w, out, cos):
+        q, k, v = F.linear(F.rms_norm(x, (256,), norm), w).chunk(3, -1)
+        rows = torch.cat((q * cos, k, v), 0)
+        return F.linear(torch.softmax(rows, -1).sum(0, keepdim=True), out) + x
+
+    plan = weighing(planned(fn, x, norm, w, out, cos, matmul_template=True), (1, 2, 3))
+    texts = generate(plan, CompileContext(Options(early_launches="all"), cuda_target((9, 0), 132)))
+    for number, text in enumerate(texts):
+        path = folder / f"every_{number}.py"
+        path.write_text(text.source)
+        launch = text.launch
+        built = compile_offline(
+            path, text.name, launch.dtypes, text.sizes, launch.constants, launch.num_warps
+        )
+        steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", built["ptx"])
+        print("every", text.name, steps)
+        if steps.count("griddepcontrol.wait") != (number > 0):
+            return 1
+        before = steps[: steps.index("griddepcontrol.wait")] if number else []
+        if "st.global" in before or ("ld.global" in before) != (number > 0 and "_tem_" in text.name):
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel
-from braze.codegen.triton.gemm_tiles import parsed
+from braze.codegen.triton.gemm_tiles import Tiles, parsed
 from braze.codegen.triton.kernels import kernel
+from braze.codegen.triton.waits import Early, early_of, require_wait_first
 from braze.context import CompileContext
-from braze.loops.ir import BufferKind
+from braze.loops.ir import Buffer
 from braze.schedule.kernels import plan_kernel
-from braze.schedule.records import GroupKind, Schedule
-
-#: GPUs on which a kernel can begin before the one ahead of it on its stream has ended, and wait for that by itself
-WAITING = frozenset({"sm_90"})
+from braze.schedule.records import Group, GroupKind, Schedule
 
 
 def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
@@ -22,16 +20,24 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
     """
     chosen = {name: parsed(text) for name, text in ctx.tiles}
     buffers = {b.name: b for b in schedule.program.buffers}
-    early = None
-    if ctx.options.early_launches:
-        written = {name for group in schedule.groups for name in group.writes}
-        early = frozenset(n for n, b in buffers.items() if b.kind is BufferKind.CONSTANT and n not in written)
-    # recordings keep their kernels in the plain order, for which alone they were measured
-    waits = ctx.target.arch in WAITING and not ctx.options.cudagraphs
+    early = early_of(schedule, ctx)
     return tuple(
-        gemm_kernel(group, buffers, chosen.get(group.name), early)
-        if group.kind is GroupKind.TEMPLATE
-        else kernel(group, plan_kernel(group, buffers), schedule, waits=waits)
+        _kernel(group, buffers, schedule, early, chosen.get(group.name))
         for group in schedule.groups
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
+
+
+def _kernel(
+    group: Group, buffers: dict[str, Buffer], schedule: Schedule, early: Early, tiles: Tiles | None
+) -> KernelText:
+    ahead = frozenset[str]()
+    if group.kind is GroupKind.TEMPLATE:
+        text = gemm_kernel(group, buffers, tiles, early.ahead(group))
+        ahead = early.constants
+    else:
+        plan = plan_kernel(group, buffers)
+        waits = early.waits(group, follows=plan.early)
+        text = kernel(group, plan, schedule, waits=waits, triggers=waits and early.others)
+    require_wait_first(text, ahead)
+    return text

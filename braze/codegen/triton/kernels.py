@@ -31,21 +31,27 @@ from triton.language.extra import libdevice
 EARLY_HEADER = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
 
-def kernel(group: Group, plan: KernelPlan, schedule: Schedule, *, waits: bool = False) -> KernelText:
-    """The text of one group's kernel; ``waits``: on this GPU it may begin early and wait by itself for what is before it."""
+def kernel(
+    group: Group, plan: KernelPlan, schedule: Schedule, *, waits: bool = False, triggers: bool = False
+) -> KernelText:
+    """The text of one group's kernel; ``waits``: it begins early and waits by itself for what is before it, ``triggers``: and lets what is behind it begin then."""
     name = group.name
     writer = Writer(group, plan)
-    early = waits and plan.early
-    body = [*(("    if EARLY:", "        gdc_wait()") if early else ()), *writer.write()]
+    begins = [
+        "    if EARLY:",
+        "        gdc_wait()",
+        *(["        gdc_launch_dependents()"] if triggers else []),
+    ]
+    body = [*(begins if waits else []), *writer.write()]
     pointers = [writer.emitter.pointers[b] for b in plan.arguments]
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
     constants = tuple((f"{tile.letter.upper()}BLOCK", tile.block) for tile in tiles)
-    constants += (("EARLY", 1),) if early else ()
+    constants += (("EARLY", 1),) if waits else ()
     parameters = ", ".join(
         [*pointers, *(s.name for s in plan.sizes), *(f"{b}: tl.constexpr" for b, _ in constants)]
     )
     function = "\n".join([f"@triton.jit\ndef {name}({parameters}):", *body, ""])
-    source = f"{HEADER}{EARLY_HEADER if early else ''}\n{used(function)}\n\n{function}"
+    source = f"{HEADER}{EARLY_HEADER if waits else ''}\n{used(function)}\n\n{function}"
     launch = TritonLaunch(
         grid=str(plan.programs),
         constants=constants,

@@ -31,7 +31,7 @@ def compile_decoder(
     """
     on_gpu = next(model.parameters()).device.type == "cuda"
     if on_gpu:
-        options = {"early_launches": True, **fields.pop("inductor_compile_config", {})}
+        options = {"early_launches": "products", **fields.pop("inductor_compile_config", {})}
         fields = {"compile_ranges_endpoints": (RULED_ROWS,), "inductor_compile_config": options, **fields}
     config = CompilationConfig(
         level=3, cudagraph_mode=mode, splitting_ops=list(ATTENTION_OPS), split=split, **fields

@@ -1,0 +1,117 @@
+"""Which kernels begin before those ahead of them have ended, and that they wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+
+from braze.codegen.triton import generate
+from braze.codegen.triton.waits import early_of, require_wait_first
+from braze.context import CompileContext
+from braze.options import Options
+from braze.support.errors import InternalError
+from braze.target import Target, cuda_target
+from tests.codegen.triton_bench import planned, run, weighing
+
+HOPPER = cuda_target((9, 0), 132)
+
+
+def step(x, norm, w, cos, out):
+    """A norm in a product's prologue, a kernel of points, one of rows, a product."""
+    q, k = F.linear(F.rms_norm(x, (64,), norm), w).chunk(2, -1)
+    rows = torch.cat((q * cos, k), 0)
+    return F.linear(torch.softmax(rows, -1).sum(0, keepdim=True), out) + x
+
+
+def tensors():
+    torch.manual_seed(0)
+    return [torch.randn(s) for s in ((1, 64), (64,), (128, 64), (64,), (64, 64))]
+
+
+def plan_of(weights=(1, 2, 4)):
+    return weighing(planned(step, *tensors(), matmul_template=True), weights)
+
+
+def texts_of(plan, told, target=HOPPER, **options):
+    return generate(plan, CompileContext(Options(early_launches=told, **options), target))
+
+
+def early(text):
+    return dict(text.launch.constants).get("EARLY", 0)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_all_but_the_first_begin_early(recorded):
+    texts = texts_of(plan_of(), "all", cudagraphs=recorded)
+    assert len(texts) > 3
+    assert [early(t) for t in texts] == [0] + [1] * (len(texts) - 1)
+    assert [t.source.count("gdc_wait()") for t in texts] == [early(t) for t in texts]
+
+
+@pytest.mark.parametrize(
+    "target", [cuda_target((8, 0), 108), cuda_target((10, 0), 148), Target("cuda", "gfx942")]
+)
+def test_none_does_where_it_cannot_wait(target):
+    for told in ("following", "products", "all"):
+        assert all("gdc" not in t.source and not early(t) for t in texts_of(plan_of(), told, target))
+
+
+def test_none_does_where_nobody_asks():
+    for told in ("none", "following"):
+        assert not any(map(early, texts_of(plan_of(), told, cudagraphs=True)))
+
+
+def test_products_alone_when_the_caller_vouches_for_weights():
+    found = {t.name: early(t) for t in texts_of(plan_of(), "products")}
+    assert found and all(is_early == ("_tem_" in name) for name, is_early in found.items())
+
+
+def test_a_product_whose_weights_are_no_constants_begins_in_its_turn():
+    found = [t for t in texts_of(plan_of(weights=()), "all") if "_tem_" in t.name]
+    assert found and not any(map(early, found))
+
+
+def test_what_may_have_no_program_is_not_the_first():
+    """A size that may be 0 leaves the next kernel in its turn, too."""
+    plan = plan_of()
+    first, *others = plan.groups
+    ctx = CompileContext(Options(early_launches="all"), HOPPER)
+    assert early_of(plan, ctx).turns == {first.name}
+    none = replace(first.call, axes=tuple(replace(a, extent=a.extent * 0) for a in first.call.axes))
+    empty = replace(plan, groups=(replace(first, call=none), *others))
+    assert early_of(empty, ctx).turns == {first.name, others[0].name}
+
+
+def test_the_interpreter_gets_the_same_numbers(tmp_path):
+    plan, inputs = plan_of(), tensors()
+    (found,) = run(plan, tmp_path, *inputs, texts=texts_of(plan, "all"))
+    torch.testing.assert_close(found, step(*inputs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.provokes("BZ9073")
+def test_a_kernel_that_does_not_wait_is_refused():
+    plan = plan_of()
+    for text in texts_of(plan, "all")[1:]:
+        ahead = frozenset(plan.program.inputs[i] for i in (1, 2, 4))
+        require_wait_first(text, ahead)
+        wait = "    if EARLY:\n        gdc_wait()"
+        load = f"    early = tl.load(out_ptr{len(text.args) - 1} + 0)\n"
+        store = load.replace("early = tl.load", "tl.store").replace(" + 0)", " + 0, 1)")
+        for broken in (
+            text.source.replace(wait, ""),
+            text.source.replace(wait, load + wait),
+            text.source.replace(wait, store + wait),
+            text.source.replace(wait, "    for i in range(n):\n" + wait),
+            text.source + "    gdc_wait()\n",
+        ):
+            assert broken != text.source
+            with pytest.raises(InternalError, match="BZ9073"):
+                require_wait_first(replace(text, source=broken), ahead)
+    with pytest.raises(InternalError, match="BZ9073"):
+        constants = tuple(c for c in text.launch.constants if c[0] != "EARLY")
+        require_wait_first(replace(text, launch=replace(text.launch, constants=constants)), ahead)
