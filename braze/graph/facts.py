@@ -73,6 +73,16 @@ def facts(node: torch.fx.Node) -> NodeFacts:
     return node.meta.get(_KEY, _NOTHING)
 
 
+def note_place(node: torch.fx.Node, place: tuple[Any, int] | None, step: int) -> None:
+    """What a capture knows of a node that it has just made: as ``set_facts``, in few instructions."""
+    node.meta[_KEY] = tuple.__new__(NodeFacts, (None, place, step, *_NOTHING[3:]))
+
+
+def settle_place(node: torch.fx.Node, origin: Origin | None) -> None:
+    """The place of a node becomes its origin, when the capture is over."""
+    node.meta[_KEY] = tuple.__new__(NodeFacts, (origin, None, *facts(node)[2:]))
+
+
 def share_facts(node: torch.fx.Node, other: torch.fx.Node) -> None:
     """Let a node know what another one does, which it stands beside or in for."""
     node.meta[_KEY] = facts(other)

@@ -10,7 +10,7 @@ import pytest
 import torch.fx
 
 import braze
-from braze.graph.facts import InputRole, NodeFacts, facts, set_facts, share_facts
+from braze.graph.facts import InputRole, NodeFacts, facts, note_place, set_facts, settle_place, share_facts
 
 #: PyTorch's keys of nodes, and what modules tell of themselves to backends
 KEYS = {
@@ -79,3 +79,13 @@ def test_no_fact_of_ours_is_a_key_of_its_own() -> None:
     }
     assert len(found) > 20
     assert {(name, key) for name, key in found if key not in KEYS} == set()
+
+
+def test_a_place_becomes_an_origin_and_the_rest_stays():
+    node = torch.fx.Graph().placeholder("x")
+    note_place(node, ("code", 3), 7)
+    assert facts(node) == NodeFacts(place=("code", 3), step=7)
+    set_facts(node, checkpoint=2)
+    settle_place(node, None)
+    assert facts(node) == NodeFacts(step=7, checkpoint=2)
+    assert type(facts(node)) is NodeFacts

@@ -33,7 +33,7 @@ from braze.capture.state.sources import Node
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat
 from braze.graph.captured import Captured
-from braze.graph.facts import facts, set_facts
+from braze.graph.facts import facts, set_facts, settle_place
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
@@ -147,8 +147,7 @@ def finish(
 def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule | None:
     """The graph with its output; None where it computes nothing."""
     graph = state.recorder.graph
-    computing = [n for n in graph.nodes if n.op != "placeholder" and not facts(n).setting]
-    if not computing:
+    if not any(n.op != "placeholder" and not facts(n).setting for n in graph.nodes):
         return None
     output = graph.output(tuple(table.outputs))
     output.meta["val"] = tuple(n.meta.get("val") for n in table.outputs)
@@ -157,7 +156,7 @@ def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule |
     for node in graph.nodes:
         place = facts(node).place
         if place is not None:
-            set_facts(node, origin=origin(place, origins), place=None)
+            settle_place(node, origin(place, origins))
     return Captured(graph, state.recorder.modules)
 
 

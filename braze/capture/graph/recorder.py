@@ -37,7 +37,7 @@ from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import fast_nodes, probe
-from braze.graph.facts import InputRole, facts, set_facts
+from braze.graph.facts import InputRole, facts, note_place, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import disable_functions
 from braze.graph.torch_symbols import SYMBOLIC, is_undecided, size_oblivious
@@ -228,7 +228,7 @@ class Recorder(Recording):
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
         plain = view_histories.without_history(self.mode.exact_views, args, kwargs)
-        listed = written_in_list(name, args)
+        listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
         refused = None
         try:
             result = self.mode.call(func, args, kwargs)
@@ -292,7 +292,7 @@ class Recorder(Recording):
         node.meta["val"] = result
         self.calls += 1
         step = self.t.frames.recorded_at = self.t.frames.steps
-        set_facts(node, place=self.t.frames.here(), step=step)
+        note_place(node, self.t.frames.here(), step)
         self.spread(node, result)
         if self.mode.env is not None:
             unbacked.claim(self, node, result)
@@ -326,9 +326,7 @@ class Recorder(Recording):
 
 def written_in_list(name: str, args: tuple[Any, ...]) -> list[tuple[torch.Tensor, int]]:
     """The tensors that ``_foreach_add_`` and its like write, with how often they have been written before."""
-    if not (
-        name.startswith("_foreach_") and name.endswith("_") and args and isinstance(args[0], (list, tuple))
-    ):
+    if not (name.endswith("_") and args and isinstance(args[0], (list, tuple))):
         return []
     return [(x, x._version) for x in args[0] if isinstance(x, torch.Tensor) and not x.is_inference()]
 
