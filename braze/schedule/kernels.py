@@ -148,6 +148,8 @@ def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kern
     kinds = {r.kind for step in group.steps for r in step.reductions}
     if len(group.row_axes) != 1 or _static(group.row_axes) is None or not kinds <= VECTORS:
         return plan
+    if any(tile.block > 1 for tile in plan.points):  # several rows begin at several places
+        return plan
     row = group.row_axes[0].symbol
     if any(n.op is Op.RANDOM for step in group.steps for n in nodes_of(*roots(step))):
         return plan
