@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from braze.graph import dynamic_ops, fast_nodes, metadata, own_memory, torch_compat, torch_symbols
+from braze.graph import dynamic_ops, metadata, own_memory, torch_compat, torch_nodes, torch_symbols
 from braze.graph.known_sizes import WantsPlainSizes
 from braze.graph.memo import MISS, Memo, OfTrace
 from braze.graph.torch_symbols import SYMBOLIC
@@ -31,7 +31,7 @@ class Dispatch(FakeTensorMode):
     in_cpp = False
 
     def __init__(self, /, *args: Any, **kwargs: Any) -> None:
-        fast_nodes.mode_constructor()(self, *args, **kwargs)
+        torch_nodes.mode_constructor()(self, *args, **kwargs)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -36,7 +36,7 @@ from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_fa
 from braze.capture.outside import identities
 from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.state.trace import Recording, Trace
-from braze.graph import fast_nodes, probe
+from braze.graph import probe, torch_nodes
 from braze.graph.facts import InputRole, facts, note_place, set_facts
 from braze.graph.fakes import FakeMode
 from braze.graph.torch_compat import disable_functions
@@ -302,7 +302,7 @@ class Recorder(Recording):
     def add_node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
         """A node of the graph."""
         name = node_name(target if isinstance(target, str) else target.__name__)
-        return fast_nodes.add_call(self.graph, op, target, args, kwargs, name)
+        return torch_nodes.add_call(self.graph, op, target, args, kwargs, name)
 
     def forget(self, value: Any) -> None:
         """Take back the call whose result this is: nothing uses it."""
