@@ -155,6 +155,8 @@ def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> Kern
         return plan
     along = [a for a in found if not a.indirect and step_along(a, group.row_axes[0]) == 1]
     vector = VECTOR // min((a.itemsize for a in along), default=VECTOR)
+    if plan.row is None or plan.row.block < vector:  # a row begins in its walk's first tile
+        return plan
     begins = {a.index - row for a in along}
     begins = {e for e in begins if row not in e.symbols() and not multiple(e, vector)}
     return dataclasses.replace(plan, begin=begins.pop(), vector=vector) if len(begins) == 1 else plan

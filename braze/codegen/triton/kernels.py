@@ -410,6 +410,7 @@ class Writer:
         """The tiles in which a row begins and ends, of a walk along whole vectors; those between them have no masks."""
         emit, plan, base = self.emitter, self.plan, self.base
         assert plan.begin is not None and plan.row is not None
+        emit.masks["r"] = True  # of rows of whole tiles, too: they begin within one
         if "    first = " not in "".join(base.lines):
             text, _ = emit.index(plan.begin, {}, base)
             base.lines += [
