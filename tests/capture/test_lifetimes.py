@@ -412,9 +412,69 @@ class Teller:
         return self.held
 
 
+def in_container(make: Callable[[], Any], change: Callable[[Any], Any]) -> Callable[[], None]:
+    def function() -> None:
+        o = make()
+        braze.graph_break()
+        ENDS.append("before")
+        change(o)
+        ENDS.append(f"after, {len(o)}")
+
+    return function
+
+
+def made_list() -> list[Any]:
+    return [Ending(), Plain()]
+
+
+def made_dict() -> dict[Any, Any]:
+    return {"a": Ending(), "b": 2}
+
+
+def made_deque() -> Any:
+    return collections.deque([Ending(), 2], maxlen=2)
+
+
+def item_deleted(o: Any) -> None:
+    del o[0]
+
+
+def part_replaced(o: Any) -> None:
+    o[:] = []
+
+
+def item_replaced(o: Any) -> None:
+    o["a"] = 1
+
+
+def popped(o: Any) -> None:
+    o.pop(0)
+
+
+def key_popped(o: Any) -> None:
+    o.pop("a")
+
+
+CONTAINERS = {
+    "a list is cleared": in_container(made_list, lambda o: o.clear()),
+    "a list is cleared by its class": in_container(made_list, lambda o: list.clear(o)),
+    "an item is deleted": in_container(made_list, item_deleted),
+    "a part is replaced": in_container(made_list, part_replaced),
+    "an item is popped": in_container(made_list, popped),
+    "a dict is cleared": in_container(made_dict, lambda o: o.clear()),
+    "a dict is updated": in_container(made_dict, lambda o: o.update(a=3)),
+    "a key is replaced": in_container(made_dict, item_replaced),
+    "a key is popped": in_container(made_dict, key_popped),
+    "a set is cleared": in_container(lambda: {Ending()}, lambda o: o.clear()),
+    "a deque is cleared": in_container(made_deque, lambda o: o.clear()),
+    "a deque is full": in_container(made_deque, lambda o: o.append(3)),
+}
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        *(pytest.param(function, id=name) for name, function in CONTAINERS.items()),
         a_variable_is_deleted,
         a_variable_gets_another_value,
         a_variable_of_a_closure_gets_another_value,

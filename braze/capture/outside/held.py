@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import types
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import torch
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Step
-from braze.capture.facts.values import MISSING, NULL, lookup_in_mro
+from braze.capture.facts.values import MISSING, NULL, is_constant, lookup_in_mro
 from braze.capture.outside.shadows import iterate
 from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
@@ -78,6 +80,70 @@ def replaced(t: Trace, value: Any, cell: Any = None) -> None:
         return
     if says_its_end(t, value) and not in_frames(t.frames, value, cell):
         refuse_end(value)
+
+
+def popped(t: Trace, f: Any) -> None:
+    """Before the top of a frame's stack goes, which no variable gets: the same."""
+    value = f.stack[-1]
+    if value is NULL or not type(value).__flags__ & MADE or not says_its_end(t, value):
+        return
+    node = t.outside.tree.node_of(value)
+    del f.stack[-1]
+    held = node is not None and is_held(t.frames, node)
+    f.stack.append(value)
+    if not held:
+        refuse_end(value)
+
+
+#: methods of containers that let go of elements without handing them out
+DROPPING = frozenset(
+    [
+        "clear",
+        "remove",
+        "discard",
+        "update",
+        "__setitem__",
+        "__delitem__",
+        "__ior__",
+        "__imul__",
+        "__iand__",
+        "__isub__",
+        "__ixor__",
+        "__init__",
+        "difference_update",
+        "intersection_update",
+        "symmetric_difference_update",
+    ]
+)
+#: methods of deques that let go of elements where the deque is full
+FILLING = frozenset(("append", "appendleft", "extend", "extendleft", "__iadd__"))
+CHANGING = (list, dict, set, collections.deque)
+
+
+def dropped(t: Trace, container: Any, name: str, args: Any) -> None:
+    """Before a method changes a container: refuse where an element would end that no variable holds."""
+    if not issubclass(type(container), CHANGING) or name not in DROPPING:
+        if not (name in FILLING and issubclass(type(container), collections.deque) and container.maxlen):
+            return
+    for value in leaving(container, name, args):
+        if type(value).__flags__ & MADE and says_its_end(t, value) and not in_frames(t.frames, value):
+            refuse_end(value)
+
+
+def leaving(container: Any, name: str, args: Any) -> Iterable[Any]:
+    """The elements that a method may let go of: those at its place, all of them where it names none that is known."""
+    by_place = name in ("__setitem__", "__delitem__") and args and type(args[0]) in (int, str, slice)
+    if issubclass(type(container), dict):
+        if by_place and is_constant(args[0]):
+            return (dict.get(container, args[0]),)
+        return (*dict.values(container), *dict.keys(container))
+    if by_place and issubclass(type(container), list):
+        try:
+            found = list.__getitem__(container, args[0])
+        except (IndexError, TypeError, ValueError):
+            return ()  # an error of the program's: nothing goes
+        return found if type(args[0]) is slice else (found,)
+    return list(iterate(container))
 
 
 def refuse_end(value: Any) -> None:

@@ -53,6 +53,15 @@ class DictShadow:
         self.original[key] = value
         return value
 
+    def peek(self, t: Trace, key: Any) -> Any:
+        """What is under a key as far as the trace has come, which nobody has asked for: nothing is guarded."""
+        found = dict.get(self.view, key, MISSING)
+        if found is not MISSING or self.filled or type(key) is Identity or key in self.deleted:
+            return found
+        real = dict.get(self.real, key, MISSING)
+        node = t.outside.tree.known.get(id(real))
+        return real if node is None or node.real is not real else node.value
+
     def put(self, t: Trace, key: Any, value: Any) -> None:
         """Write; the first state is read before, so that the difference is seen."""
         if self.step is Step.DICT:

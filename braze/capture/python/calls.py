@@ -35,7 +35,7 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import changes, identities, texts
 from braze.capture.outside.class_values import trust_class_value
 from braze.capture.outside.filling import fill, fill_arguments
-from braze.capture.outside.held import is_held
+from braze.capture.outside.held import dropped, is_held
 from braze.capture.outside.opaque import refuse_opaque
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import (
@@ -264,6 +264,7 @@ def call_bound(
     if cls in policy.METHODS_OF or issubclass(type(owner), CONTAINER_BASES):
         refuse_opaque(t, (owner,))
         fill(t, owner)
+        dropped(t, owner, name, args)
         if may_call_back(args, kwargs) or looks_inside(owner, name):
             return call_c(t, fn, args, kwargs, True)
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))
@@ -319,6 +320,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
     ):
         refuse_opaque(t, (owner,))
         fill(t, owner)
+        dropped(t, owner, fn.__name__, args[1:])
         if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
             return call_c(t, fn, args, kwargs)
         return canonical(t, fn(*args, **kwargs) if kwargs else fn(*args))

@@ -16,6 +16,7 @@ from braze.capture.graph import floats, unbacked
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
 from braze.capture.outside.filling import fill_arguments
+from braze.capture.outside.held import dropped, replaced
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
@@ -296,9 +297,11 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         key = as_key(key)
         shadow = unfilled(t.outside, obj)
         if shadow is not None:
+            replaced(t, shadow.peek(t, key))
             shadow.put(t, key, value)
             return
     refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is assigned")
+    dropped(t, obj, "__setitem__", (key,))
     call_c(t, operator.setitem, (obj, key, value), None)
 
 
@@ -319,12 +322,14 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
         key = as_key(key)
         shadow = unfilled(t.outside, obj)
         if shadow is not None:
+            replaced(t, shadow.peek(t, key))
             if not shadow.drop(t, key):
                 raise KeyError(key)
             return
     elif issubclass(type(obj), torch.Tensor):
         raise TypeError("'Tensor' object does not support item deletion")
     refuse_written(t.outside, obj, f"an item of a {type(obj).__name__} from outside is deleted")
+    dropped(t, obj, "__delitem__", (key,))
     call_c(t, operator.delitem, (obj, key), None)
 
 

@@ -9,7 +9,7 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, NULL
 from braze.capture.outside import cells
-from braze.capture.outside.held import let_go, replaced
+from braze.capture.outside.held import let_go, popped, replaced
 from braze.capture.python.opcodes.table import opcode
 
 
@@ -25,6 +25,7 @@ def push_null(t: Any, f: Any, arg: int) -> None:
 
 @opcode("POP_TOP")
 def pop_top(t: Any, f: Any, arg: int) -> None:
+    popped(t, f)
     del f.stack[-1]
 
 
