@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import braze
+import braze.capture.guards.guard_text as texts
 from braze.capture.facts.records import Capture, Check, Guard, ShapeRelation, Source, Step
 from braze.capture.guards.guard_text import guard_text, guards_text, source_text
 from braze.capture.guards.misses import explain_miss
@@ -138,6 +139,21 @@ def test_sources_read_as_the_user_wrote_them() -> None:
     weight = Source(Step.ITEM, "weight", Source(Step.DICT, "_parameters", Source(Step.ITEM, "fc", modules)))
     assert source_text(weight, function.__code__) == "model.fc.weight"
     assert source_text(Source(Step.ITEM, 3, local(0)), function.__code__) == "x[3]"
+
+
+def test_each_step_of_a_deep_source_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module within modules: twice as many at each level would be minutes for thirty of them."""
+    source, written = local(1), []
+
+    def counted(*args: Any) -> str:
+        written.append(args)
+        return source_text(*args)
+
+    monkeypatch.setattr(texts, "source_text", counted)
+    for _ in range(30):
+        source = Source(Step.ITEM, "inner", Source(Step.DICT, "_modules", source))
+    assert source_text(source, function.__code__) == "model" + ".inner" * 30
+    assert len(written) == 30
 
 
 def test_a_miss_tells_expected_and_met() -> None:

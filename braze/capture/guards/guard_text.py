@@ -60,7 +60,11 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
     if source in names:
         return names[source]
     key, parent = source.key, source.parent
-    above = source_text(parent, code, names) if parent is not None else ""
+    by_name = source.step is Step.ITEM or (source.step in (Step.ATTR, Step.DICT) and str(key).isidentifier())
+    in_table = parent is not None and parent.step is Step.DICT and parent.key in MODULE_TABLES
+    # a module's parts are written as its attributes
+    whole = parent.parent if parent is not None and in_table and by_name else parent
+    above = source_text(whole, code, names) if parent is not None else ""
     match source.step:
         case Step.LOCAL if code is not None and key < len(code.co_varnames):
             return code.co_varnames[key]
@@ -68,16 +72,12 @@ def source_text(source: Source | None, code: Any = None, names: Mapping[Source, 
             return str(key)
         case Step.CELL if code is not None:
             return code.co_freevars[key]
-        case Step.ATTR | Step.DICT if str(key).isidentifier():
-            if parent is not None and parent.step is Step.DICT and parent.key in MODULE_TABLES:
-                return f"{source_text(parent.parent, code, names)}.{key}"
+        case Step.ATTR | Step.DICT if by_name:
             return f"{above}.{key}"
         case Step.ITEM if parent is not None and parent.step is Step.LOCAL and code in STATE_NAMES:
             return STATE_NAMES[code][key]
         case Step.ITEM:
-            if parent is not None and parent.step is Step.DICT and parent.key in MODULE_TABLES:
-                return f"{source_text(parent.parent, code, names)}.{key}"
-            return f"{above}[{key!r}]"
+            return f"{above}.{key}" if in_table else f"{above}[{key!r}]"
         case Step.TYPE:
             return f"type({above})"
         case Step.TENSOR_OF:

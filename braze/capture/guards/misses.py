@@ -148,13 +148,12 @@ def symbol_names(capture: Capture, names: Mapping[Source, str]) -> dict[str, str
     """What each symbol is: ``s0`` -> ``x.shape[0]``."""
     found: dict[str, str] = {}
     for guard in capture.guards:
-        at = source_text(guard.source, capture.code, names)
         if guard.check is Check.TENSOR:
             for i, size in enumerate(guard.expected.sizes):
-                if isinstance(size, str) and size.isidentifier():
-                    found.setdefault(size, f"{at}.shape[{i}]")
+                if isinstance(size, str) and size.isidentifier() and size not in found:
+                    found[size] = f"{source_text(guard.source, capture.code, names)}.shape[{i}]"
         elif guard.check is Check.EQUAL and isinstance(guard.expected, SymbolSpec):
-            found.setdefault(guard.expected.name, at)
+            found.setdefault(guard.expected.name, source_text(guard.source, capture.code, names))
     for source, spec in zip(capture.inputs, capture.specs, strict=True):
         if isinstance(spec, SymbolSpec):
             found.setdefault(spec.name, source_text(source, capture.code, names))

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from braze.capture.guards.tables import compile_relation
+from braze.graph.captured import Late
 from braze.graph.facts import facts
 from braze.graph.fakes import FakeMode, new_mode, text_of
 from braze.support.errors import Unsupported
@@ -125,7 +126,7 @@ class _Copy:
                     end.meta["val"] = tuple(_value(x) for x in end.args[0])  # type: ignore[union-attr]
                 else:
                     self._step(node)
-        module = GraphModule(self.module, self.graph)
+        module = Late(self.graph, self.module)
         module.meta.update(self.module.meta)
         return Special(module, tuple(examples), tuple(kept))
 

@@ -17,6 +17,7 @@ import torch
 import torch.fx
 from torch.fx import Graph, GraphModule, Node
 
+from braze.graph.captured import Late
 from braze.graph.facts import facts, set_facts, share_facts
 from braze.serving.pieces.custom_ops import is_marked, names_of, spelled
 from braze.support.errors import Unsupported
@@ -62,7 +63,7 @@ def split_graph(
     names = frozenset(spelled(op) for op in splitting_ops)
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}), None)
-    whole = GraphModule(gm, graph)
+    whole = Late(graph, gm)
     _take_sizes_apart(graph)
     if not torch.is_grad_enabled():
         _without_grad_modes(graph)
@@ -267,7 +268,7 @@ class _Splitter:
         end = self.gm.graph.output_node()
         self.outer.output(torch.fx.map_arg(end.args[0], lambda n: self.env[n]))
         self.outer.output_node().meta.update(end.meta)
-        made = GraphModule(self.root, self.outer)
+        made = Late(self.outer, self.root)
         made.meta.update(self.gm.meta)
         return made, items
 
@@ -306,7 +307,7 @@ class _Splitter:
         inner.output(tuple(inside[n] for n in crossing))
         inner.output_node().meta["val"] = tuple(n.meta.get("val") for n in crossing)
         name = f"submod_{number}"
-        module = GraphModule(holder, inner)
+        module = Late(inner, holder)
         module.meta["name"] = f"{self.gm.meta.get('name', 'graph')}_{number}"
         self.root.add_module(name, module)
         self._call(name, list(needed), crossing)

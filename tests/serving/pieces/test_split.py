@@ -103,6 +103,19 @@ def test_the_graph_itself_stays_as_it_is():
     assert str(gm.graph) == before
 
 
+def test_pieces_are_not_written_as_python_before_somebody_wants_that(monkeypatch):
+    """Of a model's pieces a few are compiled, and none runs as PyTorch's text."""
+    written = []
+    text = torch.fx.Graph.python_code
+    monkeypatch.setattr(torch.fx.Graph, "python_code", lambda *a, **k: written.append(1) or text(*a, **k))
+    gm, inputs = captured(Model(), torch.randn(2, 8))
+    written.clear()
+    whole, items = split_graph(gm, NAMES)
+    assert len(items) == 7 and not written
+    assert torch.equal(whole(*inputs)[0], gm(*inputs)[0])
+    assert "s_attend" in items[1].graph.code
+
+
 @pytest.mark.parametrize("names", [[], ["aten::nothing_like_it"]])
 def test_what_names_nothing_splits_nothing(names):
     gm, inputs = captured(Model(), torch.randn(4, 8))
