@@ -61,10 +61,11 @@ class Ticket:
 
 
 class Builders:
-    """The workers for one kind of GPU, as Triton names it: ("cuda", 90, 32). Threads may call."""
+    """The workers for one kind of GPU, as Triton names it: ("cuda", 90, 32). Threads may call. ``key``: of what Triton keeps, where that is known."""
 
-    def __init__(self, target: tuple[str, int | str, int], most: int | None = None) -> None:
+    def __init__(self, target: tuple[str, int | str, int], most: int | None = None, key: str = "") -> None:
         self.target = tuple(map(str, target))
+        self._arguments = (*self.target, key)
         self.most = _workers() if most is None else most
         self._queue: deque[Ticket] = deque()
         self._changed = threading.Condition()
@@ -111,7 +112,7 @@ class Builders:
     def _work(self) -> None:
         """One worker's life, in a thread that speaks with it."""
         try:
-            process = _start(self.target)
+            process = _start(self._arguments)
         except OSError:  # no memory, or no processes left: launches build their kernels
             with self._changed:
                 self._living -= 1
@@ -122,7 +123,7 @@ class Builders:
             if why is None:
                 process.kill()
                 _end(process)
-                process = _start(self.target)
+                process = _start(self._arguments)
         _end(process)
 
 
@@ -138,11 +139,11 @@ def build(jobs: Sequence[Job], builders: Builders, *, seconds: float) -> dict[Jo
     return failed
 
 
-def _start(target: Sequence[str]) -> subprocess.Popen[str]:
+def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
     """A worker that is ready, or dead."""
     # -P: the worker's folder is not a place for imports
     process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(triton_worker.__file__)), *target],
+        [sys.executable, "-P", str(Path(triton_worker.__file__)), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from braze.runtime import cache
+from braze.runtime import cache, triton_key
 from braze.runtime.triton_build import Ahead, Builders, Job
 from braze.runtime.triton_launch import First, Launch
 from braze.runtime.triton_worker import load_module
@@ -29,7 +29,7 @@ def builders() -> Builders | None:
         target = driver.active.get_current_target()
     except (ImportError, RuntimeError):
         return None
-    return Builders((target.backend, target.arch, target.warp_size))
+    return Builders((target.backend, target.arch, target.warp_size), key=triton_key.known_key())
 
 
 os.register_at_fork(after_in_child=builders.cache_clear)

@@ -86,6 +86,13 @@ def build(
     return function.warmup(*given, grid=(1,), num_warps=warps, num_stages=stages, **asks, **dict(constants))
 
 
+def tell_key(key: str) -> None:
+    """Have Triton take the key of what it keeps as given, as its own pools of processes do."""
+    from triton.runtime import cache
+
+    cache.triton_key = lambda: key
+
+
 def _read_triton() -> None:
     """What a process's first kernel pays for: Triton reads its own libraries, half a gigabyte, for the key of what it keeps."""
     import triton.compiler.code_generator
@@ -96,8 +103,8 @@ def _read_triton() -> None:
         read()
 
 
-def main(backend: str, capability: str, warp: str) -> None:
-    """Build what standard input asks for, one after the other."""
+def main(backend: str, capability: str, warp: str, key: str = "") -> None:
+    """Build what standard input asks for, one after the other; ``key``: of what Triton keeps, where that is known."""
     answers, sys.stdout = sys.stdout, sys.stderr
     sys.meta_path.insert(0, WithoutTorch())  # type: ignore[arg-type]
     from triton.backends.compiler import GPUTarget
@@ -105,7 +112,10 @@ def main(backend: str, capability: str, warp: str) -> None:
 
     arch = int(capability) if capability.isdigit() else capability
     driver.set_active(Elsewhere(GPUTarget(backend, arch, int(warp))))
-    _read_triton()
+    if key:
+        tell_key(key)
+    else:
+        _read_triton()
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         try:
