@@ -7,6 +7,7 @@ which the process dies.
 
 from __future__ import annotations
 
+import _signal
 import functools
 import signal
 import threading
@@ -63,7 +64,7 @@ def point() -> None:
 
 def is_of_handler(error: BaseException) -> bool:
     """Whether an error comes from a handler of a signal: it is of no line of the program that ran, and of none that would run again."""
-    handlers = {code_of(signal.getsignal(number)) for number in _CHOOSABLE}
+    handlers = {code_of(_signal.getsignal(number)) for number in _CHOOSABLE}
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code in handlers:
@@ -85,7 +86,10 @@ def code_of(handler: Any) -> CodeType | None:
 
 def _in_main_thread() -> bool:
     """Whether this is the thread in which handlers run."""
-    return threading.get_ident() == threading.main_thread().ident
+    try:
+        return threading.get_ident() == threading.main_thread().ident
+    except MemoryError:  # what is asked at the end of a compile must be known
+        return threading.get_ident() == threading.main_thread().ident
 
 
 class _Deferring:
@@ -109,10 +113,10 @@ class _Deferring:
 
     def _replace(self) -> None:
         for number in _CHOOSABLE:
-            meant = signal.getsignal(number)
-            if callable(meant) and not isinstance(meant, (_Handler, signal.Handlers)):
+            meant = _signal.getsignal(number)
+            if callable(meant) and not isinstance(meant, _Handler):
                 self._replaced[number] = _Handler(meant)
-                signal.signal(number, self._replaced[number])
+                _signal.signal(number, self._replaced[number])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -122,15 +126,24 @@ class _Deferring:
         if self.depth > 1:
             self.depth -= 1
             return
-        replaced, self._replaced = self._replaced, {}
-        for number, handler in replaced.items():
-            if signal.getsignal(number) is handler:  # else the program has put another since
-                signal.signal(number, handler.meant)
-        self.depth = 0
+        try:
+            self._put_back()
+        except BaseException:  # no memory was left, for once
+            self._put_back()
+            raise
+        finally:
+            self.depth = 0
         point()
         if self.owed is not None:
             owed, self.owed = self.owed, None
             raise owed
+
+    def _put_back(self) -> None:
+        """Give the program its handlers. Those that cannot be put back pass on what they get, and go with the next compile."""
+        for number, handler in self._replaced.items():
+            if _signal.getsignal(number) is handler:  # else the program has put another since
+                _signal.signal(number, handler.meant)
+        self._replaced.clear()
 
 
 deferring = _Deferring()

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import braze
-from tests.fuzz.fault_kinds import KINDS, Fault
+from tests.fuzz.fault_kinds import KINDS, Fault, lost_by_python
 from tests.fuzz.machine import Finding, Machine
 from tests.helpers import logged
 
@@ -136,7 +136,9 @@ def struck(
         except expected as error:
             first = error
         except BaseException as error:
-            return Finding("error", f"{type(error).__name__}: {error}")
+            if program.kind != "memory" or not lost_by_python(error):
+                return Finding("error", f"{type(error).__name__}: {error}")
+            first = error
     if not isinstance(first, BaseException):
         if what := difference(first, wanted):
             return Finding("wrong", f"the call that was struck: {what}")

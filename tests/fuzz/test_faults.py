@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 import braze
+from braze.support.interrupts import deferring
 from tests.fuzz import faults
-from tests.fuzz.fault_kinds import KINDS
+from tests.fuzz.fault_kinds import KINDS, lost_by_python
 from tests.fuzz.minimise import apart
 from tests.helpers import logged
 
@@ -48,3 +52,56 @@ def test_a_compiler_that_is_gone_is_no_fault_of_braze(tmp_path, monkeypatch) -> 
     with KINDS["full disk"].context(10, tmp_path, None), logged() as said:
         assert torch.equal(braze.compile(lambda x: x * 2.625)(torch.ones(3)), torch.full((3,), 2.625))
     assert any("BZ5004" in message and os.strerror(27) in message for message in said), said
+
+
+def outcomes(call: Callable[[], object], places: int) -> list[BaseException | None]:
+    """What becomes of a call when memory fails at each of its first chances in turn."""
+    found: list[BaseException | None] = []
+    for at in range(places):
+        error: BaseException | None = None
+        with KINDS["memory"].context(at, Path(), None):
+            try:
+                call()
+            except BaseException as raised:
+                error = raised
+        found.append(error)
+    return found
+
+
+def test_an_exception_that_python_loses_is_told_from_ours() -> None:
+    """CPython alone, without a compiler, ends so where the caller's frame cannot be made for a traceback."""
+
+    def inner() -> None:
+        try:
+            raise ValueError
+        except ValueError as error:
+            kept.append(error)
+            raise
+
+    def outer() -> None:
+        try:
+            inner()
+        except ValueError:
+            kept.clear()
+
+    kept: list[BaseException] = []
+    lost = [error for error in outcomes(outer, 60) if isinstance(error, SystemError)]
+    assert lost and all(map(lost_by_python, lost))
+    assert not lost_by_python(
+        SystemError("BZ9015: <code object f> ended without a result and without an exception")
+    )
+    assert not lost_by_python(
+        SystemError("<method 'm' of 'C' objects> returned NULL without setting an exception")
+    )
+
+
+def test_handlers_of_signals_are_asked_for_without_an_exception_that_python_could_lose() -> None:
+    """`signal.getsignal` raises and catches a ValueError for each handler that is a function; Ctrl-C's is one."""
+
+    def around() -> None:
+        with deferring:
+            pass
+
+    errors = [error for error in outcomes(around, 400) if error is not None]
+    assert errors and all(type(error) is MemoryError for error in errors), errors
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

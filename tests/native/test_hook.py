@@ -1,5 +1,6 @@
 """The frame hook in TRACE mode: which frames are handed over, with what, and what becomes of them."""
 
+import ctypes
 import inspect
 import sys
 import traceback
@@ -282,3 +283,27 @@ def test_specialised_instructions_give_way_to_the_hook():
 
     assert traced(handler, loop, items) == 5050
     assert (names.count("__getitem__"), names.count("size")) == (100, 100)
+
+
+@needs_hook
+def test_a_frame_that_ends_with_neither_a_result_nor_an_exception_is_named():
+    """Somebody's evaluator beneath ours does that here: a function of C that always gives NULL."""
+    api = ctypes.pythonapi
+    api.PyInterpreterState_Get.restype = ctypes.c_void_p
+    put, state = api._PyInterpreterState_SetEvalFrameFunc, ctypes.c_void_p(api.PyInterpreterState_Get())
+    usual = ctypes.cast(api._PyEval_EvalFrameDefault, ctypes.c_void_p)
+    silent = ctypes.cast(api.PyErr_Occurred, ctypes.c_void_p)
+    native.skip_code(silenced.__code__)
+    error = None
+    put(state, silent)
+    try:
+        native.run_hooked(silenced)
+    except SystemError as raised:
+        error = raised
+    finally:
+        put(state, usual)
+    assert str(error).startswith("BZ9015: <code object silenced at ")
+
+
+def silenced():
+    return 1

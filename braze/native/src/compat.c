@@ -173,6 +173,16 @@ frame_starting(Frame *frame)
 #endif
 }
 
+PyObject *
+frame_code(Frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return frame->f_executable;
+#else
+    return (PyObject *)frame->f_code;
+#endif
+}
+
 PyFunctionObject *
 frame_function(Frame *frame)
 {

@@ -100,6 +100,7 @@ FrameEvaluator frame_evaluator_default(void);
  * generators, shims of the interpreter's own). Borrowed. */
 PyCodeObject *frame_starting(Frame *frame);
 PyFunctionObject *frame_function(Frame *frame);
+PyObject *frame_code(Frame *frame); /* of any frame; borrowed */
 PyObject **frame_slots(Frame *frame);
 
 /* Give up a starting frame that is not going to run. On 3.11 the caller clears it; from 3.12 on the

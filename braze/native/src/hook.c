@@ -303,6 +303,17 @@ evaluate_deep(PyThreadState *state, Frame *frame, int throwing)
     return result;
 }
 
+/* A frame ends with a result or with an exception: what broke that is told where it happened, by name. */
+static PyObject *
+checked_end(PyObject *result, PyObject *code)
+{
+    if (result == NULL && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_SystemError, "BZ9015: %R ended without a result and without an exception", code);
+    }
+    Py_DECREF(code);
+    return result;
+}
+
 static PyObject *
 evaluate(PyThreadState *state, Frame *frame, int throwing)
 {
@@ -311,6 +322,7 @@ evaluate(PyThreadState *state, Frame *frame, int throwing)
         passed_on = NULL;
         return frame_evaluator_default()(state, frame, throwing);
     }
+    PyObject *code = Py_NewRef(frame_code(frame)); /* from 3.12 on the frame is gone when it has ended */
     if (++depth > DEEP || (current_mode != MODE_TRACE && recursion_is_short(state))) {
         result = evaluate_deep(state, frame, throwing);
     }
@@ -321,7 +333,7 @@ evaluate(PyThreadState *state, Frame *frame, int throwing)
         result = evaluate_frame(state, frame);
     }
     depth--;
-    return result;
+    return checked_end(result, code);
 }
 
 bool
