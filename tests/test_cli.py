@@ -227,3 +227,10 @@ def test_serve_tells_of_a_folder_that_is_not_there(capsys, tmp_path):
     pytest.importorskip("uvicorn")
     assert main(["serve", "--model", str(tmp_path)]) == 1
     assert "BZ7404" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sizes", ["8,a", "", "4,0", "-1"])
+def test_serve_refuses_sizes_that_are_none(capsys, tmp_path, sizes):
+    with pytest.raises(SystemExit):
+        main(["serve", "--model", str(tmp_path), f"--capture-sizes={sizes}"])
+    assert "invalid list of sizes value" in capsys.readouterr().err

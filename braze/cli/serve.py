@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         required=True,
-        help="a folder with config.json and *.safetensors, as save_pretrained writes it",
+        help="a folder with config.json and *.safetensors, as save_pretrained writes it, or a name on Hugging Face's hub",
     )
     add("--name", default="", help="what clients call the model (default: the folder's name)")
     add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--capture-sizes",
         default="1,2,4,8,16,32,64,128,256,512",
+        type=_sizes,
         help="sizes that are recorded, by commas: requests where all decode, tokens elsewhere",
     )
     add("--no-compile", action="store_true", help="run the model as it is; pieces are not recorded then")
@@ -70,6 +71,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--request-seconds", type=float, default=600.0, help="a request's at most (default: 600)")
 
 
+def _sizes(words: str) -> tuple[int, ...]:
+    """Whole numbers above 0 by commas."""
+    sizes = tuple(int(word) for word in words.split(","))
+    if min(sizes) < 1:
+        raise ValueError
+    return sizes
+
+
+def _name(model: str) -> str:
+    """What clients call a model by default: the last part of its path or name."""
+    return Path(model).resolve().name
+
+
+_sizes.__name__ = "list of sizes"  # as argparse says it
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     try:
@@ -78,7 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "BZ7507", f"braze serve needs {error.name}", hints=("pip install 'braze[serve]'",)
         ) from error
-    folder = Path(arguments.model)
     options = launch.LaunchOptions(
         device=arguments.device,
         dtype=arguments.dtype,
@@ -88,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         blocks=arguments.blocks,
         memory_share=arguments.memory_share,
         mode=arguments.cudagraph_mode,
-        sizes=tuple(int(size) for size in arguments.capture_sizes.split(",")),
+        sizes=arguments.capture_sizes,
         drafts=arguments.drafts,
         enforce_eager=arguments.enforce_eager,
         overlap=arguments.overlap,
@@ -96,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         plain=arguments.no_compile,
     )
     server = launch.ServerOptions(
-        name=arguments.name or folder.resolve().name, request_seconds=arguments.request_seconds
+        name=arguments.name or _name(arguments.model), request_seconds=arguments.request_seconds
     )
-    launch.run_server(folder, options, server, arguments.host, arguments.port)
+    launch.run_server(arguments.model, options, server, arguments.host, arguments.port)
     return 0

@@ -22,6 +22,8 @@ from braze.support.errors import UserError
 
 #: parts of checkpoints that a decoder computes itself, or has no use for
 _IGNORED = ("rotary_emb.inv_freq",)
+#: the files of a model on a hub that are read
+_WANTED = ("*.safetensors", "*.json", "tokenizer*", "*.jinja")
 
 
 def load_model(
@@ -42,6 +44,25 @@ def load_model(
     model = build(config, device, dtype)
     load_weights(model, folder)
     return model
+
+
+def model_folder(model: str | Path) -> Path:
+    """The folder of a model: the one of that path, or what Hugging Face's hub has by that name ("owner/model"), from this machine's copies where there is one.
+
+    Raises BZ7404 where there is neither.
+    """
+    path = Path(model)
+    if path.exists() or re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)) is None:
+        return path
+    try:
+        import huggingface_hub
+
+        return Path(huggingface_hub.snapshot_download(str(model), allow_patterns=list(_WANTED)))
+    except Exception as error:  # of many kinds, from no such name to no network
+        why = (
+            f"there is no such folder, and the hub gives nothing: {str(error).strip().partition(chr(10))[0]}"
+        )
+        raise _unfit(path, why) from error
 
 
 def build(config: ModelConfig, device: str | torch.device, dtype: torch.dtype | None = None) -> Decoder:

@@ -11,7 +11,7 @@ import uvicorn
 from braze.cudagraphs.simulated import SimulatedGraphs
 from braze.serving.engine.compiled import compile_decoder
 from braze.serving.engine.engine import Engine
-from braze.serving.engine.loading import load_model
+from braze.serving.engine.loading import load_model, model_folder
 from braze.serving.engine.recordings import recorder_of
 from braze.serving.engine.runner import ModelRunner, RunnerOptions
 from braze.serving.engine.scheduler import Limits
@@ -84,9 +84,10 @@ def make_engine(folder: Path, options: LaunchOptions, progress: bool = False) ->
 
 
 def run_server(
-    folder: Path, options: LaunchOptions, server: ServerOptions, host: str, port: int, **uvicorn_options: Any
+    model: str, options: LaunchOptions, server: ServerOptions, host: str, port: int, **uvicorn_options: Any
 ) -> None:
-    """Load, record, and serve until a signal; requests that are being served may end before that."""
+    """Load a model of a path or a name, record, and serve until a signal; requests that are being served may end before that."""
+    folder = model_folder(model)
     engine = make_engine(folder, options, progress=True)
     app = make_app(engine, tokens_of(folder, engine.runner.model.config.vocab), server)
     uvicorn.run(

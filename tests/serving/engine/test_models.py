@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from braze.cli.torchvision_ops import make_torchvision_importable
-from braze.serving.engine.loading import load_model, write_random
+from braze.serving.engine.loading import load_model, model_folder, write_random
 from braze.serving.engine.models.config import read_config
 from braze.serving.engine.sampling import SamplingParams
 from braze.support.errors import UserError
@@ -108,3 +108,27 @@ def test_files_that_do_not_fit_are_told_by_name(tmp_path):
         load_model(tmp_path)
     with pytest.raises(UserError, match=r"config\.json cannot be read"):
         load_model(tmp_path / "nowhere")
+
+
+def test_a_name_of_the_hub_is_its_copy_on_this_machine(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    kept = tmp_path / "models--owner--tiny.model"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0" * 40)
+    copy = write_random(kept / "snapshots" / ("0" * 40), LLAMA)
+    assert model_folder("owner/tiny.model") == copy
+    assert load_model(model_folder("owner/tiny.model")).config.vocab == LLAMA["vocab_size"]
+    with pytest.raises(UserError, match="BZ7404") as told:
+        model_folder("owner/nothing")
+    assert "the hub gives nothing" in str(told.value)
+
+
+def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_random("owner/model", LLAMA)
+    assert str(model_folder("owner/model")) == "owner/model"
+    for path in ("nothing", "../a/b", "/a/b", "a/b/c", ""):
+        assert str(model_folder(path)) == (path or ".")  # told of when it is read
