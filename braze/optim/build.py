@@ -12,7 +12,7 @@ from braze.optim.c_clip import clip_source
 from braze.optim.c_kernels import advance_source, step_source
 from braze.optim.rules import Kind
 from braze.optim.triton_kernels import step_source as triton_source
-from braze.runtime import build, cache, triton_load
+from braze.runtime import cache, functions, triton_load
 from braze.support import trace
 from braze.target import cpu_target
 
@@ -73,22 +73,5 @@ def _once(key: object, make: Callable[[], Any]) -> Any:
 
 def _symbol(name: str, source: str, symbol: str) -> int:
     """The address of a function of a source, compiled unless the cache has it."""
-    target = cpu_target()
     trace.dump(f"optimizer_{name}", "c", source)
-    with build.this_machine():
-        key = cache.key(
-            "optimizer",
-            source=source,
-            flags=build.flags(target.arch),
-            target=target.arch,
-            compiler=build.compiler_id(),
-        )
-
-    def make() -> bytes:
-        trace.count("kernels_built")
-        return build.build_c(source, target.arch)
-
-    with trace.stage("build"), build.this_machine():
-        path = cache.DiskCache().file(key, make, "so")
-    with trace.stage("load"), build.this_machine():
-        return build.load(str(path)).symbol(symbol)
+    return functions.address_of("optimizer", source, symbol, cpu_target().arch)

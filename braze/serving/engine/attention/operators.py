@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from braze.cudagraphs.simulated import on_the_host
-from braze.serving.engine.attention import reference
+from braze.serving.engine.attention import c_paged, reference
 from braze.serving.engine.attention.kernels import kernels
 from braze.serving.pieces.custom_ops import direct_register_custom_op
 from braze.serving.step.context import get_forward_context
@@ -67,11 +67,21 @@ def paged_attention(
     max_query_len: int,
 ) -> None:
     """Causal attention of the step's tokens over their requests' tokens in the cache: see ``reference.paged_attention``."""
-    arguments = query, key_cache, value_cache, output, cu_seqlens_q, seq_lens, block_tables, scale
+    arguments = (
+        query,
+        key_cache,
+        value_cache,
+        output,
+        cu_seqlens_q,
+        seq_lens,
+        block_tables,
+        scale,
+        max_query_len,
+    )
     if query.device.type == "cpu":
-        reference.paged_attention(*arguments)
+        c_paged.paged_attention(*arguments)
     else:
-        kernels(query.device).paged_attention(*arguments, max_query_len)
+        kernels(query.device).paged_attention(*arguments)
 
 
 def rope_paged_attention(

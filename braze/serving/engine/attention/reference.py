@@ -38,18 +38,19 @@ def paged_attention(
     seq_lens: torch.Tensor,
     block_tables: torch.Tensor,
     scale: float,
+    over: int = 0,
 ) -> None:
     """Write causal attention of each request's newest tokens over all its tokens in the cache.
 
     ``query`` (tokens, heads, dim) holds request after request; ``cu_seqlens_q`` (requests + 1) says where each begins, ``seq_lens``
     (requests) how many tokens of it the cache holds, these included. Heads share those of the cache in equal groups. Rows of
-    ``output`` (tokens, heads, value dim) that belong to no request keep what they hold.
+    ``output`` (tokens, heads, value dim) that belong to no request keep what they hold, and so do those of requests of ``over`` tokens or fewer.
     """
     # one by one, through the dispatcher: a recording sees that, and ends
     ends = [int(end) for end in cu_seqlens_q]
     for i, length in enumerate([int(length) for length in seq_lens]):
         begin, end = ends[i], ends[i + 1]
-        if begin == end:
+        if end - begin <= over:
             continue
         blocks = block_tables[i, : -(-length // key_cache.shape[1])].long()
         keys = key_cache[blocks].flatten(0, 1)[:length]
