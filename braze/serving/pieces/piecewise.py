@@ -153,7 +153,14 @@ class PiecewiseCompileInterpreter:
                 log.exception("pieces are not compiled for single sizes")
 
     def _compile_sizes(self) -> None:
+        #: by what serves any size, which pieces that compute the same have in common
+        done: dict[tuple[int, Any], ConcreteSizeEntry] = {}
         with torch.no_grad():
             for backend in self.backends.values():
                 for entry in backend.entries():
-                    backend.compile_entry(entry)
+                    key = id(backend.compiled_graph_for_general_shape), entry.runtime_shape
+                    twin = done.setdefault(key, entry)
+                    if twin is entry:
+                        backend.compile_entry(entry)
+                    else:
+                        entry.runnable, entry.reason = twin.runnable, twin.reason

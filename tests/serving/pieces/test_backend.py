@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import braze
+from braze.serving.pieces import piecewise
 from braze.serving.pieces.backend import ServingBackend
 from braze.serving.pieces.custom_ops import direct_register_custom_op
 from braze.serving.pieces.specialise import SizeRange, ranges_of
@@ -129,6 +130,21 @@ def test_a_model_of_equal_layers_is_compiled_in_a_handful_of_pieces():
         counts[layers] = backend.manager.counts.compiled + backend.manager.counts.loaded
         assert sum(not item.is_splitting_graph for item in backend.items) == 2 * layers + 1
     assert counts[3] == counts[8] <= 4
+
+
+def test_pieces_that_compute_the_same_are_looked_at_once_for_a_range(monkeypatch):
+    """Whatever the number of layers: a warm start went through each layer's operators for what is there already."""
+    looked = []
+    real = piecewise.specialised
+    monkeypatch.setattr(piecewise, "specialised", lambda *a: looked.append(a) or real(*a))
+    model = Model(8).eval()
+    call, backend = compiled(model, configured(compile_sizes=[4], compile_ranges_endpoints=[8]))
+    for n in (4, 5, 20):
+        x = torch.randn(n, 8)
+        torch.testing.assert_close(call(x), model(x))
+    pieces = {id(b.compiled_graph_for_general_shape) for b in backend.backends.values()}
+    assert len(looked) == 2 * len(pieces) <= 8 < len(backend.backends)
+    assert served(backend, 4) == {4} and served(backend, 5) == {SizeRange(2, 8)}
 
 
 def test_in_mode_none_nothing_is_recorded(simulated):
