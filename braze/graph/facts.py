@@ -6,7 +6,7 @@ One frozen record under one key: copies of a node share it with the node, as FX 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import torch.fx
@@ -65,6 +65,8 @@ class NodeFacts(NamedTuple):
 
 
 _NOTHING = NodeFacts()
+_AFTER_STEP = _NOTHING[3:]
+_new = tuple.__new__
 _PLACES = {name: place for place, name in enumerate(NodeFacts._fields)}
 
 
@@ -75,12 +77,15 @@ def facts(node: torch.fx.Node) -> NodeFacts:
 
 def note_place(node: torch.fx.Node, place: tuple[Any, int] | None, step: int) -> None:
     """What a capture knows of a node that it has just made: as ``set_facts``, in few instructions."""
-    node.meta[_KEY] = tuple.__new__(NodeFacts, (None, place, step, *_NOTHING[3:]))
+    node.meta[_KEY] = _new(NodeFacts, (None, place, step, *_AFTER_STEP))
 
 
-def settle_place(node: torch.fx.Node, origin: Origin | None) -> None:
-    """The place of a node becomes its origin, when the capture is over."""
-    node.meta[_KEY] = tuple.__new__(NodeFacts, (origin, None, *facts(node)[2:]))
+def settle_places(nodes: Iterable[torch.fx.Node], origin: Callable[[Any], Origin | None]) -> None:
+    """The places of nodes become their origins, when the capture is over."""
+    for node in nodes:
+        known = node.meta.get(_KEY, _NOTHING)
+        if known[1] is not None:
+            node.meta[_KEY] = _new(NodeFacts, (origin(known[1]), None, *known[2:]))
 
 
 def share_facts(node: torch.fx.Node, other: torch.fx.Node) -> None:

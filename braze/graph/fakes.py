@@ -240,13 +240,12 @@ class FakeMode:
             with kernels.refusing():
                 return self._call(func, args, kwargs)
         key = _functions.key(self.dispatch, func, args, kwargs, torch_compat.function_state())
-        wanting = key is not None and _any_requires_grad(args, kwargs)
-        if key is None or (wanting and torch.is_grad_enabled()):
+        if key is None or (torch.is_grad_enabled() and _any_requires_grad(args, kwargs)):
             return self._call(func, args, kwargs)
-        wanting |= self.exact_views
         found = _functions.recall(self.dispatch, key, args, kwargs)
         if found is not MISS:
             # whether a view of what requires grad does so too is autograd's to say
+            wanting = self.exact_views or _any_requires_grad(args, kwargs)
             return found if not (wanting and _views(found, args, kwargs)) else self._call(func, args, kwargs)
         before = self.dispatch.writes
         result = (
@@ -505,9 +504,15 @@ def _views(result: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _any_requires_grad(args: Any, kwargs: dict[str, Any]) -> bool:
-    return any(t.requires_grad for t in _tensors(args)) or any(
-        t.requires_grad for t in _tensors(kwargs.values())
-    )
+    """Whether a tensor among the arguments does, in tuples and lists too: a loop, since each call of a trace is asked."""
+    for values in (args, kwargs.values()) if kwargs else (args,):
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value.requires_grad:
+                    return True
+            elif isinstance(value, (list, tuple)) and _any_requires_grad(value, {}):
+                return True
+    return False
 
 
 def _has_effect(func: Any, result: Any) -> bool:

@@ -6,6 +6,7 @@ catches such an error is to see the one that eager raises.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +64,10 @@ MOST_DIMS = 64
 LIMIT = 1 << 26
 
 
+_INF, _LOWEST = math.inf, -math.inf
+_NUMBERS = frozenset([int, float])
+
+
 def is_doubtful(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether meta functions may let a call pass that eager refuses."""
     if _has_number_beyond(args, kwargs, name in DIVISIONS):
@@ -85,16 +90,31 @@ def _has_number_beyond(args: tuple[Any, ...], kwargs: dict[str, Any], divides: b
 
     Wrapped, it may be the zero that integers are divided by; of a division, zeros count too.
     """
-    given = (*args, *kwargs.values())
-    numbers = [v for v in given if type(v) is int or type(v) is float]
-    if not numbers:
+    given = (*args, *kwargs.values()) if kwargs else args
+    least, most = _INF, _LOWEST  # of the finite numbers for which some type has no place
+    for value in given:
+        if type(value) in _NUMBERS and not 1e-30 <= value <= 6 and _LOWEST < value < _INF:
+            if divides and value == 0:
+                return True
+            if value < least:
+                least = value
+            if value > most:
+                most = value
+    if least > most:
         return False
-    limits = [_limits(v.dtype) for v in given if isinstance(v, torch.Tensor)]
-    limits += [_limits(v) for v in given if type(v) is torch.dtype]
-    numbers = [n for n in numbers if math.isfinite(n)]
-    return any(not low <= n <= high for low, high in limits for n in numbers) or (divides and 0 in numbers)
+    for value in given:
+        if isinstance(value, torch.Tensor):
+            low, high = _limits(value.dtype)
+        elif type(value) is torch.dtype:
+            low, high = _limits(value)
+        else:
+            continue
+        if least < low or most > high:
+            return True
+    return False
 
 
+@functools.cache  # by the types of elements, of which there are few
 def _limits(dtype: torch.dtype) -> tuple[float, float]:
     if dtype is torch.bool or dtype.is_complex:
         return -math.inf, math.inf

@@ -10,7 +10,7 @@ import pytest
 import torch.fx
 
 import braze
-from braze.graph.facts import InputRole, NodeFacts, facts, note_place, set_facts, settle_place, share_facts
+from braze.graph.facts import InputRole, NodeFacts, facts, note_place, set_facts, settle_places, share_facts
 
 #: PyTorch's keys of nodes, and what modules tell of themselves to backends
 KEYS = {
@@ -86,6 +86,6 @@ def test_a_place_becomes_an_origin_and_the_rest_stays():
     note_place(node, ("code", 3), 7)
     assert facts(node) == NodeFacts(place=("code", 3), step=7)
     set_facts(node, checkpoint=2)
-    settle_place(node, None)
+    settle_places([node], lambda place: None)
     assert facts(node) == NodeFacts(step=7, checkpoint=2)
     assert type(facts(node)) is NodeFacts

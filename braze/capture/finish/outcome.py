@@ -33,7 +33,7 @@ from braze.capture.state.sources import Node
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import torch_compat
 from braze.graph.captured import Captured
-from braze.graph.facts import facts, set_facts, settle_place
+from braze.graph.facts import facts, set_facts, settle_places
 from braze.graph.fakes import spec_of
 from braze.graph.specs import FloatSpec, SymbolSpec, TensorSpec
 from braze.support.errors import Origin
@@ -152,11 +152,7 @@ def close_graph(state: GraphState, table: RecipeTable) -> torch.fx.GraphModule |
     output = graph.output(tuple(table.outputs))
     output.meta["val"] = tuple(n.meta.get("val") for n in table.outputs)
     drop_unread_parts(graph)
-    origins: dict[Any, Origin] = {}
-    for node in graph.nodes:
-        place = facts(node).place
-        if place is not None:
-            settle_place(node, origin(place, origins))
+    settle_places(graph.nodes, origin)
     return Captured(graph, state.recorder.modules)
 
 
@@ -172,10 +168,8 @@ def is_of_parts(value: Any) -> bool:
     return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), (tuple, list))
 
 
-def origin(here: Any, cache: dict[Any, Origin]) -> Origin | None:
+def origin(here: Any) -> Origin | None:
     """A place as a record."""
-    if here is None:
-        return None
     decoded, at = here
     return decoded.origin(at)
 
@@ -267,11 +261,8 @@ ALIAS = Check.ALIAS
 
 def over_arrays(graph: torch.fx.GraphModule, inputs: Any) -> tuple[int, ...]:
     """Which inputs of a graph that writes are over arrays' memory: where they overlap others, no tensor says so."""
+    made = tuple([i for i, (_, place) in enumerate(inputs) if place.step is Step.TENSOR_OF])
+    if not made or sum(isinstance(place.value, torch.Tensor) for _, place in inputs) == 1:
+        return ()
     parts = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
-    made = tuple(i for i, (_, place) in enumerate(inputs) if place.step is Step.TENSOR_OF)
-    tensors = sum(isinstance(place.value, torch.Tensor) for _, place in inputs)
-    return (
-        made
-        if tensors > 1 and any(replay_safety.writes(node) for part in parts for node in part.nodes)
-        else ()
-    )
+    return made if any(replay_safety.writes(node) for part in parts for node in part.nodes) else ()

@@ -222,12 +222,13 @@ class Recorder(Recording):
             if refused is not None:
                 raise refused
         extents = None
-        wants = makes_leaf(name, args, kwargs)
+        wants = makes_leaf(name, args, kwargs) if kwargs or name == "requires_grad_" else False
         if kwargs.get("out") is not None:
             extents = self.extents(kwargs["out"])
             if probe.may_refuse_out(self.mode.call, func, args, kwargs):
                 graph_break("BZ1010", f"{name} may refuse an out= of another type than its result's")
-        plain = view_histories.without_history(self.mode.exact_views, args, kwargs)
+        exact = self.mode.exact_views or not torch.is_grad_enabled()  # else views learn of no history
+        plain = [] if exact else view_histories.without_history(args, kwargs)
         listed = written_in_list(name, args) if name[:9] == "_foreach_" else ()
         refused = None
         try:

@@ -18,10 +18,8 @@ class ViewsMatter(BaseException):
     """Trace again, each view being one for autograd. Not an Exception: no handler of the user's may see it."""
 
 
-def without_history(exact: bool, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors to which a call may give a history; none where views are autograd's own (``exact``)."""
-    if exact or not torch.is_grad_enabled():
-        return []
+def without_history(args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors to which a call may give a history, where gradients are on and views are not autograd's own."""
     return [x for x in tensors((*args, *kwargs.values())) if not x.requires_grad]
 
 

@@ -46,15 +46,15 @@ def fill_arguments(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
     """Read all of the lazily filled dicts among values that C code gets, however deep."""
     for value in values:
         kind = type(value)
-        if kind in WRITABLE and depth < 4:
-            write_texts(value)
         if kind in LEAVES:
             continue
         if not issubclass(kind, CONTAINERS):
             if kind is UnknownText:
                 graph_break("BZ1007", "a tensor is formatted", "format outside the compiled function")
             continue
-        if issubclass(type(value), dict):
+        if kind in WRITABLE and depth < 4:
+            write_texts(value)
+        if issubclass(kind, dict):
             fill(t, value)
             if depth < 4:
                 fill_arguments(t, dict.values(value), depth + 1)
