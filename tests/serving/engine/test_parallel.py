@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,32 +35,40 @@ PROMPTS = [[5, 6, 7], [9], list(range(3, 30))]
 GREEDY, DRAWN = SamplingParams(8, ignore_eos=True), SamplingParams(6, temperature=1.0, ignore_eos=True)
 
 
-def tokens(name: str, mode: str, pieces: str | None, folder: str, ranks: Ranks) -> tuple[Any, Any, int, int]:
+def tokens(
+    name: str, mode: str, pieces: str | None, folder: str, ranks: Ranks, device: str
+) -> tuple[Any, Any, int, int]:
     """(greedy tokens, drawn tokens, blocks, recordings) of one process."""
-    model = load_model(f"{folder}/{name}", ranks=ranks)
-    served = engine(model, 60 - ranks.rank, device_of("cpu"), cudagraph_mode=mode, split=pieces)
+    model = load_model(f"{folder}/{name}", device, ranks=ranks)
+    served = engine(model, 60 - ranks.rank, device_of(device), cudagraph_mode=mode, split=pieces)
     greedy = served.generate(PROMPTS, GREEDY)
     torch.manual_seed(ranks.rank)  # what is drawn is the first rank's
     return greedy, served.generate(PROMPTS, DRAWN), served.runner.blocks, len(served.runner.recordings.keys)
 
 
-def worker(rank: int, port: int, folder: str, results: Any) -> None:
+def worker(rank: int, port: int, folder: str, backend: str, results: Any) -> None:
     torch.set_num_threads(1)
-    register("cpu", SimulatedGraphs)
+    device = "cpu"
+    if backend == "nccl":
+        device = f"cuda:{rank}"
+        torch.cuda.set_device(rank)
+    else:
+        register("cpu", SimulatedGraphs)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+        backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
     )
     ranks = ranks_of()
-    results.put((rank, [tokens(*run, folder, ranks) for run in RUNS]))
+    results.put((rank, [tokens(*run, folder, ranks, device) for run in RUNS]))
     results.close()
     results.join_thread()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
-def test_two_ranks_give_the_tokens_of_one_process(tmp_path, simulated):
+def check_two_ranks(folder: Path, backend: str, device: str) -> None:
+    """Two processes, each with a device of its own, against one."""
     for name, config in CONFIGS.items():
-        write_random(tmp_path / name, config, seed=1)
+        write_random(folder / name, config, seed=1)
         assert read_config(config).vocab == 98
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -67,7 +76,7 @@ def test_two_ranks_give_the_tokens_of_one_process(tmp_path, simulated):
     context = mp.get_context("spawn")
     results = context.Queue()
     processes = [
-        context.Process(target=worker, args=(rank, port, str(tmp_path), results)) for rank in range(2)
+        context.Process(target=worker, args=(rank, port, str(folder), backend, results)) for rank in range(2)
     ]
     for process in processes:
         process.start()
@@ -76,12 +85,16 @@ def test_two_ranks_give_the_tokens_of_one_process(tmp_path, simulated):
         process.join(60)
         assert process.exitcode == 0
     for i, run in enumerate(RUNS):
-        greedy, _, _, recorded = tokens(*run, str(tmp_path), Ranks())
+        greedy, _, _, recorded = tokens(*run, str(folder), Ranks(), device)
         for rank in range(2):
             assert got[rank][i][0] == greedy, run
             assert got[rank][i][1] == got[0][i][1], "all ranks take what the first draws"
             assert got[rank][i][2] == 59, "the least that a rank has room for"
             assert got[rank][i][3] == recorded
+
+
+def test_two_ranks_give_the_tokens_of_one_process(tmp_path, simulated):
+    check_two_ranks(tmp_path, "gloo", "cpu")
 
 
 def test_each_rank_has_its_part_of_a_checkpoints_tensor():
