@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from braze.aot.flow import minimum_cut
 from braze.aot.symbols import is_size
 from braze.aot.views import bytes_of, is_on_gpu, is_view
 from braze.graph.checkpoints import SAVING
@@ -223,8 +224,6 @@ def default_choice(halves: Halves) -> set[Node]:
 
 def min_cut_choice(halves: Halves) -> set[Node]:
     """Keep the fewest bytes from which the backward can make the rest by cheap operators."""
-    import igraph  # nothing else needs it, and it takes a while to import
-
     nodes = [n for n in halves.choices if not is_size(n)]
     number = {node: i for i, node in enumerate(nodes)}
     source, sink = 2 * len(nodes), 2 * len(nodes) + 1
@@ -259,13 +258,9 @@ def min_cut_choice(halves: Halves) -> set[Node]:
         for user in node.users:
             if user in number:
                 edge(2 * i + 1, 2 * number[user], endless)
-    flow = igraph.Graph(n=len(nodes) * 2 + 2, edges=edges, directed=True)
-    cut = flow.mincut(source, sink, capacity=costs)
-    if cut.value >= endless:
+    value, front = minimum_cut(len(nodes) * 2 + 2, edges, costs, source, sink)
+    if value >= endless:
         raise InternalError("BZ9023", "no set of saved values lets the backward run")
-    front = set(cut.partition[0])
-    if source not in front:
-        front = set(cut.partition[1])
     kept = {node for node in nodes if 2 * number[node] in front and 2 * number[node] + 1 not in front}
     return _in_memory_already(halves, kept)
 
