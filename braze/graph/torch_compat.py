@@ -33,6 +33,7 @@ from torch.utils.checkpoint import (
 
 from braze.graph.torch_checks import assumption
 from braze.runtime.purity import may_draw
+from braze.support.shortage import lost_by_python
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 
@@ -103,6 +104,19 @@ def watched() -> bool:
     return bool(modes) or transforming()
 
 
+def dispatch_modes() -> tuple[int, bool]:
+    """How many dispatch modes are entered, and whether new tensors of the CPU alone are lifted, as fake modes have it."""
+    return torch._C._len_torch_dispatch_stack(), torch._C._only_lift_cpu_tensors()
+
+
+def leave_modes(entered: tuple[int, bool]) -> None:
+    """Leave the dispatch modes entered since. An exception may come between a mode's being entered and its ``with``'s knowing it."""
+    modes, lifted = entered
+    while torch._C._len_torch_dispatch_stack() > modes:
+        torch._C._pop_torch_dispatch_stack(None)
+    torch._C._set_only_lift_cpu_tensors(lifted)
+
+
 #: what begins a mark of the profiler
 begin_mark = torch.ops.profiler._record_function_enter_new
 
@@ -146,8 +160,10 @@ def outside_modes() -> Any:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory is short: Python's, a device's, or the CPU allocator's, which has no type."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return (
+        isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+        or lost_by_python(error)
     )
 
 

@@ -6,6 +6,23 @@ from braze.support import trace
 from braze.support.log import logger
 
 
+def lost_by_python(error: BaseException) -> bool:
+    """Whether CPython forgot which exception it was at, as it does where memory ends while it clears a frame.
+
+    A frame whose exception somebody holds keeps its caller's, which is made then; if that fails, CPython (3.11 to 3.13) drops
+    what was raised. The other way round, PyTorch's C++ goes on with the MemoryError of a look-up, and the function that called it
+    ends with both. A frame that an evaluator of ours ended so is named by BZ9015, before.
+    """
+    if not isinstance(error, SystemError):
+        return False
+    said = str(error)
+    if said.endswith("returned a result with an exception set"):
+        return isinstance(error.__cause__, MemoryError)
+    return said == "error return without exception set" or (
+        said.startswith("<function ") and said.endswith("returned NULL without setting an exception")
+    )
+
+
 class Shortage:
     """How often compiling one function has run out of memory, and how many calls run as they are before the next try."""
 

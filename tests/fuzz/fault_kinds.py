@@ -38,19 +38,6 @@ class Fault:
     warm: bool = False
 
 
-def lost_by_python(error: BaseException) -> bool:
-    """Whether CPython forgot which exception it was at, as it does where memory ends while it clears a frame.
-
-    A frame whose exception somebody holds keeps its caller's, which is made then; if that fails, CPython (3.11 to 3.13) drops
-    what was raised. A frame that an evaluator of ours ended so is named by BZ9015, before.
-    """
-    said = str(error)
-    return isinstance(error, SystemError) and (
-        said == "error return without exception set"
-        or (said.endswith("returned NULL without setting an exception") and "<function " in said)
-    )
-
-
 class Planted(Exception):
     """What a hook of the program raises."""
 

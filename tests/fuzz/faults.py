@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 import braze
-from tests.fuzz.fault_kinds import KINDS, Fault, lost_by_python
+from braze.support.shortage import lost_by_python
+from tests.fuzz.fault_kinds import KINDS, Fault
 from tests.fuzz.machine import Finding, Machine
 from tests.helpers import logged
 

@@ -11,9 +11,12 @@ import pytest
 import torch
 
 import braze
+from braze.graph.fakes import FakeMode
+from braze.graph.torch_compat import dispatch_modes, is_out_of_memory
 from braze.support.interrupts import deferring
+from braze.support.shortage import lost_by_python
 from tests.fuzz import faults
-from tests.fuzz.fault_kinds import KINDS, lost_by_python
+from tests.fuzz.fault_kinds import KINDS
 from tests.fuzz.minimise import apart
 from tests.helpers import logged
 
@@ -87,12 +90,34 @@ def test_an_exception_that_python_loses_is_told_from_ours() -> None:
     kept: list[BaseException] = []
     lost = [error for error in outcomes(outer, 60) if isinstance(error, SystemError)]
     assert lost and all(map(lost_by_python, lost))
+    assert is_out_of_memory(lost[0])  # a compile that ends by it is tried again later
     assert not lost_by_python(
         SystemError("BZ9015: <code object f> ended without a result and without an exception")
     )
     assert not lost_by_python(
         SystemError("<method 'm' of 'C' objects> returned NULL without setting an exception")
     )
+
+
+@pytest.mark.parametrize("at", ["entered", "left"])
+def test_a_mode_that_is_not_left_at_the_end_of_a_trace_is_left_by_it(at: str, monkeypatch) -> None:
+    """Memory may end when PyTorch has entered the mode and the `with` has not begun, or before it is left."""
+    name = {"entered": "__enter__", "left": "__exit__"}[at]
+    usual = getattr(FakeMode, name)
+
+    def short_of_memory(mode: FakeMode, *args: object) -> object:
+        if at == "entered":
+            usual(mode)
+        monkeypatch.setattr(FakeMode, name, usual)
+        raise MemoryError
+
+    before = dispatch_modes()
+    monkeypatch.setattr(FakeMode, name, short_of_memory)
+    compiled = braze.compile(lambda x: x * 2.25, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.25))
+        assert dispatch_modes() == before
+    assert getattr(FakeMode, name) is usual
 
 
 def test_handlers_of_signals_are_asked_for_without_an_exception_that_python_could_lose() -> None:

@@ -34,6 +34,7 @@ class TorchState:
         self.inference = False
         self.device: torch.device | None = None
         self.modes = 0
+        self.dispatch_modes = (0, False)
         self.dual_level = -1
         self.nesting = 0
         #: what the program has asked for -> the answer; nothing, once it has changed a setting itself
@@ -50,6 +51,7 @@ class TorchState:
         self.inference = torch.is_inference_mode_enabled()
         self.device, self.modes = torch_state.default_device(), torch_state.function_modes()
         self.dual_level = torch_compat.dual_level()
+        self.dispatch_modes = torch_compat.dispatch_modes()
 
     @contextlib.contextmanager
     def outside_inference(self) -> Iterator[None]:
@@ -61,14 +63,23 @@ class TorchState:
             yield
 
     def restore(self) -> None:
-        """Set everything back that the program changed."""
+        """Set everything back that the program changed, or the trace did when it ended by an exception."""
+        try:
+            self._set_back()
+        except MemoryError:  # for once, perhaps
+            self._set_back()
+            raise
+
+    def _set_back(self) -> None:
+        torch_compat.leave_modes(self.dispatch_modes)
         for name, (read, write) in SETTINGS.items():
             if read() != self.start[name]:
                 write(self.start[name])
         if autocast_now() != self.autocast:
             set_autocast(self.autocast)
-        for _ in range(self.nesting):
+        while self.nesting > 0:
             torch.autocast_decrement_nesting()
+            self.nesting -= 1
         self.nesting = 0
 
     def is_handling(self) -> bool:

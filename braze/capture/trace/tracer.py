@@ -181,14 +181,16 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
         with collector_paused, t.outside.settings.outside_inference(), t.graph.mode:
             return _interpret(t, localsplus)
     finally:
-        Lookups.forget()
-        for error in t.done.raised.values():
-            error.restore()
-        if t.done.made_classes:
-            class_bodies.forget_classes()
-        t.graph.mode.release()
-        t.outside.settings.restore()
-        sys.setrecursionlimit(limit)
+        try:
+            sys.setrecursionlimit(limit)
+            t.outside.settings.restore()
+        finally:
+            Lookups.forget()
+            for error in t.done.raised.values():
+                error.restore()
+            if t.done.made_classes:
+                class_bodies.forget_classes()
+            t.graph.mode.release()
 
 
 def _interpret(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
