@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from braze.graph import torch_compat
+
 aten = torch.ops.aten
 MUL = aten.mul.Tensor
 
@@ -38,7 +40,7 @@ def evenly_shared(mask: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
 def correct(nodes: Iterable[Any]) -> None:
     """Have those of autograd's operations that compute otherwise on fakes give what they give on plain tensors."""
     for node in nodes:
-        if type(node).__name__ in ("ProdBackward0", "ProdBackward1"):
+        if type(node) in torch_compat.OF_PRODUCTS:
             node.register_hook(_product_of(node))
 
 

@@ -207,7 +207,7 @@ def _refuse_choices_of_functions(fakes: list[Any], known: set[Any], symbolic: bo
 
 def _refuse_missing_derivatives(starts: list[Any]) -> None:
     """What PyTorch has no derivative of raises in eager's backward, also where nothing that is asked for is behind it."""
-    if any(type(node).__name__ == "NotImplemented" for node in _leaves_first(starts)):
+    if any(type(node) is torch_compat.WITHOUT_DERIVATIVE for node in _leaves_first(starts)):
         raise Unsupported("BZ2021", "the backward of an operation that has none")
 
 
@@ -297,7 +297,7 @@ def _saves(node: Any) -> bool:
 
 @functools.cache
 def _kind_saves(kind: Any) -> bool:
-    if kind.__name__ == "AccumulateGrad":
+    if kind is torch_compat.ACCUMULATE:
         return False
     plain = kind.__name__.rstrip("0123456789").endswith("Backward") and kind.__name__[-1].isdigit()
     return not plain or any(name.startswith("_raw_saved_") for name in dir(kind))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import weakref
 from typing import Any
 
 import torch
@@ -27,8 +27,16 @@ class Applied:
         return apply_function(self.cls, args, kwargs)
 
 
-#: the one target for an autograd function
-applied = functools.cache(Applied)
+#: the targets that graphs hold: an autograd function of the program's is let go with the last graph that calls it
+_applied: weakref.WeakValueDictionary[int, Applied] = weakref.WeakValueDictionary()
+
+
+def applied(cls: Any) -> Applied:
+    """The one target for an autograd function."""
+    found = _applied.get(id(cls))
+    if found is None:  # a target keeps its class, so that no other class has this identity while it lives
+        found = _applied[id(cls)] = Applied(cls)
+    return found
 
 
 def holds_functions(gm: torch.fx.GraphModule) -> bool:

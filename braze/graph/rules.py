@@ -302,7 +302,9 @@ def _extreme(x: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
 
 
 def _position(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduced(x, dim, keepdim, torch.int64) if x.numel() and not x.is_complex() else NotImplemented
+    if not x.numel() or x.is_complex() or x.dtype is torch.bool:  # eager's errors are the kernels' to word
+        return NotImplemented
+    return _reduced(x, dim, keepdim, torch.int64)
 
 
 def _vector_norm(

@@ -41,6 +41,11 @@ BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 make_subclass = torch.Tensor._make_subclass
 
+#: classes of autograd's nodes: of leaves, of what has no derivative, of products over all elements and over one dimension
+ACCUMULATE = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+WITHOUT_DERIVATIVE = torch._C._functions.NotImplemented  # type: ignore[attr-defined]
+OF_PRODUCTS = (torch._C._functions.ProdBackward0, torch._C._functions.ProdBackward1)  # type: ignore[attr-defined]
+
 #: whether what an operation saved can be asked for one by one (PyTorch 2.11 cannot)
 can_unpack_saved = hasattr(torch._C._autograd.SavedTensor, "unpack")  # type: ignore[attr-defined]
 

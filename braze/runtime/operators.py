@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from braze import native
+from braze.runtime.purity import named
 
 
 def _as_strided_scatter(x: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -35,8 +36,7 @@ def operator(target: str) -> Any:
     found = _DIRECT.get(target)
     if found is not None:
         return found
-    namespace, name, overload = target.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return named(target)
 
 
 @cache

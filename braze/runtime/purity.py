@@ -40,6 +40,22 @@ def may_draw(op: Any) -> bool:
     return _is_tagged(op) or not is_known(op) or is_of_the_program(op)
 
 
+def named(target: str) -> torch._ops.OpOverload:
+    """The operator of ``"aten.mm.out"``."""
+    namespace, name, overload = target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def may_draw_by_name(target: str) -> bool:
+    """As :func:`may_draw`, of the operator that a program of loops calls by name."""
+    return may_draw(named(target))
+
+
+def gives_results(target: str) -> bool:
+    """Whether an operator, by name, has results: one without is called for its effect."""
+    return bool(named(target)._schema.returns)
+
+
 def is_of_the_program(op: torch._ops.OpOverload) -> bool:
     """Whether the program has defined an operator of ATen's name, or given one of ATen's a kernel of its own."""
     return op.namespace == "aten" and op._schema.name in _added(

@@ -10,8 +10,6 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-import torch
-
 from braze.loops.ir import (
     Buffer,
     BufferView,
@@ -25,7 +23,7 @@ from braze.loops.ir import (
     TemplateCall,
 )
 from braze.loops.rewrite import attr_exprs, index_exprs, roots, walk
-from braze.runtime.purity import may_draw
+from braze.runtime.purity import gives_results, may_draw_by_name
 from braze.schedule.records import Group
 from braze.symbolic.expr import Expr, Symbol
 
@@ -152,9 +150,7 @@ def _of_extern(step: ExternCall) -> Accesses:
 
 def in_order(target: str) -> bool:
     """Whether an operator may draw random numbers or have effects that its results do not show."""
-    namespace, name, variant = target.split(".")
-    op = getattr(getattr(getattr(torch.ops, namespace), name), variant)
-    return may_draw(op) or not op._schema.returns
+    return may_draw_by_name(target) or not gives_results(target)
 
 
 def _of_nest(step: LoopNest) -> Accesses:

@@ -14,11 +14,9 @@ from typing import Any
 
 import torch
 
+from braze.capture.facts.libraries import MODEL_LIBRARIES
 from braze.capture.facts.markers import DISABLED
 from braze.capture.facts.replay import GENERATED
-
-#: packages in site-packages whose functions may hold model code
-MODEL_LIBRARIES = frozenset({"transformers", "timm", "torchvision", "diffusers", "sentence_transformers"})
 
 _GENERATORS = (
     inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE

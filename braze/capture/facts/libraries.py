@@ -13,8 +13,10 @@ import sysconfig
 import types
 from typing import Any
 
+#: packages whose functions may hold model code: of what is installed, these are captured, too, below a graph break
+MODEL_LIBRARIES = frozenset({"transformers", "timm", "torchvision", "diffusers", "sentence_transformers"})
 #: packages whose functions in Python are not compared with themselves, code by code, at each call
-PACKAGES = frozenset({"torch", "transformers", "timm", "torchvision", "typing_extensions", "braze"})
+PACKAGES = MODEL_LIBRARIES | {"torch", "typing_extensions", "braze"}
 _FOLDERS = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
 _SITES = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("purelib", "platlib"))
 

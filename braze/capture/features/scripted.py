@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import weakref
 from typing import Any
 
 import torch
@@ -29,7 +29,16 @@ class Scripted:
         return self.function(*args, **kwargs)
 
 
-scripted = functools.cache(Scripted)
+#: the targets that graphs hold: a scripted function is let go with the last graph that calls it
+_scripted: weakref.WeakValueDictionary[int, Scripted] = weakref.WeakValueDictionary()
+
+
+def scripted(function: Any) -> Scripted:
+    """The one target for a scripted function."""
+    found = _scripted.get(id(function))
+    if found is None:  # a target keeps its function, so that no other has this identity while it lives
+        found = _scripted[id(function)] = Scripted(function)
+    return found
 
 
 def call_scripted(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, tail: bool) -> Any:
@@ -40,10 +49,11 @@ def call_scripted(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, t
     if t.graph.mode.env is not None:
         graph_break("BZ1002", f"the TorchScript function {fn.name} is called with sizes that are symbols")
     fill_arguments(t, args)
+    target = scripted(fn)
     try:
-        result = t.graph.mode.call(scripted(fn), tuple(args), kwargs or {})
+        result = t.graph.mode.call(target, tuple(args), kwargs or {})
         if original is None or not is_real(result):
-            return t.graph.recorder.call(scripted(fn), tuple(args), kwargs or {})
+            return t.graph.recorder.call(target, tuple(args), kwargs or {})
     except (
         BreakSignal,
         RuntimeError,
