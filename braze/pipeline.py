@@ -74,6 +74,8 @@ def compile_graph(
     """What the default backend does: ``gm`` as ``call(inputs)`` that runs kernels of ours."""
     ctx = for_recording(ctx)
     if ctx.target.kind == "cuda":
+        if why := triton_load.unusable(ctx.target.arch):
+            raise Unsupported("BZ5011", "no kernels on this GPU", why=why)
         shapes = [getattr(value, "shape", None) for value in example_inputs]
         triton_load.expect(f"{gm.code}\n{shapes}", len(gm.graph.nodes))
     with collector_paused:
@@ -304,7 +306,11 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
     trace.dump(f"{ctx.name}_host", "py", host.source)
     for k, unit in enumerate(host.units):
         trace.dump(f"{ctx.name}_kernels{k}", "c", unit)
-    logger("output_code").info("%s\n%s", host.source, "\n".join(host.units))
+    texts = [text for text in kernels if text.language == "triton"]
+    for text in texts:
+        trace.dump(f"{ctx.name}_{text.name}", "py", text.source)
+    told = host.source, *(text.source for text in texts), *host.units
+    logger("output_code").info("%s", "\n".join(told))
     return host
 
 

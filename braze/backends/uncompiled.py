@@ -13,7 +13,7 @@ from braze.graph.fakes import mode_of
 from braze.graph.torch_symbols import is_undecided, size_oblivious
 from braze.support import trace
 from braze.support.errors import BrazeError, InternalError, Unsupported
-from braze.support.log import warn
+from braze.support.log import warn, warn_once
 
 
 def compiled_or_as_captured(
@@ -42,7 +42,10 @@ def compiled_or_as_captured(
             raise
         trace.count("graphs_run_as_captured")
         trace.emit("fallback", f"the graph of {name} ({error.code}: {error.what})")
-        warn(f"{name} runs eagerly, as captured.\n{error}", "aot")
+        if error.code == "BZ5011":  # true of all graphs
+            warn_once(error.code, f"graphs on a GPU run eagerly, as captured.\n{error}", "aot")
+        else:
+            warn(f"{name} runs eagerly, as captured.\n{error}", "aot")
         return gm.forward
 
 

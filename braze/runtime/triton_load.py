@@ -16,6 +16,8 @@ from braze.runtime.triton_worker import load_module
 
 #: operations of a captured graph that are worth workers before its kernels are known, and those that come to about a kernel
 MANY, A_KERNEL = 24, 4
+#: the first architecture of NVIDIA's that Triton builds for
+OLDEST = 70
 
 
 @functools.cache
@@ -33,6 +35,22 @@ def builders() -> Builders | None:
 
 
 os.register_at_fork(after_in_child=builders.cache_clear)
+
+
+def unusable(arch: str) -> str:
+    """Why no kernel of ours can run on a GPU of this architecture here; empty where they can."""
+    if arch.startswith("sm_") and int(arch.removeprefix("sm_")) < OLDEST:
+        return f"the GPU is of architecture {arch}, and Triton needs sm_{OLDEST} or newer"
+    return _missing()
+
+
+@functools.cache
+def _missing() -> str:
+    try:
+        import triton.language  # noqa: F401
+    except Exception as error:
+        return f"Triton cannot be imported ({type(error).__name__}: {error})"
+    return ""
 
 
 def ahead() -> Ahead | None:
