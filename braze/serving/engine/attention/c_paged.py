@@ -45,8 +45,7 @@ def paged_attention(
         return
     _, heads, dim = query.shape
     _, page, shared, value_dim = value_cache.shape
-    # a work of 64 KB is worth a thread; what requests have of their tables' width is not read here
-    work = block_tables.numel() * page * (dim + value_dim) * heads
+    work = int(seq_lens.sum()) * (dim + value_dim) * heads  # 64 K of it are worth a thread
     run(
         *before, seq_lens.shape[0], heads, shared, dim, value_dim, page, MOST_TOKENS, *query.stride()[:2],
         *key_cache.stride()[:3], *value_cache.stride()[:3], *output.stride()[:2], block_tables.stride(0),
