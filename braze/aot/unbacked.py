@@ -15,6 +15,7 @@ import torch
 from braze.graph import torch_compat, torch_symbols
 from braze.graph.numbers import FOLDED, QUESTIONS
 from braze.graph.torch_symbols import SYMBOLIC
+from braze.symbolic import names
 
 if TYPE_CHECKING:
     from braze.aot.symbols import SymbolNodes
@@ -65,8 +66,8 @@ def settle(env: Any, captured: Any, value: Any, symbols: SymbolNodes | None = No
 
 
 def _same(env: Any, known: Any, made: Any, symbols: SymbolNodes | None) -> None:
-    if type(known).__name__ == "Equality" and type(made).__name__ == "Equality":  # bools
-        known, made = known.args[0], made.args[0]
+    if names.name_of(known) == names.name_of(made) == names.EQUALITY:
+        known, made = names.number_of(known), names.number_of(made)
     if known == made or not (known.is_Symbol and made.is_Symbol):
         return
     if torch_symbols.is_unbacked_symbol(known) and torch_symbols.is_unbacked_symbol(made):

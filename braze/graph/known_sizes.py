@@ -17,6 +17,7 @@ from braze.graph import bits, torch_symbols
 from braze.graph.numbers import QUESTIONS
 from braze.support import trace
 from braze.support.errors import Unsupported
+from braze.symbolic import names
 from braze.symbolic.border import SizeSymbols
 from braze.symbolic.expr import (
     Expr,
@@ -35,12 +36,12 @@ from braze.symbolic.expr import (
 from braze.symbolic.flat import Flattener, close_bounds, parts_of
 
 #: SymPy's comparisons
-_QUESTIONS = frozenset(QUESTIONS) - {"Not"}
+_QUESTIONS = frozenset(QUESTIONS) - {names.NOT}
 #: comparisons with 0 -> what side they hold on, 0 for neither
 _SIGNS = {
     name: (asked in (operator.ge, operator.gt)) - (asked in (operator.le, operator.lt))
     for name, asked in QUESTIONS.items()
-    if name not in ("Not", "Unequality")
+    if name not in (names.NOT, names.UNEQUALITY)
 }
 
 _ARITHMETIC: dict[Any, Any] = {
@@ -142,14 +143,14 @@ class Ground(SizeSymbols):
 
     def _learn(self, condition: Any) -> None:
         """Keep what a guard says of the remainder of a symbol, of its bounds, or what makes it a number."""
-        found, kind = _remainder_of(condition), type(condition).__name__
+        found, kind = _remainder_of(condition), names.name_of(condition)
         if found is not None:
             self._learn_remainder(*found)
-        elif kind in _QUESTIONS and kind != "Unequality":
+        elif kind in _QUESTIONS and kind != names.UNEQUALITY:
             left, right = map(self.form_of, condition.args)
             if left is not None and right is not None:
                 self._learn_bounds(kind, self._flattener.by_multiples(left - right)[0])
-                if kind == "Equality":
+                if kind == names.EQUALITY:
                     self._learn_quotient(self._flattener.expanded(left - right))
 
     def _learn_remainder(self, asked: Any, k: int, wanted: int) -> None:
@@ -328,7 +329,7 @@ class Ground(SizeSymbols):
 
     def _answer(self, condition: Any) -> bool | None:
         """Whether a comparison in SymPy's words holds at all sizes, or at none; None where neither is plain to see."""
-        name = type(condition).__name__
+        name = names.name_of(condition)
         if name not in _QUESTIONS or self._silent:
             return None
         self.refresh()
@@ -348,24 +349,22 @@ class Ground(SizeSymbols):
 
 def _remainder_of(condition: Any) -> tuple[Any, int, int] | None:
     """(x, k, c) where a condition in SymPy's words says that x % k is c."""
-    kind = type(condition).__name__
-    if kind not in ("Equality", "Unequality", "LessThan"):
+    kind = names.name_of(condition)
+    if kind not in (names.EQUALITY, names.UNEQUALITY, names.LESS_THAN):
         return None
     asked, wanted = condition.args
-    if type(asked).__name__ == "Mul":  # 4 * (x % 2) == 0
+    if names.name_of(asked) == names.MUL:  # 4 * (x % 2) == 0
         factor, bare = asked.as_coeff_Mul()
         if factor.is_Integer and factor > 1 and wanted.is_Integer and not wanted % factor:
             asked, wanted = bare, wanted / factor
-    if type(asked).__name__ not in ("Mod", "PythonMod") or not (
-        asked.args[1].is_Integer and wanted.is_Integer
-    ):
+    if names.name_of(asked) not in names.REMAINDERS or not (asked.args[1].is_Integer and wanted.is_Integer):
         return None
     k, c = int(asked.args[1]), int(wanted)
     if k < 1 or not 0 <= c < k:
         return None
-    if kind == "Unequality" and k == 2:
+    if kind == names.UNEQUALITY and k == 2:
         return asked.args[0], 2, 1 - c
-    if kind == "Equality" or (kind == "LessThan" and c == 0):
+    if kind == names.EQUALITY or (kind == names.LESS_THAN and c == 0):
         return asked.args[0], k, c
     return None
 
@@ -385,16 +384,16 @@ def _root(number: int, n: int, *, up: bool) -> int:
 def _judged(name: str, low: int | None, high: int | None) -> bool | None:
     """What the bounds of a difference say of a comparison with 0."""
     match name:
-        case "Equality" | "Unequality":
+        case names.EQUALITY | names.UNEQUALITY:
             if low == 0 == high:
-                return name == "Equality"
+                return name == names.EQUALITY
             apart = (low is not None and low > 0) or (high is not None and high < 0)
-            return name == "Unequality" if apart else None
-        case "LessThan":
+            return name == names.UNEQUALITY if apart else None
+        case names.LESS_THAN:
             return True if high is not None and high <= 0 else False if low is not None and low > 0 else None
-        case "StrictLessThan":
+        case names.STRICT_LESS_THAN:
             return True if high is not None and high < 0 else False if low is not None and low >= 0 else None
-        case "GreaterThan":
+        case names.GREATER_THAN:
             return True if low is not None and low >= 0 else False if high is not None and high < 0 else None
         case _:
             return True if low is not None and low > 0 else False if high is not None and high <= 0 else None

@@ -9,46 +9,47 @@ from typing import Any
 import torch
 
 from braze.graph.torch_symbols import SYMBOLIC_MATH
+from braze.symbolic import names
 
 #: those that ask something
 QUESTIONS: dict[str, Any] = {
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
-    "LessThan": operator.le,
-    "StrictLessThan": operator.lt,
-    "GreaterThan": operator.ge,
-    "StrictGreaterThan": operator.gt,
-    "Not": torch.sym_not,
+    names.EQUALITY: operator.eq,
+    names.UNEQUALITY: operator.ne,
+    names.LESS_THAN: operator.le,
+    names.STRICT_LESS_THAN: operator.lt,
+    names.GREATER_THAN: operator.ge,
+    names.STRICT_GREATER_THAN: operator.gt,
+    names.NOT: torch.sym_not,
 }
 
 #: functions of two that expressions apply to any number of operands
 FOLDED: dict[str, Any] = {
-    "Add": operator.add,
-    "Mul": operator.mul,
-    "Max": torch.sym_max,
-    "Min": torch.sym_min,
-    "And": operator.and_,
-    "Or": operator.or_,
+    names.ADD: operator.add,
+    names.MUL: operator.mul,
+    names.MAX: torch.sym_max,
+    names.MIN: torch.sym_min,
+    names.AND: operator.and_,
+    names.OR: operator.or_,
 }
 
 #: all that expressions are made of
 FUNCTIONS: dict[str, Any] = {
     **FOLDED,
-    "FloorDiv": operator.floordiv,
-    "CleanDiv": operator.floordiv,
-    "Mod": operator.mod,
-    "PythonMod": operator.mod,
-    "IntTrueDiv": operator.truediv,
-    "FloatTrueDiv": operator.truediv,
-    "Pow": operator.pow,
-    "PowByNatural": operator.pow,
-    "FloatPow": operator.pow,
-    "Abs": abs,
-    "ToFloat": torch.sym_float,
-    "TruncToInt": torch.sym_int,
-    "FloorToInt": math.floor,
-    "CeilToInt": math.ceil,
-    "RoundToInt": round,
+    names.FLOOR_DIV: operator.floordiv,
+    names.CLEAN_DIV: operator.floordiv,
+    names.MOD: operator.mod,
+    names.PYTHON_MOD: operator.mod,
+    names.INT_TRUE_DIV: operator.truediv,
+    names.FLOAT_TRUE_DIV: operator.truediv,
+    names.POW: operator.pow,
+    names.POW_BY_NATURAL: operator.pow,
+    names.FLOAT_POW: operator.pow,
+    names.ABS: abs,
+    names.TO_FLOAT: torch.sym_float,
+    names.TRUNC_TO_INT: torch.sym_int,
+    names.FLOOR_TO_INT: math.floor,
+    names.CEIL_TO_INT: math.ceil,
+    names.ROUND_TO_INT: round,
     **QUESTIONS,
     **SYMBOLIC_MATH,
 }

@@ -13,6 +13,7 @@ from typing import Any
 from braze.graph import torch_symbols
 from braze.graph.numbers import FUNCTIONS
 from braze.support.errors import Unsupported
+from braze.symbolic import names
 
 Relation = tuple[str, tuple[str, ...]]
 
@@ -118,22 +119,22 @@ INFIX = {
 }
 
 WRITERS: dict[str, Callable[..., str]] = {
-    "Not": "(not {})".format,
-    "Max": lambda *args: f"max({', '.join(args)})",
-    "Min": lambda *args: f"min({', '.join(args)})",
-    "Abs": "abs({})".format,
-    "CeilDiv": "(-(-{} // {}))".format,
-    "ModularIndexing": "({} // {} % {})".format,
-    "Where": "({1} if {0} else {2})".format,
-    "TruncToInt": "math.trunc({})".format,
-    "FloorToInt": "math.floor({})".format,
+    names.NOT: "(not {})".format,
+    names.MAX: lambda *args: f"max({', '.join(args)})",
+    names.MIN: lambda *args: f"min({', '.join(args)})",
+    names.ABS: "abs({})".format,
+    names.CEIL_DIV: "(-(-{} // {}))".format,
+    names.MODULAR_INDEXING: "({} // {} % {})".format,
+    names.WHERE: "({1} if {0} else {2})".format,
+    names.TRUNC_TO_INT: "math.trunc({})".format,
+    names.FLOOR_TO_INT: "math.floor({})".format,
     "floor": "math.floor({})".format,
-    "CeilToInt": "math.ceil({})".format,
+    names.CEIL_TO_INT: "math.ceil({})".format,
     "ceiling": "math.ceil({})".format,
-    "RoundToInt": "round({})".format,
-    "ToFloat": "float({})".format,
+    names.ROUND_TO_INT: "round({})".format,
+    names.TO_FLOAT: "float({})".format,
     "OpaqueUnaryFn_sqrt": "math.sqrt({})".format,
     "OpaqueUnaryFn_log2": "math.log2({})".format,
-    "LShift": "({} << {})".format,
-    "RShift": "({} >> {})".format,
+    names.LSHIFT: "({} << {})".format,
+    names.RSHIFT: "({} >> {})".format,
 }

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from braze.support.errors import Unsupported
+from braze.symbolic import names
 from braze.symbolic.expr import Expr, Integer, Symbol, floor_div, maximum, minimum, modulo, product
 
 #: upper bounds at or above this stand for "no bound"
 _UNBOUNDED = 1 << 48
 #: quotients as whole numbers: sizes are never negative, so that cutting off is rounding down
-ROUNDED = frozenset({"FloorToInt", "TruncToInt", "CeilToInt"})
+ROUNDED = frozenset({names.FLOOR_TO_INT, names.TRUNC_TO_INT, names.CEIL_TO_INT})
 
 
 class SizeSymbols:
@@ -49,8 +50,7 @@ class SizeSymbols:
         e, env = node._expr, node.shape_env
         while e in env.unbacked_renamings:
             e = env.unbacked_renamings[e]
-        if type(e).__name__ == "Equality":  # a bool, as PyTorch says it
-            e = e.args[0]
+        e = names.number_of(e)
         return self._symbol(e, env) if e.is_Symbol and str(e).startswith("u") else None
 
     def exprs(self, values: Any) -> tuple[Expr, ...]:
@@ -68,10 +68,10 @@ class SizeSymbols:
             return Integer(int(e))
         if e.is_Symbol:
             return self._symbol(e, env)
-        kind = type(e).__name__
-        if kind in ROUNDED and type(e.args[0]).__name__ == "IntTrueDiv":
+        kind = names.name_of(e)
+        if kind in ROUNDED and names.name_of(e.args[0]) == names.INT_TRUE_DIV:
             top, bottom = (self._convert(a, env) for a in e.args[0].args)
-            return -floor_div(-top, bottom) if kind == "CeilToInt" else floor_div(top, bottom)
+            return -floor_div(-top, bottom) if kind == names.CEIL_TO_INT else floor_div(top, bottom)
         args = [self._convert(a, env) for a in e.args] if not e.is_Pow else []
         if e.is_Add:
             out = args[0]
@@ -82,12 +82,12 @@ class SizeSymbols:
             return product(args)
         if e.is_Pow and e.args[1].is_Integer and int(e.args[1]) > 0:
             return product([self._convert(e.args[0], env)] * int(e.args[1]))
-        if kind in ("FloorDiv", "CleanDiv"):
+        if kind in names.QUOTIENTS:
             return floor_div(args[0], args[1])
-        if kind in ("Mod", "PythonMod"):
+        if kind in names.REMAINDERS:
             return modulo(args[0], args[1])
-        if kind in ("Max", "Min"):
-            fold = maximum if kind == "Max" else minimum
+        if kind in (names.MAX, names.MIN):
+            fold = maximum if kind == names.MAX else minimum
             out = args[0]
             for a in args[1:]:
                 out = fold(out, a)
