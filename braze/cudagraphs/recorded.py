@@ -28,6 +28,7 @@ from braze.cudagraphs.trees import Tree, forest_of
 from braze.graph.torch_compat import is_out_of_memory
 from braze.runtime.boxed import boxed
 from braze.support import trace
+from braze.support.log import logger
 from braze.support.record import record
 
 #: recordings whose outputs may be alive at once; the next copies them out
@@ -167,7 +168,7 @@ class Recorded:
         leave = Leave.COPIED if len(fitting) >= SLOTS else self.leave
         near, static, copied = self._kinds(group, inputs)
         tree = self.forest.tree_for(group, [] if leave is Leave.COPIED else near, self.device)
-        placed = None
+        placed, before = None, tree.pool.held()
         try:
             placed = Inputs(inputs, static, copied)
             movable = self._movable(copied, leave)
@@ -184,6 +185,7 @@ class Recorded:
         # what reads the most where it lies is tried first
         group.recordings.sort(key=lambda r: -len(r.inputs.static))
         self._tell(group, fitting, recording)
+        self._weigh(tree.pool.held() - before)
         recording.hasten(self.device, self.device.stream())
         self.serve()
         return recording if self._within_budget(group, recording) else None
@@ -280,6 +282,16 @@ class Recorded:
         else:
             return
         note("BZ6201", self.plan.name, why)
+
+    def _weigh(self, taken: int) -> None:
+        """Count the memory that a recording took, and log it."""
+        trace.count("cudagraph_bytes", taken)
+        logger("cudagraphs").info(
+            "%s: recorded; its pool grew by %d bytes, all recordings hold %d",
+            self.plan.name,
+            taken,
+            self.forest.held(),
+        )
 
     def _within_budget(self, group: Group, recording: Recording) -> bool:
         """Let go of the trees used longest ago until all recordings fit into the budget; whether this one does."""

@@ -291,6 +291,13 @@ def _short(value: object, limit: int = 70) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def _recordings(e: Explanation) -> list[str]:
+    """How many calls were recorded, and what their pools took of memory."""
+    counters = dict(e.counters)
+    made, taken = counters.get("cudagraph_recordings", 0), counters.get("cudagraph_bytes", 0)
+    return [f"recordings made: {made}, whose pools grew by {taken:,} bytes"] if made else []
+
+
 # -- the page ---------------------------------------------------------------------------------------
 
 
@@ -307,7 +314,7 @@ def _page(e: Explanation, whole: bool = False) -> Group:
             "Run by ATen in any case",
             [f"{name} ×{n}" for name, n in (Counter(dict(e.aten)) - Counter(dict(e.fallbacks))).items()],
         ),
-        ("CUDA graphs", [f"{text} ×{n}" for text, n in e.cudagraphs]),
+        ("CUDA graphs", [*_recordings(e), *(f"{text} ×{n}" for text, n in e.cudagraphs)]),
         ("Losses of large vocabularies", list(e.losses)),
         ("Run as it is in broken calls", list(e.uncaptured)),
         ("Kernels", _joined(e.kernels)),

@@ -14,6 +14,7 @@ from braze.support.errors import UserError
 from tests.cudagraphs.helpers import (
     assert_equal,
     filled,
+    noted,
     numbers,
     placed,
     recording,
@@ -340,3 +341,26 @@ def test_tables_of_nothing_are_computed_once():
             x = numbers(5, 5)
             assert_equal(f(x), program(x))
         assert made() == 1
+
+
+@pytest.fixture
+def alone():
+    """A group of one process."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.group.WORLD.group_name
+    torch.distributed.destroy_process_group()
+
+
+def test_a_collective_cuts_the_graph(alone):
+    sums = torch.ops._c10d_functional
+
+    def f(x):
+        y = sums.wait_tensor(sums.all_reduce((x.sin() + 1).sum(0), "sum", alone))
+        return (y.cos() * x).sum(1)
+
+    with noted() as codes, recordings() as made:
+        g = recording(f)
+        for _ in range(4):
+            x = numbers(5, 4)
+            assert_equal(g(x), f(x))
+        assert "BZ6212" in codes() and made() >= 2

@@ -7,7 +7,7 @@ import torch
 
 import braze
 from braze.cudagraphs.trees import forest_of
-from braze.support import log
+from braze.support import log, trace
 from braze.support.errors import UserError
 from tests.cudagraphs.helpers import assert_equal, filled, noted, numbers, recording, recordings
 from tests.helpers import logged
@@ -168,6 +168,20 @@ def test_explain_tells_what_is_not_recorded_and_why():
     ((text, times),) = page.cudagraphs
     assert text.startswith("BZ6202") and times == 1
     assert "BZ6202" in str(page).split("CUDA graphs\n")[1]
+
+
+@pytest.mark.usefixtures("simulated")
+def test_memory_of_recordings_is_counted_explained_and_logged(caplog):
+    explained = braze.explain(fn, options={"cudagraphs": True, "cudagraph_launches": 1})
+    assert "recordings made" not in str(explained(numbers(3, 3)))
+    before = trace.COUNTERS["cudagraph_bytes"]
+    caplog.set_level("INFO", logger="braze.cudagraphs")
+    with logged() as messages:
+        page = explained(numbers(3, 3))
+    taken = trace.COUNTERS["cudagraph_bytes"] - before
+    assert taken > 0
+    assert f"recordings made: 1, whose pools grew by {taken:,} bytes" in str(page)
+    assert any(f"grew by {taken} bytes" in message for message in messages)
 
 
 # -- modes and options
