@@ -209,7 +209,49 @@ static inline f32x@W@ bz_tanh_f32x@W@(f32x@W@ x) {
 //@ bz_sigmoid_f32
 static inline f32x@W@ bz_sigmoid_f32x@W@(f32x@W@ x) { return 1.0f / (1.0f + bz_exp_f32x@W@(-x)); }
 //@ bz_erf_f32
+/* Sixteen lanes: erf(x)/x by a polynomial for each quarter of 0 to 4, whose numbers lie in registers, around places where its value is
+   a float but for 2^-33. Fewer lanes: two polynomials, of which one is the logarithm of what is left to 1. */
 static inline f32x@W@ bz_erf_f32x@W@(f32x@W@ x) {
+#if @W@ == 16 && defined(__AVX512F__)
+  const f32x16 c = {
+    0x1.000f8p-3f, 0x1.7f082p-2f, 0x1.3f27fp-1f, 0x1.c09efp-1f, 0x1.1f0c3p+0f, 0x1.6037bp+0f,
+    0x1.a0c95p+0f, 0x1.df3f3p+0f, 0x1.0f54p+1f, 0x1.2fb7p+1f, 0x1.501b1p+1f, 0x1.6f142p+1f,
+    0x1.90f68p+1f, 0x1.b0bd3p+1f, 0x1.d0749p+1f, 0x1.f046bp+1f};
+  const f32x16 k0 = {
+    0x1.1f5decp+0f, 0x1.13f09cp+0f, 0x1.fedfdp-1f, 0x1.ca884cp-1f, 0x1.951d28p-1f, 0x1.60e65ap-1f,
+    0x1.33c7dep-1f, 0x1.0f472ap-1f, 0x1.e1c30ap-2f, 0x1.af389p-2f, 0x1.85e49p-2f, 0x1.650cd2p-2f,
+    0x1.46e3d8p-2f, 0x1.2ee384p-2f, 0x1.1a34acp-2f, 0x1.081c6cp-2f};
+  const f32x16 k1 = {
+    -0x1.7da6b6p-4f, -0x1.091d1cp-2f, -0x1.7e4fc2p-2f, -0x1.b2ac38p-2f, -0x1.ad7ddap-2f,
+    -0x1.827eap-2f, -0x1.47fb3ap-2f, -0x1.0f43e8p-2f, -0x1.ba5aap-3f, -0x1.67fac2p-3f, -0x1.28138cp-3f,
+    -0x1.f19488p-4f, -0x1.a15568p-4f, -0x1.6659fp-4f, -0x1.37177cp-4f, -0x1.107a8cp-4f};
+  const f32x16 k2 = {
+    -0x1.7669d8p-2f, -0x1.27d59ep-2f, -0x1.543cdcp-3f, -0x1.40f4fcp-5f, 0x1.b31a78p-5f, 0x1.ab7c96p-4f,
+    0x1.df7aaap-4f, 0x1.b8af04p-4f, 0x1.6dadc4p-4f, 0x1.1ed752p-4f, 0x1.b9a8f8p-5f, 0x1.5888a6p-5f,
+    0x1.09f226p-5f, 0x1.a7c946p-6f, 0x1.56e6ccp-6f, 0x1.191b32p-6f};
+  const f32x16 k3 = {
+    0x1.c5c068p-5f, 0x1.2458a6p-3f, 0x1.6713aap-3f, 0x1.360ap-3f, 0x1.8dd73p-4f, 0x1.3e5c4ep-5f,
+    -0x1.c7b17ap-10f, -0x1.5afb88p-6f, -0x1.ae5b5p-6f, -0x1.83ee14p-6f, -0x1.31ff42p-6f,
+    -0x1.cec1b6p-7f, -0x1.4f9438p-7f, -0x1.f3abb2p-8f, -0x1.79abeap-8f, -0x1.21f4f8p-8f};
+  const f32x16 k4 = {
+    0x1.b28a4ep-4f, 0x1.01c438p-4f, 0x1.341bfep-9f, -0x1.6d35a4p-5f, -0x1.ee59d2p-5f, -0x1.9cc35p-5f,
+    -0x1.e3bb3ep-6f, -0x1.76f4eep-7f, -0x1.22fe3ep-12f, 0x1.1dc1a2p-8f, 0x1.4a5f9ep-8f, 0x1.1624bcp-8f,
+    0x1.9668c4p-9f, 0x1.22aa98p-9f, 0x1.9ebc32p-10f, 0x1.2b2bbap-10f};
+  const f32x16 k5 = {
+    -0x1.3e637ap-6f, -0x1.7a6bc6p-5f, -0x1.7c8a1p-5f, -0x1.a2ed98p-6f, -0x1.71e076p-11f,
+    0x1.d6b7d8p-7f, 0x1.150752p-6f, 0x1.8b348ap-7f, 0x1.84506p-8f, 0x1.b96084p-10f, -0x1.3e9f78p-12f,
+    -0x1.c4c608p-11f, -0x1.ab54f6p-11f, -0x1.417f02p-11f, -0x1.c05ef4p-12f, -0x1.338e5p-12f};
+  const f32x16 a = bz_abs_f32x16(x), t = bz_min_f32x16(bz_splat_f32x16(0x1.fffffep+1f), a);
+  const i32x16 n = (i32x16)bz_fma_f32x16(t - 0.125f, bz_splat_f32x16(4.0f), bz_splat_f32x16(0x1.8p23f));
+  const f32x16 r = t - bz_pick_f32x16(c, n);
+  f32x16 p = bz_pick_f32x16(k5, n);
+  p = bz_fma_f32x16(p, r, bz_pick_f32x16(k4, n));
+  p = bz_fma_f32x16(p, r, bz_pick_f32x16(k3, n));
+  p = bz_fma_f32x16(p, r, bz_pick_f32x16(k2, n));
+  p = bz_fma_f32x16(p, r, bz_pick_f32x16(k1, n));
+  const f32x16 y = bz_fma_f32x16(t, bz_pick_f32x16(k0, n), t * (p * r));
+  return bz_copysign_f32x16(bz_min_f32x16(bz_splat_f32x16(1.0f), y), x);
+#else
   const f32x@W@ s = x * x;
   f32x@W@ p = bz_splat_f32x@W@(0x1.5cd4ap-14f);
   p = bz_fma_f32x@W@(p, s, bz_splat_f32x@W@(-0x1.aa3f2ap-11f));
@@ -231,7 +273,17 @@ static inline f32x@W@ bz_erf_f32x@W@(f32x@W@ x) {
   q = bz_fma_f32x@W@(q, t, t);
   const f32x@W@ y = bz_copysign_f32x@W@(1.0f - bz_exp_f32x@W@(-q), x);
   return bz_sel_f32x@W@(a < 0.927734375f, p, y);
+#endif
 }
+//@ bz_pick_f32
+/* the lanes of a table by the low four bits of n */
+#if @W@ == 16 && defined(__AVX512F__)
+#ifdef __clang__
+static inline f32x16 bz_pick_f32x16(f32x16 table, i32x16 n) { return (f32x16)__builtin_ia32_permvarsf512(table, n); }
+#else
+static inline f32x16 bz_pick_f32x16(f32x16 table, i32x16 n) { return __builtin_shuffle(table, n); }
+#endif
+#endif
 //@ bz_sincos_f32
 /* sin(x + q*pi/2) where 2-bit q counts quarter turns; |x| is below 2^16 */
 static inline f32x@W@ bz_sincos_f32x@W@(f32x@W@ x, int q) {
