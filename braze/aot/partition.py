@@ -70,10 +70,8 @@ def partition(
         with tracing.stage("aot.functionalize"), on_fakes(mode):
             functional = _without_writes(traced, [*outputs.wanted(), *gradients], ctx, unite=joint is None)
             roles, mutations, results = outputs.assign(functional, mode)
-        end = module.graph.output_node()
-        end.args = ((*results, *(functional.latest[node] for node in gradients)),)
         dialect = Dialect.CORE if decompositions else Dialect.FUNCTIONAL
-        run_passes(module, DEFAULT, dialect, verify_level=ctx.options.verify)
+        _simplify(module, (*results, *(functional.latest[node] for node in gradients)), dialect, ctx)
         with on_fakes(mode):
             separate(module, outputs, mutations, mode, results=len(results))
             if joint is not None:
@@ -100,9 +98,7 @@ def partition(
             part = _with_halves(part, joint, *halves)
         if free_layouts:
             _reshape_products(part, mode, keeps)
-        tell_forward(part.forward, known)
-        require_promised(part)
-        part.forward.recompile()
+        _settle(part, known)
     _dump(part, ctx.name)
     return part
 
@@ -135,6 +131,19 @@ def _without_writes(
     functional = functionalize(module, traced.mode, wanted, unite=unite)
     check(program, module.graph, functional, strict=ctx.options.verify > 0)
     return functional
+
+
+def _simplify(module: torch.fx.GraphModule, results: Any, dialect: Dialect, ctx: CompileContext) -> None:
+    """Give a graph its results, and let the passes over graphs without writes run."""
+    module.graph.output_node().args = (results,)
+    run_passes(module, DEFAULT, dialect, verify_level=ctx.options.verify)
+
+
+def _settle(part: Partition, known: Any) -> None:
+    """Tell the finished forward what is known of its results, and write its code."""
+    tell_forward(part.forward, known)
+    require_promised(part)
+    part.forward.recompile()
 
 
 def _with_halves(

@@ -46,19 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "BZ7507", f"braze demo-serve needs {error.name}", hints=("pip install 'braze[serve]' openai",)
         ) from error
-    table = Table(
-        title=f"{arguments.requests} clients at once, {arguments.tokens} tokens each, greedy",
-        title_justify="left",
-    )
-    for column in (
-        "mode",
-        "tokens/s",
-        "first token ms",
-        "steps: none, piecewise, full",
-        "recordings",
-        "ready s",
-    ):
-        table.add_column(column, justify="left" if column == "mode" else "right")
+    table = _table(f"{arguments.requests} clients at once, {arguments.tokens} tokens each, greedy")
     console, wanted = Console(), None
     with tempfile.TemporaryDirectory() as folder:
         loading.write_random(folder, CONFIG)
@@ -95,6 +83,21 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(table)
     console.print(f"all wrote {texts[0][:40]!r}... to {PROMPTS[0]!r}", highlight=False)
     return 0
+
+
+def _table(title: str) -> Table:
+    """A row for each mode will come."""
+    table = Table(title=title, title_justify="left")
+    for column in (
+        "mode",
+        "tokens/s",
+        "first token ms",
+        "steps: none, piecewise, full",
+        "recordings",
+        "ready s",
+    ):
+        table.add_column(column, justify="left" if column == "mode" else "right")
+    return table
 
 
 def _modes(launch: Any, chosen: str) -> dict[str, Any]:

@@ -211,12 +211,7 @@ class Recorder(Recording):
         if self.t.outside.unfaked:
             refuse_unfaked(self.t, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):
-            number = constant_evaluation.read(self, name, args[0])
-            if number is MISSING:
-                number = unbacked.read(self, name, args[0])
-            if number is not MISSING:
-                return number
-            refuse_data(name)
+            return self.read(name, args[0])
         if probe.is_doubtful(name, args, kwargs):
             refused = probe.eager_error(func, args, kwargs)
             if refused is not None:
@@ -236,15 +231,9 @@ class Recorder(Recording):
         except BreakSignal:
             raise
         except Exception as error:
-            if isinstance(error, DataDependentOutputException):
-                result = constant_evaluation.call_with_numbers(self, func, args, kwargs)
-                if result is not MISSING:
-                    return result
-            if unbacked.may_be_carried(self, error):
-                return self.call(func, args, kwargs)
-            if is_undecided(error) and not self.oblivious:
-                return self.call_obliviously(func, args, kwargs)
-            translate(self, error, name)
+            answer = self.answer_otherwise(error, func, args, kwargs)
+            if answer is not MISSING:
+                return answer
             refused = error
         if refused is not None:  # what fakes were at when they failed is no context of the program's error
             refused.__context__ = None
@@ -267,6 +256,30 @@ class Recorder(Recording):
                 graph_break("BZ1013", f"{name} gives an object of C++ that a graph cannot hold")
             return result
         return self.note(func, args, kwargs, result)
+
+    def read(self, name: str, tensor: torch.Tensor) -> Any:
+        """What a tensor holds, as a number that the trace knows or as a symbol."""
+        number = constant_evaluation.read(self, name, tensor)
+        if number is MISSING:
+            number = unbacked.read(self, name, tensor)
+        if number is MISSING:
+            refuse_data(name)
+        return number
+
+    def answer_otherwise(
+        self, error: Exception, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What a call that failed on fakes gives in another way; MISSING where the error is the program's own."""
+        if isinstance(error, DataDependentOutputException):
+            result = constant_evaluation.call_with_numbers(self, func, args, kwargs)
+            if result is not MISSING:
+                return result
+        if unbacked.may_be_carried(self, error):
+            return self.call(func, args, kwargs)
+        if is_undecided(error) and not self.oblivious:
+            return self.call_obliviously(func, args, kwargs)
+        translate(self, error, getattr(func, "__name__", ""))
+        return MISSING
 
     def call_obliviously(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As :meth:`call`, for an operator that asks whether a size is 0 or 1 that only the data tell."""

@@ -54,11 +54,6 @@ def serve(
     where a kind of call is captured once, refuse a step for which something that was taken for granted does not hold (BZ7217); else that is told of, once. ``fields``: others of
     :class:`CompilationConfig`. UserError (BZ71xx) for what cannot be.
     """
-    for name in fields:
-        if name not in BY_NAME:
-            raise UserError(
-                "BZ7101", f"serve has no argument {name!r}", hints=[near(name, [*BY_NAME, *_WORDS])]
-            )
     said = {
         "level": level,
         "cudagraph_mode": cudagraph_mode,
@@ -69,13 +64,9 @@ def serve(
         "verify": verify,
         "pool": pool,
     }
-    # what was left at its default was not given: the environment and the level's preset say it
-    given = {
-        name: value for name, value in said.items() if value is not None and value != _DEFAULTS.get(name)
-    }
     config = Config(
         type(model).__name__,
-        compilation_config=CompilationConfig(**{"level": level, **given, **fields}),
+        compilation_config=_compilation_config(said, fields),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         num_speculative_tokens=num_speculative_tokens,
@@ -94,6 +85,21 @@ def serve(
         reduce=reduce,
         query_lens=(1,) if num_speculative_tokens else (),
     )
+
+
+def _compilation_config(said: Mapping[str, Any], fields: Mapping[str, Any]) -> CompilationConfig:
+    """The configuration of what was said: what was left at its default the environment and the level's preset say."""
+    for name in fields:
+        if name not in BY_NAME:
+            raise UserError(
+                "BZ7101", f"serve has no argument {name!r}", hints=[near(name, [*BY_NAME, *_WORDS])]
+            )
+    given = {
+        name: value
+        for name, value in said.items()
+        if name == "level" or (value is not None and value != _DEFAULTS.get(name))
+    }
+    return CompilationConfig(**{**given, **fields})
 
 
 _DEFAULTS = {"capture": "eager", "verify": "off", "pool": "per_tier"}
