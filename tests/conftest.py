@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from braze.support import log
+from tests import left_behind
 from tests.interpreter import quicken
 
 settings.register_profile("same", deadline=None, derandomize=True)
@@ -90,6 +91,21 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     """Modules make their cases when they are imported."""
     if isinstance(collector, pytest.Module):
         seed()
+
+
+# the first of their scopes to be set up, by their names, and so the last to end
+@pytest.fixture(autouse=True, scope="module")
+def as_a_file_found_it() -> Iterator[None]:
+    """What the tests of a file share goes with it."""
+    with left_behind.nothing():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def as_a_test_found_it() -> Iterator[None]:
+    """A test and its fixtures leave the process as they found it."""
+    with left_behind.nothing():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,9 @@ RUN = sorted(code for code in EXAMPLES if code > "BZ1000")
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     braze.reset()
+    limit = sys.getrecursionlimit()
     yield
+    sys.setrecursionlimit(limit)  # an example raises it
     braze.set_stance("default")
     braze.reset()
 

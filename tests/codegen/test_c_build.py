@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -121,17 +120,15 @@ def test_no_compiler_says_what_to_install(monkeypatch):
 
 
 def test_a_slow_unit_is_tried_again_with_less_optimisation(monkeypatch, tmp_path):
-    """The first try is stopped at the time limit."""
+    """The first try is stopped at the time limit: it would outlast the test's own."""
     slow = tmp_path / "cc"
-    slow.write_text('#!/bin/sh\ncase "$*" in *-O1*) sleep 30;; esac\nexec gcc "$@"\n')
+    slow.write_text('#!/bin/sh\ncase "$*" in *-O1*) exec sleep 600;; esac\nexec gcc "$@"\n')
     slow.chmod(0o755)
     monkeypatch.setenv("CC", str(slow))
-    monkeypatch.setattr(build, "TIMEOUT", 0.5)
+    monkeypatch.setattr(build, "TIMEOUT", 2.0)
     build.compiler.cache_clear()
     try:
-        start = time.monotonic()
         assert build.build_c("int x;", ARCH)[:4] == b"\x7fELF"
-        assert time.monotonic() - start < 10
     finally:
         build.compiler.cache_clear()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,17 @@ from tests.serving.engine.tiny import engine, limits, tiny
 VOCAB = 130
 
 
+#: how long a loaded machine may take for what is a matter of milliseconds
+PATIENCE = 60.0
+
+
+def soon(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := holds()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
 @dataclass
 class Running:
     """A server that listens."""
@@ -36,20 +47,22 @@ class Running:
     uvicorn: uvicorn.Server
 
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
 
     def metric(self, name: str) -> float:
-        text = httpx.get(f"{self.url}/metrics").text
-        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
+        text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text
+        # one of a kind is there when the first has been counted
+        return next(
+            (float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0.0
+        )
 
-    def settled(self, seconds: float = 20.0) -> bool:
+    def settled(self) -> bool:
         """Whether nobody runs and no block is taken, after a while at most."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.metric("braze_blocks_used") == 0 and self.metric("braze_running") == 0:
-                return True
-            time.sleep(0.02)
-        return False
+        return soon(lambda: self.metric("braze_blocks_used") == 0 and self.metric("braze_running") == 0)
+
+    def ended(self, outcome: str, count: int) -> bool:
+        """Whether so many requests have ended in this way, after a while at most."""
+        return soon(lambda: self.metric(f'braze_requests_total{{outcome="{outcome}"}}') == count)
 
 
 @contextlib.contextmanager
@@ -58,7 +71,9 @@ def serving(tokens: Any = None, blocks: int = 200, **options: Any) -> Iterator[R
     bounds = limits(max_num_seqs=16, max_model_len=96, max_num_batched_tokens=64, **options.pop("limits", {}))
     served = engine(tiny("llama", vocab_size=VOCAB, eos_token_id=None), blocks, bounds=bounds)
     app = make_app(served, tokens or ByteTokens(VOCAB), ServerOptions(name="tiny", **options))
-    running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=10))
+    running = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=int(PATIENCE))
+    )
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     while not running.started:
@@ -69,7 +84,7 @@ def serving(tokens: Any = None, blocks: int = 200, **options: Any) -> Iterator[R
         yield Running(f"http://127.0.0.1:{port}", app.state.server, served, running)
     finally:
         running.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

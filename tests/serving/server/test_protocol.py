@@ -9,7 +9,7 @@ import pytest
 from braze.serving.engine.sampling import SamplingParams
 from braze.serving.server.tokens import ByteTokens
 from tests.serving.engine.tiny import engine, tiny
-from tests.serving.server.conftest import VOCAB
+from tests.serving.server.conftest import PATIENCE, VOCAB
 
 TOKENS = ByteTokens(VOCAB)
 LONG = "Once upon a time"
@@ -109,7 +109,7 @@ def test_a_seed_gives_the_same_answer_again(running):
 
 def test_models_health_and_metrics(running):
     assert [model.id for model in running.client().models.list()] == ["tiny"]
-    assert httpx.get(f"{running.url}/health").status_code == 200
+    assert httpx.get(f"{running.url}/health", timeout=PATIENCE).status_code == 200
     before = running.metric("braze_generated_tokens_total")
     running.client().completions.create(model="tiny", prompt="m", max_tokens=5)
     assert running.metric("braze_generated_tokens_total") == before + 5
@@ -135,7 +135,7 @@ def test_models_health_and_metrics(running):
     ],
 )
 def test_what_is_not_served_is_a_bad_request_that_names_it(running, body, word):
-    found = httpx.post(f"{running.url}/v1/completions", json={"model": "tiny", **body})
+    found = httpx.post(f"{running.url}/v1/completions", json={"model": "tiny", **body}, timeout=PATIENCE)
     assert found.status_code == 400
     assert word in found.json()["error"]["message"]
 
