@@ -455,6 +455,15 @@ def key_popped(o: Any) -> None:
     o.pop("a")
 
 
+def popped_for_its_truth(o: Any) -> Any:
+    return o.pop("a") and None
+
+
+def popped_beside_none(o: Any) -> None:
+    if o.pop("a") is None:
+        ENDS.append("none")
+
+
 CONTAINERS = {
     "a list is cleared": in_container(made_list, lambda o: o.clear()),
     "a list is cleared by its class": in_container(made_list, lambda o: list.clear(o)),
@@ -465,6 +474,8 @@ CONTAINERS = {
     "a dict is updated": in_container(made_dict, lambda o: o.update(a=3)),
     "a key is replaced": in_container(made_dict, item_replaced),
     "a key is popped": in_container(made_dict, key_popped),
+    "a key is popped for its truth": in_container(made_dict, popped_for_its_truth),
+    "a key is popped beside None": in_container(made_dict, popped_beside_none),
     "a set is cleared": in_container(lambda: {Ending()}, lambda o: o.clear()),
     "a deque is cleared": in_container(made_deque, lambda o: o.clear()),
     "a deque is full": in_container(made_deque, lambda o: o.append(3)),

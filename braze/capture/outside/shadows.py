@@ -8,6 +8,7 @@ first state is kept, so that a difference at the end becomes an effect.
 from __future__ import annotations
 
 import collections
+import sys
 from typing import Any
 
 from braze.capture.facts.breaks import graph_break
@@ -319,13 +320,22 @@ def write_instance(t: Trace, obj: Any, name: str, value: Any) -> None:
     if node is None:
         own = own_dict(obj)
         if own is None:
-            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+            raise no_place(obj, name)
         own[name] = value
         return
     shadow = instance_dict(t.outside, node)
     if shadow is None:
-        raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+        raise no_place(obj, name)
     shadow.put(t, name, value)
+
+
+def no_place(obj: Any, name: str) -> AttributeError:
+    """Python's error where an object without a dict is to get, or lose, an attribute that its class has no slot for."""
+    text = f"'{type(obj).__name__}' object has no attribute '{name}'"
+    generic = lookup_in_mro(type(obj), "__setattr__")[1] is object
+    if sys.version_info >= (3, 13) and generic and lookup_in_mro(type(obj), "__delattr__")[1] is object:
+        text += " and no __dict__ for setting new attributes"
+    return AttributeError(text)
 
 
 def instance_contents(t: Trace, obj: Any, name: str) -> Any:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch
-
-from braze.capture.graph import unbacked
+from braze.capture.outside.held import popped
 from braze.capture.python import data_errors, idle
 from braze.capture.python.opcodes.table import LEAVE, YIELD, opcode
 
@@ -24,14 +22,20 @@ def jump(t: Any, f: Any, arg: int) -> None:
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def pop_jump_if_true(t: Any, f: Any, arg: int) -> None:
-    value = f.stack.pop()
+    value = f.stack[-1]
+    if value is not True and value is not False:
+        popped(t, f)
+    f.stack.pop()
     if value is True or (value is not False and _goes(t, f, value, arg, True)):
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 def pop_jump_if_false(t: Any, f: Any, arg: int) -> None:
-    value = f.stack.pop()
+    value = f.stack[-1]
+    if value is not True and value is not False:
+        popped(t, f)
+    f.stack.pop()
     if value is False or (value is not True and not _goes(t, f, value, arg, False)):
         f.ip = arg
 
@@ -44,12 +48,14 @@ def _goes(t: Any, f: Any, value: Any, target: int, jumps_if: bool) -> bool:
 
 @opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
 def pop_jump_if_none(t: Any, f: Any, arg: int) -> None:
+    popped(t, f)
     if f.stack.pop() is None:
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
 def pop_jump_if_not_none(t: Any, f: Any, arg: int) -> None:
+    popped(t, f)
     if f.stack.pop() is not None:
         f.ip = arg
 
@@ -59,12 +65,14 @@ def jump_if_true_or_pop(t: Any, f: Any, arg: int) -> None:
     if t.truth(f.stack[-1]):
         f.ip = arg
     else:
+        popped(t, f)
         f.stack.pop()
 
 
 @opcode("JUMP_IF_FALSE_OR_POP")
 def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
     if t.truth(f.stack[-1]):
+        popped(t, f)
         f.stack.pop()
     else:
         f.ip = arg
@@ -73,10 +81,7 @@ def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
 @opcode("TO_BOOL")
 def to_bool(t: Any, f: Any, arg: int) -> None:
     value = f.stack[-1]
-    by_data = unbacked.is_unbacked(value) or (
-        issubclass(type(value), torch.Tensor) and data_errors.followed_by_a_jump(f)
-    )
-    if not by_data:  # else the instruction that follows decides
+    if not data_errors.left_to_a_jump(f, value):
         f.stack[-1] = t.truth(value)
 
 

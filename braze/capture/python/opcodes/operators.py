@@ -10,6 +10,7 @@ import torch
 
 from braze.capture.facts.values import words
 from braze.capture.graph import unbacked
+from braze.capture.python import data_errors
 from braze.capture.python.opcodes.table import opcode
 from braze.capture.python.operations import (
     binary,
@@ -82,7 +83,7 @@ def compare_op(t: Any, f: Any, arg: int) -> None:
     a = stack.pop()
     function = COMPARISONS[arg >> COMPARE_SHIFT]
     result = function(a, b) if type(a) in PLAIN and type(b) in PLAIN else compare(t, function, a, b, True)
-    if COMPARE_SHIFT == 5 and arg & 16 and not unbacked.is_unbacked(result):
+    if COMPARE_SHIFT == 5 and arg & 16 and not data_errors.left_to_a_jump(f, result):
         result = t.truth(result)
     stack.append(result)
 
