@@ -9,28 +9,52 @@ import pkgutil
 import pytest
 
 from braze.capture import features as room
-from braze.capture.state.handlers import Handlers
+from braze.capture.state.handlers import HANDLERS, Feature, Handlers
 from braze.capture.trace.tracer import features
 
 
 def test_every_feature_is_listed():
-    """A file of the room that enters rows, and that nothing loads, would be silently without effect."""
-    listed = {module.__name__ for module in features()}
+    """A feature of a file of the room that nobody hands in would be silently without effect."""
     names = [f"{room.__name__}.{found.name}" for found in pkgutil.iter_modules(room.__path__)]
-    entering = {n for n in names if {"HANDLERS", "rule"} & vars(importlib.import_module(n)).keys()}
-    assert entering <= listed
-    assert listed <= set(names)
+    found = [vars(importlib.import_module(name)).get("FEATURE") for name in names]
+    assert [f for f in found if f is not None and f not in features()] == []
+    assert len(set(map(id, features()))) == len(features()) > 20
+
+
+def test_a_feature_takes_part_from_when_it_is_handed_in():
+    feature = Feature()
+    feature.call(math.cosh)(math.sinh)
+    feature.fields[frozenset] = math.tan
+    feature.finish.append(math.sin)
+    assert math.sinh not in HANDLERS.calls.values()
+    handlers = Handlers(feature)
+    assert (handlers.calls, handlers.fields, handlers.finish) == (
+        {math.cosh: math.sinh},
+        {frozenset: math.tan},
+        [math.sin],
+    )
 
 
 def test_a_callable_has_one_meaning():
-    handlers = Handlers()
-    handlers.call(math.sqrt)(lambda t, args, kwargs, tail: 1)
+    one, other = Feature(), Feature()
+    one.call(math.sqrt)(lambda t, args, kwargs, tail: 1)
+    other.call(math.sqrt)(lambda t, args, kwargs, tail: 2)
     with pytest.raises(KeyError, match="two rules"):
-        handlers.call(math.sqrt)(lambda t, args, kwargs, tail: 2)
+        Handlers(one, other)
+    one.methods[str, "x"] = other.methods[str, "x"] = math.sin
+    with pytest.raises(KeyError, match="two rules"):
+        Handlers(one).enter(other)
+
+
+def test_what_is_said_of_many_yields_to_what_is_said_of_one():
+    one, many = Feature(), Feature()
+    one.call(math.sqrt)(math.sin)
+    many.call(math.sqrt, math.cbrt, unless_known=True)(math.cos)
+    assert Handlers(one, many).calls == {math.sqrt: math.sin, math.cbrt: math.cos}
 
 
 def test_a_function_of_the_programs_own_gets_no_row():
     """What the program puts in the place of a library's function means what it says."""
-    handlers = Handlers()
-    handlers.call(None, lambda x: x)(lambda t, args, kwargs, tail: 1)
-    assert not handlers.calls
+    feature = Feature()
+    feature.call(None, lambda x: x)(lambda t, args, kwargs, tail: 1)
+    assert not Handlers(feature).calls

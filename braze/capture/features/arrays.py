@@ -17,12 +17,14 @@ from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, graph_break
 from braze.capture.facts.records import Check, Guard, Source, Step
 from braze.capture.facts.values import MISSING
 from braze.capture.outside import reads
-from braze.capture.state.handlers import HANDLERS
+from braze.capture.state.handlers import Feature
 from braze.capture.state.outside import Outside
 from braze.capture.state.sources import Node
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
 from braze.native import torch_state
+
+FEATURE = Feature()
 
 #: attributes of an array -> the same of the tensor over its memory
 METADATA: dict[str, Any] = {
@@ -183,5 +185,5 @@ def refuse_method(name: str) -> NoReturn:
     )
 
 
-HANDLERS.fields[np.ndarray] = field
-HANDLERS.lengths[np.ndarray] = length
+FEATURE.fields[np.ndarray] = field
+FEATURE.lengths[np.ndarray] = length

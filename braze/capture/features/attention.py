@@ -14,9 +14,12 @@ from torch.nn.attention import flex_attention as public
 from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import Traced, note, region, traced, union
 from braze.capture.python.higher_order import FLEX, MODULES, whole
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph import flex, torch_compat
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 WHAT = MODULES[FLEX]
 SIGNATURE = inspect.signature(public.flex_attention)

@@ -13,9 +13,12 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import flatten, note, region, traced, union
 from braze.capture.python.higher_order import MODULES, whole
 from braze.capture.python.iteration import elements
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph import checkpoints
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 

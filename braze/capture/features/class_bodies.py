@@ -23,9 +23,12 @@ from braze.capture.graph import overloads
 from braze.capture.outside import opaque, reads
 from braze.capture.python import attributes, calls
 from braze.capture.python.entering import enter
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 #: what is remembered of classes, to be forgotten with those of a trace
 CACHES: tuple[Any, ...] = (
@@ -39,10 +42,14 @@ CACHES: tuple[Any, ...] = (
 )
 
 
-def forget_classes() -> None:
-    """Let go of the classes that a trace has made."""
-    for cache in CACHES:
-        cache.cache_clear()
+def forget_classes(t: Trace) -> None:
+    """Let go of the classes that a trace has made, when it has ended."""
+    if t.done.made_classes:
+        for cache in CACHES:
+            cache.cache_clear()
+
+
+FEATURE.finish.append(forget_classes)
 
 
 @rule(builtins.__build_class__)

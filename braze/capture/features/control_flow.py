@@ -10,10 +10,13 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.python.higher_order import MODULES, whole
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph import control_flow
 from braze.graph.torch_compat import pytree, torch_map, torch_scan, torch_while_loop
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 
 @rule(torch.cond)

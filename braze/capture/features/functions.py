@@ -17,11 +17,14 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.features.subgraphs import Traced, region, traced, versions, written_since
 from braze.capture.features.torch_rules import grad_off
 from braze.capture.python.attributes import load_attr
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph.autograd_calls import applied
 from braze.graph.operators import OPERATORS, Family
 from braze.graph.torch_compat import disable_functions, function_apply, storage_key
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 Function = torch.autograd.Function
 Node = torch.fx.Node

@@ -19,11 +19,14 @@ from braze.capture.features.subgraphs import note, region, traced
 from braze.capture.finish import hooks
 from braze.capture.graph.recorder import refuse_unfaked
 from braze.capture.python import calls
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Hooked
 from braze.capture.state.trace import Trace
 from braze.graph.hooked import hooked
 from braze.graph.torch_compat import disable_functions
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 #: what a hook in the middle of the graph may use beside tensors of the graph
 NUMBERS = frozenset({int, float, bool, type(None), torch.SymInt})

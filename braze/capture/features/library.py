@@ -21,8 +21,11 @@ from braze.capture.facts.values import MISSING, NULL, NUMBER_OF, is_constant
 from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.python import calls
 from braze.capture.python.opcodes.stack import contents
-from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 
 def is_plain_data(value: Any, depth: int = 8) -> bool:
@@ -147,7 +150,7 @@ def dispatch(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:
     return native.unhooked(fn, NUMBER_OF.get(args[0], args[0]))
 
 
-HANDLERS.codes[DISPATCH] = dispatch
+FEATURE.codes[DISPATCH] = dispatch
 
 
 # -- weak references

@@ -14,8 +14,11 @@ from braze.capture.facts.values import UnknownText, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.graph.replays import replay
 from braze.capture.python import calls
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 #: methods of loggers, and the level of what they are told; None: their first argument says
 LOG_METHODS = {

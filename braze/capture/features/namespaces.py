@@ -12,8 +12,11 @@ from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import MISSING, is_constant
 from braze.capture.outside.globals import globals_of, owner_of_globals
 from braze.capture.outside.namespaces import GlobalsShadow, bind_globals
-from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.trace import Trace
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 
 @rule(globals)
@@ -41,7 +44,7 @@ def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:
     return default if value is MISSING else value
 
 
-HANDLERS.methods[dict, "get"] = get
+FEATURE.methods[dict, "get"] = get
 
 
 @rule(vars)

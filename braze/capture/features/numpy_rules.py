@@ -19,10 +19,13 @@ from braze.capture.facts.values import MISSING, is_constant, words
 from braze.capture.features import arrays
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.python import operations
-from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.dtypes import SHORT
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 #: elements of an array that is written into the graph, at most
 LARGEST = 4096
@@ -105,7 +108,7 @@ def called(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return MISSING
 
 
-HANDLERS.libraries.append(called)
+FEATURE.libraries.append(called)
 
 
 # -- arrays and numbers become tensors

@@ -14,10 +14,13 @@ import torch
 from braze.capture.facts.breaks import HINT_MOVE, BreakSignal, graph_break
 from braze.capture.python import calls
 from braze.capture.python.unwinding import trail_of
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph.facts import facts
 from braze.graph.fakes import was_given_history
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 INSIDE = "gradients are computed inside the function"
 

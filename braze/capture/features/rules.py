@@ -27,9 +27,12 @@ from braze.capture.python import calls, operations, raised
 from braze.capture.python.attributes import generic_attr, load_attr, tell
 from braze.capture.python.iteration import SEQUENCES, advance, elements, iterate, length
 from braze.capture.python.stores import delete_attr, generic_delete, generic_store, store_attr
-from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph.torch_symbols import SYMBOLIC
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 #: how deep tuples of classes are looked into while tracing
 NESTED = 20
@@ -37,9 +40,7 @@ NESTED = 20
 
 def always(value: Any, *targets: Any) -> None:
     """Callables that give one answer while tracing."""
-    rule(*{id(f): f for f in targets if f not in HANDLERS.calls}.values())(
-        lambda t, args, kwargs, tail: value
-    )
+    rule(*{id(f): f for f in targets}.values(), unless_known=True)(lambda t, args, kwargs, tail: value)
 
 
 def named(home: Any, *names: str) -> list[Any]:

@@ -15,10 +15,13 @@ import torch
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.purity import computes, operators_of
 from braze.capture.facts.replay_safety import writes
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import GraphState, Trace
 from braze.graph.operators import is_elementwise
 from braze.graph.torch_compat import pytree, torch_associative_scan
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 
 @rule(torch_associative_scan)

@@ -10,8 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, graph_break
 from braze.capture.outside.filling import fill_arguments
-from braze.capture.state.handlers import HANDLERS
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
+
+FEATURE = Feature()
 
 #: where PyTorch notes the Python function that a scripted one was made from
 ORIGINAL = "_torchdynamo_inline"
@@ -76,4 +78,4 @@ def is_python_too(fn: Any) -> bool:
     return vars(fn).get("__name__") is not None
 
 
-HANDLERS.objects[torch.jit.ScriptFunction] = call_scripted
+FEATURE.objects[torch.jit.ScriptFunction] = call_scripted

@@ -10,9 +10,12 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.values import MISSING, UnknownText
 from braze.capture.outside import texts
 from braze.capture.python import calls, operations
-from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.trace import Trace
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 
 def written_by(function: Any) -> None:
@@ -62,5 +65,5 @@ def join(t: Trace, owner: str, args: Any, kwargs: Any, tail: bool) -> Any:
     return MISSING if found is None else found
 
 
-HANDLERS.methods[str, "format"] = format_
-HANDLERS.methods[str, "join"] = join
+FEATURE.methods[str, "format"] = format_
+FEATURE.methods[str, "join"] = join

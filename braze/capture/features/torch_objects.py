@@ -12,8 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from braze.capture.facts.breaks import graph_break
 from braze.capture.python import calls, higher_order
 from braze.capture.python.iteration import elements
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 #: legacy classes of CPU tensors, and what they hold
 LEGACY = {

@@ -15,11 +15,14 @@ from braze.capture.features.rules import named, refuse
 from braze.capture.finish import seeds
 from braze.capture.graph import tensor_facts, unbacked
 from braze.capture.python.unwinding import resumable_step
-from braze.capture.state.handlers import rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.ledger import LaterSeed
 from braze.capture.state.trace import Trace
 from braze.graph.facts import set_facts
 from braze.graph.torch_settings import CUDNN
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 C = torch._C
 

@@ -21,10 +21,13 @@ from braze.capture.features.control_flow import like
 from braze.capture.features.subgraphs import Traced, flatten, note, region, traced, union
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.python.higher_order import MODULES, whole
-from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat, transforms
 from braze.graph.torch_compat import pytree
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 WHAT = MODULES["torch._functorch.eager_transforms"]
 
@@ -203,7 +206,7 @@ def wrappers_of(make: Any) -> list[types.CodeType]:
 
 for _make, _forward in ((torch.func.jacrev, False), (torch.func.jacfwd, True)):
     for _code in wrappers_of(_make):
-        HANDLERS.codes[_code] = functools.partial(jacobian, forward=_forward)
+        FEATURE.codes[_code] = functools.partial(jacobian, forward=_forward)
 
 
 # -- parts

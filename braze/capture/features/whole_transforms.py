@@ -11,9 +11,12 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.records import Build, Constant
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.python.higher_order import whole
-from braze.capture.state.handlers import HANDLERS, rule
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph import torch_compat
+
+FEATURE = Feature()
+rule = FEATURE.call
 
 
 def transform(what: str, *functions: Any) -> None:
@@ -78,7 +81,7 @@ def begun_mark(table: RecipeTable, mark: OpenMark) -> Build:
     return Build("call", (begin, table.id_of(mark.name), table.id_of(mark.args)))
 
 
-HANDLERS.recipes[OpenMark] = begun_mark
+FEATURE.recipes[OpenMark] = begun_mark
 
 
 Mark = torch.autograd.profiler.record_function

@@ -38,10 +38,12 @@ from braze.capture.graph import python_random, sizes, unbacked
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.globals import owner_of_globals
 from braze.capture.python import raised
-from braze.capture.state.handlers import HANDLERS
+from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.recipes import Recipes
 from braze.graph.torch_symbols import SYMBOLIC
 from braze.support.caches import remembered
+
+FEATURE = Feature()
 
 WORD = struct.calcsize("P")
 REDUCIBLE = frozenset(
@@ -401,7 +403,7 @@ def _cell(table: RecipeTable, cell: types.CellType) -> Recipe:
         return Build("cell", ())
 
 
-HANDLERS.recipes |= {
+FEATURE.recipes |= {
     list: lambda table, v: Build("list", table.items(v)),
     tuple: lambda table, v: Build("tuple", table.items(v)),
     torch.Size: lambda table, v: Build(

@@ -21,9 +21,11 @@ from braze import native
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
 from braze.capture.facts.markers import ALLOWED, DISABLED, OWN, WITH_CALLEES
 from braze.capture.facts.values import is_constant
-from braze.capture.state.handlers import HANDLERS
+from braze.capture.state.handlers import Feature
 from braze.capture.state.trace import Trace
 from braze.graph.torch_compat import disable_functions, disabling_wrapper, outside_modes
+
+FEATURE = Feature()
 
 #: where flex_attention is, and masks for it; the other functions there are plain code
 FLEX = "torch.nn.attention.flex_attention"
@@ -167,7 +169,7 @@ def refuse_step(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> NoR
     graph_break("BZ1022", reason, *(() if own_kernel else (hint,)))
 
 
-HANDLERS.codes |= dict.fromkeys(STEPS, refuse_step)
+FEATURE.codes |= dict.fromkeys(STEPS, refuse_step)
 
 
 def constant_result(t: Trace, fn: types.FunctionType, args: Any, kwargs: Any) -> Any:

@@ -33,15 +33,25 @@ from braze.capture.features import (
     transforms,
     whole_transforms,
 )
-from braze.capture.finish import hooks, outcome
+from braze.capture.finish import hooks, outcome, reconstruction
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import reads
 from braze.capture.outside.marked_sizes import Marked
 from braze.capture.outside.torch_state import TorchState
-from braze.capture.python import attributes, calls, generators, idle, interpret, iteration, operations
+from braze.capture.python import (
+    attributes,
+    calls,
+    generators,
+    higher_order,
+    idle,
+    interpret,
+    iteration,
+    operations,
+)
 from braze.capture.python.opcodes import decoded
 from braze.capture.state.frames import Frames
+from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside, Symbolic
 from braze.capture.state.trace import GraphState, Trace
@@ -52,30 +62,35 @@ from braze.support.collector import collector_paused
 from braze.support.errors import Unsupported
 
 
-def features() -> tuple[types.ModuleType, ...]:
-    """The modules that enter rows into the table of handlers as they are loaded."""
+def features() -> tuple[Feature, ...]:
+    """What has a meaning of its own while tracing, in the order in which it is entered."""
     return (
-        arrays,
-        attention,
-        checkpoints,
-        class_bodies,
-        control_flow,
-        functions,
-        hook_rules,
-        library,
-        messages,
-        namespaces,
-        numpy_rules,
-        places,
-        rules,
-        scans,
-        scripted,
-        text,
-        torch_objects,
-        torch_rules,
-        transforms,
-        whole_transforms,
+        reconstruction.FEATURE,
+        higher_order.FEATURE,
+        arrays.FEATURE,
+        attention.FEATURE,
+        checkpoints.FEATURE,
+        class_bodies.FEATURE,
+        control_flow.FEATURE,
+        functions.FEATURE,
+        hook_rules.FEATURE,
+        library.FEATURE,
+        messages.FEATURE,
+        namespaces.FEATURE,
+        numpy_rules.FEATURE,
+        places.FEATURE,
+        rules.FEATURE,
+        scans.FEATURE,
+        scripted.FEATURE,
+        text.FEATURE,
+        torch_objects.FEATURE,
+        torch_rules.FEATURE,
+        transforms.FEATURE,
+        whole_transforms.FEATURE,
     )
+
+
+HANDLERS.enter(*features())
 
 
 class Tracer(Trace):
@@ -188,8 +203,8 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
             Lookups.forget()
             for error in t.done.raised.values():
                 error.restore()
-            if t.done.made_classes:
-                class_bodies.forget_classes()
+            for finish in HANDLERS.finish:
+                finish(t)
             t.graph.mode.release()
 
 
