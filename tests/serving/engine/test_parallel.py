@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def tokens(
     return greedy, served.generate(PROMPTS, DRAWN), served.runner.blocks, len(served.runner.recordings.keys)
 
 
-def worker(rank: int, port: int, folder: str, backend: str, results: Any) -> None:
+def worker(rank: int, folder: str, backend: str, results: Any) -> None:
     torch.set_num_threads(1)
     device = "cpu"
     if backend == "nccl":
@@ -55,7 +54,7 @@ def worker(rank: int, port: int, folder: str, backend: str, results: Any) -> Non
     else:
         register("cpu", SimulatedGraphs)
     torch.distributed.init_process_group(
-        backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+        backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=2
     )
     ranks = ranks_of()
     results.put((rank, [tokens(*run, folder, ranks, device) for run in RUNS]))
@@ -70,17 +69,14 @@ def check_two_ranks(folder: Path, backend: str, device: str) -> None:
     for name, config in CONFIGS.items():
         write_random(folder / name, config, seed=1)
         assert read_config(config).vocab == 98
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
     context = mp.get_context("spawn")
     results = context.Queue()
     processes = [
-        context.Process(target=worker, args=(rank, port, str(folder), backend, results)) for rank in range(2)
+        context.Process(target=worker, args=(rank, str(folder), backend, results)) for rank in range(2)
     ]
     for process in processes:
         process.start()
-    got = dict(results.get(timeout=240) for _ in processes)
+    got = dict(results.get(timeout=170) for _ in processes)
     for process in processes:
         process.join(60)
         assert process.exitcode == 0

@@ -136,10 +136,8 @@ def test_padding_brings_a_rank_up_to_the_largest():
     assert torch.equal(tokens, torch.tensor([9, 9], dtype=torch.int32))
 
 
-def worker(rank: int, port: int, results) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
-    )
+def worker(rank: int, meeting: str, results) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     steps = [
         (decode(1), decode(3)),
         (decode(3), Batch(7, 2, 6)),
@@ -156,18 +154,16 @@ def worker(rank: int, port: int, results) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_agree_by_gloo():
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+def test_two_processes_agree_by_gloo(tmp_path):
+    """They meet at a file: a port that was free may be another's by then."""
     context = mp.get_context("spawn")
     results = context.Queue()
-    processes = [context.Process(target=worker, args=(rank, port, results)) for rank in range(2)]
+    processes = [
+        context.Process(target=worker, args=(rank, str(tmp_path / "meeting"), results)) for rank in range(2)
+    ]
     for process in processes:
         process.start()
-    found = dict((rank, said) for rank, *said in (results.get(timeout=60) for _ in processes))
+    found = dict((rank, said) for rank, *said in (results.get(timeout=150) for _ in processes))
     for process in processes:
         process.join()
         assert process.exitcode == 0
