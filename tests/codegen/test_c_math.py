@@ -10,7 +10,7 @@ import torch
 from scipy import special
 
 from braze.codegen.c.mathlib import SECTIONS
-from braze.loops.ir import DType, Op, Store
+from braze.loops.ir import DType, Node, Op, Store
 from braze.loops.scalars import SCALARS
 from tests.codegen.c_bench import axis, load, nest, op
 
@@ -233,3 +233,21 @@ def test_the_c_library_is_called_with_clean_vector_registers(function):
     """Its functions are built without AVX, and many times slower while upper halves of registers are in use."""
     text = SECTIONS[function]
     assert text.index("__builtin_ia32_vzeroupper") < text.index("for (int l")
+
+
+@pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+def test_bfloat16_has_the_bits_of_pytorchs_rounding(bench, low):
+    """All signs, exponents and upper bits, denormals too; what is no number stays none, with its sign and quiet."""
+    words = torch.arange(1 << 16) << 16 | low
+    x = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32).view(torch.float32)
+    i = axis("i0", x.numel())
+    out = torch.empty_like(x, dtype=torch.bfloat16)
+    back = torch.empty_like(x)
+    cast = Node(Op.CAST, DType.BF16, (load("x", DType.F32, i.symbol),))
+    bench.run([nest([i], [Store("out", i.symbol, cast)])], {"x": x, "out": out, "back": back})
+    numbers = ~x.isnan()
+    assert torch.equal(out.view(torch.int16)[numbers], x.bfloat16().view(torch.int16)[numbers])
+    assert torch.equal(out.view(torch.int16)[~numbers], ((words[~numbers] >> 16) | 0x40).to(torch.int16))
+    read = Node(Op.CAST, DType.F32, (load("out", DType.BF16, i.symbol),))
+    bench.run([nest([i], [Store("back", i.symbol, read)])], {"x": x, "out": out, "back": back})
+    assert torch.equal(back.view(torch.int32), out.view(torch.int16).int() << 16)

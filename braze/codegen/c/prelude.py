@@ -299,12 +299,23 @@ def _widen(s: str, w: int) -> str:
     if s == "bool":
         return head + f"{{ return __builtin_convertvector(x, i32x{w}) != 0; }}"
     if s == "bf16":
-        return head + f"{{ return (f32x{w})(__builtin_convertvector(x, i32x{w}) << 16); }}"
+        return head + _either(
+            w,
+            f"return (f32x{w})(__builtin_convertvector(x, i32x{w}) << 16);",
+            "return (f32x16)((i32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)x, (i32x16){}, -1) << 16);",
+        )
     if s == "f16":
         return head + _widen_half(w)
     if s in ("u8", "i8", "i16"):
         return head + f"{{ return __builtin_convertvector(x, i32x{w}); }}"
     return head + "{ return x; }"
+
+
+def _either(w: int, plain: str, gcc: str) -> str:
+    """A body in general vectors, and for sixteen lanes in gcc's builtins: it takes six instructions and more for what is one."""
+    if w != 16:
+        return f"{{ {plain} }}" if "\n" not in plain else f"{{\n  {plain}\n}}"
+    return f"{{\n#if defined(__AVX512F__) && !defined(__clang__)\n  {gcc}\n#else\n  {plain}\n#endif\n}}"
 
 
 def _widen_half(w: int) -> str:
@@ -328,9 +339,14 @@ def _narrow(s: str, w: int) -> str:
     if s == "bool":
         return head + f"{{ return __builtin_convertvector(x & 1, {raw}); }}"
     if s == "bf16":
-        return head + (
-            f"{{\n  const i32x{w} b = (i32x{w})x, r = (b + 0x7fff + ((b >> 16) & 1)) >> 16;\n"
-            f"  return __builtin_convertvector(bz_sel_i32x{w}(x == x, r, (b >> 16) | 0x40), {raw});\n}}"
+        return head + _either(
+            w,
+            f"const i32x{w} b = (i32x{w})x, r = (b + 0x7fff + ((b >> 16) & 1)) >> 16;\n"
+            f"  return __builtin_convertvector(bz_sel_i32x{w}(x == x, r, (b >> 16) | 0x40), {raw});",
+            "const i32x16 b = (i32x16)x, h = b >> 16, r = (b + 0x7fff + (h & 1)) >> 16;\n"
+            "  const uint16_t nan = __builtin_ia32_cmpps512_mask(x, x, 3, -1, 4);\n"
+            "  const i32x16 y = (i32x16)__builtin_ia32_pord512_mask(h, (i32x16){} + 0x40, r, nan);\n"
+            "  return (u16x16)__builtin_ia32_pmovdw512_mask(y, (i16x16){}, -1);",
         )
     if s == "f16":
         return head + _narrow_half(w)
