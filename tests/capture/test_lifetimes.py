@@ -459,6 +459,16 @@ def popped_for_its_truth(o: Any) -> Any:
     return o.pop("a") and None
 
 
+def popped_in_a_condition(o: Any) -> None:
+    if o.pop("a"):
+        ENDS.append("true")
+
+
+def popped_in_a_negated_condition(o: Any) -> None:
+    if not o.pop("a"):
+        ENDS.append("false")
+
+
 def popped_beside_none(o: Any) -> None:
     if o.pop("a") is None:
         ENDS.append("none")
@@ -475,6 +485,8 @@ CONTAINERS = {
     "a key is replaced": in_container(made_dict, item_replaced),
     "a key is popped": in_container(made_dict, key_popped),
     "a key is popped for its truth": in_container(made_dict, popped_for_its_truth),
+    "a key is popped in a condition": in_container(made_dict, popped_in_a_condition),
+    "a key is popped in a negated condition": in_container(made_dict, popped_in_a_negated_condition),
     "a key is popped beside None": in_container(made_dict, popped_beside_none),
     "a set is cleared": in_container(lambda: {Ending()}, lambda o: o.clear()),
     "a deque is cleared": in_container(made_deque, lambda o: o.clear()),

@@ -363,7 +363,8 @@ class _Writer:
             then = self._point(frames[0], frames[0].state.offset, pushes=0, captured=False)
             lines.append(f"then, more = {then}, ()")
         else:
-            self._guarded(self._operation(at, operands, frames[0]), frames[0], handled[0])
+            spent = self._spent(operands, [*handled, *(frame.function for frame in frames)])
+            self._guarded([*self._operation(at, operands, frames[0]), *spent], frames[0], handled[0])
         for i, outer in enumerate(frames[1:], 1):
             then = self._point(outer, outer.state.offset, pushes=outer.state.pushes)
             more = "(value,)" if outer.state.pushes else "()"
@@ -396,6 +397,12 @@ class _Writer:
         if operand in frame.items and operand in self.values.assigned():
             return f"state0[{frame.items.index(operand)}]"
         return operand
+
+    def _spent(self, operands: list[str], later: list[str]) -> list[str]:
+        """After the operation: what it took from the stack is held by nobody."""
+        text = "\n".join(later)
+        names = dict.fromkeys(o for o in operands if o in self.values.assigned())
+        return [f"{n} = None" for n in names if re.search(rf"\b{n}\b", text) is None]
 
     def _let_go(self, rest: list[str]) -> list[str]:
         """Before the operation: what it does not need is held by the frames' states alone, and what they have dropped by nobody."""

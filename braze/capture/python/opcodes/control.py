@@ -82,6 +82,7 @@ def jump_if_false_or_pop(t: Any, f: Any, arg: int) -> None:
 def to_bool(t: Any, f: Any, arg: int) -> None:
     value = f.stack[-1]
     if not data_errors.left_to_a_jump(f, value):
+        popped(t, f)
         f.stack[-1] = t.truth(value)
 
 
