@@ -18,15 +18,14 @@ from braze.lower.indexing import position
 from braze.lower.lazy import Lazy, contiguous_strides, numel
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
+from braze.runtime.groups import GROUPS
 from braze.support.record import record
 from braze.symbolic.expr import ONE, ZERO, Expr, Integer, floor_div
 from braze.symbolic.guess import likely_size
 
 #: places of a block, at least and at most
 SHORT, LONG = 32, 256
-#: rows of a table whose numbers are sorted as 16 bits: a radix sort takes a pass for each byte
-NARROW = 1 << 16
-I16, I32, I64 = DType.I16, DType.I32, DType.I64
+I32, I64 = DType.I32, DType.I64
 
 
 @lowering(aten.embedding_dense_backward.default)
@@ -63,45 +62,27 @@ class _Segments:
 
 
 def _segments(g: ProgramBuilder, indices: Lazy, count: Expr, length: int) -> _Segments:
-    """The numbers from zero to a length, sorted."""
-    kind = I16 if length < NARROW else I32
-
-    def key(number: Node) -> Node:
-        """A number as it is sorted; one that is no row's comes after all."""
-        last = build.const(length, I64)
-        known = build.both(build.lt(build.const(-1, I64), number), build.lt(number, last))
-        placed = build.where(known, number, last)
-        return build.cast(build.sub(placed, build.const(1 << 15, I64)) if kind is I16 else placed, kind)
-
-    keys = Lazy(
-        indices.sizes,
-        kind,
-        indices.device,
-        lambda i: key(build.cast(indices.load(i), I64)),
-        ops=(g.op_name,),
-    )
-    flat = BufferView(g.copy(keys).buffer, (count,), (ONE,), ZERO, kind)
-    found, order = (g.new_buffer(t, (count,), (ONE,), device_of(g)) for t in (kind, I64))
-    _call(g, "aten.sort.stable", (flat,), (("stable", True), ("dim", 0)), (found, order))
-    every = Lazy(
-        (Integer(length + 1),), kind, device_of(g), lambda i: key(g.index_node(i[0], I64)), ops=("arange",)
-    )
-    starts = g.new_buffer(I32, (Integer(length + 1),), (ONE,), device_of(g))
-    _call(g, "aten.searchsorted.Tensor", (g.whole(found), g.copy(every)), (("out_int32", True),), (starts,))
-    return _Segments(g.whole(found), g.whole(order), g.whole(starts))
-
-
-def _call(
-    g: ProgramBuilder,
-    target: str,
-    args: tuple[Any, ...],
-    named: tuple[tuple[str, Any], ...],
-    outputs: tuple[str, ...],
-) -> None:
+    """The numbers from zero to a length, in order; one that is no row's comes after all."""
+    view = g.realize(indices)
+    if view.strides != contiguous_strides(indices.sizes):
+        view = g.copy(indices)
+    flat = BufferView(view.buffer, (count,), (ONE,), view.offset, view.dtype)
+    sizes = (count, count, Integer(length + 1))
+    outputs = tuple(g.new_buffer(I32, (size,), (ONE,), device_of(g)) for size in sizes)
     name = g.name_step((g.op_name,))
     g.add(
-        ExternCall(name, target, args, named, outputs, device=device_of(g), ops=(g.op_name,), origin=g.origin)
+        ExternCall(
+            name,
+            str(GROUPS),
+            (flat, length),
+            (),
+            outputs,
+            device=device_of(g),
+            ops=(g.op_name,),
+            origin=g.origin,
+        )
     )
+    return _Segments(*map(g.whole, outputs))
 
 
 class _Sums:
@@ -180,7 +161,7 @@ class _Sums:
     def _row(self, place: Node, column: Expr) -> Node:
         """The element of a column of the row at a place of the sorted order."""
         g = self.g
-        at = g.load(self.segments.order, (position(g, place, self.count, wrap=False),))
+        at = build.cast(g.load(self.segments.order, (position(g, place, self.count, wrap=False),)), I64)
         return build.cast(g.load(self.given, (position(g, at, self.count, wrap=False), column)), self.wide)
 
     def _partial(self) -> str:

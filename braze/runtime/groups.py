@@ -1,0 +1,182 @@
+"""Places by the number that stands there: a stable counting sort of few whole numbers, in a few small kernels on a GPU.
+
+``braze::groups(indices, rows)`` gives the numbers in order, their places (equal ones in their own order), and where each number's
+begin; what is no row's comes after all, as the number ``rows``. ATen's sort of 32,768 numbers takes 39 us on an H200, most of it between its kernels and in
+their beginnings, and ``searchsorted`` 9 more. Here a pass takes a byte: each program counts the bytes of a block of places, and the next kernel's
+programs add up what the blocks before theirs have, so that no kernel waits for another within itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from braze.runtime import cache as disk
+from braze.runtime import triton_load
+from braze.runtime.triton_build import Job
+
+Tensor = torch.Tensor
+
+#: places that a program sorts, and at most in all: each program reads the counts of all blocks
+BLOCK, MOST = 256, 1 << 16
+
+SOURCE = f'''
+"""A stable counting sort by bytes."""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+BLOCK = tl.constexpr({BLOCK})
+
+
+@triton.jit
+def numbers(indices, i, n, rows):
+    # what is no row's comes after all
+    v = tl.load(indices + i, mask=i < n, other=0)
+    return tl.where((v >= 0) & (v < rows), v, rows).to(tl.int32)
+
+
+@triton.jit
+def count(indices, counts, n, rows, PASSES: tl.constexpr, BLOCKS: tl.constexpr, EARLY: tl.constexpr):
+    """How often each byte stands in a block, and nothing yet for later passes."""
+    if EARLY:
+        gdc_wait()
+    b = tl.program_id(0)
+    i = b * BLOCK + tl.arange(0, BLOCK)
+    byte = tl.arange(0, 256)
+    digit = tl.where(i < n, numbers(indices, i, n, rows) & 255, 0)
+    past = BLOCK - tl.minimum(tl.maximum(n - b * BLOCK, 0), BLOCK)
+    found = tl.histogram(digit, 256)
+    tl.store(counts + byte * BLOCKS + b, tl.where(byte == 0, found - past, found))
+    for later in tl.static_range(1, PASSES):
+        tl.store(counts + (later * 256 + byte) * BLOCKS + b, tl.zeros([256], tl.int32))
+
+
+@triton.jit
+def place(indices, order, counts, found, placed, n, rows, PASS: tl.constexpr, PASSES: tl.constexpr, BLOCKS: tl.constexpr, SOME: tl.constexpr, EARLY: tl.constexpr):
+    """The places of a block by one byte, after all that have a lesser one, or stand before it and have the same."""
+    if EARLY:
+        gdc_wait()
+    b = tl.program_id(0)
+    k = tl.arange(0, BLOCK)
+    i = b * BLOCK + k
+    inside = i < n
+    if PASS == 0:
+        number = numbers(indices, i, n, rows)
+        at = i
+    else:
+        number = tl.load(indices + i, mask=inside, other=0)
+        at = tl.load(order + i, mask=inside, other=0)
+    digit = tl.where(inside, (number >> (8 * PASS)) & 255, 255)
+    before = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, BLOCK, 32):
+        j = first + tl.arange(0, 32)
+        if PASS == 0:
+            other = numbers(indices, b * BLOCK + j, n, rows)
+        else:
+            other = tl.load(indices + b * BLOCK + j, mask=b * BLOCK + j < n, other=0)
+        same = digit[:, None] == ((other >> (8 * PASS)) & 255)[None, :]
+        before += tl.sum((same & (j[None, :] < k[:, None])).to(tl.int32), 1)
+    byte = tl.arange(0, 256)
+    total = tl.zeros([256], tl.int32)
+    earlier = tl.zeros([256], tl.int32)
+    for some in range(0, BLOCKS, SOME):
+        blocks = (some + tl.arange(0, SOME))[None, :]
+        held = tl.load(counts + (PASS * 256 + byte[:, None]) * BLOCKS + blocks)
+        total += tl.sum(held, 1)
+        earlier += tl.sum(tl.where(blocks < b, held, 0), 1)
+    begin = tl.cumsum(total, 0) - total + earlier
+    to = before + tl.gather(begin, digit, 0)
+    tl.store(found + to, number, mask=inside)
+    tl.store(placed + to, at, mask=inside)
+    if PASS + 1 < PASSES:
+        after = (number >> (8 * PASS + 8)) & 255
+        tl.atomic_add(counts + ((PASS + 1) * 256 + after) * BLOCKS + to // BLOCK, 1, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def begin(found, starts, n, rows, STEPS: tl.constexpr, EARLY: tl.constexpr):
+    """The first place of each number, or of one above it."""
+    if EARLY:
+        gdc_wait()
+    v = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    low = tl.zeros([BLOCK], tl.int32)
+    high = low + n
+    for _ in tl.static_range(STEPS):
+        middle = (low + high) // 2
+        less = tl.load(found + middle, mask=low < high, other=2147483647) < v
+        low = tl.where(less, middle + 1, low)
+        high = tl.where(less, high, middle)
+    tl.store(starts + v, low, mask=v <= rows)
+'''
+
+_library = torch.library.Library("braze", "FRAGMENT")
+_library.define("groups(Tensor indices, int rows) -> (Tensor, Tensor, Tensor)")
+
+
+def by_sort(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by ATen's sort."""
+    flat = indices.reshape(-1)
+    known = torch.where((flat >= 0) & (flat < rows), flat, rows)
+    # a radix sort takes a pass for each byte
+    narrow = rows < 1 << 16
+    found, order = (known - (1 << 15)).short().sort(stable=True) if narrow else known.int().sort(stable=True)
+    found = found.int() + (1 << 15) if narrow else found
+    every = torch.arange(rows + 1, device=flat.device, dtype=torch.int32)
+    return found, order.int(), torch.searchsorted(found, every, out_int32=True)
+
+
+def by_counting(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by kernels: one to begin with, one for each byte of the largest number, one for where numbers begin."""
+    flat = indices.reshape(-1).contiguous()
+    n, device = flat.numel(), flat.device
+    passes = (rows.bit_length() + 7) // 8
+    blocks = max(1, 1 << (-(-n // BLOCK) - 1).bit_length())
+    found, order = ([torch.empty(n, device=device, dtype=torch.int32) for _ in range(2)] for _ in range(2))
+    counts = torch.empty(passes * 256 * blocks, device=device, dtype=torch.int32)
+    starts = torch.empty(rows + 1, device=device, dtype=torch.int32)
+    wide = flat.dtype is torch.int64
+    hopper = flat.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+    early = bool(hopper)
+    _kernel("count", 4, wide, early, PASSES=passes, BLOCKS=blocks)(flat, counts, n, rows)
+    given, places = flat, order[1]
+    for number in range(passes):
+        made, placed = found[number % 2], order[number % 2]
+        how = dict(PASS=number, PASSES=passes, BLOCKS=blocks, SOME=min(blocks, 32))
+        _kernel("place", BLOCK // 32, wide and not number, early, **how)(
+            given, places, counts, made, placed, n, rows
+        )
+        given, places = made, placed
+    _kernel("begin", 4, False, early, STEPS=n.bit_length() + 1)(given, starts, n, rows)
+    return given, places, starts
+
+
+def _groups(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    small = 0 < indices.numel() <= MOST and indices.dtype in (torch.int64, torch.int32)
+    return (by_counting if small and rows > 0 else by_sort)(indices, rows)
+
+
+@cache
+def _path() -> str:
+    return str(disk.DiskCache().file(disk.key("triton", source=SOURCE), SOURCE.encode, "py"))
+
+
+#: programs of each kernel, as text of its sizes
+_GRIDS = {"count": "{BLOCKS}", "place": "{BLOCKS}", "begin": f"(rows + {BLOCK}) // {BLOCK}"}
+
+
+@cache
+def _kernel(name: str, warps: int, wide: bool, early: bool, **constants: int) -> Callable[..., Any]:
+    buffers = {"count": 2, "place": 5, "begin": 2}[name]
+    dtypes = ("*i64" if wide else "*i32", *("*i32",) * (buffers - 1))
+    job = Job(_path(), name, dtypes, (), (*constants.items(), ("EARLY", int(early))), warps, 1)
+    return triton_load.load(job, ("n", "rows"), _GRIDS[name].format(**constants))
+
+
+_library.impl("groups", by_sort, "CPU")
+_library.impl("groups", _groups, "CUDA")
+GROUPS = torch.ops.braze.groups.default
