@@ -72,8 +72,8 @@ class Options:
     early_launches: str = option(
         "following",
         "on Hopper, which kernels begin while the one ahead of them on the stream still runs, and wait for it by themselves: none; those that add what the one ahead leaves, "
-        "outside of recordings (following); also products of a row or two, which read their weights meanwhile, for a caller who writes weights only where an ordinary "
-        "kernel comes after (products); or all that are no larger products, but for a graph's first, with nothing to be cared for (all)",
+        "outside of recordings (following); also products of a row or two, which read their weights meanwhile (products); or all that are no larger products (all). "
+        "A graph's first kernel, and one behind a library's call, begins in its turn",
         choices=("none", "following", "products", "all"),
     )
     measure_products: bool = option(

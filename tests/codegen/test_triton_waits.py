@@ -11,9 +11,10 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.codegen.triton.waits import early_of, require_wait_first
+from braze.codegen.triton.waits import early_of, require_turns, require_wait_first
 from braze.context import CompileContext
 from braze.options import Options
+from braze.schedule.records import Group, GroupKind
 from braze.support.errors import InternalError
 from braze.target import Target, cuda_target
 from tests.codegen.triton_bench import planned, run, weighing
@@ -51,6 +52,7 @@ def test_all_but_the_first_begin_early(recorded):
     assert len(texts) > 3
     assert [early(t) for t in texts] == [0] + [1] * (len(texts) - 1)
     assert [t.source.count("gdc_wait()") for t in texts] == [early(t) for t in texts]
+    assert [t.source.count("gdc_launch_dependents()") for t in texts] == [0] + [1] * (len(texts) - 2) + [0]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,39 @@ def test_none_does_where_nobody_asks():
         assert not any(map(early, texts_of(plan_of(), told, cudagraphs=True)))
 
 
-def test_products_alone_when_the_caller_vouches_for_weights():
-    found = {t.name: early(t) for t in texts_of(plan_of(), "products")}
-    assert found and all(is_early == ("_tem_" in name) for name, is_early in found.items())
+def test_products_alone_but_for_the_first_kernel():
+    first, *others = texts_of(plan_of(), "products")
+    assert not early(first) and [early(t) for t in others] == ["_tem_" in t.name for t in others]
+    assert any(map(early, others))
+
+
+def with_a_call_at(plan, place):
+    """The plan with a call of a library before its group at a place."""
+    groups = plan.groups
+    call = Group("call", GroupKind.EXTERN, (), device=groups[0].device)
+    return replace(plan, groups=(*groups[:place], call, *groups[place:]))
+
+
+@pytest.mark.parametrize("told", ["following", "products", "all"])
+def test_calls_stand_in_turn_with_what_is_around_them(told):
+    """What a library launches may begin early, too, and nobody can read when it waits."""
+    plan = plan_of()
+    for place in range(1, len(plan.groups)):
+        texts = texts_of(with_a_call_at(plan, place), told)
+        assert not early(texts[place]) and "gdc" not in texts[place].source
+        assert "gdc_launch_dependents()" not in texts[place - 1].source
+
+
+def test_a_kernel_that_begins_early_beside_a_call_is_refused():
+    plan = plan_of()
+    texts = texts_of(plan, "all")
+    require_turns(plan, texts)
+    for place in range(1, len(texts)):
+        with pytest.raises(InternalError, match="begins early behind"):
+            require_turns(with_a_call_at(plan, place), texts[place:])
+    for place in range(2, len(texts)):
+        with pytest.raises(InternalError, match="lets begin early"):
+            require_turns(with_a_call_at(plan, place), texts[:place])
 
 
 def test_a_product_whose_weights_are_no_constants_begins_in_its_turn():

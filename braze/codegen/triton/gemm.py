@@ -32,13 +32,18 @@ X, Y, XY, XR = (frozenset(letters) for letters in ("x", "y", "xy", "xr"))
 
 
 def gemm_kernel(
-    group: Group, buffers: dict[str, Buffer], tiles: Tiles | None = None, early: frozenset[str] | None = None
+    group: Group,
+    buffers: dict[str, Buffer],
+    tiles: Tiles | None = None,
+    early: frozenset[str] | None = None,
+    *,
+    triggers: bool = False,
 ) -> KernelText:
     """The kernel of a template's group, cut as told or as the rule says. ``early``: it may begin while what is ahead of it still runs, which
-    writes none of these buffers; None: it may not."""
+    writes none of these buffers; None: it may not. ``triggers``: then what is behind it may begin with it."""
     call = group.call
     assert isinstance(call, TemplateCall)
-    return _Product(group, call, buffers, tiles or rule_of(call, buffers), early).text()
+    return _Product(group, call, buffers, tiles or rule_of(call, buffers), early, triggers).text()
 
 
 def rule_of(call: TemplateCall, buffers: dict[str, Buffer]) -> Tiles:
@@ -65,6 +70,7 @@ class _Product(Writer):
         buffers: dict[str, Buffer],
         tiles: Tiles,
         early: frozenset[str] | None,
+        triggers: bool,
     ) -> None:
         self.call, self.buffers, self.tiles, self.name = call, buffers, tiles, group.name
         self.m, self.n = call.axes
@@ -74,6 +80,7 @@ class _Product(Writer):
         # where weights cannot be read ahead, programs that wait only take up room: 8 rows were a fifth slower with it
         ahead = tiles.means is Means.MULTIPLY and {v.buffer for v in self.rights} <= (early or frozenset())
         self.early = early if ahead and self._one_block() and self._whole_sum() else None
+        self.triggers = triggers and self.early is not None
         loops = Group(
             group.name, GroupKind.LOOPED, call.prologue, (self.m,), (self.k,), tuple(sorted(call.inside)),
             writes=group.writes, device=group.device,
@@ -150,7 +157,7 @@ class _Product(Writer):
     def write(self) -> list[str]:
         """The lines of the body."""
         lines = self.base.lines
-        if self.early is not None:
+        if self.triggers:
             lines += ["    if EARLY:", "        gdc_launch_dependents()"]
         self._place()
         first = self.early is not None

@@ -6,7 +6,7 @@ from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import Tiles, parsed
 from braze.codegen.triton.kernels import kernel
-from braze.codegen.triton.waits import Early, early_of, require_wait_first
+from braze.codegen.triton.waits import Early, early_of, require_turns, require_wait_first
 from braze.context import CompileContext
 from braze.loops.ir import Buffer
 from braze.schedule.kernels import plan_kernel
@@ -21,11 +21,13 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
     chosen = {name: parsed(text) for name, text in ctx.tiles}
     buffers = {b.name: b for b in schedule.program.buffers}
     early = early_of(schedule, ctx)
-    return tuple(
+    texts = tuple(
         _kernel(group, buffers, schedule, early, chosen.get(group.name))
         for group in schedule.groups
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
+    require_turns(schedule, texts)
+    return texts
 
 
 def _kernel(
@@ -33,11 +35,12 @@ def _kernel(
 ) -> KernelText:
     ahead = frozenset[str]()
     if group.kind is GroupKind.TEMPLATE:
-        text = gemm_kernel(group, buffers, tiles, early.ahead(group))
+        text = gemm_kernel(group, buffers, tiles, early.ahead(group), triggers=group.name in early.lets)
         ahead = early.constants
     else:
         plan = plan_kernel(group, buffers)
         waits = early.waits(group, follows=plan.early)
-        text = kernel(group, plan, schedule, waits=waits, triggers=waits and early.others)
+        triggers = waits and early.others and group.name in early.lets
+        text = kernel(group, plan, schedule, waits=waits, triggers=triggers)
     require_wait_first(text, ahead)
     return text

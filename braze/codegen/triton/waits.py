@@ -3,11 +3,15 @@
 A kernel waits for all of the kernel ahead of it, which has waited for all ahead of that: behind the wait everything is as in the plain order.
 Before it a kernel reads what no kernel of its graph writes, its weights. Who wrote these before the graph was called is done when the graph's first
 kernel begins, if that is launched in its turn.
+
+This is shown of kernels that are written here, and of no other. A library may launch its own so that they, too, begin early, and when those wait and what
+they do before nobody can read: so a kernel begins in its turn behind a call, and lets what is behind it begin only where that is a kernel written here.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
@@ -25,13 +29,15 @@ _POINTER = re.compile(r"\b(?:in|out)_ptr(\d+)\b")
 @record
 class Early:
     """``following``: kernels that are short and read what the one ahead of them leaves begin early; ``products``: and those of a row or two that have
-    weights to read, which are ``constants``; ``others``: and all others that are no products. ``turns``: the kernels that begin in their turn all the same."""
+    weights to read, which are ``constants``; ``others``: and all others that are no products. ``turns``: the kernels that begin in their turn all the same,
+    ``lets``: those that may let what is behind them begin."""
 
     following: bool = False
     products: bool = False
     others: bool = False
     constants: frozenset[str] = frozenset()
     turns: frozenset[str] = frozenset()
+    lets: frozenset[str] = frozenset()
 
     def ahead(self, group: Group) -> frozenset[str] | None:
         """What a product may read before it waits; None: it is not to begin early."""
@@ -53,21 +59,49 @@ def early_of(schedule: Schedule, ctx: CompileContext) -> Early:
     told = ctx.options.early_launches
     # in recordings this was measured only with the others
     following = told == "all" or not ctx.options.cudagraphs
-    turns = _in_turn(schedule) if told == "all" else frozenset[str]()
-    return Early(following, told in ("products", "all"), told == "all", constants, turns)
+    turns, lets = in_turn(schedule), lets_begin(schedule)
+    return Early(following, told in ("products", "all"), told == "all", constants, turns, lets)
 
 
-def _in_turn(schedule: Schedule) -> frozenset[str]:
-    """The kernels up to the first that runs for any sizes: what comes after it comes after all that was launched before the graph."""
-    names = set()
-    for group in schedule.groups:
-        if group.kind is GroupKind.EXTERN or group.device == "cpu":
-            continue
-        names.add(group.name)
-        axes = group.call.axes if isinstance(group.call, TemplateCall) else group.axes
-        if all((axis.extent.bounds()[0] or 0) > 0 for axis in axes):
-            break
+def in_turn(schedule: Schedule) -> frozenset[str]:
+    """The kernels with no other certain to run right ahead of them: a graph's first, one behind a call, and what follows a kernel of sizes that may be 0 there."""
+    return _alone(schedule.groups)
+
+
+def lets_begin(schedule: Schedule) -> frozenset[str]:
+    """The kernels with another certain to run right behind them: not a graph's last, nor one before a call."""
+    return frozenset(g.name for g in schedule.groups if _is_kernel(g)) - _alone(schedule.groups[::-1])
+
+
+def _alone(groups: Sequence[Group]) -> frozenset[str]:
+    """The kernels with no kernel of the same GPU just before them in this order, or with one that may have no program."""
+    names, before = set(), ""
+    for group in groups:
+        if group.kind is GroupKind.EXTERN:
+            before = ""
+        elif _is_kernel(group):
+            if before != group.device:
+                names.add(group.name)
+                before = ""
+            axes = group.call.axes if isinstance(group.call, TemplateCall) else group.axes
+            if all((axis.extent.bounds()[0] or 0) > 0 for axis in axes):
+                before = group.device
     return frozenset(names)
+
+
+def _is_kernel(group: Group) -> bool:
+    return group.kind is not GroupKind.EXTERN and group.device != "cpu"
+
+
+def require_turns(schedule: Schedule, texts: Sequence[KernelText]) -> None:
+    """Raise InternalError BZ9073 where a kernel begins early behind what nobody here has written, or lets such begin early."""
+    turns, lets = in_turn(schedule), lets_begin(schedule)
+    for text in texts:
+        assert text.launch is not None
+        if "EARLY" in dict(text.launch.constants) and text.name in turns:
+            _refuse(text, "begins early behind what is no kernel of its graph")
+        if "gdc_launch_dependents()" in text.source and text.name not in lets:
+            _refuse(text, "lets begin early what is no kernel of its graph")
 
 
 def require_wait_first(text: KernelText, ahead: frozenset[str]) -> None:

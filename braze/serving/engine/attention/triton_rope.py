@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 from braze.serving.engine.attention.triton_paged import _LOG2E, _processors, paged_attention, splits_of
 
@@ -112,8 +112,6 @@ def rope_decode_kernel(
     PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One request, one head of the cache, one split of the keys that are there already."""
-    if EARLY:
-        gdc_launch_dependents()
     request = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
