@@ -142,7 +142,8 @@ def by_counting(indices: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     wide = flat.dtype is torch.int64
     hopper = flat.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
     early = bool(hopper)
-    _kernel("count", 4, wide, early, PASSES=passes, BLOCKS=blocks)(flat, counts, n, rows)
+    # what is ahead of these may be a library's
+    _kernel("count", 4, wide, False, PASSES=passes, BLOCKS=blocks)(flat, counts, n, rows)
     given, places = flat, order[1]
     for number in range(passes):
         made, placed = found[number % 2], order[number % 2]
