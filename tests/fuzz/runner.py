@@ -6,6 +6,7 @@ is a finding of the program that it was at; another one takes its place.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -80,6 +81,8 @@ class Worker:
             )  # fmt: skip
         os.close(theirs)
         self.pipe, self.rest, self.programs = ours, b"", 0
+        #: nobody holds the other end of the pipe
+        self.gone = False
         self.heard(120)
 
     def tell(self, *words: Any) -> None:
@@ -91,8 +94,10 @@ class Worker:
         end = time.monotonic() + seconds
         while b"\n" not in self.rest:
             ready, _, _ = select.select([self.pipe], [], [], max(end - time.monotonic(), 0))
-            piece = os.read(self.pipe, 1 << 16) if ready else b""
-            if not piece:
+            if not ready:
+                return None
+            if not (piece := os.read(self.pipe, 1 << 16)):
+                self.gone = True
                 return None
             self.rest += piece
         line, self.rest = self.rest.split(b"\n", 1)
@@ -100,6 +105,9 @@ class Worker:
 
     def end(self) -> str:
         """Stop it if it runs; how it ended, and the last that it printed."""
+        if self.gone:  # what dies lets go of the pipe a little before it has ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
         running = self.process.poll() is None
         self.process.kill()
         status = self.process.wait()

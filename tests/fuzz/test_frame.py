@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.fuzz import failures, ledger, runner, toy
 from tests.fuzz.known import KNOWN
 from tests.fuzz.machine import MACHINES, Finding, Row
 from tests.fuzz.minimise import apart, minimised, shorter
-from tests.fuzz.runner import Asked, run
+from tests.fuzz.runner import Asked, Worker, run
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,19 @@ def test_known_seeds_are_of_machines_and_have_reasons():
 def test_a_program_that_hangs_is_a_finding():
     found = apart(toy.check, toy.generate(8), 0.3)
     assert found is not None and found.kind == "hang"
+
+
+def test_a_process_that_dies_is_no_hang_though_its_pipe_closes_before(tmp_path):
+    ours, theirs = os.pipe()
+    worker = Worker.__new__(Worker)
+    worker.log, worker.pipe, worker.rest, worker.gone = tmp_path / "log", ours, b"", False
+    worker.log.touch()
+    worker.process = subprocess.Popen(
+        ["sh", "-c", f"exec {theirs}>&-; sleep 0.2; kill -ABRT $$"], pass_fds=[theirs]
+    )
+    os.close(theirs)
+    assert worker.heard(60) is None
+    assert worker.end().startswith("died of SIGABRT")
 
 
 def test_what_passes_alone_is_not_made_smaller():
