@@ -62,9 +62,8 @@ def test_a_process_that_dies_is_no_hang_though_its_pipe_closes_before(tmp_path):
     worker = Worker.__new__(Worker)
     worker.log, worker.pipe, worker.rest, worker.gone = tmp_path / "log", ours, b"", False
     worker.log.touch()
-    worker.process = subprocess.Popen(
-        ["sh", "-c", f"exec {theirs}>&-; sleep 0.2; kill -ABRT $$"], pass_fds=[theirs]
-    )
+    text = f"import os, time; os.close({theirs}); time.sleep(0.2); os.abort()"
+    worker.process = subprocess.Popen([sys.executable, "-S", "-c", text], pass_fds=[theirs])
     os.close(theirs)
     assert worker.heard(60) is None
     assert worker.end().startswith("died of SIGABRT")
