@@ -507,10 +507,11 @@ def _any_requires_grad(args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a tensor among the arguments does, in tuples and lists too: a loop, since each call of a trace is asked."""
     for values in (args, kwargs.values()) if kwargs else (args,):
         for value in values:
-            if isinstance(value, torch.Tensor):
+            kind = type(value)
+            if kind is FakeTensor or isinstance(value, torch.Tensor):
                 if value.requires_grad:
                     return True
-            elif isinstance(value, (list, tuple)) and _any_requires_grad(value, {}):
+            elif kind is not int and isinstance(value, (list, tuple)) and _any_requires_grad(value, {}):
                 return True
     return False
 
