@@ -24,8 +24,8 @@ def layer(x, g, w, b, r):
     return r + F.gelu(F.linear(rms(x, g), w, b))
 
 
-def numbers(*shapes, dtype):
-    generator = torch.Generator(device="cuda").manual_seed(0)
+def numbers(*shapes, dtype, seed=0):
+    generator = torch.Generator(device="cuda").manual_seed(seed)
     return [torch.randn(s, device="cuda", generator=generator).mul(0.2).to(dtype) for s in shapes]
 
 
@@ -51,10 +51,15 @@ def exact_products():
 )  # fmt: skip
 @pytest.mark.parametrize("wanted", [True, None])
 def test_the_template_is_no_further_from_float64_than_eager(wanted, m, k, n, dtype):
-    given = numbers((m, k), (k,), (n, k), (n,), (m, n), dtype=dtype)
+    """Of few numbers the errors of one draw say little: of the same product, rounded as often, one draw in a hundred has 1.2 times eager's."""
     call = braze.compile(layer, dynamic=False, options={"matmul_template": wanted})
+    found = []
     with torch.no_grad():
-        no_further(call(*given), layer(*given), layer(*(x.double() for x in given)))
+        for seed in range(16 if m * n < 1000 else 1):
+            given = numbers((m, k), (k,), (n, k), (n,), (m, n), dtype=dtype, seed=seed)
+            found.append((call(*given), layer(*given), layer(*(x.double() for x in given))))
+            assert found[-1][0].stride() == found[-1][1].stride()
+    no_further(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
 def test_a_choice_is_measured_once():

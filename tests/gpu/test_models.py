@@ -25,10 +25,15 @@ def bert():
 
 
 def resnet():
-    """ResNet-50 with random weights, 8 pictures."""
+    """ResNet-50 with random weights, 8 pictures. Norms that multiply by a number just below 1, as fresh ones do, turn each sum of two
+    bfloat16 numbers that lies between two others down, where its exact value is: 16 blocks lose 1%, which eager's earlier rounding hides."""
     from transformers import ResNetConfig, ResNetModel
 
-    return ResNetModel(ResNetConfig()), {"pixel_values": torch.randn(8, 3, 224, 224)}
+    model = ResNetModel(ResNetConfig())
+    for name, values in model.state_dict().items():
+        if name.endswith(("running_var", "normalization.weight")):
+            values.uniform_(0.8, 1.2)
+    return model, {"pixel_values": torch.randn(8, 3, 224, 224)}
 
 
 def last(output):
