@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.abc
 import os
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -69,13 +71,34 @@ class LazyDynamo(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
-        return getattr(self._real(), name)
+        value = getattr(self._real(), name)
+        if name == "__path__":  # somebody imports a part of it, which has come with the whole by now
+            sys.meta_path.insert(0, LoadedParts())
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("__spec__", "__loader__", "config"):
             self.__dict__[name] = value
         else:
             setattr(self._real(), name, value)
+
+
+class LoadedParts(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Answers one import of a part of Dynamo with the part that is loaded, where Python would load it a second time."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if target is not None or not name.startswith(f"{DYNAMO}.") or name not in sys.modules:
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        return ModuleSpec(name, self, loader_state=sys.modules[name].__spec__)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state
 
 
 def warn_of_untested_version() -> None:
