@@ -136,7 +136,7 @@ def early(folder: Path) -> int:
     assert isinstance(group.call, TemplateCall)
     weight = group.call.args[1].buffer
     for known in (frozenset([weight]), frozenset[str]()):
-        text = gemm_kernel(group, buffers, Tiles(Means.MULTIPLY, 1, 4, 256), known)
+        text = gemm_kernel(group, buffers, Tiles(Means.MULTIPLY, 1, 4, 256), known, triggers=True)
         path = folder / f"early_{len(known)}.py"
         path.write_text(text.source)
         launch = text.launch

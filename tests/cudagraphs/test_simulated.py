@@ -185,7 +185,8 @@ def test_garbage_is_kept_and_what_the_program_froze_stays_frozen():
         count = gc.get_freeze_count()
         with garbage_kept():
             assert not gc.isenabled() and gc.get_freeze_count() > 0
-        assert gc.isenabled() == was and gc.get_freeze_count() == count
+        # some of what is frozen may have died meanwhile
+        assert gc.isenabled() == was and 0.99 * count <= gc.get_freeze_count() <= count
 
 
 def test_places_looked_up_by_number_are_recorded_and_by_a_mask_are_not(simulated):
