@@ -16,16 +16,27 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def attention_that_repeats():
+    """Attention of few rows by cuDNN gives now one last bit, now another: of 3,000 calls for 8 rows 45 differed, of flash attention's none."""
+    was = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(was)
+
+
+@pytest.mark.usefixtures("attention_that_repeats")
+@pytest.mark.parametrize("word", ["products", "all"])
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("recorded", [False, True])
-def test_weights_and_inputs_that_change_just_before_a_call(batch, recorded):
+def test_weights_and_inputs_that_change_just_before_a_call(batch, recorded, word):
     """Weights are turned to their negatives and back ahead of the call, so that one read too early shows."""
     torch.manual_seed(0)
     model = Decoder(4, 1024, 16, 2816, batch).cuda().bfloat16()
     table = torch.randn(2, 64, device="cuda").bfloat16()
     told = {"cudagraphs": recorded, "early_launches": "none"}
     plain = braze.compile(model, options=told)
-    early = braze.compile(model, options=told | {"early_launches": "all"})
+    early = braze.compile(model, options=told | {"early_launches": word})
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     with torch.no_grad():
         for _ in range(100):

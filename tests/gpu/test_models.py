@@ -24,12 +24,12 @@ def bert():
     }
 
 
-def resnet():
+def resnet(act="relu"):
     """ResNet-50 with random weights, 8 pictures. Norms that multiply by a number just below 1, as fresh ones do, turn each sum of two
     bfloat16 numbers that lies between two others down, where its exact value is: 16 blocks lose 1%, which eager's earlier rounding hides."""
     from transformers import ResNetConfig, ResNetModel
 
-    model = ResNetModel(ResNetConfig())
+    model = ResNetModel(ResNetConfig(hidden_act=act))
     for name, values in model.state_dict().items():
         if name.endswith(("running_var", "normalization.weight")):
             values.uniform_(0.8, 1.2)

@@ -60,7 +60,12 @@ def error(found, exact):
     )
 
 
-@pytest.mark.parametrize("make", [bert, resnet])
+def smooth():
+    """ResNet-50 without kinks: which side of one a value falls on is chance, and moves float32 gradients by 0.1 to 0.8%, eager's as well."""
+    return resnet("silu")
+
+
+@pytest.mark.parametrize("make", [bert, smooth])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_model_trains(make, dtype):
     torch.manual_seed(0)
