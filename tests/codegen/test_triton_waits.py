@@ -11,15 +11,18 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from braze.codegen.triton import generate
-from braze.codegen.triton.waits import early_of, require_turns, require_wait_first
+from braze.codegen.triton.waits import early_of, is_step, require_turns, require_wait_first
 from braze.context import CompileContext
+from braze.loops.ir import Axis, TemplateCall
 from braze.options import Options
 from braze.schedule.records import Group, GroupKind
 from braze.support.errors import InternalError
+from braze.symbolic.expr import Symbol, as_expr, axis_symbol
 from braze.target import Target, cuda_target
 from tests.codegen.triton_bench import planned, run, weighing
 
 HOPPER = cuda_target((9, 0), 132)
+SYMBOLIC = Axis(axis_symbol("i", 4), as_expr(Symbol("s0", 0, None)))
 
 
 def step(x, norm, w, cos, out):
@@ -147,3 +150,29 @@ def test_a_kernel_that_does_not_wait_is_refused():
     plain = replace(text, launch=replace(text.launch, constants=constants))
     with pytest.raises(InternalError, match="BZ9073"):
         require_wait_first(plain, ahead)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "every"),
+    [
+        (lambda x, w: F.linear(x.exp(), w).relu(), ((1, 64), (128, 64)), True),
+        (lambda x, w: F.linear(x.exp(), w).relu(), ((16, 64), (128, 64)), True),
+        (lambda x, w: F.linear(x.exp(), w).relu(), ((17, 64), (128, 64)), False),
+        (lambda x, w: F.linear(F.linear(x, w).relu().narrow(0, 0, 1), w), ((64, 64), (64, 64)), False),
+        (lambda x, w: F.linear(F.conv2d(x, w).flatten(1), w.flatten(1)).relu(), ((2, 8, 1, 1), (8, 8, 1, 1)), False),
+        (lambda x, w: (x.exp() * w).sum(0), ((8, 64), (8, 64)), False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("template", [True, False])
+def test_all_kernels_of_a_step_begin_early_by_default(fn, shapes, every, template):
+    plan = planned(fn, *[torch.randn(s) for s in shapes], matmul_template=template)
+    assert early_of(plan, CompileContext(Options(), HOPPER)).others == every
+
+
+def test_a_product_of_symbolic_rows_is_no_step():
+    plan = planned(step, *tensors(), matmul_template=True)
+    groups = tuple(
+        replace(g, call=replace(g.call, axes=(SYMBOLIC, *g.call.axes[1:]))) if isinstance(g.call, TemplateCall) else g
+        for g in plan.groups
+    )  # fmt: skip
+    assert is_step(plan) and not is_step(replace(plan, groups=groups))

@@ -15,13 +15,18 @@ from collections.abc import Sequence
 
 from braze.codegen.records import KernelText
 from braze.context import CompileContext
-from braze.loops.ir import BufferKind, TemplateCall
+from braze.loops.ir import BufferKind, ExternCall, TemplateCall
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.support.errors import InternalError
 from braze.support.record import record
+from braze.symbolic.expr import product
 
 #: GPUs on which a kernel can begin before the one ahead of it on its stream has ended, and wait for that by itself
 WAITING = frozenset({"sm_90"})
+#: rows of a step's products at most. On an H200 all kernels that begin early save 9% of a step of 24 layers for one row, 2% for eight (without its products'
+#: beginning early 4 and 0), and cost a BERT of 1,024 rows 5%
+STEP = 16
+PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default", "aten._addmm_activation.default"})
 WAIT = "    if EARLY:\n        gdc_wait()"
 _POINTER = re.compile(r"\b(?:in|out)_ptr(\d+)\b")
 
@@ -57,10 +62,26 @@ def early_of(schedule: Schedule, ctx: CompileContext) -> Early:
         b.name for b in schedule.program.buffers if b.kind is BufferKind.CONSTANT and b.name not in written
     )
     told = ctx.options.early_launches
+    every = told == "all" or (told == "auto" and is_step(schedule))
     # in recordings this was measured only with the others
-    following = told == "all" or not ctx.options.cudagraphs
+    following = every or not ctx.options.cudagraphs
     turns, lets = in_turn(schedule), lets_begin(schedule)
-    return Early(following, told in ("products", "all"), told == "all", constants, turns, lets)
+    return Early(following, told != "following", every, constants, turns, lets)
+
+
+def is_step(schedule: Schedule) -> bool:
+    """Whether a graph multiplies by matrices, none of its products has more than ``STEP`` rows, and it has no convolutions: a decoder's step."""
+    shapes = {b.name: b.sizes for b in schedule.program.buffers}
+    rows = []
+    for group in schedule.groups:
+        if isinstance(group.call, TemplateCall):
+            rows.append(product([axis.extent for axis in group.call.axes[:-1]]))
+        elif isinstance(group.call, ExternCall):
+            if group.call.target == "aten.convolution.default":
+                return False
+            if group.call.target in PRODUCTS and group.call.outputs[0]:
+                rows.append(shapes[group.call.outputs[0]][0])
+    return bool(rows) and all((n.bounds()[1] or STEP + 1) <= STEP for n in rows)
 
 
 def in_turn(schedule: Schedule) -> frozenset[str]:
