@@ -15,7 +15,14 @@ from braze.lower.pointwise_core import merge_ops, usable
 from braze.lower.promote import promote
 from braze.lower.realize import ProgramBuilder
 from braze.lower.registry import aten, lowering
-from braze.lower.views import counted_from_start, expand_value, fresh, slice_value, unsqueeze_value
+from braze.lower.views import (
+    clamp_start,
+    counted_from_start,
+    expand_value,
+    fresh,
+    slice_value,
+    unsqueeze_value,
+)
 from braze.symbolic.expr import ZERO, Expr, as_expr, known_le
 
 # -- from nothing
@@ -223,16 +230,18 @@ def slice_scatter(
 ) -> Any:
     """``x`` with a slice replaced."""
     dim = dim % x.rank
-    size = x.sizes[dim].value
-    if size is None or not all(v is None or isinstance(v, int) for v in (start, end)) or not usable((x, src)):
+    if not usable((x, src)):
         return NotImplemented
-    first, stop, _ = slice(start, end, step).indices(size)
+    first = clamp_start(g, start, end, x.sizes[dim], src.sizes[dim], step)
+    if first is None:
+        return NotImplemented
+    stop = first + src.sizes[dim] * step
 
     def inner(index: Index) -> Node:
         i = index[dim]
         inside = build.both(
-            build.binary(Op.GE, g.index_node(i), build.index(first)),
-            build.lt(g.index_node(i), build.index(stop)),
+            build.binary(Op.GE, g.index_node(i), g.index_node(first)),
+            build.lt(g.index_node(i), g.index_node(stop)),
         )
         if step != 1:
             inside = build.both(inside, build.binary(Op.EQ, g.index_node((i - first) % step), build.index(0)))

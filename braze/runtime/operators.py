@@ -10,10 +10,35 @@ import torch
 from braze import native
 from braze.runtime.purity import named
 
+aten = torch.ops.aten
+
 
 def _as_strided_scatter(x: torch.Tensor, *args: Any) -> torch.Tensor:
     """It counts from the start of the storage, which an intermediate shares with all else in the arena."""
     return torch.ops.aten.as_strided_scatter.default(x.clone(), *args)
+
+
+def copy_in_its_strides(x: torch.Tensor) -> torch.Tensor:
+    """The elements of ``x`` in memory of their own, with what lies between them; repeated elements are spread, as by ATen."""
+    reach = [(n - 1, stride) for n, stride in zip(x.shape, x.stride(), strict=True)]
+    if any(n and not stride for n, stride in reach):
+        return x.clone()
+    span = sum(n * stride for n, stride in reach) + 1 if x.numel() else 0
+    return x.as_strided((span,), (1,), x.storage_offset()).clone().as_strided(x.shape, x.stride(), 0)
+
+
+def _scatter_into(view: Any, scatter: Any) -> Any:
+    """A scatter into a part: ATen copies all of the storage for it, which for an intermediate is the whole arena."""
+
+    def call(x: torch.Tensor, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = copy_in_its_strides(x)
+        part = view(made, *args, **kwargs)
+        if part.shape != src.shape:
+            return scatter(x, src, *args, **kwargs)  # type: ignore[no-any-return]  # it tells what is wrong
+        part.copy_(src)
+        return made
+
+    return call
 
 
 #: operators whose ``torch.<name>`` takes the schema's arguments: half the cost of a call through ``torch.ops``
@@ -28,6 +53,9 @@ _DIRECT = {
     "aten.baddbmm.out": native.out_product("baddbmm", torch.baddbmm),
     "aten.convolution.default": torch.convolution,
     "aten.as_strided_scatter.default": _as_strided_scatter,
+    "aten.slice_scatter.default": _scatter_into(aten.slice.Tensor, aten.slice_scatter.default),
+    "aten.select_scatter.default": _scatter_into(aten.select.int, aten.select_scatter.default),
+    "aten.diagonal_scatter.default": _scatter_into(aten.diagonal.default, aten.diagonal_scatter.default),
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import braze
+from braze.runtime.operators import operator
 from tests.helpers import logged
 
 
@@ -84,3 +85,44 @@ def test_a_write_through_a_window_on_spread_memory_is_refused_while_compiling() 
         braze.compile(program, dynamic=True, backend="aot_eager")(x)
     assert torch.equal(x, torch.arange(1, 22).view(3, 7)[..., 2:-1])
     assert any("BZ2014" in line for line in lines)
+
+
+def every_third_written(x, n, m):
+    v = x * 2
+    v[n:m:3].zero_()
+    v[:, 1:].neg_()
+    return v
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, None), (0, 4), (2, -1), (-2, None), (3, 1), (40, 50), (0, 0)])
+def test_a_part_of_a_computed_tensor_is_written_at_each_size(n, m):
+    compiled = braze.compile(every_third_written, dynamic=True)
+    for size in (4, 5, 3, 1, 9, 33, 2):
+        x = torch.randn(size, size)
+        found = compiled(x, n, m)
+        assert torch.equal(found, every_third_written(x, n, m))
+        assert found.storage_offset() == 0
+        assert found.untyped_storage().nbytes() == 4 * size * size
+
+
+def test_a_part_is_replaced_by_aten_in_a_copy_of_no_more_than_the_tensor() -> None:
+    """ATen copies the whole storage: for an intermediate that is the arena."""
+    memory = torch.arange(40.0)
+    for sizes, strides in (
+        ((3, 4), (4, 1)),
+        ((3, 4), (2, 1)),
+        ((3, 4), (0, 3)),
+        ((0, 4), (4, 1)),
+        ((1, 1), (7, 7)),
+    ):
+        x = memory.as_strided(sizes, strides, 5)
+        for name, *args in (("slice", 1, 1, 9, 2), ("slice", 0, -2), ("select", 1, 0), ("diagonal", 0, 0, 1)):
+            view, scatter = getattr(torch, name, torch.ops.aten.slice), getattr(torch, f"{name}_scatter")
+            src = -view(x, *args).clone()
+            made = operator(f"aten.{name}_scatter.default")(x, src, *args)
+            assert torch.equal(made, scatter(x, src, *args))
+            assert made.storage_offset() == 0
+            assert made.stride() == scatter(x, src, *args).stride()
+            assert made.untyped_storage().nbytes() <= 4 * 12
+    with pytest.raises(RuntimeError, match="expected src to have a size equal"):
+        operator("aten.select_scatter.default")(memory.view(4, 10), torch.ones(1), 0, 1)
