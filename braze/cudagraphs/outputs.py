@@ -8,31 +8,50 @@ from typing import Any
 
 import torch
 
+from braze import native
 from braze.cudagraphs.storages import tensor_over, uses
 
 Maker = Callable[[Sequence[Any]], Any]
 
 
 class Held:
-    """A piece of memory that a recording writes and its callers see. It is alive while others than the recording hold it."""
+    """A piece of memory that a recording writes and its callers see. It is alive while others than the recording hold it.
 
-    __slots__ = ("_idle", "_named", "storage")
+    A caller may also give its storage other memory (``resize_``) or let others see it without holding it (a lazy clone, another
+    process): it counts as alive from then on, so that it is not written where it was.
+    """
+
+    __slots__ = ("_idle", "_named", "_place", "storage")
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.storage = storage
         self._idle = self._named = 0
+        self._place: Any = b""
 
     def settle(self) -> None:
         """Take those who hold it now for the recording."""
         self._idle, self._named = uses(self.storage), sys.getrefcount(self.storage)
+        self._place = _place(self.storage)
 
-    def row(self) -> tuple[Held, torch.UntypedStorage, int, int, int]:
+    def row(self) -> tuple[Held, torch.UntypedStorage, int, int, int, bytes]:
         """The same for the C core, which looks itself: its own reference aside, ``sys.getrefcount`` counts one more."""
-        return self, self.storage, self.storage._cdata, self._idle, self._named - 1
+        return self, self.storage, self.storage._cdata, self._idle, self._named - 1, self._place
 
     def alive(self) -> bool:
         """Whether a tensor, a view, or a graph of autograd sees it, or the program has it as a storage."""
-        return uses(self.storage) > self._idle or sys.getrefcount(self.storage) > self._named
+        held = uses(self.storage) > self._idle or sys.getrefcount(self.storage) > self._named
+        return held or self.moved()
+
+    def moved(self) -> bool:
+        """Whether the storage has other memory than it had, or has let others see it."""
+        return bool(_place(self.storage) != self._place)
+
+
+def _place(storage: torch.UntypedStorage) -> Any:
+    """Where its memory is, and who lets go of it; without the C core, where it is and how much."""
+    if native.replays_natively():
+        return native.storage_place(storage._cdata)
+    return storage.data_ptr(), storage.nbytes()
 
 
 class OfMemory:

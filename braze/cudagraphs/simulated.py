@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -142,10 +142,17 @@ class _Work:
 
 
 class SimulatedGraph:
-    """A list of operations. ``watched``: addresses of memory that kernels may be told to read elsewhere."""
+    """A list of operations in ``inside``, blocks of a pool. ``watched``: addresses of memory that kernels may be told to read elsewhere."""
 
-    def __init__(self, works: list[_Work], pool: SimulatedPool, watched: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        works: list[_Work],
+        pool: SimulatedPool,
+        inside: Iterable[torch.UntypedStorage],
+        watched: Sequence[int] = (),
+    ) -> None:
         self.works, self.pool = works, pool
+        self._inside = [(storage, storage.data_ptr()) for storage in inside]
         self._reading = [[(w, which) for w in works if (which := w.reads(place))] for place in watched]
 
     @property
@@ -161,7 +168,9 @@ class SimulatedGraph:
             work.move(which, address)
 
     def replay(self) -> None:
-        """Do them all again."""
+        """Do them all again, where the memory was: what is not there any more is an error, which a GPU would not tell."""
+        if any(storage.data_ptr() != address for storage, address in self._inside):
+            raise RuntimeError("a replay writes memory that was given back")
         with torch.inference_mode(False), torch.no_grad():
             for work in self.works:
                 work.run()
@@ -225,7 +234,7 @@ class _Log(TorchDispatchMode):
             if storage._cdata in self.before:
                 continue
             tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
-        return SimulatedGraph(self.works, self.pool, self.watched)
+        return SimulatedGraph(self.works, self.pool, self.inside.values(), self.watched)
 
     def _remember(self, storage: torch.UntypedStorage) -> None:
         """Keep what memory of others holds before it is written."""

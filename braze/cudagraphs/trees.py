@@ -27,13 +27,15 @@ class PlainHolders:
         self.used = 0
         self._held: list[tuple[int, Held]] = []
 
-    def fill(self, rows: tuple[tuple[int, Any, Any, int, int, int], ...]) -> None:
+    def fill(self, rows: tuple[tuple[int, Any, Any, int, int, int, Any], ...]) -> None:
         """The memory that there is from now on."""
         self._held = [row[:2] for row in rows]
 
     def free_from(self, number: int) -> bool:
-        """Whether nobody holds what a recording of at least that number writes."""
-        return not any(n >= number and each.alive() for n, each in self._held)
+        """Whether nobody holds what a recording of at least that number writes, and that and what the one before writes is where it was."""
+        return not any(
+            (n >= number and each.alive()) or (n == number - 1 and each.moved()) for n, each in self._held
+        )
 
     def touch(self) -> None:
         """It is used now."""

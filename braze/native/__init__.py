@@ -76,6 +76,7 @@ replays_natively = calibrate.replays_natively if native_available else core.repl
 Holders = core.Holders
 Replay = core.Replay
 Replays = core.Replays
+storage_place = core.storage_place
 bind_torch = calibrate.bind_torch if native_available else core.bind_torch
 
 __all__ = [
@@ -114,6 +115,7 @@ __all__ = [
     "set_frame_callback",
     "shown_call",
     "skip_code",
+    "storage_place",
     "tabulate",
     "tensor_meta",
     "throw",

@@ -278,6 +278,7 @@ DeviceGraph: Any = None
 Holders: Any = None
 Replay: Any = None
 Replays: Any = None
+storage_place: Any = None
 
 
 def replays_natively() -> bool:

@@ -1,13 +1,16 @@
 /* Who holds the memory that recordings of one pool write and callers see: a replay may write it only while nobody does.
  *
  * That is told by the reference count of PyTorch's StorageImpl, read where calibration has found it (braze/native/allocation.py), and by
- * that of the Python storage.
+ * that of the Python storage. Where a StorageImpl has other memory than when it was recorded, or has let others see it (``resize_``,
+ * a lazy clone, another process), replays must never write there again.
  */
 #include "braze.h"
 
 #include <stddef.h>
 
 static Py_ssize_t count_offset = -1; /* of the reference count in a StorageImpl; -1: not known */
+static Py_ssize_t data_offset = -1;  /* of its DataPtr: where the memory is, and who lets go of it */
+#define DATA_SIZE 24
 static int64_t clock_now;            /* counts replays: which pool was used last */
 
 typedef struct {
@@ -17,6 +20,7 @@ typedef struct {
     const char *implementation;
     uint32_t idle;    /* references of PyTorch's while nobody else holds it */
     Py_ssize_t named; /* the same of Python's */
+    char data[DATA_SIZE];
 } Piece;
 
 typedef struct {
@@ -43,12 +47,20 @@ held_by_others(const Piece *piece)
     return count > piece->idle || Py_REFCNT(piece->storage) > piece->named;
 }
 
-/* Whether nobody holds what a recording of at least this number writes. */
+static bool
+moved(const Piece *piece)
+{
+    return memcmp(piece->data, piece->implementation + data_offset, DATA_SIZE) != 0;
+}
+
+/* Whether nobody holds what a recording of at least this number writes, and all of it is where it was; so is what the recording before it
+ * writes, which stands for a recording's own outputs where these may be held. */
 static bool
 free_from(const Holders *self, int64_t number)
 {
     for (Py_ssize_t i = 0; i < self->count; i++) {
-        if (self->pieces[i].number >= number && held_by_others(&self->pieces[i])) {
+        const Piece *piece = &self->pieces[i];
+        if ((piece->number >= number && held_by_others(piece)) || (piece->number >= number - 1 && moved(piece))) {
             return false;
         }
     }
@@ -74,7 +86,7 @@ holders_free_from(Holders *self, PyObject *number)
     return from == -1 && PyErr_Occurred() ? NULL : PyBool_FromLong(free_from(self, from));
 }
 
-/* ((number, held, storage, its implementation's address, idle, named), ...): what there is now. */
+/* ((number, held, storage, its implementation's address, idle, named, where its memory was), ...): what there is now. */
 static PyObject *
 holders_fill(Holders *self, PyObject *rows)
 {
@@ -90,11 +102,18 @@ holders_fill(Holders *self, PyObject *rows)
     for (Py_ssize_t i = 0; i < count; i++) {
         long long number;
         unsigned long long implementation;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "LOOKIn", &number, &made[i].held, &made[i].storage, &implementation,
-                              &made[i].idle, &made[i].named)) {
+        const char *data;
+        Py_ssize_t size;
+        bool read = PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "LOOKIny#", &number, &made[i].held, &made[i].storage, &implementation,
+                                     &made[i].idle, &made[i].named, &data, &size);
+        if (read && size != DATA_SIZE) {
+            PyErr_SetString(PyExc_ValueError, "where memory was is what storage_place tells");
+        }
+        if (!read || size != DATA_SIZE) {
             release_pieces(made, i);
             return NULL;
         }
+        memcpy(made[i].data, data, DATA_SIZE);
         made[i].number = number;
         made[i].implementation = (const char *)(uintptr_t)implementation;
         Py_INCREF(made[i].held);
@@ -150,7 +169,7 @@ holders_used(Holders *self, void *closure)
 
 static PyMethodDef holders_methods[] = {
     {"fill", (PyCFunction)holders_fill, METH_O,
-     "fill(((number, held, storage, address, idle, named), ...))\n--\n\nThe memory that there is from now on."},
+     "fill(((number, held, storage, address, idle, named, place), ...))\n--\n\nThe memory that there is from now on."},
     {"free_from", (PyCFunction)holders_free_from, METH_O,
      "free_from(number)\n--\n\nWhether nobody holds what a recording of at least that number writes."},
     {"touch", (PyCFunction)holders_touch, METH_NOARGS, "touch()\n--\n\nIt is used now."},
@@ -188,18 +207,34 @@ word_at(PyObject *module, PyObject *args)
 }
 
 static PyObject *
-configure_replay(PyObject *module, PyObject *offset)
+storage_place(PyObject *module, PyObject *address)
 {
-    Py_ssize_t found = PyLong_AsSsize_t(offset);
-    if (found == -1 && PyErr_Occurred()) {
+    unsigned long long implementation = PyLong_AsUnsignedLongLong(address);
+    if (implementation == (unsigned long long)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    count_offset = found;
+    if (data_offset < 0) {
+        PyErr_SetString(PyExc_RuntimeError, "not calibrated");
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize((const char *)(uintptr_t)implementation + data_offset, DATA_SIZE);
+}
+
+static PyObject *
+configure_replay(PyObject *module, PyObject *args)
+{
+    Py_ssize_t count, data;
+    if (!PyArg_ParseTuple(args, "nn:_configure_replay", &count, &data)) {
+        return NULL;
+    }
+    count_offset = count;
+    data_offset = data;
     Py_RETURN_NONE;
 }
 
 PyMethodDef holders_functions[] = {
     {"_word_at", word_at, METH_VARARGS, "(address, offset): four bytes of memory, as a number."},
-    {"_configure_replay", configure_replay, METH_O, "Where a storage's reference count is; -1: not known."},
+    {"storage_place", storage_place, METH_O, "storage_place(address)\n--\n\nWhere the memory of the StorageImpl at an address is, and who lets go of it."},
+    {"_configure_replay", configure_replay, METH_VARARGS, "(count, data): where a storage's reference count and its memory's address are; -1: not known."},
     {NULL},
 };
