@@ -76,9 +76,9 @@ class Launch:
     def launcher(self) -> Callable[..., Any]:
         """The function that host modules call."""
         interpreted = os.environ.get("TRITON_INTERPRET", "0") == "1"
-        if interpreted:  # there is nothing ahead of a kernel to wait for
+        if interpreted:
             constants = tuple(
-                (name, 0 if name == triton_worker.EARLY else n) for name, n in self.job.constants
+                (name, 0 if name in triton_worker.IN_TURN else n) for name, n in self.job.constants
             )
             self.job = dataclasses.replace(self.job, constants=constants)
         hooks = None if interpreted or not native.bind_driver() else _hooks()

@@ -61,6 +61,8 @@ class WithoutTorch:
 
 #: the constant of kernels that wait by themselves for what is ahead of them on the stream: 1 where they are launched so that they begin sooner
 EARLY = "EARLY"
+#: the constants that tell of the kernels ahead and behind, which there are none of where a kernel is interpreted
+IN_TURN = frozenset({EARLY, "LETS"})
 
 
 def asked(constants: Sequence[tuple[str, int]]) -> dict[str, bool]:

@@ -246,8 +246,8 @@ def test_a_softmax_of_rows_that_the_cache_does_not_hold_has_one_program_at_a_tim
     if bytes_of_row < 1024:
         assert not plan.streamed
         return
-    # rows of just so many bytes: two programs share a multiprocessor
-    held = 256 if bytes_of_row == 1024 else 512
+    # rows of just so many bytes, and floats: two programs share a multiprocessor
+    held = 256 if bytes_of_row == 1024 or dtype is torch.float32 else 512
     assert (plan.row.block, plan.warps, plan.streamed) == (held // dtype.itemsize, held // 64, True)
     texts = [path.read_text() for path in tmp_path.iterdir() if path.suffix == ".py"]
     assert 'eviction_policy="evict_first")' in texts[0].rsplit("tl.store", 1)[1]
@@ -290,6 +290,9 @@ def test_what_adds_parts_begins_while_they_end(capability, options, waiting):
         texts = generate(planned(fn, torch.empty(65536, 1024, device="meta"), cores=132), ctx)
         assert ["gdc_wait()" in text.source for text in texts] == waiting
         assert [dict(text.launch.constants).get("EARLY", 0) for text in texts] == list(map(int, waiting))
+        lets = [waiting[1], False]  # who leaves the parts lets who adds them begin
+        assert ["gdc_launch_dependents()" in text.source for text in texts] == lets
+        assert [dict(text.launch.constants).get("LETS", 0) for text in texts] == list(map(int, lets))
 
 
 @pytest.mark.usefixtures("small")

@@ -158,7 +158,7 @@ def early(folder: Path) -> int:
 
 
 def following(folder: Path) -> int:
-    """What adds the parts of columns begins early, and waits before it reads or writes anything."""
+    """What adds the parts of columns begins early, as what makes them lets it, and waits before it reads or writes anything."""
     plan = planned(lambda x: x.sum(0), torch.empty(65536, 1024, device="meta"))
     first, second = generate(plan, CTX)
     path = folder / "following.py"
@@ -169,8 +169,8 @@ def following(folder: Path) -> int:
     )
     steps = re.findall(r"griddepcontrol\.\w+|(?:ld|st)\.global", built["ptx"])
     print("following", dict(launch.constants)["EARLY"], steps)
-    late = "gdc" in first.source
-    return int(late or steps[0] != "griddepcontrol.wait" or {*steps[1:]} != {"ld.global", "st.global"})
+    ahead = "gdc_wait()" in first.source or first.source.count("gdc_launch_dependents()") != 1
+    return int(ahead or steps[0] != "griddepcontrol.wait" or {*steps[1:]} != {"ld.global", "st.global"})
 
 
 def every_kernel(folder: Path) -> int:

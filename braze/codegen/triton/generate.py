@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel
 from braze.codegen.triton.gemm_tiles import Tiles, parsed
@@ -22,8 +24,8 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
     buffers = {b.name: b for b in schedule.program.buffers}
     early = early_of(schedule, ctx)
     texts = tuple(
-        _kernel(group, buffers, schedule, early, chosen.get(group.name))
-        for group in schedule.groups
+        _kernel(group, behind, buffers, schedule, early, chosen.get(group.name))
+        for group, behind in zip_longest(schedule.groups, schedule.groups[1:])
         if group.kind is not GroupKind.EXTERN and group.device != "cpu"
     )
     require_turns(schedule, texts)
@@ -31,7 +33,12 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
 
 
 def _kernel(
-    group: Group, buffers: dict[str, Buffer], schedule: Schedule, early: Early, tiles: Tiles | None
+    group: Group,
+    behind: Group | None,
+    buffers: dict[str, Buffer],
+    schedule: Schedule,
+    early: Early,
+    tiles: Tiles | None,
 ) -> KernelText:
     ahead = frozenset[str]()
     if group.kind is GroupKind.TEMPLATE:
@@ -39,8 +46,7 @@ def _kernel(
         ahead = early.constants
     else:
         plan = plan_kernel(group, buffers)
-        waits = early.waits(group, follows=plan.early)
-        triggers = waits and early.others and group.name in early.lets
+        waits, triggers = early.waits(group), early.triggers(group, behind)
         text = kernel(group, plan, schedule, waits=waits, triggers=triggers)
     require_wait_first(text, ahead)
     return text

@@ -27,31 +27,28 @@ HEADER = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
-#: what kernels import that wait by themselves for those before them
+#: what kernels import that wait by themselves for those before them, or let those behind them begin
 EARLY_HEADER = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
 
 def kernel(
     group: Group, plan: KernelPlan, schedule: Schedule, *, waits: bool = False, triggers: bool = False
 ) -> KernelText:
-    """The text of one group's kernel; ``waits``: it begins early and waits by itself for what is before it, ``triggers``: and lets what is behind it begin then."""
+    """The text of one group's kernel; ``waits``: it begins early and waits by itself for what is before it, ``triggers``: it lets what is behind it begin (then)."""
     name = group.name
     writer = Writer(group, plan)
-    begins = [
-        "    if EARLY:",
-        "        gdc_wait()",
-        *(["        gdc_launch_dependents()"] if triggers else []),
-    ]
-    body = [*(begins if waits else []), *writer.write()]
+    begins = ["    if EARLY:", "        gdc_wait()"] if waits else ["    if LETS:"] if triggers else []
+    begins += ["        gdc_launch_dependents()"] if triggers else []
+    body = [*begins, *writer.write()]
     pointers = [writer.emitter.pointers[b] for b in plan.arguments]
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
     constants = tuple((f"{tile.letter.upper()}BLOCK", tile.block) for tile in tiles)
-    constants += (("EARLY", 1),) if waits else ()
+    constants += (("EARLY", 1),) if waits else (("LETS", 1),) if triggers else ()
     parameters = ", ".join(
         [*pointers, *(s.name for s in plan.sizes), *(f"{b}: tl.constexpr" for b, _ in constants)]
     )
     function = "\n".join([f"@triton.jit\ndef {name}({parameters}):", *body, ""])
-    source = f"{HEADER}{EARLY_HEADER if waits else ''}\n{used(function)}\n\n{function}"
+    source = f"{HEADER}{EARLY_HEADER if begins else ''}\n{used(function)}\n\n{function}"
     launch = TritonLaunch(
         grid=str(plan.programs),
         constants=constants,

@@ -48,9 +48,16 @@ class Early:
         """What a product may read before it waits; None: it is not to begin early."""
         return self.constants if self.products and group.name not in self.turns else None
 
-    def waits(self, group: Group, *, follows: bool) -> bool:
+    def waits(self, group: Group) -> bool:
         """Whether a kernel that is no product begins early."""
-        return group.name not in self.turns and (self.others or (self.following and follows))
+        return group.name not in self.turns and (self.others or (self.following and group.follows))
+
+    def triggers(self, group: Group, behind: Group | None) -> bool:
+        """Whether a kernel that is no product lets the one behind it begin: where it begins early itself, or that one is short."""
+        every = self.others and self.waits(group)
+        return group.name in self.lets and (
+            every or (behind is not None and behind.follows and self.waits(behind))
+        )
 
 
 def early_of(schedule: Schedule, ctx: CompileContext) -> Early:
@@ -131,7 +138,7 @@ def require_wait_first(text: KernelText, ahead: frozenset[str]) -> None:
     body = text.source.split(f"def {text.name}(", 1)[1].split("\n", 1)[1]
     assert text.launch is not None
     if "EARLY" not in dict(text.launch.constants):
-        if "gdc_" in body:
+        if "gdc_wait" in body:
             _refuse(text, "waits and does not begin early")
         return
     before, wait, after = body.partition(WAIT)
