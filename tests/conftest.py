@@ -36,6 +36,9 @@ _heard: list[str] = []
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("BRAZE_VERIFY", "2")  # also of the processes that tests start
     os.environ.setdefault("BRAZE_MEASURE_PRODUCTS", "0")  # the same kernels each time
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = (
+        "127.0.0.1,localhost"  # servers of tests are on this machine
+    )
     if not all("gpu" in Path(place).parts for place in config.args):
         os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, by whichever test comes first
     listening = log.listen(_heard.append)
