@@ -30,7 +30,7 @@ def copy_in_its_strides(x: torch.Tensor) -> torch.Tensor:
 def _scatter_into(view: Any, scatter: Any) -> Any:
     """A scatter into a part: ATen copies all of the storage for it, which for an intermediate is the whole arena."""
 
-    def call(x: torch.Tensor, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def call(x: torch.Tensor, src: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
         made = copy_in_its_strides(x)
         part = view(made, *args, **kwargs)
         if part.shape != src.shape:
