@@ -64,13 +64,18 @@ def point() -> None:
 
 def is_of_handler(error: BaseException) -> bool:
     """Whether an error comes from a handler of a signal: it is of no line of the program that ran, and of none that would run again."""
-    handlers = {code_of(_signal.getsignal(number)) for number in _CHOOSABLE}
+    codes = set(map(code_of, handlers()))
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code in handlers:
+        if trace.tb_frame.f_code in codes:
             return True
         trace = trace.tb_next
     return False
+
+
+def handlers() -> list[Any]:
+    """The handlers of signals that are in force."""
+    return [_signal.getsignal(number) for number in _CHOOSABLE]
 
 
 def code_of(handler: Any) -> CodeType | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,3 +65,59 @@ def test_what_such_a_generator_calls_is_captured() -> None:
 
     braze.compile(calls_broken, backend=backend)(X)
     assert len(graphs) == 1
+
+
+class Watching:
+    """A callback of the garbage collector that is an object."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        self.seen.append(phase)
+
+
+def collects(x: torch.Tensor) -> torch.Tensor:
+    exec("pass")
+    gc.collect()
+    return x + 1
+
+
+def test_what_the_collector_calls_is_captured_in_no_broken_call() -> None:
+    """It comes between any two steps: a variant for each of its arguments helps nobody."""
+    braze.reset()
+    watching, phases = Watching(), []
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        phases.append(phase)
+
+    gc.callbacks.extend([watching, callback])
+    try:
+        found = braze.explain(collects, backend="eager")(X)
+        braze.compile(collects, backend="eager")(X)
+    finally:
+        gc.callbacks.remove(watching)
+        gc.callbacks.remove(callback)
+    assert phases == watching.seen and {"start", "stop"} <= set(phases)
+    assert "callback" not in str(found) and "Watching" not in str(found)
+
+
+def interrupted(x: torch.Tensor) -> torch.Tensor:
+    exec("pass")
+    signal.raise_signal(signal.SIGUSR1)
+    return x + 1
+
+
+def test_a_handler_of_a_signal_is_captured_in_no_broken_call() -> None:
+    braze.reset()
+    came = []
+
+    def handler(number: int, frame: Any) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        found = braze.explain(interrupted, backend="eager")(X)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came and "handler" not in str(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -23,7 +24,7 @@ from braze.capture.python.higher_order import of_other_compiler, run_whole
 from braze.capture.residual.points import ResumePoint
 from braze.capture.residual.residual import Place
 from braze.options import Options
-from braze.support import trace
+from braze.support import interrupts, trace
 from braze.support.collector import collector_paused
 from braze.support.log import logger
 
@@ -153,7 +154,7 @@ def put_hook(register: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 def answer_hook(code: CodeType, function: FunctionType) -> Any:
     """The entry that takes over frames of ``code`` met in broken calls, or None where they run as they are."""
-    if code in WITH_CALLEES or of_other_compiler(code):
+    if code in WITH_CALLEES or of_other_compiler(code) or of_interpreter(code):
         native.untraced_code(code)
         return None
     session: Session | None = getattr(here, "session", None)
@@ -165,6 +166,11 @@ def answer_hook(code: CodeType, function: FunctionType) -> Any:
     entry = session.entry(function, code.co_qualname, hooked=True)
     _hooked_codes[code] = entry
     return entry
+
+
+def of_interpreter(code: CodeType) -> bool:
+    """Whether Python itself calls it between any two steps, so that it belongs to none: callbacks of the garbage collector, handlers of signals."""
+    return any(code is interrupts.code_of(each) for each in (*gc.callbacks, *interrupts.handlers()))
 
 
 def tell_skipped(code: CodeType, function: FunctionType) -> None:
