@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from hypothesis import settings
 from braze.support import log
 from tests import left_behind
 from tests.interpreter import quicken
+from tests.seeds import seed
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
@@ -121,12 +120,3 @@ def verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """A test that measures what compiled code costs, or is about the verifiers, runs without them, and says so."""
     if request.node.get_closest_marker("unverified"):
         monkeypatch.delenv("BRAZE_VERIFY", raising=False)
-
-
-def seed() -> None:
-    """Start the generators again; some tests run without PyTorch."""
-    random.seed(0)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(0)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 import braze
 from braze.support import trace
 from tests.end_to_end import ops
+from tests.seeds import seed
 
 #: eager's values are random, or its gradients are not those of the function
 UNDEFINED = {"empty_like", "new_empty", "new_empty_strided"}
@@ -29,20 +29,18 @@ def differentiable(op: OpInfo) -> bool:
 
 
 def calls(op: OpInfo, most: int) -> list[ops.Call]:
-    """At most ``most`` calls, evenly from all samples, of which eager can compute gradients."""
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = list(itertools.islice(op.sample_inputs("cpu", torch.float64, requires_grad=True), 30 * most))
-    found: list[ops.Call] = []
-    for s in made:
-        if not ops.fits(s, "function"):
-            continue
-        call = ((s.input, *s.args), dict(s.kwargs))
-        if asked(call) and not isinstance(gradients(ops.program(op.op), [call]), Exception):
-            found.append(call)
-    step = max(1, -(-len(found) // most))
-    return found[::step]
+    """At most ``most`` calls, evenly from all samples, of which eager can compute gradients: of each share the first."""
+    samples = ops.samples_of(op, torch.float64, 30 * most, requires_grad=True)
+    made = [((s.input, *s.args), dict(s.kwargs)) for s in samples if ops.fits(s, "function")]
+    wanting = [call for call in made if asked(call)]
+    share = max(1, -(-len(wanting) // most))
+    run = ops.program(op.op)
+    shares = [wanting[i : i + share] for i in range(0, len(wanting), share)]
+    found = (
+        next((call for call in each if not isinstance(gradients(run, [call]), Exception)), None)
+        for each in shares
+    )
+    return [call for call in found if call is not None]
 
 
 def asked(call: ops.Call) -> list[torch.Tensor]:
@@ -52,7 +50,7 @@ def asked(call: ops.Call) -> list[torch.Tensor]:
 
 def gradients(program: Callable[..., Any], given: Sequence[ops.Call]) -> Any:
     """(results, gradients of all arguments that ask for one), or the exception that is raised."""
-    torch.manual_seed(0)
+    seed()
     mine = [fresh(call) for call in given]
     wanted = [t for call in mine for t in asked(call)]
     with warnings.catch_warnings():

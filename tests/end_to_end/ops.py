@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import SEED
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 import braze
+from tests.seeds import seed
 
 #: an operator by its name in the tables of known failures: ``nn.functional.pad.reflect``
 OPS: dict[str, OpInfo] = {}
@@ -62,14 +64,28 @@ def variants(op: OpInfo) -> dict[str, Callable[..., Any]]:
 
 def calls(op: OpInfo, dtype: torch.dtype, most: int, variant: str = "function") -> list[Call]:
     """At most ``most`` calls that eager can make, evenly from all samples: arguments and keywords."""
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = itertools.islice(op.sample_inputs("cpu", dtype), 30 * most)  # a few have thousands
-        samples = [s for s in made if fits(s, variant)]
+    samples = [s for s in samples_of(op, dtype, 30 * most) if fits(s, variant)]  # a few have thousands
     step = max(1, -(-len(samples) // most))
     chosen = [samples[i] for i in range(0, len(samples), step)]
     return [((s.input, *s.args), dict(s.kwargs)) for s in chosen]
+
+
+def samples_of(op: OpInfo, dtype: torch.dtype, most: int, requires_grad: bool = False) -> list[SampleInput]:
+    """The operator's first samples on the CPU, each drawn from the seed that PyTorch's tests take.
+
+    ``OpInfo.sample_inputs`` gives the same, and looks through the source of every frame of the stack for a test case.
+    """
+    found: list[SampleInput] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seed()
+        made = iter(op.sample_inputs_func(op, "cpu", dtype, requires_grad))
+        while len(found) < most:
+            seed(SEED)
+            if (sample := next(made, None)) is None:
+                break
+            found.append(sample)
+    return found
 
 
 def fits(sample: SampleInput, variant: str) -> bool:
@@ -101,7 +117,7 @@ def program(fn: Callable[..., Any]) -> Callable[[Sequence[Call]], list[Any]]:
 
 def attempt(fn: Callable[..., Any], calls: Sequence[Call]) -> Any:
     """What the program returns, or the exception that it raises."""
-    torch.manual_seed(0)
+    seed()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
