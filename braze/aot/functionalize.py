@@ -20,7 +20,7 @@ from braze.aot import unbacked
 from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import apply_view, has_overlap, is_dense, scatter_back
+from braze.aot.views import apply_view, has_overlap, is_dense, root_of, scatter_back
 from braze.aot.ways import counts_from_start
 from braze.aot.writes import (
     functional_values,
@@ -384,10 +384,15 @@ class _Functionalizer:
         return self._insert(aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
 
     def _at_start(self, alias: _Alias, whole: Node, storage: _Storage) -> Node:
-        """A value that begins where its memory does: what ATen scatters into begins where that which it is a copy of did."""
+        """A value that begins where its memory does: what ATen scatters into begins where that which it is a copy of did.
+
+        Nor is it an input's: what is a copy of one in the program is a value of its own, of which a window may be returned.
+        """
         assert alias.parent is not None
         offset = storage.base.node.meta["val"].storage_offset()
-        if whole is alias.parent.node or (type(offset) is int and offset == 0):
+        if whole is alias.parent.node:
+            return whole
+        if type(offset) is int and offset == 0 and not _is_given(whole):
             return whole
         return self._insert(aten.clone.default, (whole,), {})
 
@@ -410,13 +415,17 @@ class _Functionalizer:
         return (size, stride, start), {}
 
     def _is_moved(self, node: Node) -> bool:
-        """Whether an ``as_strided`` view is of a tensor whose present value begins elsewhere in its memory: it is made anew of that."""
+        """Whether the present value of what an ``as_strided`` view is of begins elsewhere in its memory, or is an input: it is made anew of that."""
         alias = self.aliases[node]
-        if alias.parent is None or not counts_from_start(node.target, node.args[1:], node.kwargs):
+        if alias.parent is None:
             return False
+        before = alias.parent.node
         with self.graph.inserting_before(node):
             now = self._current(alias.parent, alias.storage)
-        before = alias.parent.node
+        if now is not before and _is_given(now):
+            return True
+        if not counts_from_start(node.target, node.args[1:], node.kwargs):
+            return False
         return text_of(now.meta["val"].storage_offset()) != text_of(before.meta["val"].storage_offset())
 
     def _note_window(self, alias: _Alias, node: Node, parent: Node) -> None:
@@ -476,6 +485,11 @@ class _Functionalizer:
     def _refuse(self, code: str, what: str) -> Unsupported:
         origin = facts(self.here).origin if self.here is not None else None
         return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a node sees memory that the graph was given."""
+    return root_of(node).op in ("placeholder", "get_attr")
 
 
 def _rest(node: Node) -> tuple[Any, Any]:
