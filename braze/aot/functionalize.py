@@ -33,6 +33,7 @@ from braze.aot.writes import (
 from braze.graph import own_memory, torch_compat
 from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, text_of
+from braze.graph.operators import SCATTERS
 from braze.graph.passes import drop_unread
 from braze.support.errors import Unsupported
 
@@ -45,6 +46,8 @@ ALIAS = aten.alias.default
 CONTIGUOUS_VIEWS = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.view.dtype, aten.view_as_complex.default}
 )
+
+_SCATTERING = frozenset(SCATTERS.values())
 
 Node = torch.fx.Node
 
@@ -114,6 +117,7 @@ def functionalize(
     """
     wanted = list(wanted)
     graph = module.graph
+    _refuse_windows_on_gaps(graph)
     writes = [node for node in graph.nodes if is_write(node)]
     if not writes:
         made = Functional([], {node: _itself(node) for node in wanted})
@@ -125,6 +129,20 @@ def functionalize(
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     return made
+
+
+def _refuse_windows_on_gaps(graph: torch.fx.Graph) -> None:
+    """Eager's scatters copy memory whole, with what lies between the elements of a part: a window sees that, too."""
+    for node in graph.nodes:
+        if node.target is aten.as_strided.default:
+            root = root_of(node.args[0])
+            if root.target in _SCATTERING and not is_dense(root.meta["val"]):
+                raise Unsupported(
+                    "BZ2014",
+                    "an as_strided view of a part of memory with gaps that a scatter has copied",
+                    why="braze copies the elements alone",
+                    origin=facts(node).origin,
+                )
 
 
 def _itself(node: Node) -> Node:

@@ -133,6 +133,16 @@ def test_places_in_the_memory_of_an_input_that_begins_elsewhere_in_each_call(pro
     check(program, windows(0, 3, 4), backend=backend)
 
 
+def test_a_window_sees_what_lies_between_the_elements_of_a_part_that_a_scatter_copies():
+    """Eager's scatter copies that, too."""
+
+    def program(x):
+        v = x.slice_scatter(x[:1], 0, 2, 3)
+        return v.as_strided((1, 4), (1, 1)), v
+
+    check(program, [lambda: (torch.arange(40.0).view(4, 10)[..., ::2],)], backend="braze")
+
+
 @pytest.mark.parametrize(
     "make", windows(3, shape=(3, 3, 3)) + [lambda: (torch.arange(40.0).view(8, 5)[1:5, 1:5],)]
 )
