@@ -14,11 +14,11 @@ import torch.fx
 
 from braze.aot.functionalize import evaluate
 from braze.aot.min_cut import is_random
-from braze.aot.outputs import copied, root_of
+from braze.aot.outputs import copied
 from braze.aot.records import Backward, JointGraph
 from braze.aot.roles import output_of, placeholders
 from braze.aot.split_joint import keep_read_inputs, sources_of, spec_of_input, tangents_of
-from braze.aot.views import is_view
+from braze.aot.views import is_view, root_of
 from braze.graph.fakes import on_fakes
 from braze.graph.passes import drop_unread
 from braze.graph.printer import describe

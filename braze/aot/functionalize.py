@@ -20,7 +20,7 @@ from braze.aot import unbacked
 from braze.aot.overlap import is_inside, is_same, is_symbolic, may_overlap
 from braze.aot.shared import Shared, unite_overlapping
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import apply_view, has_overlap, is_dense, scatter_back
+from braze.aot.views import apply_view, has_overlap, is_dense, root_of, scatter_back
 from braze.aot.ways import counts_from_start
 from braze.aot.writes import (
     functional_values,
@@ -33,6 +33,7 @@ from braze.aot.writes import (
 from braze.graph import own_memory, torch_compat
 from braze.graph.facts import facts, set_facts
 from braze.graph.fakes import FakeMode, text_of
+from braze.graph.operators import SCATTERS
 from braze.graph.passes import drop_unread
 from braze.support.errors import Unsupported
 
@@ -45,6 +46,8 @@ ALIAS = aten.alias.default
 CONTIGUOUS_VIEWS = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.view.dtype, aten.view_as_complex.default}
 )
+
+_SCATTERING = frozenset(SCATTERS.values())
 
 Node = torch.fx.Node
 
@@ -114,6 +117,7 @@ def functionalize(
     """
     wanted = list(wanted)
     graph = module.graph
+    _refuse_windows_on_gaps(graph)
     writes = [node for node in graph.nodes if is_write(node)]
     if not writes:
         made = Functional([], {node: _itself(node) for node in wanted})
@@ -125,6 +129,20 @@ def functionalize(
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     return made
+
+
+def _refuse_windows_on_gaps(graph: torch.fx.Graph) -> None:
+    """Eager's scatters copy memory whole, with what lies between the elements of a part: a window sees that, too."""
+    for node in graph.nodes:
+        if node.target is aten.as_strided.default:
+            root = root_of(node.args[0])
+            if root.target in _SCATTERING and not is_dense(root.meta["val"]):
+                raise Unsupported(
+                    "BZ2014",
+                    "an as_strided view of a part of memory with gaps that a scatter has copied",
+                    why="braze copies the elements alone",
+                    origin=facts(node).origin,
+                )
 
 
 def _itself(node: Node) -> Node:
@@ -384,10 +402,15 @@ class _Functionalizer:
         return self._insert(aten.clone.default, (value,), {"memory_format": torch.contiguous_format})
 
     def _at_start(self, alias: _Alias, whole: Node, storage: _Storage) -> Node:
-        """A value that begins where its memory does: what ATen scatters into begins where that which it is a copy of did."""
+        """A value that begins where its memory does: what ATen scatters into begins where that which it is a copy of did.
+
+        Nor is it an input's: what is a copy of one in the program is a value of its own, of which a window may be returned.
+        """
         assert alias.parent is not None
         offset = storage.base.node.meta["val"].storage_offset()
-        if whole is alias.parent.node or (type(offset) is int and offset == 0):
+        if whole is alias.parent.node:
+            return whole
+        if type(offset) is int and offset == 0 and not _is_given(whole):
             return whole
         return self._insert(aten.clone.default, (whole,), {})
 
@@ -410,13 +433,17 @@ class _Functionalizer:
         return (size, stride, start), {}
 
     def _is_moved(self, node: Node) -> bool:
-        """Whether an ``as_strided`` view is of a tensor whose present value begins elsewhere in its memory: it is made anew of that."""
+        """Whether the present value of what an ``as_strided`` view is of begins elsewhere in its memory, or is an input: it is made anew of that."""
         alias = self.aliases[node]
-        if alias.parent is None or not counts_from_start(node.target, node.args[1:], node.kwargs):
+        if alias.parent is None:
             return False
+        before = alias.parent.node
         with self.graph.inserting_before(node):
             now = self._current(alias.parent, alias.storage)
-        before = alias.parent.node
+        if now is not before and _is_given(now):
+            return True
+        if not counts_from_start(node.target, node.args[1:], node.kwargs):
+            return False
         return text_of(now.meta["val"].storage_offset()) != text_of(before.meta["val"].storage_offset())
 
     def _note_window(self, alias: _Alias, node: Node, parent: Node) -> None:
@@ -476,6 +503,11 @@ class _Functionalizer:
     def _refuse(self, code: str, what: str) -> Unsupported:
         origin = facts(self.here).origin if self.here is not None else None
         return Unsupported(code, what, why="braze cannot say functionally what it does", origin=origin)
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a node sees memory that the graph was given."""
+    return root_of(node).op in ("placeholder", "get_attr")
 
 
 def _rest(node: Node) -> tuple[Any, Any]:

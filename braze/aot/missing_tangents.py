@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from braze.aot.outputs import copied, root_of
+from braze.aot.outputs import copied
 from braze.aot.records import Backward
 from braze.aot.symbols import is_size
+from braze.aot.views import root_of
 from braze.graph import torch_compat
 from braze.graph.captured import Late
 from braze.graph.fakes import mode_of, on_fakes, spec_of

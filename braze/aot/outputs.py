@@ -11,7 +11,7 @@ import torch
 from braze.aot.functionalize import Functional, evaluate
 from braze.aot.records import OutputKind, OutputRole, ViewStep
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import is_view
+from braze.aot.views import apply_view, hint, is_view, root_of, steps_meet
 from braze.aot.ways import Ways
 from braze.graph import torch_compat
 from braze.graph.facts import facts, set_facts
@@ -291,12 +291,35 @@ def separate(
             shared = root in taken or root.op in ("placeholder", "get_attr")
             taken.add(root)
         if shared:
-            items[i] = copied(node, output, mode)
+            again = i >= len(mutations) and _overlaps_otherwise(node.meta["val"])
+            items[i] = (_copied_whole if again else copied)(node, output, mode)
             if i >= len(mutations) and not same_strides(items[i].meta["val"], node.meta["val"]):
                 outputs.symbols = None  # passes have dropped nodes
                 items[i] = outputs.copied(node, node.meta["val"], mode)
     output.args = (tuple(items),)
     drop_unread(module.graph)
+
+
+def _overlaps_otherwise(value: torch.Tensor) -> bool:
+    """Whether elements share memory in another way than by a stride of 0: a copy of them cannot lie so."""
+    sizes = [1 if _repeats(n, s) else hint(n) for n, s in zip(value.shape, value.stride(), strict=True)]
+    return steps_meet(sizes, [hint(s) for s in value.stride()])
+
+
+def _copied_whole(node: Node, before: Node, mode: FakeMode) -> Node:
+    """The same view of a copy of the memory that a node sees."""
+    steps: list[Node] = []
+    while node.op == "call_function" and is_view(node):
+        steps.append(node)
+        node = node.args[0]  # type: ignore[assignment]
+    made = copied(node, before, mode)
+    for step in reversed(steps):
+        target, args, kwargs = apply_view(step, made)
+        with before.graph.inserting_before(before):
+            made = before.graph.call_function(target, args, kwargs)
+        set_facts(made, origin=facts(step).origin)
+        evaluate(made, mode)
+    return made
 
 
 def copied(node: Node, before: Node, mode: FakeMode) -> Node:
@@ -305,10 +328,3 @@ def copied(node: Node, before: Node, mode: FakeMode) -> Node:
         copy = before.graph.call_function(aten.clone.default, (node,))
     set_facts(copy, origin=facts(node).origin)
     return evaluate(copy, mode)
-
-
-def root_of(node: Node) -> Node:
-    """The node whose memory a node sees."""
-    while node.op == "call_function" and is_view(node):
-        node = node.args[0]  # type: ignore[assignment]
-    return node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,14 +22,26 @@ def is_view(node: Node) -> bool:
     return operators.is_view(node.target)
 
 
+def root_of(node: Node) -> Node:
+    """The node whose memory a node sees."""
+    while node.op == "call_function" and is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
 def has_overlap(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor may be the same memory."""
     shape, strides = tuple(tensor.shape), tensor.stride()
     if any(isinstance(n, torch.SymInt) and torch_symbols.is_unbacked(n) for n in (*shape, *strides)):
         shape, strides = tuple(map(hint, shape)), tuple(map(hint, strides))
-    if any(n == 0 for n in shape):
+    return steps_meet(shape, strides)
+
+
+def steps_meet(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether steps of such strides, so many along each dim, may lead to one place in two ways."""
+    if any(n == 0 for n in sizes):
         return False
-    dims = [(s, n) for n, s in zip(shape, strides, strict=True) if n != 1]
+    dims = [(s, n) for n, s in zip(sizes, strides, strict=True) if n != 1]
     reach = 0
     for stride, size in sorted(dims, key=lambda d: hint(d[0])):
         if stride <= reach:

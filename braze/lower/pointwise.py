@@ -172,9 +172,9 @@ def _with_alpha(op: Op, alpha: Any) -> Scalar:
     def scalar(x: Node, y: Node) -> Node:
         if x.dtype is DType.BOOL:
             return build.either(x, y) if alpha else x
-        if op is Op.SUB and x.dtype.is_float and not (isinstance(alpha, (bool, int, float)) and alpha == 1):
-            # as eager does: a whole alpha of 0 is 0 when negated too, and gives the products other signs
-            return build.add(x, build.mul(y, _factor(-alpha, x.dtype)))
+        if x.dtype.is_float and not (isinstance(alpha, (bool, int, float)) and alpha == 1):
+            # as eager does: the product is not rounded; a whole alpha of 0 is 0 when negated too, and gives the products other signs
+            return build.fma(y, _factor(-alpha if op is Op.SUB else alpha, x.dtype), x)
         return build.binary(op, x, build.mul(y, _factor(alpha, x.dtype)))
 
     return scalar

@@ -29,6 +29,22 @@ def test_the_product_in_addcmul_is_not_rounded(value):
     assert torch.equal(got, exact)
 
 
+@pytest.mark.parametrize("alpha", [0.3, -2, 3])
+def test_the_product_in_a_sum_with_alpha_is_not_rounded(alpha):
+    x, y = seeded(2, 4099)
+    got = braze.compile(lambda x, y: (torch.add(x, y, alpha=alpha), torch.sub(y, x, alpha=alpha)))(x, y)
+    factor = float(torch.tensor(alpha, dtype=torch.float32))
+    exact = x.double() + factor * y.double(), y.double() - factor * x.double()
+    assert torch.equal(got[0], exact[0].float()) and torch.equal(got[1], exact[1].float())
+
+
+def test_a_product_beyond_its_type_is_met_halfway_by_what_it_is_taken_of():
+    """Twice the largest number has no place in its type; the largest number less that has."""
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = torch.full((37,), torch.finfo(dtype).max, dtype=dtype)
+        assert torch.equal(braze.compile(lambda x: torch.sub(x, x, alpha=2))(x), -x)
+
+
 LAYERS = {
     "batch norm": (lambda: nn.BatchNorm2d(32), (32, 32, 8, 8)),
     "batch norm by channels": (lambda: nn.BatchNorm2d(32), (32, 32, 8, 8)),

@@ -102,13 +102,45 @@ def place_of_a_part(x):
     return torch.softmax(x, 0), y[1:].as_strided((2,), (1,), 0) + 1
 
 
+def windows_on_what_is_copied(x):
+    v, w = torch.empty(x.shape), torch.empty(x.shape)
+    before = w.as_strided((2, 3), (1, 1), 1)
+    w.copy_(x)
+    return v.copy_(x).as_strided((2, 3), (1, 1)), before
+
+
+def part_of_what_is_copied(x):
+    v = torch.empty(x.shape)
+    v.copy_(x)
+    return v.as_strided((2, 2), (3, 1), 1) * 2
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "braze"])
 @pytest.mark.parametrize(
     "program",
-    [diagonal_filled, place_written, own_place_written, place_returned, place_of_a_copy, place_of_a_part],
+    [
+        diagonal_filled,
+        place_written,
+        own_place_written,
+        place_returned,
+        place_of_a_copy,
+        place_of_a_part,
+        windows_on_what_is_copied,
+        part_of_what_is_copied,
+    ],
 )
 def test_places_in_the_memory_of_an_input_that_begins_elsewhere_in_each_call(program, backend):
     check(program, windows(0, 3, 4), backend=backend)
+
+
+def test_a_window_sees_what_lies_between_the_elements_of_a_part_that_a_scatter_copies():
+    """Eager's scatter copies that, too."""
+
+    def program(x):
+        v = x.slice_scatter(x[:1], 0, 2, 3)
+        return v.as_strided((1, 4), (1, 1)), v
+
+    check(program, [lambda: (torch.arange(40.0).view(4, 10)[..., ::2],)], backend="braze")
 
 
 @pytest.mark.parametrize(

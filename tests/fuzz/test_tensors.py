@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from tests.fuzz import metamorphic
 from tests.fuzz.tensors import check as checking
 from tests.fuzz.tensors import oracle
-from tests.fuzz.tensors.generate import STEPPING, generate
+from tests.fuzz.tensors.generate import STEPPING, begun, generate, taken
 from tests.fuzz.tensors.observe import Seen, observe
 from tests.fuzz.tensors.program import Given, Line, TensorProgram, parsed
 
@@ -217,6 +218,15 @@ def test_a_mean_taken_off_is_as_near_as_the_numbers_it_is_of() -> None:
 def test_a_step_is_not_asked_of_rounded_numbers():
     assert STEPPING.search("v1 = torch.copysign(v0, x0)")
     assert not STEPPING.search("v1 = torch.sign(v0)")
+
+
+def test_the_sign_of_what_is_no_number_is_not_asked():
+    """That of an infinity divided by three is by place in eager."""
+    for kind, asked in (("small", True), ("special", False)):
+        program = TensorProgram((Given("x0", (f"numbers((40,), 'float32', 0, '{kind}')",)),), (), ())
+        making = begun(random.Random(0), program)
+        assert taken(making, Line(("v0",), "v0 = x0.signbit()")) is asked
+        assert taken(making, Line(("v0",), "v0 = x0.sign()"))
 
 
 def numbers_by(text: str, calls: str) -> tuple[dict[str, Any], Any, Any]:

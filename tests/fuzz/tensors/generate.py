@@ -51,6 +51,8 @@ CONSTANTS = (
 PLACE = re.compile(r"\{(\w)\}")
 #: rows of other tables that have a step: where a number is 0 or not, or on which side of it
 STEPPING = re.compile(r"torch\.(copysign|heaviside)\(")
+#: what tells the sign of what is no number: eager's kernels give those that they make one sign in vectors, the other in what is left of them
+SIGNED = re.compile(r"\.signbit\(|torch\.copysign\(")
 #: no value of a program is larger
 ELEMENTS = 2000
 
@@ -293,6 +295,8 @@ def apart(making: Making, filled: Filling) -> None:
 def taken(making: Making, line: Line) -> bool:
     """Run a statement in all worlds; false if eager refuses it, may die of it, or what it makes is too large."""
     if ".register_hook(" in line.text and not all(map(takes_hooks, named_in(making, line))):
+        return False
+    if SIGNED.search(line.text) and any(bool(t.isnan().any()) for t in named_in(making, line)):
         return False
     code = compile(line.text, "<statement>", "exec")
     for world in making.worlds:
