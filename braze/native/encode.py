@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +69,8 @@ def _verify_check(index: int, node: int, check: str, expected: Any, count: int, 
         raise TypeError(f"{where}: {type(expected).__name__} is not a constant; use 'is' or 'type'")
     if check == "type" and not isinstance(expected, type):
         raise TypeError(f"{where}: takes a class, not {expected!r}")
+    if check == "referent" and not isinstance(expected, weakref.ReferenceType):
+        raise TypeError(f"{where}: takes a weak reference, not {expected!r}")
     if _CHECKS[check].sure == {tuple} and type(expected) is not tuple:
         raise TypeError(f"{where}: takes a tuple, not {expected!r}")
     if check == "tensor" and (type(expected) is not tuple or len(expected) != 7):

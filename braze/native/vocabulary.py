@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import types
+import weakref
 
 
 class Step(enum.Enum):
@@ -79,6 +80,8 @@ class Check(enum.Enum):
     )  # class: type(x) is expected; where x may be given another class, decided by its dict
     # any object: x is expected
     IS = "is", Place.MEMBER, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType
+    # a weak reference: x is what it refers to. What has died is nobody, whoever has its address now
+    REFERENT = "referent", Place.MEMBER, weakref.ReferenceType
     # number (floats bitwise), str, bytes, bool, None, ..., or tuple of such: type and value
     EQUAL = "equal", Place.MEMBER, int, float, complex, str, bytes, bool, type(None), type(...)
     LENGTH = "length", Place.ITEMS, int  # int

@@ -270,6 +270,8 @@ class Walk:
                 return type(value) is expected
             case "is":
                 return value is expected
+            case "referent":
+                return value is not None and value is expected()
             case "equal":
                 return same_constant(value, expected)
             case "length":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,6 +187,7 @@ def test_every_check_has_a_text() -> None:
     examples = {
         Check.TYPE: int,
         Check.IS: int,
+        Check.REFERENT: weakref.ref(spec),
         Check.EQUAL: 1,
         Check.LENGTH: 1,
         Check.KEYS: ("a",),

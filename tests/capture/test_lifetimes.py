@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import braze
 from braze.capture.facts.tracebacks import stand_in
@@ -155,6 +156,49 @@ def a_builtin_is_gone_for_a_while() -> Any:
 def test_a_compiled_function_does_as_it_does_uncompiled(function: Callable[[], Any]) -> None:
     expected = function()
     assert braze.compile(function, backend="eager")() == expected
+
+
+def called(how: Callable[[], Any]) -> Any:
+    braze.graph_break()
+    return how()
+
+
+def named(cls: type) -> Any:
+    braze.graph_break()
+    return cls.__name__, cls().number  # type: ignore[attr-defined]
+
+
+def a_function(number: int) -> Callable[[], Any]:
+    kept = Plain()
+    return lambda: (number, type(kept))
+
+
+def a_loss(number: int) -> Callable[[], Any]:
+    scale = torch.full((), float(number))
+    return lambda: (torch.ones(3) * scale).sum().item()
+
+
+def a_class(number: int) -> type:
+    return type("Made", (), {"number": number, "__qualname__": "a_class.<locals>.Made"})
+
+
+@pytest.mark.parametrize(("use", "make"), [(called, a_function), (called, a_loss), (named, a_class)])
+def test_what_a_call_made_ends_though_compiled_code_knows_it(use: Any, make: Any) -> None:
+    """Guards compare it by identity; whichever object has its address next is another one."""
+    compiled = braze.compile(use, backend="eager")
+    for number in range(4):
+        made = make(number)
+        seen = weakref.ref(made)
+        assert use(made) == compiled(made) == compiled(made)
+        del made
+        gc.collect()
+        assert seen() is None
+
+
+def test_a_function_that_lives_on_has_one_variant() -> None:
+    compiled, made = braze.compile(called, backend="eager"), a_function(1)
+    assert [compiled(made) for _ in range(4)] == [made()] * 4
+    assert len(compiled.variants) == 1
 
 
 def test_a_stand_in_for_a_frame_keeps_no_other_frame() -> None:

@@ -5,7 +5,8 @@
     python -m tests.fuzz.cpython test.test_dict.DictTest.test_copy   one test, with what went wrong
 
 Each module runs in a process of its own, once as it is and once with every test method under
-``braze.compile(backend="eager")``. A process that dies, or a test that takes too long, costs that test alone.
+``braze.compile(backend="eager")``. A process that dies, or a test that takes too long (of the processor's time: other
+work on the machine decides nothing), costs that test alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import pickle
+import signal
 import sys
 import tempfile
 import traceback
@@ -75,7 +77,8 @@ def run(module: str, compiled: bool, only: Collection[str] = ()) -> dict[str, Ou
             if status and not outcomes:
                 outcomes[module] = Outcome("import failed", words[-3000:])
             return outcomes
-        outcomes[began] = Outcome("too slow" if "Timeout (" in words else f"died ({status})", words[-3000:])
+        slow = status == -signal.SIGPROF or "Timeout (" in words
+        outcomes[began] = Outcome("too slow" if slow else f"died ({status})", words[-3000:])
     return outcomes
 
 

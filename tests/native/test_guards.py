@@ -70,6 +70,7 @@ def test_malformed_programs_are_refused():
         ([(-1, "local", 0)], [], [1]),
         ([(-1, "local", 0)], [(0, "int", ("sym", 0))], []),
         ([(-1, "local", 0)], [(0, "alias", 4)], []),
+        ([(-1, "local", 0)], [(0, "referent", None)], []),
     ]
     for kind in PROGRAMS:
         for rows in bad:
@@ -95,6 +96,26 @@ def test_identity_type_and_length():
     ):
         assert check_of(value, "length", 2)
         assert not check_of(value, "length", 3)
+
+
+def test_a_referent_is_one_object_for_as_long_as_it_lives():
+    """Its address alone does not make another object the same, and a dead reference is nobody's."""
+
+    class Thing:
+        pass
+
+    for kind in PROGRAMS:
+        thing = Thing()
+        seen = weakref.ref(thing)
+        program = kind([(-1, "local", 0)], [(0, "referent", seen)], [])
+        for _ in range(4):  # sealed, where there are seals
+            assert program.match(anything, (thing,)) is not None
+        assert program.match(anything, (Thing(),)) is None
+        del thing
+        assert seen() is None
+        others = [Thing() for _ in range(1000)]  # one of them is likely to lie where the thing was
+        assert all(program.match(anything, (other,)) is None for other in (*others, None))
+        assert program.explain(anything, (others[0],)) == (0, others[0])
 
 
 def test_length_does_not_run_python_code():

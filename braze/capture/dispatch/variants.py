@@ -413,6 +413,8 @@ class Site:
                 f"while compiling a graph of {self.name} ({capture.code.co_filename}:{capture.code.co_firstlineno})"
             )
             raise
+        finally:
+            del graph.meta["functions"]  # the program's own: the graph may outlive them
         if not callable(compiled):
             raise CaptureError(
                 "BZ0009",

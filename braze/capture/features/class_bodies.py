@@ -43,8 +43,8 @@ CACHES: tuple[Any, ...] = (
 
 
 def forget_classes(t: Trace) -> None:
-    """Let go of the classes that a trace has made, when it has ended."""
-    if t.done.made_classes:
+    """Let go of the classes that a trace or the calls before it have made, when it has ended."""
+    if t.done.made_classes or t.outside.passing_classes:
         for cache in CACHES:
             cache.cache_clear()
 

@@ -38,7 +38,7 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
             return (f"each value of {name} has a variant of its own: keep to a few",)
         case Check.EQUAL:
             return (f"pass {name} as a tensor, torch.tensor(value), or keep it constant",)
-        case Check.IS | Check.ALIAS:
+        case Check.IS | Check.REFERENT | Check.ALIAS:
             return (f"make the object behind {name} once, outside, rather than anew before each call",)
         case Check.DISTINCT:
             return ("the same tensor given twice needs a variant of its own",)

@@ -100,6 +100,9 @@ def guard_text(guard: Guard, code: Any = None, names: Mapping[Source, str] = NO_
             body = f"type({at}) is {named(expected)}"
         case Check.IS:
             body = f"{at} is {named(expected)}"
+        case Check.REFERENT:
+            referent = expected()
+            body = f"{at} is {named(referent) if referent is not None else 'an object that has ended since'}"
         case Check.EQUAL if isinstance(expected, SymbolSpec):
             body = f"{at} is an int ({expected.name})"
         case Check.EQUAL:

@@ -77,11 +77,42 @@ def identity(t: Trace, node: Node, real: Any) -> Any:
     """Functions, classes, modules and the like: what is guarded is which one it is."""
     if is_bound_builtin(real):
         return bound_builtin(t, node, real)
+    if may_end(node, real):
+        return mortal(t, node, real)
     node.real = node.value = real
     node.guards.append((Check.IS, real))
     t.outside.tree.order.append(node)
     t.outside.tree.constant(real)
     return real
+
+
+def mortal(t: Trace, node: Node, real: Any) -> Any:
+    """The same of what compiled code must not keep alive: all that is read of it is read from where it was found."""
+    node.guards.append((Check.REFERENT, weakref.ref(real)))
+    t.outside.passing_classes |= type(real) is not types.FunctionType
+    if t.outside.tree.node_of(real) is None:
+        return t.outside.tree.bind(node, real, real)
+    node.real = node.value = real
+    t.outside.tree.order.append(node)
+    return real
+
+
+#: steps that lead from a frame to what is its own: arguments and variables, alone or in what carries them on after a break
+_OWN = frozenset({Step.LOCAL, Step.CELL, Step.ITEM})
+
+
+def may_end(node: Node, real: Any) -> bool:
+    """Whether this is a function or a class that a call has made and a frame holds: it may well end before the compiled code does."""
+    if issubclass(type(real), type):
+        name = type.__dict__["__qualname__"].__get__(real)
+    elif type(real) is types.FunctionType:
+        name = real.__code__.co_qualname
+    else:
+        return False
+    at: Node | None = node
+    while at is not None and at.step in _OWN:
+        at = at.parent
+    return at is None and "<locals>" in name
 
 
 def bound_builtin(t: Trace, node: Node, real: Any) -> Any:

@@ -561,6 +561,8 @@ def fixed_function(capture: Capture, frame: FrameState, function: Any) -> Any:
         for guard in capture.guards:
             if guard.source is recipe.source and guard.check is Check.IS:
                 return guard.expected
+            if guard.source is recipe.source and guard.check is Check.REFERENT:
+                return guard.expected()
     return None
 
 

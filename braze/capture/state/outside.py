@@ -28,6 +28,8 @@ class Outside:
         self.settings: Any = None
         #: sizes that the user spoke of (outside.marked_sizes)
         self.marked: Any = None
+        #: whether classes were met that a call has made, and that may end before compiled code does
+        self.passing_classes = False
         #: what small tensors of models were taken to hold
         self.contents: dict[Node, Any] = {}
         #: containers (outside.shadows)

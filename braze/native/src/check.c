@@ -233,6 +233,8 @@ distinct_holds(GuardProgram *program, Distinct *distinct)
 
 RULE(type) { return (PyObject *)Py_TYPE(value) == check->expected; }
 RULE(is) { return value == check->expected; }
+/* The reference lets go of its object, and says None, before anything else can have the object's address. */
+RULE(referent) { return value == ((PyWeakReference *)check->expected)->wr_object && value != Py_None; }
 RULE(equal) { return same_constant(value, check->expected); }
 RULE(length) { return length_is(value, check->number); }
 RULE(keys) { return keys_are(value, check->expected); }

@@ -55,6 +55,7 @@ enum {
 enum {
     CHECK_TYPE,
     CHECK_IS,
+    CHECK_REFERENT,
     CHECK_EQUAL,
     CHECK_LENGTH,
     CHECK_KEYS,
@@ -71,6 +72,7 @@ enum {
 #define CHECK_WORDS \
     "type", \
     "is", \
+    "referent", \
     "equal", \
     "length", \
     "keys", \
@@ -83,6 +85,7 @@ enum {
     "range",
 
 #define CHECK_PLACES \
+    PLACE_MEMBER, \
     PLACE_MEMBER, \
     PLACE_MEMBER, \
     PLACE_MEMBER, \
@@ -101,6 +104,7 @@ enum {
 #define CHECK_RULES(X) \
     X(TYPE, type) \
     X(IS, is) \
+    X(REFERENT, referent) \
     X(EQUAL, equal) \
     X(LENGTH, length) \
     X(KEYS, keys) \
