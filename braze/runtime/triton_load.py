@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,20 @@ def builders() -> Builders | None:
     """The processes that build kernels for this one's GPU; None without a GPU, or where kernels are interpreted."""
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         return None
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
     try:
         from triton.runtime.driver import driver
 
-        target = driver.active.get_current_target()
+        # on a machine where Triton has not run before each takes half a second: a C compiler's run, and a hash of half a gigabyte
+        with ThreadPoolExecutor(1) as beside:
+            key = beside.submit(triton_key.known_key)
+            target = driver.active.get_current_target()
     except (ImportError, RuntimeError):
         return None
-    return Builders((target.backend, target.arch, target.warp_size), key=triton_key.known_key())
+    return Builders((target.backend, target.arch, target.warp_size), key=key.result())
 
 
 os.register_at_fork(after_in_child=builders.cache_clear)

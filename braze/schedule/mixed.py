@@ -46,8 +46,10 @@ def mix_groups(
     found = True
     while found:
         found = False
+        downwards = _by_matrix(out)
         for rows in out:
-            columns = next((g for g in out if _match(rows, g, buffers, family, choices, cores)), None)
+            alike = downwards.get(_matrix(rows.device, rows.axes, rows.row_axes), ())
+            columns = next((g for g in alike if _match(rows, g, buffers, family, choices, cores)), None)
             place = None if columns is None else _place(out, rows, columns, family)
             if columns is None or place is None:
                 continue
@@ -62,6 +64,23 @@ def mix_groups(
     return out, made
 
 
+Matrix = tuple[str, tuple[Expr, ...], tuple[Expr, ...]]
+
+
+def _matrix(device: str, rows: Sequence[Axis], columns: Sequence[Axis]) -> Matrix:
+    """The device and the extents of what a group runs over, as the key of those that run over the same."""
+    return device, tuple(a.extent for a in rows), tuple(a.extent for a in columns)
+
+
+def _by_matrix(groups: Sequence[Group]) -> dict[Matrix, list[Group]]:
+    """The groups that run down one axis of rows, by their matrix, in their order."""
+    found: dict[Matrix, list[Group]] = {}
+    for g in groups:
+        if len(g.row_axes) == 1:
+            found.setdefault(_matrix(g.device, g.row_axes, g.axes), []).append(g)
+    return found
+
+
 def _match(
     rows: Group,
     columns: Group,
@@ -70,12 +89,13 @@ def _match(
     choices: Choices,
     cores: int,
 ) -> bool:
-    """Whether two groups run over one matrix, the first along its rows, the second down its columns, and read mostly the same."""
-    if rows.device == "cpu" or rows.device != columns.device or rows is columns:
-        return False
-    if rows.kind is not GroupKind.PERSISTENT or len(rows.axes) != 1 or len(columns.row_axes) != 1:
-        return False
-    if _extents(rows.axes) != _extents(columns.row_axes) or _extents(rows.row_axes) != _extents(columns.axes):
+    """Whether two groups over one matrix, the first along its rows, the second down its columns, read mostly the same."""
+    if (
+        rows.device == "cpu"
+        or rows is columns
+        or rows.kind is not GroupKind.PERSISTENT
+        or len(rows.axes) != 1
+    ):
         return False
     if likely_size(rows.axes[0].extent) < PROGRAMS * ROWS * cores or not _sums_down(columns):
         return False
@@ -86,10 +106,6 @@ def _match(
         return False
     read = {name: choices.bytes_of(buffers[name]) for name in columns.reads}
     return 2 * sum(read[name] for name in _read_alike(rows, columns)) > sum(read.values())
-
-
-def _extents(axes: Sequence[Axis]) -> list[Expr]:
-    return [a.extent for a in axes]
 
 
 def _sums_down(group: Group) -> bool:

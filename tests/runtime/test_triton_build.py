@@ -9,8 +9,12 @@ import textwrap
 import threading
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
+
+import triton.runtime.driver  # noqa: F401
+from triton.backends.compiler import GPUTarget
 
 from braze.runtime import triton_build, triton_load
 from braze.runtime.triton_build import Ahead, Builders, Job, build
@@ -151,6 +155,27 @@ def test_workers_get_ready_for_a_graph_that_is_new(slow, monkeypatch, tmp_path):
     assert hired == [3, 3]
     triton_load.expect("c", 10_000)
     assert hired == [3, 3, 4]
+
+
+def test_the_key_of_what_triton_keeps_is_read_while_its_driver_starts(monkeypatch):
+    reading = threading.Event()
+
+    def known_key():
+        reading.set()
+        return "key"
+
+    class Driver:
+        @property
+        def active(self):
+            assert reading.wait(20)
+            return triton_build.triton_worker.Elsewhere(GPUTarget(*TARGET))
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton_load.triton_key, "known_key", known_key)
+    monkeypatch.setattr(sys.modules["triton.runtime.driver"], "driver", Driver())
+    found = triton_load.builders.__wrapped__()
+    assert found._arguments == ("cuda", "90", "32", "key")
 
 
 def test_ranks_of_one_machine_share_its_cores(monkeypatch):
