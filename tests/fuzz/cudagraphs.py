@@ -1,4 +1,4 @@
-"""Programs of calls that are recorded, on a simulated device or with ``--device cuda`` on a GPU: whatever is kept, changed, fed back, moved or called from threads, they are as eager.
+"""Programs of calls that are recorded, on a simulated device or with ``--device cuda`` on a GPU: whatever is kept, changed, fed back, trained, moved or called from threads, they are as eager.
 
 The functions are few and compiled once in a process; each program begins without recordings, and with state of its own. Random
 numbers are compared with those of the same function compiled without recordings.
@@ -6,6 +6,7 @@ numbers are compared with those of the same function compiled without recordings
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -65,6 +66,7 @@ class State:
         weight = torch.linspace(-1, 1, WIDTH * WIDTH, device=device).reshape(WIDTH, WIDTH)
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
         self.cache = torch.zeros(3, WIDTH, device=device)
+        self.trained = torch.nn.Parameter(weight * 0.5)
 
 
 def several(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -122,7 +124,13 @@ def drawn(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     return x + torch.nn.functional.dropout(torch.ones_like(y), 0.5)
 
 
-FUNCTIONS = (several, written, returned, in_place, broken, cut, cut_and_written, tables, drawn)
+def layered(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Two layers with a parameter that is trained."""
+    z = torch.tanh(x @ state.trained)
+    return torch.sigmoid(z @ state.trained.t()) * z.exp() + y
+
+
+FUNCTIONS = (several, written, returned, in_place, broken, cut, cut_and_written, tables, drawn, layered)
 
 
 def place() -> str:
@@ -161,8 +169,11 @@ class Run:
         self, functions: Sequence[Callable[..., Any]], chosen: Iterable[int], device: str = "cpu"
     ) -> None:
         self.functions = [functions[i] for i in sorted(chosen)]
+        self.layered = functions[FUNCTIONS.index(layered)]
         self.state = State(device)
         self.held: list[torch.Tensor] = []
+        #: inputs and results of forwards that wait for their backward
+        self.waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def step(self, step: Step, numbers: torch.Tensor) -> list[torch.Tensor]:
         """One statement of a program; copies of what it gives."""
@@ -176,6 +187,21 @@ class Run:
             if x.dim() == 2 and x.shape[1] == WIDTH and 1 <= x.shape[0] <= 4:
                 y = x if a % 3 else x.clone()
                 return self._keep(self.functions[a % len(self.functions)](self.state, x, y), a)
+        if kind == "forward":
+            x = LAYOUTS[layout](numbers).requires_grad_()
+            with torch.enable_grad():
+                z = self.layered(self.state, x, numbers.clone())
+            self.waiting = [*self.waiting, (x, z)][-3:]
+            return [z.detach().clone()]
+        if kind == "backward" and self.waiting:
+            x, z = self.waiting.pop(b % len(self.waiting))
+            z.backward(torch.full_like(z, a - 4.0))
+            self.held = [*self.held, *([x.grad] if b & 1 else [])][-6:]
+            if b & 2:
+                self.state.trained.data.sub_(self.state.trained.grad, alpha=0.01)
+            return [x.grad.clone(), self.state.trained.grad.clone()]
+        if kind == "zero":
+            self.state.trained.grad = None
         if kind == "change" and self.held:
             self.held[b % len(self.held)].mul_(-0.5).add_(a)
         if kind == "drop" and self.held:
@@ -229,12 +255,18 @@ class Calls:
             if kind in kinds
         ]
         named = {FUNCTIONS[i] for i in self.chosen}
+        found += ["trained"] if "backward" in kinds else []
         found += ["cut graphs"] if named & {cut, cut_and_written} else []
         found += ["inputs written"] if named & {written, in_place, cut_and_written} else []
         return tuple(found)
 
 
-KINDS = ("call",) * 6 + ("feed",) * 3 + ("change", "drop", "move", "parameter", "cache")
+KINDS = (
+    *("call",) * 6,
+    *("feed",) * 3,
+    *("forward", "backward") * 2,
+    *("zero", "change", "drop", "move", "parameter", "cache"),
+)
 
 
 def generate(seed: int) -> Calls:
@@ -272,7 +304,8 @@ def check(program: Calls) -> Finding | None:
 
     def run(number: int) -> None:
         try:
-            found.append(_difference(program, functions, plain, number))
+            with _on_stream(number if program.seed % 2 else 0):
+                found.append(_difference(program, functions, plain, number))
         except BaseException as error:
             found.append(Finding("raised", f"{type(error).__name__}: {error}"))
 
@@ -282,6 +315,15 @@ def check(program: Calls) -> Finding | None:
     for thread in threads:
         thread.join()
     return next((each for each in found if each is not None), None)
+
+
+def _on_stream(number: int) -> contextlib.AbstractContextManager[Any]:
+    """A block of this thread's calls on a stream of its own; 0: on the one of all."""
+    if place() == "cuda":
+        return torch.cuda.stream(torch.cuda.Stream()) if number else contextlib.nullcontext()
+    simulated = device_of("cpu")
+    assert isinstance(simulated, SimulatedGraphs)
+    return simulated.on(number)
 
 
 def _difference(program: Calls, functions: Any, plain: Any, thread: int) -> Finding | None:
