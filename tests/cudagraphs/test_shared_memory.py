@@ -42,16 +42,16 @@ def memory(device):
 
 def test_a_second_slot_takes_its_outputs_alone(device):
     before, f = forest_of(device).held(), recording(chain)
+    inputs = [filled(float(k), 1000) for k in range(4)]
     with recordings() as made:
-        kept = [f(filled(float(k), 1000)) for k in range(2)]
+        kept = [f(x) for x in inputs[:2]]
         one = forest_of(device).held() - before
-        kept += [f(filled(float(k), 1000)) for k in range(2, 4)]
+        kept += [f(x) for x in inputs[2:]]
         assert made() == 3
     shared = memory(device).held()
     assert one - shared <= 2 * OUTPUT and shared <= 3 * BLOCK, (one, shared)
     assert forest_of(device).held() - before <= one + 2 * BLOCK
-    for k, y in enumerate(kept):
-        assert_equal(y, chain(filled(float(k), 1000)))
+    assert_equal(kept, [chain(x) for x in inputs])
 
 
 def test_sizes_and_graphs_lie_over_one_another(device):
@@ -191,10 +191,12 @@ def test_shared_memory_goes_with_the_last_recording(device):
 def test_gradients_that_are_held_let_the_next_forward_replay(device):
     torch.manual_seed(0)
     model = placed(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)))
-    f = recording(model)
+    f, inputs = recording(model), [numbers(4, 8) for _ in range(6)]
     with torch.enable_grad(), recordings() as made:
-        for _ in range(6):  # as most training loops have it: gradients of the step before live until the backward
-            loss = f(numbers(4, 8)).square().mean()
+        for (
+            x
+        ) in inputs:  # as most training loops have it: gradients of the step before live until the backward
+            loss = f(x).square().mean()
             model.zero_grad()
             loss.backward()
         assert made() == 2, "one forward and one backward"

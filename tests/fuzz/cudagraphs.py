@@ -1,6 +1,7 @@
 """Programs of calls that are recorded, on a simulated device or with ``--device cuda`` on a GPU: whatever is kept, changed, fed back, trained, moved or called from threads, they are as eager.
 
-The functions are few and compiled once in a process; each program begins without recordings, and with state of its own. Random
+The functions are few and compiled once in a process; each program begins without recordings, and with state of its own. Results stay
+small, however often they are fed back: the sine of a large number would tell one rounding from another. Random
 numbers are compared with those of the same function compiled without recordings.
 """
 
@@ -71,14 +72,14 @@ class State:
 
 def several(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """Outputs of which some share memory."""
-    z = x @ state.weight
-    return z, z[:1], (x + y).t(), z.sum(0)
+    z = (x @ state.weight).tanh()
+    return z, z[:1], ((x + y) * 0.25).t(), z.sum(0)
 
 
 def written(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """A cache that is written in part and read."""
     state.cache[1] = x.sum(0)
-    return state.cache @ state.weight, x * y
+    return (state.cache @ state.weight).tanh(), (x * y).sin()
 
 
 def returned(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -89,21 +90,21 @@ def returned(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
 def in_place(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """An input is changed, which another may see."""
     x.mul_(0.5)
-    return x + y, y.sum()
+    return (x + y) * 0.25, y.sum()
 
 
 def broken(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """Two graphs, of which the second reads the first."""
     z = torch.tanh(x @ state.weight)
     braze.graph_break()
-    return z, z * y + 1
+    return z, z * y * 0.5 + 1
 
 
 def cut(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """One graph in parts, of which two are recorded."""
     z = torch.tanh(x @ state.weight)
     w = outside(z + y)
-    return z, w @ state.weight, w
+    return z, (w @ state.weight).tanh(), w
 
 
 def cut_and_written(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -111,23 +112,23 @@ def cut_and_written(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     state.cache[0] = x.sum(0)
     z = outside(x * y)
     state.cache[2] = z.sum(0)
-    return state.cache @ state.weight, z.relu()
+    return (state.cache @ state.weight).tanh(), z.sin().relu()
 
 
 def tables(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """What depends on the parameter alone is computed once."""
-    return x @ (state.weight.t() @ state.weight).softmax(-1) + y
+    return (x @ (state.weight.t() @ state.weight).softmax(-1) + y) * 0.2
 
 
 def drawn(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """Random numbers, which follow the seed."""
-    return x + torch.nn.functional.dropout(torch.ones_like(y), 0.5)
+    return x * 0.5 + torch.nn.functional.dropout(torch.ones_like(y), 0.5)
 
 
 def layered(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """Two layers with a parameter that is trained."""
     z = torch.tanh(x @ state.trained)
-    return torch.sigmoid(z @ state.trained.t()) * z.exp() + y
+    return torch.sigmoid(z @ state.trained.t()) * z.exp() + y * 0.5
 
 
 FUNCTIONS = (several, written, returned, in_place, broken, cut, cut_and_written, tables, drawn, layered)
@@ -195,7 +196,7 @@ class Run:
             return [z.detach().clone()]
         if kind == "backward" and self.waiting:
             x, z = self.waiting.pop(b % len(self.waiting))
-            z.backward(torch.full_like(z, a - 4.0))
+            z.backward(torch.full_like(z, (a - 4) * 0.1))
             self.held = [*self.held, *([x.grad] if b & 1 else [])][-6:]
             if b & 2:
                 self.state.trained.data.sub_(self.state.trained.grad, alpha=0.01)
@@ -203,13 +204,13 @@ class Run:
         if kind == "zero":
             self.state.trained.grad = None
         if kind == "change" and self.held:
-            self.held[b % len(self.held)].mul_(-0.5).add_(a)
+            self.held[b % len(self.held)].mul_(-0.5).add_(a * 0.1)
         if kind == "drop" and self.held:
             del self.held[b % len(self.held) :: 2]
         if kind == "move":
             self.state.weight.data = self.state.weight.data * 0.9
         if kind == "parameter":
-            self.state.weight.data[a % WIDTH].add_(0.25)
+            self.state.weight.data[a % WIDTH].mul_(-0.5).add_(0.25)
         if kind == "cache":
             self.state.cache = numbers[:1].expand(3, WIDTH).clone()
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from braze import native
 from braze.cudagraphs.outputs import Held
@@ -30,6 +31,21 @@ def test_smaller_programs_are_programs():
 def test_the_first_seeds_are_as_eager():
     for seed in (0, 1, 2):
         assert cudagraphs.check(cudagraphs.generate(seed)) is None
+
+
+def test_results_stay_so_small_that_rounding_is_no_difference():
+    most = 0.0
+    for seed in range(150):
+        program = cudagraphs.generate(seed)
+        run, generator = (
+            cudagraphs.Run(cudagraphs.FUNCTIONS, program.chosen),
+            torch.Generator().manual_seed(seed),
+        )
+        with torch.no_grad():
+            for step in program.steps:
+                found = run.step(step, torch.randn(step[3], cudagraphs.WIDTH, generator=generator))
+                most = max([most, *(float(x.abs().max()) for x in (*found, *run.held, run.state.weight))])
+    assert 1 < most < 100
 
 
 @pytest.mark.skipif(not native.native_available, reason="Python looks at outputs by another function")
