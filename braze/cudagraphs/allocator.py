@@ -7,7 +7,8 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -182,17 +183,22 @@ def _alone(index: int, ours: set[int]) -> bool:
 
 
 def _others_compute() -> bool:
-    """Whether another thread may be inside of an operator.
-
-    While this one runs, another is in C code without the interpreter's lock, or waits for that lock: only in the frames of Python's own in which
-    threads wait is it surely no operator. In a backward one more waits: the one that called for it.
-    """
+    """Whether another thread may be inside of an operator."""
     me = threading.get_ident()
-    where = [_place(frame) for thread, frame in sys._current_frames().items() if thread != me]
-    if torch._C._current_graph_task_id() != -1 and _BACKWARD in where:
-        where.remove(_BACKWARD)
-    return any(place not in _WAITING for place in where)
+    where = [place_of(frame) for thread, frame in sys._current_frames().items() if thread != me]
+    return computing(where, in_backward=torch._C._current_graph_task_id() != -1)
 
 
-def _place(frame: Any) -> tuple[str, str]:
+def computing(where: Sequence[tuple[str, str]], *, in_backward: bool) -> bool:
+    """Whether one of the threads whose innermost frames these are may be inside of an operator.
+
+    While another thread runs Python, they are in C code without the interpreter's lock, or wait for that lock: only in the frames of Python's own in which
+    threads wait is it surely no operator. ``in_backward``: that thread computes a backward, for which one waits that called for it.
+    """
+    waiting = sum(place in _WAITING for place in where) + min(in_backward, where.count(_BACKWARD))
+    return waiting < len(where)
+
+
+def place_of(frame: FrameType) -> tuple[str, str]:
+    """The module and the function of a frame."""
     return str(frame.f_globals.get("__name__")), frame.f_code.co_name
