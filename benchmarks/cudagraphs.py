@@ -3,7 +3,7 @@
 Each case in eager, torch.compile and braze, the last two in the default mode and in ``mode="reduce-overhead"``; one process, rounds
 interleaved, medians. The time is a user's: from the first call of a run to the end of the device's work for the last, by the
 clock. ``torch.compiler.cudagraph_mark_step_begin`` is called before each call, for those who need it. Results are compared with eager's; a
-case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model and its inputs.
+case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model and its inputs, ``whole_mb`` with them.
 
 ``--limit 220`` starts nothing more after so many seconds, ``--rounds 1`` is a quick look, which also builds what later runs find. ``--device cpu`` runs
 smaller models with recordings on the simulated device: that tries the logic, its times mean nothing. Of steps of decoding the device's time in kernels
@@ -330,6 +330,7 @@ def _first(
     row["recordings"] = trace.COUNTERS["cudagraph_recordings"] - made
     row["notes"] = sorted({str(note) for kind, note in events if kind == "cudagraph"})
     row["peak_mb"] = (machine.reserved(most=True) - before) / 2**20
+    row["whole_mb"] = machine.reserved(most=True) / 2**20
     row["difference"] = max(
         (float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp_min(1e-9)))
         for a, b in zip(found, wanted, strict=True)

@@ -215,12 +215,19 @@ def kernels_table(rows: list[Row], impls: Sequence[str]) -> Table:
 
 def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
     """Microseconds a call, speed against eager, and of the last implementation the device's time in kernels, seconds of the first calls (those that recording
-    adds beside the one before), memory beside that of the one before, recordings."""
+    adds beside the one before), memory beyond the model beside that of the one before, with the model as its share, recordings."""
     table = Table(title="One call, microseconds (speed against eager)", title_justify="left")
     table.add_column("case")
     for impl in impls:
         table.add_column(impl, justify="right")
-    for column in ("in kernels", "first calls, s (added)", "peak, MB (without)", "recordings", "difference"):
+    for column in (
+        "in kernels",
+        "first calls, s (added)",
+        "peak, MB (without)",
+        "whole peak, MB (share)",
+        "recordings",
+        "difference",
+    ):
         table.add_column(column, justify="right")
     speeds: dict[str, list[float]] = {impl: [] for impl in impls}
     for case, here in grouped(rows, "case"):
@@ -237,12 +244,20 @@ def cudagraphs_table(rows: list[Row], impls: Sequence[str]) -> Table:
             peak = f"{last['peak_mb']:.0f}" + (f" ({without:.0f})" if without is not None else "")
             added = f" ({last['warm_s'] - warm:+.2f})" if warm is not None else ""
             cells += [f"{last['gpu_us']:.1f}" if "gpu_us" in last else ""]
-            cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}{added}", peak]
+            cells += [f"{last['first_s']:.1f} + {last['warm_s']:.2f}{added}", peak, _whole(last, before)]
             cells += [str(last["recordings"]), f"{last['difference']:.1e}"]
         table.add_row(case, *cells)
     means = (f"({statistics.geometric_mean(speeds[i]):.2f})" if speeds[i] else "" for i in impls)
     table.add_row("geometric mean", *means)
     return table
+
+
+def _whole(last: Row, before: Row) -> str:
+    """A row's whole peak, and its share of another's."""
+    if "whole_mb" not in last:
+        return ""
+    without = before.get("whole_mb")
+    return f"{last['whole_mb']:.0f}" + (f" ({last['whole_mb'] / without:.2f})" if without else "")
 
 
 def compile_time_table(rows: list[Row], impls: Sequence[str]) -> Table:

@@ -114,11 +114,11 @@ def test_cudagraphs_table_has_speeds_against_eager():
 def test_cudagraphs_table_has_the_peak_without_recordings_beside_that_with_them():
     row = {"case": "c", "us": 1.0, "first_s": 0.0, "warm_s": 0.0, "recordings": 1, "difference": 0.0}
     rows = [
-        {**row, "impl": "braze", "peak_mb": 37.0},
-        {**row, "impl": "braze-ro", "peak_mb": 41.0, "warm_s": 0.25},
+        {**row, "impl": "braze", "peak_mb": 37.0, "whole_mb": 400.0},
+        {**row, "impl": "braze-ro", "peak_mb": 41.0, "whole_mb": 404.0, "warm_s": 0.25},
     ]
     text = shown(report.cudagraphs_table(rows, ("braze", "braze-ro")))
-    assert "41 (37)" in text and "(+0.25)" in text
+    assert "41 (37)" in text and "404 (1.01)" in text and "(+0.25)" in text
 
 
 def test_cudagraphs_begin_nothing_when_the_time_is_over():

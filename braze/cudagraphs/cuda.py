@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 from braze import native
+from braze.cudagraphs.allocator import CudaPool, Room
 from braze.cudagraphs.device import UNKNOWN, Asked, Costs, NotRecordable
-from braze.cudagraphs.storages import current_stream, keep_busy, leave_pool
+from braze.cudagraphs.storages import current_stream, keep_busy
 from braze.support.record import record
 
 T = TypeVar("T")
@@ -23,46 +24,46 @@ T = TypeVar("T")
 #: of an H200: benchmarks/results/2026-11-23-cudagraph-inputs-h200.json
 COSTS = Costs(patch=0.25e-6, copy=3.8e-6, byte=1 / 2.0e12)
 
-#: types of matrices whose products have handles and workspaces that are made at the first call on a stream
-_PRODUCTS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-class CudaPool:
-    """A private pool of PyTorch's allocator."""
-
-    def __init__(self) -> None:
-        self.handle = torch.cuda.graph_pool_handle()
-        self.bytes = 0
-
-    def held(self) -> int:
-        """Bytes that recordings into this pool made the allocator take from the device."""
-        return self.bytes
-
-    def memory(self) -> Iterator[tuple[int, int, torch.device]]:
-        """The allocator's segments of this pool."""
-        for segment in torch.cuda.memory_snapshot():
-            if tuple(segment["segment_pool_id"]) == tuple(self.handle):
-                yield segment["address"], segment["total_size"], torch.device("cuda", segment["device"])
-
 
 @record
 class _Open:
     """A capture that goes on."""
 
     graph: torch.cuda.CUDAGraph
+    #: of the recording; that from which it takes memory; what was held there before
     pool: CudaPool
-    entered: contextlib.ExitStack
+    taken_from: CudaPool
+    living: frozenset[int]
     #: bytes that the allocator had before
     before: int
+    room: Room
+    thread: int
+    #: the caller's stream, and where results lie that are in no pool
+    caller: torch.cuda.Stream
+    apart: set[int]
+    entered: contextlib.ExitStack
     launcher: native.DeviceGraph | None
+
+    @property
+    def shares(self) -> bool:
+        """Whether others' replays write where it takes memory from."""
+        return self.taken_from is not self.pool
 
 
 class CudaGraph:
     """What was captured; ``launcher``: what the C core launches of it, instead of PyTorch."""
 
-    def __init__(self, captured: torch.cuda.CUDAGraph, launcher: native.DeviceGraph | None) -> None:
+    def __init__(
+        self,
+        captured: torch.cuda.CUDAGraph,
+        launcher: native.DeviceGraph | None,
+        pool: CudaPool,
+        apart: frozenset[int],
+        stays: bool,
+    ) -> None:
         #: memory, and the nodes that the launcher knows, live as long as this
-        self.captured = captured
+        self.captured, self.pool = captured, pool
+        self.apart, self.stays = apart, stays
         self.readers: tuple[int, ...] = ()
         self.replay: Callable[[], None] = captured.replay
         self.move: Callable[[int, int], None] = _untold
@@ -74,8 +75,27 @@ def _untold(k: int, address: int, /) -> None:
     raise ValueError("PyTorch tells kernels nothing of where memory lies")
 
 
+class _Leaving:
+    """Blocks in which the thread that captures makes results in the pool itself."""
+
+    def __init__(self, device: CudaGraphs) -> None:
+        self._device = device
+        self._entered: contextlib.AbstractContextManager[None] | None = None
+
+    def __enter__(self) -> None:
+        opened = self._device.mine()
+        if opened is not None:
+            self._entered = opened.pool.instead_of(opened.taken_from)
+            self._entered.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._device.mine() is not None and self._entered is not None:
+            self._entered.__exit__(*error)
+            self._entered = None
+
+
 class CudaGraphs:
-    """The recorder of one GPU. Recordings are made on a stream of its own and replayed on the caller's."""
+    """The recorder of one GPU. Recordings are made on streams of its own, one for each of the callers', and replayed on the callers'."""
 
     costs = COSTS
 
@@ -84,9 +104,9 @@ class CudaGraphs:
         self.device = torch.device(name)
         self.index = self.device.index or 0
         self.lock = threading.RLock()
-        self._side = torch.cuda.Stream(self.device)
-        self._warm: set[int] = set()  # threads whose handles know that stream
+        self._rooms: dict[int, Room] = {}  # by the caller's stream
         self._open: _Open | None = None
+        self.results = _Leaving(self)
 
     def stream(self) -> int:
         """The number of the current stream."""
@@ -96,9 +116,9 @@ class CudaGraphs:
         """Whether the current stream is being captured."""
         return torch.cuda.is_current_stream_capturing()
 
-    def new_pool(self) -> CudaPool:
+    def new_pool(self, *, shared: bool = False) -> CudaPool:
         """An empty pool."""
-        return CudaPool()
+        return CudaPool(self.index, self._room().memory() if shared else None)
 
     def capacity(self) -> int:
         """Bytes of the GPU."""
@@ -126,32 +146,71 @@ class CudaGraphs:
             last.synchronize()
         return result, first.elapsed_time(last) / 1e3
 
-    def _warmed(self) -> torch.cuda.Stream:
-        """The stream on which recordings are made, with what libraries make at a thread's first call on it."""
-        if threading.get_ident() not in self._warm:
-            with torch.cuda.stream(self._side), torch.inference_mode(False), torch.no_grad():
-                for dtype in _PRODUCTS:
-                    x = torch.ones(16, 16, dtype=dtype, device=self.device)
-                    torch.addmm(x[0], x, x)
-                    torch.mm(x, x)
-            self._side.synchronize()
-            self._warm.add(threading.get_ident())
-        return self._side
+    def _room(self) -> Room:
+        """Where calls of the current stream are recorded."""
+        number = self.stream()
+        if number not in self._rooms:
+            with torch.cuda.device(self.device):
+                self._rooms[number] = Room(self.index, native.new_stream())
+        return self._rooms[number]
+
+    def _prepared(self, *, shared: bool) -> tuple[Room, torch.cuda.Stream]:
+        """The same with what libraries make at a thread's first call there; and the current stream, of which it has waited for all.
+
+        ``shared``: memory that nobody needs is given back before.
+        """
+        room, caller = self._room(), torch.cuda.current_stream(self.device)
+        room.side.wait_stream(caller)
+        if shared:
+            room.clear(self._sides())
+        room.warm()
+        return room, caller
+
+    def _sides(self) -> set[int]:
+        return {room.side.cuda_stream for room in self._rooms.values()}
+
+    @contextlib.contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """A block in which a call runs where it will be recorded."""
+        with torch.cuda.device(self.device):
+            room, caller = self._prepared(shared=True)
+            try:
+                with torch.cuda.stream(room.side):
+                    yield
+            finally:
+                caller.wait_stream(room.side)
 
     def begin(self, pool: CudaPool, asked: Asked = UNKNOWN) -> None:
         """Capture from here on; other threads may use the GPU meanwhile."""
         launcher = self._launcher(asked)
-        side = self._warmed()
-        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.device(self.device):
+            room, caller = self._prepared(shared=pool.shared is not None)
+        memory = room.memory()
+        if memory not in (pool.shared, *pool.beside):
+            pool.beside.append(memory)
+        source = pool if pool.shared is None or not asked.shared else pool.shared
+        living = source.living() if source is not pool else frozenset()
         before = torch.cuda.memory_reserved(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=launcher is not None)
         with contextlib.ExitStack() as entered:
             entered.enter_context(torch.cuda.device(self.device))
-            entered.enter_context(torch.cuda.stream(side))
-            graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+            entered.enter_context(torch.cuda.stream(room.side))
+            graph.capture_begin(pool=source.handle, capture_error_mode="thread_local")
             if launcher is not None:
                 launcher.watch()
-            self._open = _Open(graph, pool, entered.pop_all(), before, launcher)
+            self._open = _Open(
+                graph,
+                pool,
+                source,
+                living,
+                before,
+                room,
+                threading.get_ident(),
+                caller,
+                set(),
+                entered.pop_all(),
+                launcher,
+            )
 
     def _launcher(self, asked: Asked) -> native.DeviceGraph | None:
         """What the C core launches; PyTorch itself sets the generator that a graph draws from."""
@@ -169,24 +228,41 @@ class CudaGraphs:
         assert self._open is not None
         opened, self._open = self._open, None
         graph, launcher = opened.graph, opened.launcher
-        with opened.entered:
-            if launcher is not None:
-                launcher.unwatch()
-            try:
-                graph.capture_end()
-            except RuntimeError as error:
-                self._forget(opened)
-                raise NotRecordable(str(error).partition("\n")[0]) from error
-            if launcher is not None and not launcher.instantiate(graph.raw_cuda_graph()):
-                launcher = None
-                graph.instantiate()
-        torch.cuda.current_stream(self.device).wait_stream(self._side)
-        opened.pool.bytes += max(0, torch.cuda.memory_reserved(self.device) - opened.before)
-        return CudaGraph(graph, launcher)
+        try:
+            with opened.entered:
+                if launcher is not None:
+                    launcher.unwatch()
+                try:
+                    graph.capture_end()
+                except RuntimeError as error:
+                    self._forget(opened)
+                    raise NotRecordable(str(error).partition("\n")[0]) from error
+                if launcher is not None and not launcher.instantiate(graph.raw_cuda_graph()):
+                    launcher = None
+                    graph.instantiate()
+        finally:
+            self._finish(opened)
+        stays = opened.shares and not opened.taken_from.living() <= opened.living
+        return CudaGraph(graph, launcher, opened.pool, frozenset(opened.apart), stays)
+
+    def _finish(self, opened: _Open) -> None:
+        """Leave the stream on which something was captured, and weigh what it took."""
+        pool, shared = opened.pool, opened.pool.shared
+        with torch.cuda.device(self.device), torch.cuda.stream(opened.caller):
+            if shared is None:
+                opened.room.keep()
+            else:
+                opened.room.finish(self._sides())
+        opened.caller.wait_stream(opened.room.side)
+        if shared is None:
+            pool.bytes += max(0, torch.cuda.memory_reserved(self.device) - opened.before)
+        else:
+            pool.weigh()
+            shared.weigh()
 
     def _forget(self, opened: _Open) -> None:
         """Let PyTorch know that a capture is over which an error has ended: its allocator waits for the end, and its generator, until another ends well."""
-        leave_pool(self.index, opened.pool.handle)
+        opened.taken_from.leave()
         with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.no_grad():
             x = torch.zeros(1, device=self.device)
             whole = torch.cuda.CUDAGraph()
@@ -197,7 +273,7 @@ class CudaGraphs:
     def intact(self) -> bool:
         """A stream whose capture is broken refuses events."""
         try:
-            torch.cuda.Event().record(self._side)
+            torch.cuda.Event().record(self._room().side if self._open is None else self._open.room.side)
         except RuntimeError:
             return False
         return True
@@ -214,10 +290,31 @@ class CudaGraphs:
                 opened.graph.capture_end()
             except RuntimeError:
                 self._forget(opened)
-        torch.cuda.current_stream(self.device).wait_stream(self._side)
+        self._finish(opened)
 
     #: PyTorch's allocator knows by itself what is captured
     empty_strided = staticmethod(native.empty_strided)
+
+    def mine(self) -> _Open | None:
+        """What this thread captures into memory that others' replays write."""
+        opened = self._open
+        return (
+            opened
+            if opened is not None and opened.shares and opened.thread == threading.get_ident()
+            else None
+        )
+
+    def empty_result(
+        self, sizes: Sequence[int], strides: Sequence[int], *, dtype: torch.dtype, device: Any = None
+    ) -> torch.Tensor:
+        """Memory of the program's, on the caller's stream."""
+        opened = self.mine()
+        if opened is None:
+            return native.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device=device)
+        with native.relaxed(), torch.cuda.stream(opened.caller):
+            made = native.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device=device)
+        opened.apart.add(made.untyped_storage().data_ptr())
+        return made
 
     def launched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Launches on the current stream are captured as they are."""

@@ -2,6 +2,11 @@
 
 While a recording is made, what runs on the device's stream is written down and not done; memory comes from the recording's
 pool, and stays the pool's when it is given back. Two devices keep to this: ``cuda.py`` and ``simulated.py``.
+
+A pool may share memory with the others of its stream. Recordings of one stream are replayed one after another, so what a
+recording needs only until it ends may lie over what another needed: such memory is the stream's, and each replay overwrites it. What
+outlives a replay must not lie there: what leaves a call is asked for by ``empty_result`` and lies in no pool, or made inside
+``results`` and lies in the pool itself. Whether something else lives on that was made in shared memory, the recording tells (``stays``).
 """
 
 from __future__ import annotations
@@ -26,10 +31,12 @@ class NotRecordable(Exception):
 
 @frozen
 class Asked:
-    """What a recording is asked to know. ``draws``: it may draw random numbers. ``watched``: memory, as (address, bytes), that it is to tell the readers of."""
+    """What a recording is asked to know. ``draws``: it may draw random numbers. ``watched``: memory, as (address, bytes), that it is to tell the readers of.
+    ``shared``: what it needs meanwhile may lie in memory that the pool shares."""
 
     draws: bool = True
     watched: tuple[tuple[int, int], ...] = ()
+    shared: bool = True
 
 
 #: nothing is known of what is recorded
@@ -50,10 +57,17 @@ class Costs:
 
 
 class Pool(Protocol):
-    """Memory of recordings, which they share: what one gives back while it is made, later ones may take."""
+    """Memory of recordings, which they share: what one gives back while it is made, later ones may take.
+
+    ``shared``: memory of the stream's, where recordings put what they need only until they end; None: that lies in the pool, too.
+    """
+
+    @property
+    def shared(self) -> Pool | None:
+        """The memory that all such pools of a stream share."""
 
     def held(self) -> int:
-        """Bytes that the pool has taken from the device."""
+        """Bytes that the pool has taken from the device, without what it shares."""
 
     def memory(self) -> Iterator[tuple[int, int, torch.device]]:
         """All its memory, as (address, bytes, device): between replays nothing in it means anything."""
@@ -67,7 +81,14 @@ class Graph(Protocol):
 
 
 class Told(Graph, Protocol):
-    """A recording whose kernels can be told where memory lies that only they read."""
+    """A recording whose kernels can be told where memory lies that only they read.
+
+    ``stays``: something that was made in shared memory lives on, which replays of others would overwrite. ``apart``: where results lie
+    that are in no pool.
+    """
+
+    stays: bool
+    apart: frozenset[int]
 
     @property
     def readers(self) -> tuple[int, ...]:
@@ -92,8 +113,8 @@ class DeviceGraphs(Protocol):
     def busy(self) -> bool:
         """Whether something is being recorded on the current stream already, by us or by the user."""
 
-    def new_pool(self) -> Pool:
-        """An empty pool."""
+    def new_pool(self, *, shared: bool = False) -> Pool:
+        """An empty pool; ``shared``: one that shares memory with others of the current stream."""
 
     def capacity(self) -> int:
         """Bytes of the device's memory."""
@@ -106,6 +127,9 @@ class DeviceGraphs(Protocol):
 
         ``behind``: with the device kept busy before it for at least so many seconds, so that it never waits for launches.
         """
+
+    def rehearsing(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which a call runs where it will be recorded."""
 
     def begin(self, pool: Any, asked: Asked = ...) -> None:
         """Record from here on what this thread has the device do."""
@@ -122,6 +146,14 @@ class DeviceGraphs(Protocol):
     @property
     def empty_strided(self) -> Callable[..., torch.Tensor]:
         """As ``torch.empty_strided``: memory for a result, from the pool while recording."""
+
+    @property
+    def empty_result(self) -> Callable[..., torch.Tensor]:
+        """The same for a result that leaves the call: while recording, memory that is no other recording's."""
+
+    @property
+    def results(self) -> contextlib.AbstractContextManager[None]:
+        """Blocks in which results are made that leave the call: while recording, in the pool itself."""
 
     def launched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that has the device run a kernel without PyTorch's knowledge, so that it is recorded too."""

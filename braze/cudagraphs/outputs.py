@@ -18,13 +18,14 @@ class Held:
     """A piece of memory that a recording writes and its callers see. It is alive while others than the recording hold it.
 
     A caller may also give its storage other memory (``resize_``) or let others see it without holding it (a lazy clone, another
-    process): it counts as alive from then on, so that it is not written where it was.
+    process): it counts as alive from then on, so that it is not written where it was. ``apart``: it lies in no pool, and no other recording writes it.
     """
 
-    __slots__ = ("_idle", "_named", "_place", "storage")
+    __slots__ = ("_idle", "_named", "_place", "apart", "storage")
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.storage = storage
+        self.apart = False
         self._idle = self._named = 0
         self._place: Any = b""
 
@@ -33,9 +34,9 @@ class Held:
         self._idle, self._named = uses(self.storage), sys.getrefcount(self.storage)
         self._place = _place(self.storage)
 
-    def row(self) -> tuple[Held, torch.UntypedStorage, int, int, int, bytes]:
+    def row(self) -> tuple[Held, torch.UntypedStorage, int, int, int, bytes, bool]:
         """The same for the C core, which looks itself: its own reference aside, ``sys.getrefcount`` counts one more."""
-        return self, self.storage, self.storage._cdata, self._idle, self._named - 1, self._place
+        return self, self.storage, self.storage._cdata, self._idle, self._named - 1, self._place, self.apart
 
     def alive(self) -> bool:
         """Whether a tensor, a view, or a graph of autograd sees it, or the program has it as a storage."""
@@ -96,9 +97,10 @@ class Outputs:
                 self._make.append(OfMemory(result, held.storage))
         self.held = tuple(found.values())
 
-    def settle(self) -> None:
-        """To be called when nobody but the recording holds its results."""
+    def settle(self, apart: frozenset[int]) -> None:
+        """To be called when nobody but the recording holds its results; ``apart``: where those lie that are in no pool."""
         for held in self.held:
+            held.apart = held.storage.data_ptr() in apart
             held.settle()
 
     def makers(self) -> tuple[Any, ...]:

@@ -168,7 +168,7 @@ class Recorded:
         leave = Leave.COPIED if len(fitting) >= SLOTS else self.leave
         near, static, copied = self._kinds(group, inputs)
         tree = self.forest.tree_for(group, [] if leave is Leave.COPIED else near, self.device)
-        placed, before = None, tree.pool.held()
+        placed, before = None, self.forest.held()
         try:
             placed = Inputs(inputs, static, copied)
             movable = self._movable(copied, leave)
@@ -185,7 +185,7 @@ class Recorded:
         # what reads the most where it lies is tried first
         group.recordings.sort(key=lambda r: -len(r.inputs.static))
         self._tell(group, fitting, recording)
-        self._weigh(tree.pool.held() - before)
+        self._weigh(self.forest.held() - before)
         recording.hasten(self.device, self.device.stream())
         self.serve()
         return recording if self._within_budget(group, recording) else None
@@ -287,7 +287,7 @@ class Recorded:
         """Count the memory that a recording took, and log it."""
         trace.count("cudagraph_bytes", taken)
         logger("cudagraphs").info(
-            "%s: recorded; its pool grew by %d bytes, all recordings hold %d",
+            "%s: recorded; pools grew by %d bytes, all recordings hold %d",
             self.plan.name,
             taken,
             self.forest.held(),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from braze import native
-from braze.cudagraphs.device import Asked, DeviceGraphs, Graph, record
+from braze.cudagraphs.device import Asked, DeviceGraphs, Graph, Told, record
 from braze.cudagraphs.inputs import Inputs
 from braze.cudagraphs.outputs import Held, Outputs
 from braze.cudagraphs.plan import Plan
@@ -107,26 +107,33 @@ def made(
 ) -> tuple[Graph, Outputs]:
     """Rehearse a call and record it. The outputs have no values yet, and nobody but they hold their memory.
 
-    ``movable``: those of the copied inputs of which kernels may be told instead.
+    ``movable``: those of the copied inputs of which kernels may be told instead. Where something lives on that was made in memory which the
+    pool shares (an output that sees an intermediate value's memory, a tensor that an operator of the program's keeps), the call is
+    recorded once more, without such memory.
     """
     with torch.inference_mode(False), torch.no_grad():
         inputs.place(given)
         if not plan.written:  # else what it writes would be written twice
             _rehearse(call, plan, device, list(inputs.values))
         watched = inputs.memory(movable)
-        asked = Asked(plan.draws, tuple(watched.values()))
-        graph, outputs = record(
-            device, tree.pool, lambda: Outputs(call(list(inputs.values)), inputs.values), asked
-        )
+
+        def recorded(shared: bool) -> tuple[Told, Outputs]:
+            asked = Asked(plan.draws, tuple(watched.values()), shared)
+            return record(device, tree.pool, lambda: Outputs(call(list(inputs.values)), inputs.values), asked)
+
+        graph, outputs = recorded(True)
+        if graph.stays:
+            del graph, outputs
+            graph, outputs = recorded(False)
     inputs.tell(graph, tuple(watched), device.costs)
     inputs.forget()
-    outputs.settle()
+    outputs.settle(graph.apart)
     return graph, outputs
 
 
 def _rehearse(call: Call, plan: Plan, device: DeviceGraphs, values: list[Any]) -> None:
     """Run the call once where it will be recorded, so that what libraries and Triton make at a first call is there."""
-    with device.kept_numbers() if plan.draws else contextlib.nullcontext():
+    with device.rehearsing(), device.kept_numbers() if plan.draws else contextlib.nullcontext():
         try:
             call(values)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 It keeps to what CUDA does. Nothing that is recorded takes effect: memory of others and the generator are put back at the end, and
 what was made in the pool is overwritten. Memory that is let go of while recording is taken again at once, so that
-recordings of one pool lie over one another as they do on a GPU. What would make the host wait (``.item()``, sizes that
+recordings of one pool lie over one another as they do on a GPU. Memory that the pools of a stream share is spoiled by each replay. What would make the host wait (``.item()``, sizes that
 only data tell) ends the recording.
 
 PyTorch's operators are seen by a dispatch mode. Kernels of braze do not pass the dispatcher: host modules call
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -47,9 +48,10 @@ def on_the_host(operator: Any, function: Callable[..., Any]) -> None:
 
 
 class SimulatedPool:
-    """Blocks of memory; one that nobody but the pool holds is free."""
+    """Blocks of memory; one that nobody but the pool holds is free. ``shared``: as a pool has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SimulatedPool | None = None) -> None:
+        self.shared = shared
         self.blocks: list[tuple[torch.UntypedStorage, int]] = []
 
     def held(self) -> int:
@@ -61,11 +63,20 @@ class SimulatedPool:
         return ((s.data_ptr(), s.nbytes(), torch.device("cpu")) for s, _ in self.blocks)
 
     def at(self, address: int) -> torch.UntypedStorage | None:
-        """The block in which an address lies."""
+        """The block in which an address lies, of the pool's or of what it shares."""
         for storage, _ in self.blocks:
             if 0 <= address - storage.data_ptr() < storage.nbytes():
                 return storage
-        return None
+        return None if self.shared is None else self.shared.at(address)
+
+    def in_use(self) -> bool:
+        """Whether anybody but the pool holds some of it."""
+        return any(uses(storage) > idle for storage, idle in self.blocks)
+
+    def spoil(self) -> None:
+        """Overwrite all of it."""
+        for storage, _ in self.blocks:
+            tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
 
     def take(self, size: int) -> torch.UntypedStorage:
         """The smallest free block of at least ``size`` bytes, or a new one."""
@@ -142,16 +153,19 @@ class _Work:
 
 
 class SimulatedGraph:
-    """A list of operations in ``inside``, blocks of a pool. ``watched``: addresses of memory that kernels may be told to read elsewhere."""
+    """A list of operations in ``inside``, blocks of a pool, of what it shares, or apart. ``watched``: addresses of memory that kernels may be told to read elsewhere."""
 
     def __init__(
         self,
         works: list[_Work],
         pool: SimulatedPool,
         inside: Iterable[torch.UntypedStorage],
-        watched: Sequence[int] = (),
+        watched: Sequence[int],
+        apart: frozenset[int],
+        stays: bool,
     ) -> None:
         self.works, self.pool = works, pool
+        self.apart, self.stays = apart, stays
         self._inside = [(storage, storage.data_ptr()) for storage in inside]
         self._reading = [[(w, which) for w in works if (which := w.reads(place))] for place in watched]
 
@@ -174,14 +188,21 @@ class SimulatedGraph:
         with torch.inference_mode(False), torch.no_grad():
             for work in self.works:
                 work.run()
+            if self.pool.shared is not None:
+                self.pool.shared.spoil()
 
 
 class _Log(TorchDispatchMode):
     """Writes down what runs below it."""
 
-    def __init__(self, pool: SimulatedPool, watched: Sequence[int] = ()) -> None:
+    def __init__(self, pool: SimulatedPool, asked: Asked) -> None:
         super().__init__()
-        self.pool, self.watched = pool, watched
+        self.pool, self.watched = pool, [address for address, _ in asked.watched]
+        self.shared = pool.shared if asked.shared else None
+        #: whether results are made that leave the call
+        self.leaving = False
+        #: where results lie that are in no pool
+        self.apart: set[int] = set()
         self.works: list[_Work] = []
         #: memory of the pool that the recording uses, by its number
         self.inside: dict[int, torch.UntypedStorage] = {}
@@ -221,9 +242,20 @@ class _Log(TorchDispatchMode):
             return function(*args)
 
     def empty_strided(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the pool."""
+        """Memory of the pool, or of what it shares."""
         with _disable_current_modes():
             return self._moved(torch.empty_strided(sizes, strides, dtype=dtype), ())[0]
+
+    def empty_result(self, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory of nobody else's."""
+        if self.shared is None:
+            return self.empty_strided(sizes, strides, dtype)
+        with _disable_current_modes():
+            made = torch.empty_strided(sizes, strides, dtype=dtype)
+            storage = made.untyped_storage()
+            self.inside[storage._cdata] = storage
+            self.apart.add(storage.data_ptr())
+            return made
 
     def finish(self) -> SimulatedGraph:
         """Undo what was done, and spoil memory that is new."""
@@ -234,7 +266,10 @@ class _Log(TorchDispatchMode):
             if storage._cdata in self.before:
                 continue
             tensor_over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).fill_(255)
-        return SimulatedGraph(self.works, self.pool, self.inside.values(), self.watched)
+        stays = self.shared is not None and self.shared.in_use()
+        return SimulatedGraph(
+            self.works, self.pool, self.inside.values(), self.watched, frozenset(self.apart), stays
+        )
 
     def _remember(self, storage: torch.UntypedStorage) -> None:
         """Keep what memory of others holds before it is written."""
@@ -254,13 +289,14 @@ class _Log(TorchDispatchMode):
         return Place(memory, x.dtype, int(x.storage_offset()), tuple(x.shape), x.stride(), x.is_conj())
 
     def _moved(self, results: Any, arguments: Any) -> tuple[Any, list[torch.UntypedStorage]]:
-        """The results with new memory moved into the pool, and that memory."""
+        """The results with new memory moved into the pool or what it shares, and that memory."""
+        pool = self.pool if self.shared is None or self.leaving else self.shared
         homes: dict[int, torch.UntypedStorage] = {}
         taken = []  # tensors over them: what nobody sees would be given to the next
         for key, fresh in _fresh(results, arguments).items():
-            blocks = len(self.pool.blocks)
-            home = homes[key] = self.pool.take(fresh.nbytes())
-            if len(self.pool.blocks) == blocks and home._cdata not in self.inside:
+            blocks = len(pool.blocks)
+            home = homes[key] = pool.take(fresh.nbytes())
+            if len(pool.blocks) == blocks and home._cdata not in self.inside:
                 self.before[home._cdata] = (
                     home,
                     home.clone(),
@@ -317,6 +353,24 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
                 yield x
 
 
+class _Leaving:
+    """Blocks in which this thread makes results that leave the call."""
+
+    def __init__(self, device: SimulatedGraphs) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._set(True)
+
+    def __exit__(self, *error: object) -> None:
+        self._set(False)
+
+    def _set(self, leaving: bool) -> None:
+        log = self._device._log()
+        if log is not None:
+            log.leaving = leaving
+
+
 class SimulatedGraphs:
     """The recorder of a device that is simulated on the processor; ``bytes`` is its memory."""
 
@@ -331,21 +385,38 @@ class SimulatedGraphs:
         #: seconds of a call; True: of one for which the device never waits
         self.clock: Callable[[bool], float] = lambda behind: 1.0
         self._here = threading.local()
+        #: memory that pools share, by streams
+        self._shared: weakref.WeakValueDictionary[int, SimulatedPool] = weakref.WeakValueDictionary()
+        self.results = _Leaving(self)
 
     def _log(self) -> _Log | None:
         return getattr(self._here, "log", None)
 
     def stream(self) -> int:
-        """There is one."""
-        return 0
+        """The stream of this thread's calls: 0, but inside ``on``."""
+        return getattr(self._here, "stream", 0)
+
+    @contextlib.contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """A block in which this thread's calls are on another stream."""
+        before, self._here.stream = self.stream(), stream
+        try:
+            yield
+        finally:
+            self._here.stream = before
 
     def busy(self) -> bool:
         """Whether this thread records."""
         return self._log() is not None
 
-    def new_pool(self) -> SimulatedPool:
+    def new_pool(self, *, shared: bool = False) -> SimulatedPool:
         """An empty pool."""
-        return SimulatedPool()
+        if not shared:
+            return SimulatedPool()
+        memory = self._shared.get(self.stream())
+        if memory is None:
+            memory = self._shared[self.stream()] = SimulatedPool()
+        return SimulatedPool(memory)
 
     def capacity(self) -> int:
         """As many bytes as the tests say."""
@@ -364,9 +435,13 @@ class SimulatedGraphs:
         """The seconds that ``clock`` tells, of calls as they are and of such that never wait."""
         return run(), self.clock(behind > 0)
 
+    def rehearsing(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is made at a first call."""
+        return contextlib.nullcontext()
+
     def begin(self, pool: SimulatedPool, asked: Asked = UNKNOWN) -> None:
         """Write down what this thread does from here on."""
-        log = _Log(pool, [address for address, _ in asked.watched])
+        log = _Log(pool, asked)
         self._here.log = log
         log.__enter__()
 
@@ -398,6 +473,15 @@ class SimulatedGraphs:
         if log is None:
             return native.empty_strided(tuple(sizes), tuple(strides), dtype=dtype)
         return log.empty_strided(sizes, strides, dtype)
+
+    def empty_result(
+        self, sizes: Sequence[int], strides: Sequence[int], *, dtype: torch.dtype, device: Any = None
+    ) -> torch.Tensor:
+        """The same for a result that leaves the call."""
+        log = self._log()
+        if log is None:
+            return native.empty_strided(tuple(sizes), tuple(strides), dtype=dtype)
+        return log.empty_result(sizes, strides, dtype)
 
     def launched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, which is written down while recording."""

@@ -90,12 +90,3 @@ def keep_busy(seconds: float) -> None:
 def current_stream(index: int) -> int:
     """The number of a GPU's current stream."""
     return torch._C._cuda_getCurrentRawStream(index)
-
-
-def leave_pool(index: int, handle: tuple[int, int]) -> None:
-    """Let PyTorch's allocator forget a capture that ended with an error: else it waits for its end, and keeps its memory."""
-    try:
-        torch._C._cuda_endAllocateToPool(index, handle)
-    except RuntimeError:
-        return  # it has forgotten it
-    torch._C._cuda_releasePool(index, handle)

@@ -1,7 +1,10 @@
 """Pools of memory that recordings share, and when one of them may be replayed.
 
+What a recording needs only until it ends lies in memory of the stream's, where nothing lives on: each replay may overwrite it. Outputs for which the
+call itself asked have memory of their own, that of their recording alone. What is left are outputs of PyTorch's operators, with what these needed meanwhile: they lie in the pool.
+
 The recordings of a pool were made one after another, each while the outputs of all before it had their places. So a recording writes
-no output of an earlier one; its own outputs, and those of later ones, it may write. It may be replayed when none of these is alive:
+no output of an earlier one; its own outputs, and those of later ones in the pool, it may write. It may be replayed when none of these is alive:
 that is all that must be known of the way by which a call comes here. A pool begins with a recording that reads nothing
 of another pool, and those that read its outputs where they lie join it: it is a tree, whose branches are
 what was recorded after the same outputs.
@@ -27,14 +30,15 @@ class PlainHolders:
         self.used = 0
         self._held: list[tuple[int, Held]] = []
 
-    def fill(self, rows: tuple[tuple[int, Any, Any, int, int, int, Any], ...]) -> None:
+    def fill(self, rows: tuple[tuple[int, Any, Any, int, int, int, Any, bool], ...]) -> None:
         """The memory that there is from now on."""
         self._held = [row[:2] for row in rows]
 
     def free_from(self, number: int) -> bool:
         """Whether nobody holds what a recording of at least that number writes, and that and what the one before writes is where it was."""
+        written = [(n, each) for n, each in self._held if n <= number or not each.apart]
         return not any(
-            (n >= number and each.alive()) or (n == number - 1 and each.moved()) for n, each in self._held
+            (n >= number and each.alive()) or (n == number - 1 and each.moved()) for n, each in written
         )
 
     def touch(self) -> None:
@@ -76,13 +80,17 @@ class Tree:
         return list({id(g): g for g in (ref() for ref in self._groups) if g is not None}.values())
 
     def free_from(self, number: int) -> bool:
-        """Whether no output of a recording of at least that number is alive."""
+        """Whether nothing is alive that a recording of that number writes: its outputs, and those of later ones that lie in the pool."""
         return self.holders.free_from(number)
 
     def drop(self, number: int) -> None:
         """A recording is gone; its outputs that are alive still must not be written."""
         self._held = [(n, each) for n, each in self._held if n != number or each.alive()]
         self._tell()
+
+    def bytes(self) -> int:
+        """What its recordings alone take: the pool, and outputs that lie in none."""
+        return self.pool.held() + sum(each.storage.nbytes() for _, each in self._held if each.apart)
 
     def has(self, place: int) -> bool:
         """Whether an output lies there."""
@@ -111,7 +119,7 @@ class Forest:
         for tree in near:
             if not any(each is group for each in tree.groups()):
                 return tree
-        return Tree(device.new_pool())
+        return Tree(device.new_pool(shared=True))
 
     def enter(self, tree: Tree, group: Any, held: tuple[Held, ...]) -> int:
         """Enter a recording into a tree; its number there."""
@@ -129,8 +137,9 @@ class Forest:
         self._trees.discard(tree)
 
     def held(self) -> int:
-        """Bytes of all pools."""
-        return sum(tree.pool.held() for tree in self._trees)
+        """Bytes of all pools and outputs; memory that pools share counts once."""
+        shared = {id(memory): memory for tree in self._trees if (memory := tree.pool.shared) is not None}
+        return sum(tree.bytes() for tree in self._trees) + sum(memory.held() for memory in shared.values())
 
 
 _forests: weakref.WeakKeyDictionary[DeviceGraphs, Forest] = weakref.WeakKeyDictionary()

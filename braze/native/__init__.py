@@ -71,7 +71,9 @@ tensor_meta = calibrate.tensor_meta if native_available else core.tensor_meta
 versions = core.versions
 bind_driver = driver.bind
 bind_graphs = driver.bind_graphs
+new_stream = driver.new_stream
 parameter_sizes = driver.parameter_sizes
+relaxed = driver.relaxed
 replays_natively = calibrate.replays_natively if native_available else core.replays_natively
 Holders = core.Holders
 Replay = core.Replay
@@ -108,8 +110,10 @@ __all__ = [
     "hook_available",
     "mode",
     "native_available",
+    "new_stream",
     "out_product",
     "parameter_sizes",
+    "relaxed",
     "replays_natively",
     "run_hooked",
     "set_frame_callback",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from braze.native import torch_state
 
 #: cuFuncGetParamInfo's answer past the last parameter
 _INVALID_VALUE = 1
+#: CU_STREAM_NON_BLOCKING and CU_STREAM_CAPTURE_MODE_RELAXED
+_NON_BLOCKING, _RELAXED = 1, 2
 #: far more than any kernel takes
 _MOST_PARAMETERS = 1024
 
@@ -51,6 +55,28 @@ def bind_graphs() -> bool:
         _address(driver, "cuGraphLaunch"),
         _address(driver, "cuGraphExecDestroy"),
     )
+
+
+def new_stream() -> int:
+    """A stream of the current GPU's, which waits for no other; PyTorch hands its own out in turn, to several at last."""
+    made = ctypes.c_void_p()
+    driver = _driver()
+    status = -1 if driver is None else driver.cuStreamCreate(ctypes.byref(made), _NON_BLOCKING)
+    if status:
+        raise RuntimeError(f"the driver makes no stream ({status})")
+    return made.value or 0
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """A block in which this thread may take memory from the device for itself while it records."""
+    mode, driver = ctypes.c_int(_RELAXED), _driver()
+    assert driver is not None
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def parameter_sizes(function: int) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +34,20 @@ class Launches(Protocol):
     @property
     def empty_strided(self) -> Callable[..., torch.Tensor]: ...
 
+    @property
+    def empty_result(self) -> Callable[..., torch.Tensor]: ...
+
+    @property
+    def results(self) -> contextlib.AbstractContextManager[None]: ...
+
     def launched(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
 class Direct:
     """Nobody needs to know."""
 
-    empty_strided = staticmethod(native.empty_strided)
+    empty_strided = empty_result = staticmethod(native.empty_strided)
+    results = contextlib.nullcontext()
 
     @staticmethod
     def launched(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,6 +73,9 @@ class Runtime:
         self._triton = dict(triton or {})
         self._launched = (launches or Direct).launched
         self.empty_strided = (launches or Direct).empty_strided
+        #: memory for what leaves the call, and blocks in which an operator makes such
+        self.empty_result = (launches or Direct).empty_result
+        self.results = (launches or Direct).results
         #: whether the caller's variable is all that holds a tensor and its memory
         self.alone = alone
         native.bind_torch()

@@ -213,8 +213,11 @@ def test_what_is_needed_to_cut_is_let_go_of_when_all_is_recorded(monkeypatch):
 
     monkeypatch.setattr(Cutter, "__init__", noting)
     f = recording(lambda x: scaled(x @ x).sin() @ x)
-    for _ in range(5):
-        f(numbers(3, 3))
+    inputs = [
+        numbers(3, 3) for _ in range(5)
+    ]  # all alive: one that lay where another had been would be read in place, and recorded for
+    for x in inputs:
+        f(x)
     gc.collect()
     assert len(cutters) == 1 and cutters[0]() is None
     ours = set(recorded._live) - others

@@ -353,8 +353,9 @@ def test_one_of_several_outputs_held():
 @pytest.mark.unverified
 def test_borrowed_outputs_are_written_over_by_the_next_call():
     f = recording(lambda x: x * 2, outputs="borrow")
+    inputs = [filled(float(k), 3) for k in range(6)]  # all alive: none lies where another lay
     with recordings() as made:
-        kept = [f(filled(float(k), 3)) for k in range(6)]
+        kept = [f(x) for x in inputs]
         assert made() == 1
     assert_equal(kept[0], filled(0.0, 3))
     assert all(torch.equal(y, filled(10.0, 3)) for y in kept[1:])

@@ -1,11 +1,13 @@
-"""Programs of calls that are recorded, on a simulated device or with ``--device cuda`` on a GPU: whatever is kept, changed, fed back, moved or called from threads, they are as eager.
+"""Programs of calls that are recorded, on a simulated device or with ``--device cuda`` on a GPU: whatever is kept, changed, fed back, trained, moved or called from threads, they are as eager.
 
-The functions are few and compiled once in a process; each program begins without recordings, and with state of its own. Random
+The functions are few and compiled once in a process; each program begins without recordings, and with state of its own. Results stay
+small, however often they are fed back: the sine of a large number would tell one rounding from another. Random
 numbers are compared with those of the same function compiled without recordings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -65,18 +67,19 @@ class State:
         weight = torch.linspace(-1, 1, WIDTH * WIDTH, device=device).reshape(WIDTH, WIDTH)
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
         self.cache = torch.zeros(3, WIDTH, device=device)
+        self.trained = torch.nn.Parameter(weight * 0.5)
 
 
 def several(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """Outputs of which some share memory."""
-    z = x @ state.weight
-    return z, z[:1], (x + y).t(), z.sum(0)
+    z = (x @ state.weight).tanh()
+    return z, z[:1], ((x + y) * 0.25).t(), z.sum(0)
 
 
 def written(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """A cache that is written in part and read."""
     state.cache[1] = x.sum(0)
-    return state.cache @ state.weight, x * y
+    return (state.cache @ state.weight).tanh(), (x * y).sin()
 
 
 def returned(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -87,21 +90,21 @@ def returned(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
 def in_place(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """An input is changed, which another may see."""
     x.mul_(0.5)
-    return x + y, y.sum()
+    return (x + y) * 0.25, y.sum()
 
 
 def broken(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """Two graphs, of which the second reads the first."""
     z = torch.tanh(x @ state.weight)
     braze.graph_break()
-    return z, z * y + 1
+    return z, z * y * 0.5 + 1
 
 
 def cut(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """One graph in parts, of which two are recorded."""
     z = torch.tanh(x @ state.weight)
     w = outside(z + y)
-    return z, w @ state.weight, w
+    return z, (w @ state.weight).tanh(), w
 
 
 def cut_and_written(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -109,20 +112,26 @@ def cut_and_written(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     state.cache[0] = x.sum(0)
     z = outside(x * y)
     state.cache[2] = z.sum(0)
-    return state.cache @ state.weight, z.relu()
+    return (state.cache @ state.weight).tanh(), z.sin().relu()
 
 
 def tables(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """What depends on the parameter alone is computed once."""
-    return x @ (state.weight.t() @ state.weight).softmax(-1) + y
+    return (x @ (state.weight.t() @ state.weight).softmax(-1) + y) * 0.2
 
 
 def drawn(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
     """Random numbers, which follow the seed."""
-    return x + torch.nn.functional.dropout(torch.ones_like(y), 0.5)
+    return x * 0.5 + torch.nn.functional.dropout(torch.ones_like(y), 0.5)
 
 
-FUNCTIONS = (several, written, returned, in_place, broken, cut, cut_and_written, tables, drawn)
+def layered(state: State, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Two layers with a parameter that is trained."""
+    z = torch.tanh(x @ state.trained)
+    return torch.sigmoid(z @ state.trained.t()) * z.exp() + y * 0.5
+
+
+FUNCTIONS = (several, written, returned, in_place, broken, cut, cut_and_written, tables, drawn, layered)
 
 
 def place() -> str:
@@ -161,8 +170,11 @@ class Run:
         self, functions: Sequence[Callable[..., Any]], chosen: Iterable[int], device: str = "cpu"
     ) -> None:
         self.functions = [functions[i] for i in sorted(chosen)]
+        self.layered = functions[FUNCTIONS.index(layered)]
         self.state = State(device)
         self.held: list[torch.Tensor] = []
+        #: inputs and results of forwards that wait for their backward
+        self.waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def step(self, step: Step, numbers: torch.Tensor) -> list[torch.Tensor]:
         """One statement of a program; copies of what it gives."""
@@ -176,14 +188,29 @@ class Run:
             if x.dim() == 2 and x.shape[1] == WIDTH and 1 <= x.shape[0] <= 4:
                 y = x if a % 3 else x.clone()
                 return self._keep(self.functions[a % len(self.functions)](self.state, x, y), a)
+        if kind == "forward":
+            x = LAYOUTS[layout](numbers).requires_grad_()
+            with torch.enable_grad():
+                z = self.layered(self.state, x, numbers.clone())
+            self.waiting = [*self.waiting, (x, z)][-3:]
+            return [z.detach().clone()]
+        if kind == "backward" and self.waiting:
+            x, z = self.waiting.pop(b % len(self.waiting))
+            z.backward(torch.full_like(z, (a - 4) * 0.1))
+            self.held = [*self.held, *([x.grad] if b & 1 else [])][-6:]
+            if b & 2:
+                self.state.trained.data.sub_(self.state.trained.grad, alpha=0.01)
+            return [x.grad.clone(), self.state.trained.grad.clone()]
+        if kind == "zero":
+            self.state.trained.grad = None
         if kind == "change" and self.held:
-            self.held[b % len(self.held)].mul_(-0.5).add_(a)
+            self.held[b % len(self.held)].mul_(-0.5).add_(a * 0.1)
         if kind == "drop" and self.held:
             del self.held[b % len(self.held) :: 2]
         if kind == "move":
             self.state.weight.data = self.state.weight.data * 0.9
         if kind == "parameter":
-            self.state.weight.data[a % WIDTH].add_(0.25)
+            self.state.weight.data[a % WIDTH].mul_(-0.5).add_(0.25)
         if kind == "cache":
             self.state.cache = numbers[:1].expand(3, WIDTH).clone()
         return []
@@ -229,12 +256,18 @@ class Calls:
             if kind in kinds
         ]
         named = {FUNCTIONS[i] for i in self.chosen}
+        found += ["trained"] if "backward" in kinds else []
         found += ["cut graphs"] if named & {cut, cut_and_written} else []
         found += ["inputs written"] if named & {written, in_place, cut_and_written} else []
         return tuple(found)
 
 
-KINDS = ("call",) * 6 + ("feed",) * 3 + ("change", "drop", "move", "parameter", "cache")
+KINDS = (
+    *("call",) * 6,
+    *("feed",) * 3,
+    *("forward", "backward") * 2,
+    *("zero", "change", "drop", "move", "parameter", "cache"),
+)
 
 
 def generate(seed: int) -> Calls:
@@ -272,7 +305,8 @@ def check(program: Calls) -> Finding | None:
 
     def run(number: int) -> None:
         try:
-            found.append(_difference(program, functions, plain, number))
+            with _on_stream(number if program.seed % 2 else 0):
+                found.append(_difference(program, functions, plain, number))
         except BaseException as error:
             found.append(Finding("raised", f"{type(error).__name__}: {error}"))
 
@@ -282,6 +316,15 @@ def check(program: Calls) -> Finding | None:
     for thread in threads:
         thread.join()
     return next((each for each in found if each is not None), None)
+
+
+def _on_stream(number: int) -> contextlib.AbstractContextManager[Any]:
+    """A block of this thread's calls on a stream of its own; 0: on the one of all."""
+    if place() == "cuda":
+        return torch.cuda.stream(torch.cuda.Stream()) if number else contextlib.nullcontext()
+    simulated = device_of("cpu")
+    assert isinstance(simulated, SimulatedGraphs)
+    return simulated.on(number)
 
 
 def _difference(program: Calls, functions: Any, plain: Any, thread: int) -> Finding | None:

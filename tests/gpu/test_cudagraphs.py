@@ -11,6 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import braze
+from braze.cudagraphs.plan import Plan
+from braze.cudagraphs.recorded import Limits, Recorded
+from braze.cudagraphs.registry import device_of
+from braze.cudagraphs.trees import forest_of
 from braze.support import trace
 from tests.cudagraphs.helpers import assert_equal, noted, recording, recordings
 from tests.cudagraphs.test_recorded import *  # noqa: F403  the same tests, on this device
@@ -210,3 +214,83 @@ def test_a_step_of_decoding_with_a_cache():
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(keys, twin, rtol=1e-3, atol=1e-4)
         assert made() <= 6
+
+
+def test_streams_that_replay_at_once_share_no_workspace():
+    torch.manual_seed(0)
+    fn = lambda x, w: (x @ w) * 1.0  # rows so few that cuBLAS sums parts of them in its workspace
+    f, streams = recording(fn), [torch.cuda.Stream() for _ in range(2)]
+    w = numbers(16384, 64) / 128
+    inputs = [[numbers(64, 16384) for _ in range(6)] for _ in streams]
+    torch.cuda.synchronize()
+    found: list[list[torch.Tensor]] = [[], []]
+    for turn in range(30):
+        for stream, given, kept in zip(streams, inputs, found, strict=True):
+            with torch.cuda.stream(stream):
+                kept.append(f(given[turn % 6], w).clone())
+    torch.cuda.synchronize()
+    for given, kept in zip(inputs, found, strict=True):
+        for turn, y in enumerate(kept):
+            torch.testing.assert_close(y, fn(given[turn % 6], w), rtol=1e-3, atol=1e-3)
+    rooms = [device_of("cuda:0")._rooms[stream.cuda_stream] for stream in streams]
+    assert (
+        len({room.memory().handle for room in rooms}) == len({room.side.cuda_stream for room in rooms}) == 2
+    )
+
+
+def test_workspaces_that_somebody_clears_are_not_those_of_recordings():
+    torch.manual_seed(0)
+    fn = lambda x, w: torch.relu(x @ w) @ w.t()
+    f = recording(fn)
+    x, w = numbers(64, 16384), numbers(16384, 64) / 128
+    for _ in range(4):
+        f(x, w)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    others = [torch.ones(8 << 20, device="cuda") for _ in range(8)]
+    for _ in range(4):
+        y = f(x, w)
+        torch.testing.assert_close(y, fn(x, w), rtol=1e-3, atol=1e-3)
+        del y
+    assert all(bool((other == 1).all()) for other in others)
+
+
+def test_a_second_slot_takes_its_outputs_alone():
+    f, before = (
+        recording(lambda x: torch.cumsum((x @ x).sin() @ x, 0)[:1] + 1),
+        forest_of(device_of("cuda:0")).held(),
+    )
+    inputs, kept = [numbers(2048, 2048) / 64 for _ in range(4)], []
+    sizes = []
+    with recordings() as made:
+        for x in inputs:
+            kept.append(f(x))
+            sizes.append(forest_of(device_of("cuda:0")).held() - before)
+        assert made() >= 2
+    assert sizes[1] >= 16 << 20 and sizes[2] - sizes[1] <= 4 << 20, sizes
+    torch.testing.assert_close(
+        kept, [torch.cumsum((x @ x).sin() @ x, 0)[:1] + 1 for x in inputs], rtol=1e-2, atol=1e-2
+    )
+
+
+def test_what_a_recorded_operator_keeps_is_no_other_recordings():
+    kept: list[torch.Tensor] = []
+
+    def call(inputs):
+        y = torch.cumsum(inputs[0], 0)
+        kept[:] = [y]
+        return (y * 2,)
+
+    device = device_of("cuda:0")
+    known, other = (
+        Recorded(call, Plan("f", "cuda:0", (0,)), device, Limits()),
+        recording(lambda x: torch.cumsum(x, 0).sin()),
+    )
+    inputs = [numbers(50) for _ in range(5)]
+    with recordings() as made:
+        for x in inputs:
+            (y,) = known([x])
+            other(x)
+            assert_equal((y, kept[0]), (torch.cumsum(x, 0) * 2, torch.cumsum(x, 0)))
+            del y
+        assert made() == 2

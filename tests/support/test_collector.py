@@ -11,11 +11,15 @@ import pytest
 from braze.support.collector import PROMOTIONS, collector_paused
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def thawed() -> Iterator[None]:
-    """A process that has frozen nothing; the tests' own has frozen what it had loaded."""
+    """A process that has frozen nothing; the tests' own has frozen what it had loaded.
+
+    Garbage goes before that is frozen again: what is in it would live as long as the process, recordings of other tests' functions, too.
+    """
     gc.unfreeze()
     yield
+    gc.collect()
     gc.freeze()
 
 

@@ -46,6 +46,14 @@ class Lives:
         """What group ``k`` makes and nobody reads."""
         return frozenset(n for n in self.groups[k].writes if self.last[n] == k and n not in self.kept)
 
+    def leaving(self) -> frozenset[str]:
+        """What leaves the call, and what calls return memory of that leaves it."""
+        found = set(self.kept)
+        for group in reversed(self.groups):
+            if isinstance(group.call, ExternCall) and not found.isdisjoint(group.call.outputs):
+                found.update(group.call.aliases)
+        return frozenset(found)
+
     def starts_anew(self, k: int) -> bool:
         """Whether the host comes in between two groups of compiled code: much memory goes before ``k``, or comes for it."""
         if not self._careful:

@@ -29,10 +29,11 @@ class CUnits:
 
 def generate_host(s: Schedule, kernels: Sequence[KernelText], ctx: CompileContext, c: CUnits) -> HostModule:
     """The host module of a schedule with one kernel text per loop or template group (by name)."""
+    recorded = ctx.options.cudagraphs or ctx.recordable
     writers = [_Host(s.fixed, kernels, "fixed_")] if s.fixed is not None else []
     for k, part in enumerate(s.parts):
-        writers.append(_Host(part.schedule, kernels, f"part{k}_", ctx.consumes, ctx.lean))
-    writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean))
+        writers.append(_Host(part.schedule, kernels, f"part{k}_", ctx.consumes, ctx.lean, recorded))
+    writers.append(_Host(s, kernels, "", ctx.consumes, ctx.lean, recorded))
     functions = [line for writer in writers for line in ("", "", *writer.function())]
     source = "\n".join(
         [f'"""Host module of {ctx.name}: written by braze."""', "", "import torch", *functions, ""]
@@ -61,6 +62,7 @@ class _Host:
         prefix: str,
         consumes: bool = False,
         lean: bool = False,
+        recorded: bool = False,
     ) -> None:
         self.schedule = s
         self.prefix = prefix
@@ -68,6 +70,8 @@ class _Host:
         self.homes = Homes(s)
         self.lives = Lives(s, self.homes, consumes=consumes, lean=lean)
         self.views = Views(self.homes)
+        #: buffers that leave a call which may be recorded: they lie where no other recording writes
+        self.leaving = self.lives.leaving() if recorded else frozenset()
         self.sizes: tuple[Symbol, ...] = tuple(x.symbol for x in s.program.sizes)
         #: symbols that calls make known, and what is still to be checked of sizes
         self.made = s.program.made
@@ -102,8 +106,10 @@ class _Host:
             "    relayout, take, give = runtime.relayout, runtime.take, runtime.give",
             *_indent(self.bindings),
         ]
+        if self.leaving:
+            lines.insert(2, "    empty_result, results = runtime.empty_result, runtime.results")
         if self.handed:
-            lines.insert(3, "    alone = runtime.alone")
+            lines.insert(2, "    alone = runtime.alone")
         if self.views.of_arena:
             made = [f"{expression}," for expression in self.views.of_arena.values()]
             lines += [
@@ -333,7 +339,10 @@ class _Host:
         if target not in self.operators:
             self.operators[target] = f"op_{overload(target).__name__.replace('.', '_')}_{len(self.operators)}"
             self.bindings.append(f'{self.operators[target]} = runtime.operator("{target}")')
-        self.body += extern_lines(call, self.operators[target], self.views, unread)
+        lines = extern_lines(call, self.operators[target], self.views, unread)
+        if not call.out_variant and not self.leaving.isdisjoint(call.outputs):
+            lines = ["with results:", *_indent(lines)]
+        self.body += lines
 
     def _releases(self, k: int) -> list[str]:
         """Let go of what is not used after group ``k``."""
@@ -348,8 +357,9 @@ class _Host:
 
     def _allocation(self, name: str) -> str:
         """The statement that gives a buffer its memory: another's, if nobody else holds that, or fresh memory."""
-        made = f"{identifier(name)} = {_empty(self.homes, name)}"
-        if name not in self.handed:
+        leaves = name in self.leaving
+        made = f"{identifier(name)} = {_empty(self.homes, name, leaves)}"
+        if name not in self.handed or leaves:
             return made
         old = identifier(self.handed[name])
         return f"{identifier(name)} = {old} if alone({old}) else {made.partition(' = ')[2]}"
@@ -372,12 +382,11 @@ def maker(prefix: str) -> str:
     return f"make_{prefix}".rstrip("_")
 
 
-def _empty(homes: Homes, name: str) -> str:
+def _empty(homes: Homes, name: str, leaves: bool) -> str:
     b = homes.buffers[name]
+    make = "empty_result" if leaves else "empty_strided"
     device = "" if b.device == "cpu" else f", device={b.device!r}"
-    return (
-        f"empty_strided({tuple_text(b.sizes)}, {tuple_text(b.strides)}, dtype={dtype_text(b.dtype)}{device})"
-    )
+    return f"{make}({tuple_text(b.sizes)}, {tuple_text(b.strides)}, dtype={dtype_text(b.dtype)}{device})"
 
 
 def _indent(lines: Sequence[str], depth: int = 1) -> list[str]:

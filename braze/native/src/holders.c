@@ -20,6 +20,7 @@ typedef struct {
     const char *implementation;
     uint32_t idle;    /* references of PyTorch's while nobody else holds it */
     Py_ssize_t named; /* the same of Python's */
+    int apart;        /* no other recording writes it */
     char data[DATA_SIZE];
 } Piece;
 
@@ -54,12 +55,15 @@ moved(const Piece *piece)
 }
 
 /* Whether nobody holds what a recording of at least this number writes, and all of it is where it was; so is what the recording before it
- * writes, which stands for a recording's own outputs where these may be held. */
+ * writes, which stands for a recording's own outputs where these may be held. What lies apart is its own recording's alone. */
 static bool
 free_from(const Holders *self, int64_t number)
 {
     for (Py_ssize_t i = 0; i < self->count; i++) {
         const Piece *piece = &self->pieces[i];
+        if (piece->apart && piece->number > number) {
+            continue;
+        }
         if ((piece->number >= number && held_by_others(piece)) || (piece->number >= number - 1 && moved(piece))) {
             return false;
         }
@@ -86,7 +90,7 @@ holders_free_from(Holders *self, PyObject *number)
     return from == -1 && PyErr_Occurred() ? NULL : PyBool_FromLong(free_from(self, from));
 }
 
-/* ((number, held, storage, its implementation's address, idle, named, where its memory was), ...): what there is now. */
+/* ((number, held, storage, its implementation's address, idle, named, where its memory was, whether it is apart), ...): what there is now. */
 static PyObject *
 holders_fill(Holders *self, PyObject *rows)
 {
@@ -104,8 +108,8 @@ holders_fill(Holders *self, PyObject *rows)
         unsigned long long implementation;
         const char *data;
         Py_ssize_t size;
-        bool read = PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "LOOKIny#", &number, &made[i].held, &made[i].storage, &implementation,
-                                     &made[i].idle, &made[i].named, &data, &size);
+        bool read = PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "LOOKIny#p", &number, &made[i].held, &made[i].storage, &implementation,
+                                     &made[i].idle, &made[i].named, &data, &size, &made[i].apart);
         if (read && size != DATA_SIZE) {
             PyErr_SetString(PyExc_ValueError, "where memory was is what storage_place tells");
         }
@@ -169,7 +173,7 @@ holders_used(Holders *self, void *closure)
 
 static PyMethodDef holders_methods[] = {
     {"fill", (PyCFunction)holders_fill, METH_O,
-     "fill(((number, held, storage, address, idle, named, place), ...))\n--\n\nThe memory that there is from now on."},
+     "fill(((number, held, storage, address, idle, named, place, apart), ...))\n--\n\nThe memory that there is from now on."},
     {"free_from", (PyCFunction)holders_free_from, METH_O,
      "free_from(number)\n--\n\nWhether nobody holds what a recording of at least that number writes."},
     {"touch", (PyCFunction)holders_touch, METH_NOARGS, "touch()\n--\n\nIt is used now."},
