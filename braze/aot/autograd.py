@@ -24,6 +24,7 @@ from braze.graph.specs import TensorSpec
 from braze.native.torch_state import hidden_from_dynamo
 from braze.runtime.boxed import Boxed, boxed
 from braze.support.errors import BackwardError
+from braze.support.raisers import is_of_program
 
 #: bytes of an incoming gradient from which on it matters when it is let go of
 LARGE = 64 << 10
@@ -249,6 +250,8 @@ class _Plan:
         try:
             values = self.unpacked(ctx.saved_tensors, ctx.numbers)
         except RuntimeError as error:
+            if is_of_program(error):  # a hook that unpacks
+                raise
             values = self.unpacked(self.readable(ctx, self.backward(given), error), ctx.numbers)
         if any(map(torch_compat.is_batched, tangents)):
             return self.batched(values, tangents, ctx.sizes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from braze.graph.torch_symbols import is_undecided, size_oblivious
 from braze.support import trace
 from braze.support.errors import BrazeError, InternalError, Unsupported
 from braze.support.log import warn, warn_once
+from braze.support.raisers import is_of_program
 
 
 def compiled_or_as_captured(
@@ -31,7 +31,7 @@ def compiled_or_as_captured(
         except BrazeError:
             raise
         except Exception as error:
-            if torch_compat.is_out_of_memory(error) or _is_of_program(error):
+            if torch_compat.is_out_of_memory(error) or is_of_program(error):
                 raise
             refusal = _refusal(error)
             if strict and isinstance(refusal, InternalError):
@@ -47,22 +47,6 @@ def compiled_or_as_captured(
         else:
             warn(f"{name} runs eagerly, as captured.\n{error}", "aot")
         return gm.forward
-
-
-#: packages that stages call; what they raise is their callers' affair
-_LIBRARIES = frozenset({"torch", "sympy", "igraph", "numpy", *sys.stdlib_module_names})
-
-
-def _is_of_program(error: Exception) -> bool:
-    """Whether the program's own code raised it, such as the policy of a checkpoint or a decomposition."""
-    raiser = "braze"
-    trace = error.__traceback__
-    while trace is not None:
-        package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
-        if package not in _LIBRARIES:
-            raiser = package
-        trace = trace.tb_next
-    return raiser != "braze"
 
 
 def _refusal(error: Exception) -> Unsupported | InternalError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -235,3 +236,32 @@ def test_first_calls_of_a_kernel_from_all_threads() -> None:
     run_threads(lambda number: torch.testing.assert_close(compiled(x), wanted))
     counts = {k: n - before[0].get(k, 0) for k, n in trace.snapshot()[0].items()}
     assert counts["captures"] == 1 and counts["graphs"] == 1
+
+
+def test_a_reset_inside_a_compile_while_another_thread_waits_to_compile() -> None:
+    """A backend of the program's may forget everything: it waits for nobody who waits for it."""
+    begun: list[threading.Thread] = []
+
+    def waits(thread: threading.Thread) -> bool:
+        frame = sys._current_frames().get(thread.ident or 0)
+        return frame is not None and frame.f_code.co_name == "on_miss"
+
+    def resetting(gm: Any, examples: Any) -> Callable[..., Any]:
+        if not begun:
+            begun.append(threading.Thread(target=lambda: second(torch.ones(2)), daemon=True))
+            begun[0].start()
+            while not waits(begun[0]):
+                time.sleep(0.001)
+            braze.reset()
+        return gm.forward
+
+    first = braze.compile(lambda x: x * 2, backend=resetting)
+    second = braze.compile(lambda x: x * 3, backend="eager")
+    found: list[torch.Tensor] = []
+    caller = threading.Thread(target=lambda: found.append(first(torch.ones(2))), daemon=True)
+    caller.start()
+    caller.join(60)
+    begun[0].join(60)
+    assert not caller.is_alive() and not begun[0].is_alive(), "threads wait for each other"
+    same(found[0], torch.full((2,), 2.0))
+    same(second(torch.ones(2)), torch.full((2,), 3.0))

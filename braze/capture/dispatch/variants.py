@@ -193,28 +193,37 @@ class Site:
         if self.hooked and function is not entry.__wrapped__:
             return self._other_closure(entry.__wrapped__, function, locals)
         with self.lock:
-            for variant in self.variants:
-                inputs = variant.program.match(function, locals)
-                if inputs is not None:  # another thread made it while this one waited
-                    return variant.residual, inputs
-            if stance() is not Stance.DEFAULT and self._held_back(function, locals):
+            answer = self._served(function, locals)
+            if answer is None and stance() is not Stance.DEFAULT and self._held_back(function, locals):
                 return self._as_it_is(function)
-            with _compiling:
-                if self.short.waits():
-                    return self._as_it_is(function)
-                here.busy = True
-                started = time.perf_counter()
-                try:
-                    return self._compile(function, locals)
-                except Exception as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    self.short.note(
-                        self.name, place_of(function, locals), time.perf_counter() - started, error
-                    )
-                finally:
-                    here.busy = False
-            return self._as_it_is(function)
+        if answer is not None:
+            return answer
+        # whoever compiles may ask for any site, to forget or to turn it: no site is held while another compile is waited for
+        with _compiling, self.lock:
+            answer = self._served(function, locals)
+            if answer is not None:
+                return answer
+            if self.short.waits():
+                return self._as_it_is(function)
+            here.busy = True
+            started = time.perf_counter()
+            try:
+                return self._compile(function, locals)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.short.note(self.name, place_of(function, locals), time.perf_counter() - started, error)
+            finally:
+                here.busy = False
+        return self._as_it_is(function)
+
+    def _served(self, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
+        """What another thread has made while this one was on its way."""
+        for variant in self.variants:
+            inputs = variant.program.match(function, locals)
+            if inputs is not None:
+                return variant.residual, inputs
+        return None
 
     def _other_closure(self, first: Any, function: FunctionType, locals: tuple[Any, ...]) -> Answer | None:
         """Frames of one code met in broken calls may belong to several closures: each has its own site."""

@@ -15,6 +15,7 @@ from braze.graph.torch_compat import RecomputedEnough
 from braze.support.errors import BrazeError
 from braze.support.interrupts import is_of_handler
 from braze.support.log import warn_once
+from braze.support.raisers import is_of_program
 
 #: file names of generated functions start so; their frames are cut from users' tracebacks
 GENERATED = "<braze "
@@ -79,16 +80,20 @@ def run_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwarg
 
     What a signal's handler raises (a time limit) is not the graph's, and goes to the caller.
     """
+    result = _again(failed, run, args, kwargs)
+    warn_once(
+        ("BZ6013", type(failed), str(failed)),
+        f"BZ6013: a compiled graph failed, and Python ran the call instead; each such call costs both. {type(failed).__name__}: {failed}",
+        subject="fallbacks",
+    )
+    return result
+
+
+def _again(failed: Exception, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(failed, (BrazeError, RecomputedEnough)) or is_of_handler(failed):
         raise failed
     try:
-        result = run(*args, **kwargs)
-        warn_once(
-            ("BZ6013", type(failed), str(failed)),
-            f"BZ6013: a compiled graph failed, and Python ran the call instead; each such call costs both. {type(failed).__name__}: {failed}",
-            subject="fallbacks",
-        )
-        return result
+        return run(*args, **kwargs)
     except BaseException as error:
         at: BaseException | None = error
         while at is not None:
@@ -97,6 +102,23 @@ def run_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwarg
             at = at.__context__
         caught(error)
         raise
+
+
+def own_or_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """As :func:`run_again`, where nobody handles an error: one that the program's own code raised in the graph (a kernel of its operator,
+    a hook) is the call's. It may not come a second time, and that code is not called more often than in eager.
+    """
+    if is_of_program(failed):
+        raise caught(failed)
+    return run_again(failed, run, *args, **kwargs)
+
+
+def own_after_again(failed: Exception, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """As :func:`own_or_again`, where the call has effects: those before the error are Python's to bring about."""
+    if not is_of_program(failed):
+        return run_again(failed, run, *args, **kwargs)
+    _again(failed, run, args, kwargs)
+    raise caught(failed)
 
 
 def is_ours(code: types.CodeType) -> bool:

@@ -1,18 +1,24 @@
 """Which graphs Python can run again for their own error: those that have changed nothing when they fail.
 
 Random numbers that were drawn are put back; a graph that may have written into a tensor is not run again.
+What the program's own code raises in a graph is the call's error, unless the program handles errors.
 """
 
 from __future__ import annotations
 
+import dis
 import inspect
 import types
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.fx
 
+from braze.capture.facts.bytecode import decode_exceptions
 from braze.capture.facts.purity import OPERATORS, is_opaque, is_random, name_of, overloads_of
+from braze.capture.facts.records import Capture
+from braze.capture.facts.replay import own_after_again, own_or_again, run_again
 from braze.capture.facts.values import words
 from braze.graph.torch_compat import storage_key
 from braze.support.caches import remembered
@@ -26,6 +32,39 @@ WRITING = frozenset(
 )
 #: functions that keep statistics in their second and third arguments, and the argument that says so, by place
 STATISTICS = {"batch_norm": ("training", 5), "instance_norm": ("use_input_stats", 5)}
+
+
+_BEGINS_HANDLER, _ENDS_WITH = dis.opmap["PUSH_EXC_INFO"], dis.opmap["WITH_EXCEPT_START"]
+
+
+def how_again(capture: Capture) -> Callable[..., Any]:
+    """What a call comes to whose graph has failed: which function of ``replay`` is told."""
+    if handles_errors(capture.code, capture.inlined):
+        return run_again
+    return own_after_again if capture.effects else own_or_again
+
+
+def handles_errors(code: types.CodeType, inlined: Iterable[types.FunctionType]) -> bool:
+    """Whether a frame, or a function that was interpreted along, may do something about an error that passes through it."""
+    return has_handler(code) or any(
+        has_handler(f.__code__) or f.__name__ == "__exit__" for f in inlined if not _only_cleans_up(f)
+    )
+
+
+def _only_cleans_up(function: types.FunctionType) -> bool:
+    """Whether a function is of PyTorch, which lets errors through and puts its settings back, but around a module's hooks."""
+    package = str(function.__module__).partition(".")[0]
+    return package == "torch" and not function.__qualname__.startswith("Module._call_impl")
+
+
+@remembered(4096)
+def has_handler(code: types.CodeType) -> bool:
+    """Whether code has an ``except`` or a ``finally``; the end of a ``with`` is its context manager's."""
+    rows = decode_exceptions(code.co_exceptiontable)
+    bytecode = code.co_code
+    return any(
+        bytecode[row.target] == _BEGINS_HANDLER and bytecode[row.target + 2] != _ENDS_WITH for row in rows
+    )
 
 
 def can_run_again(graph: torch.fx.Graph) -> bool:

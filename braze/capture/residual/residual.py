@@ -47,13 +47,12 @@ from braze.capture.facts.replay import (
     delete_item,
     number_as_tensor,
     run,
-    run_again,
     set_attribute,
     set_contents,
     set_item,
     share_memory,
 )
-from braze.capture.facts.replay_safety import can_run_again, draws, put_back, random_state
+from braze.capture.facts.replay_safety import can_run_again, draws, how_again, put_back, random_state
 from braze.capture.facts.resume import Resumed
 from braze.capture.finish.seeds import SEED
 from braze.capture.graph.constant_evaluation import holds
@@ -277,7 +276,7 @@ class _Writer:
         if graph is None or not can_run_again(graph.graph):
             return [line]
         run, args = self._call_as_it_is()
-        again = self.names.name_of(run_again, "run_again")
+        again = self.names.name_of(how_again(self.capture), "run_again")
         before, after = [], []
         seeds = self._seeds()
         if draws(graph.graph) and not seeds:
