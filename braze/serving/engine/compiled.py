@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 
 from braze.api import compile as braze_compile
 from braze.products import RULED_ROWS
+from braze.serving.engine.kept import Rows
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.pieces.backend import ServingBackend
 from braze.serving.policy.config import CompilationConfig
@@ -40,3 +43,14 @@ def compile_decoder(
     model.choose(lambda op: config.uses_custom_op(op, default=on_gpu or op != _OF_A_KERNEL))
     backend = ServingBackend(config, own_outputs=False, model=model)
     return braze_compile(model, fullgraph=True, dynamic=True, backend=backend)
+
+
+@functools.cache
+def compiled_rows() -> Rows:
+    """What draws tokens, compiled for any number of rows from two on."""
+
+    def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        names = [name for name in inspect.signature(function).parameters if name != "step"]
+        return braze_compile(function, fullgraph=True, shapes=dict.fromkeys(names, ("rows", None)))
+
+    return Rows(compiled)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from braze.serving.engine.buffers import Batch
+from braze.serving.engine.compiled import compiled_rows
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.parallel import of_first
 from braze.serving.engine.requests import Work
@@ -51,6 +52,8 @@ class Drawing:
         #: of recorded steps: logits, and their greatest
         self.logits = torch.empty(0, device=device)
         self.best = torch.empty(0, dtype=torch.int64, device=device)
+        #: what draws on a GPU
+        self.rows = compiled_rows() if device.type == "cuda" else None
         self._hosts = [(torch.empty(0, dtype=torch.int64), self._event()) for _ in range(2)]
 
     def reserve(self, rows: int, dtype: torch.dtype) -> None:
@@ -72,8 +75,11 @@ class Drawing:
         if all(work.request.params.temperature == 0 for work in works):
             tokens = self.best[:rows] if hidden is None else logits.argmax(-1)
         else:
-            each = [w.request for w, n in zip(works, drawn, strict=True) for _ in range(n)]
-            tokens = sample(logits, [r.params for r in each], [r.generator for r in each])
+            params, numbers = [], []
+            for work, count in zip(works, drawn, strict=True):
+                params += [work.request.params] * count
+                numbers += work.request.numbers(work.begin + len(work.tokens) - count + 1, count)
+            tokens = sample(logits, params, numbers, self.rows)
             tokens = of_first(tokens, self.model.config.ranks)
         self._hosts.reverse()
         held, landed = self._hosts[0]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import torch
-
 from braze.serving.engine.drafter import NgramDrafter
 from braze.serving.engine.drawing import Flight
 from braze.serving.engine.heads import HeadDrafter
 from braze.serving.engine.requests import Request
 from braze.serving.engine.runner import ModelRunner
-from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.sampling import SamplingParams, seed_of
 from braze.serving.engine.scheduler import Scheduler
 from braze.serving.policy.data_parallel import alone
 from braze.support.record import record
@@ -47,22 +45,22 @@ class Engine:
     def add(self, prompt: Sequence[int], params: SamplingParams | None = None, id: str = "") -> Request:
         """A request that waits for its turn. Raises what ``Scheduler.add`` does, and BZ7406 for tokens outside the vocabulary."""
         params = params or SamplingParams()
-        request = Request(id or f"request-{next(self._numbers)}", tuple(prompt), params)
+        id = id or f"request-{next(self._numbers)}"
+        request = Request(id, tuple(prompt), params, seed=seed_of(params))
+        self.scheduler.check(request)
         self.runner.check_tokens(request.id, request.prompt)
-        if params.seed is not None:
-            request.generator = torch.Generator(self.runner.device).manual_seed(params.seed)
         self.scheduler.add(request)
         return request
 
-    def step(self) -> list[Output]:
-        """Run one step; what it added to each request that got tokens.
+    def step(self, only: Request | None = None) -> list[Output]:
+        """Run one step; what it added to each request that got tokens. ``only``: a step of this request alone.
 
         Where the next one is certain to be for the same requests, it begins before this one's tokens are waited for: they are on the device.
         """
         flight, self._flight = self._flight, None
         if flight is None or all(work.request.ended is not None for work in flight.works):
-            flight = self.runner.launch(self.scheduler.schedule())
-        if self._overlap and flight.tokens is not None:
+            flight = self.runner.launch(self.scheduler.schedule(only))
+        if self._overlap and only is None and flight.tokens is not None:
             works = self.scheduler.ahead(flight.works)
             if works is not None:
                 self._flight = self.runner.launch(works, flight)
@@ -71,6 +69,14 @@ class Engine:
         if self._heads is not None:
             self._heads.propose(flight, drawn, kept)
         return [Output(work.request, tuple(new)) for work, new in zip(flight.works, kept, strict=True) if new]
+
+    def retreat(self) -> tuple[list[Request], list[Request]]:
+        """After a step that raised, of which nobody knows what was done: those that ran, and the one, if any, that might have begun. They keep the tokens that they have, wait, and are
+        computed again; a step that had begun is dropped."""
+        scheduler, self._flight = self.scheduler, None
+        ran, following = list(scheduler.running), list(scheduler.waiting)[:1]
+        scheduler.retreat()
+        return ran, following
 
     def abort(self, request: Request) -> None:
         """End a request; its blocks are free at once."""

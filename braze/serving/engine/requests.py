@@ -6,9 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
-
-from braze.serving.engine.sampling import SamplingParams
+from braze.serving.engine.sampling import SamplingParams, number_of
 
 
 class Ended(enum.Enum):
@@ -39,7 +37,8 @@ class Request:
     #: of its full blocks, as far as they were needed; and how many of its blocks were looked at for being known to others
     keys: list[bytes] = field(default_factory=list)
     known: int = 0
-    generator: torch.Generator | None = None
+    #: from which its random numbers follow
+    seed: int = 0
     #: with how many tokens it ends at the latest, and those that end it: the scheduler's limits and its own
     longest: int = 0
     stops: frozenset[int] = frozenset()
@@ -56,6 +55,11 @@ class Request:
     def generated(self) -> int:
         """How many tokens were generated so far."""
         return len(self.tokens) - len(self.prompt)
+
+    def numbers(self, after: int, count: int) -> list[int]:
+        """The random numbers of so many tokens, the first of which comes behind ``after`` tokens: the same whenever these are drawn, and by which step."""
+        first = after - len(self.prompt)
+        return [number_of(self.seed, place) for place in range(first, first + count)]
 
 
 class Work(NamedTuple):

@@ -16,9 +16,11 @@ from braze.serving.engine.buffers import Batch, Buffers
 from braze.serving.engine.drawing import Drawing, Flight
 from braze.serving.engine.kv_cache import allocate, block_bytes, blocks_for
 from braze.serving.engine.models.decoder import Decoder
+from braze.serving.engine.models.parallel import records_for
 from braze.serving.engine.recordings import Recordings
 from braze.serving.engine.requests import Work
 from braze.serving.engine.scheduler import Limits
+from braze.serving.pieces.wrapper import clear_all_graphs
 from braze.serving.policy.data_parallel import Batch as Step
 from braze.serving.policy.data_parallel import Reduce, alone, dispatch_across
 from braze.serving.policy.dispatch import BatchDescriptor, Decision, Dispatcher
@@ -81,6 +83,7 @@ class ModelRunner:
         self.dispatcher = self._dispatcher()
         self.reduce = reduce
         self.drawing = Drawing(model, self.device)
+        records_for(model.config.ranks, self)
 
     @torch.inference_mode()
     def profile_memory(self, capacity: int | None = None) -> int:
@@ -143,6 +146,12 @@ class ModelRunner:
             self.recordings.keep(set.intersection(*others))
         _wait(self.device)
         return time.perf_counter() - begun, sorted({bs for bs, _ in self.graphs})
+
+    def release(self) -> None:
+        """Let go of all that was recorded, whole and in pieces; steps run as they are from now on."""
+        if self.recordings is not None:
+            self.recordings.clear()
+        clear_all_graphs()
 
     @property
     def graphs(self) -> dict[tuple[int, int], Graph]:

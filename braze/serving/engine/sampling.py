@@ -1,14 +1,24 @@
-"""From logits to tokens: greedy, temperature, top-k, top-p."""
+"""From logits to tokens: greedy, temperature, top-k, top-p.
+
+What is drawn is a function of the logits, the parameters and one number of 64 bits a row; a request's numbers follow from its seed and the place of the token. So a
+token does not depend on who is beside its request, on guesses, or on whether a step was run again.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from braze.serving.engine.kept import COLDEST, Rows, bound, cleaned, distances, keys_of, left, weighed
 from braze.support.errors import UserError
+
+#: seeds, and what tokens are drawn by, are numbers of 64 bits
+SEEDS = 1 << 64
+#: the heaviest tokens that a share of the whole is looked for among first
+_FEW = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,83 +37,132 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
+        whole, number = (int,), (int, float)
         bad = [
-            told
-            for wrong, told in (
-                (self.max_tokens < 1, f"max_tokens={self.max_tokens} is below 1"),
-                (not 0 <= self.temperature <= 100, f"temperature={self.temperature} is not in 0..100"),
-                (self.top_k < 0, f"top_k={self.top_k} is below 0"),
-                (not 0 < self.top_p <= 1, f"top_p={self.top_p} is not in (0, 1]"),
+            f"{name}={_told(value)} is not {wanted}"
+            for name, kinds, holds, wanted in (
+                ("max_tokens", whole, lambda x: x >= 1, "a whole number from 1 on"),
+                ("temperature", number, lambda x: 0 <= x <= 100, "in 0..100"),
+                ("top_k", whole, lambda x: x >= 0, "a whole number from 0 on"),
+                ("top_p", number, lambda x: 0 < x <= 1, "in (0, 1]"),
+                ("seed", whole, lambda x: -SEEDS // 2 <= x < SEEDS, "a whole number of 64 bits"),
             )
-            if wrong
+            if not ((value := getattr(self, name)) is None and name == "seed")
+            and (isinstance(value, bool) or not isinstance(value, kinds) or not holds(value))
         ]
         if bad:
             raise UserError("BZ7405", "sampling parameters that mean nothing", why="; ".join(bad))
 
 
-#: the heaviest tokens that a share of the whole is looked for among first
-_FEW = 1024
+def _told(value: object) -> str:
+    """A value as it is written; of a number that would fill a page, how long it is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"(a number of {value.bit_length()} bits)"
+    return repr(value)
+
+
+def seed_of(params: SamplingParams) -> int:
+    """The seed that a request was given, or a new one."""
+    return params.seed if params.seed is not None else int(torch.randint(-SEEDS // 2, SEEDS // 2 - 1, ()))
+
+
+def number_of(seed: int, place: int) -> int:
+    """The number, 64 bits, by which the token of this place is drawn: SplitMix64's of that index."""
+    x = (seed + (place + 1) * 0x9E3779B97F4A7C15) % SEEDS
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % SEEDS
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % SEEDS
+    return x ^ x >> 31
 
 
 def sample(
     logits: torch.Tensor,
     params: Sequence[SamplingParams],
-    generators: Sequence[torch.Generator | None] | None = None,
+    numbers: Sequence[int] | None = None,
+    rows: Rows | None = None,
 ) -> torch.Tensor:
-    """One token a row, (rows) int64, of logits (rows, vocabulary); a row's ``generator`` is its own, or the device's."""
+    """One token a row, (rows) int64, of logits (rows, vocabulary). ``numbers``: of 64 bits, by which each row's is drawn, None: new ones; ``rows``: what draws
+    many at once, elsewhere than on the processor."""
     best = logits.argmax(-1)
     if all(p.temperature == 0 for p in params):
         return best
-    device = logits.device
-    if device.type == "cpu":
-        given = generators or [None] * len(params)
-        for i, (p, generator) in enumerate(zip(params, given, strict=True)):
-            if p.temperature:
-                best[i] = _drawn(logits[i], p, generator)
-        return best
-    warmth = torch.tensor([p.temperature or 1.0 for p in params], device=device)
-    weights = (logits.float() / warmth[:, None]).softmax(-1)
-    if any(p.top_k or p.top_p < 1 for p in params):
-        weights = _kept(weights, params)
-    noise = torch.empty_like(weights).exponential_()
-    for i, generator in enumerate(generators or ()):
-        if generator is not None:
-            noise[i].exponential_(generator=generator)
-    drawn = (weights / noise).argmax(
-        -1
-    )  # the largest of weight / exponential falls to each token by its weight
-    greedy = torch.tensor([p.temperature == 0 for p in params], device=device)
-    return torch.where(greedy, best, drawn)
+    if numbers is None:
+        numbers = [number_of(seed_of(p), 0) for p in params]
+    if logits.device.type != "cpu" or rows is not None:
+        return _drawn_together(logits, params, numbers, best, rows or _PLAIN)
+    for i, (p, number) in enumerate(zip(params, numbers, strict=True)):
+        if p.temperature:
+            best[i] = _drawn(logits[i], p, number)
+    return best
 
 
-def _drawn(logits: torch.Tensor, params: SamplingParams, generator: torch.Generator | None) -> torch.Tensor:
-    """The token in whose part of the whole one random number falls: on the processor a number for each token costs fifty times as much."""
-    weights, tokens = (logits.float() / params.temperature).softmax(-1), None
+_PLAIN = Rows()
+
+
+def _drawn_together(
+    logits: torch.Tensor,
+    params: Sequence[SamplingParams],
+    numbers: Sequence[int],
+    best: torch.Tensor,
+    rows: Rows,
+) -> torch.Tensor:
+    size, warm = logits.shape[-1], [p for p in params if p.temperature]
+    # a single row goes as two: what is compiled takes any number from two on
+    twice = len(params) == 1
+    if twice:
+        logits, params, numbers = logits.repeat(2, 1), [*params] * 2, [*numbers] * 2
+    packed = np.empty((5, len(params)), np.int64)
+    packed[0] = [number & 0xFFFFFFFF for number in numbers]
+    packed[1] = [number >> 32 for number in numbers]
+    packed[2] = [min(p.top_k or size, size) for p in params]
+    packed[3:].view(np.float64)[:] = [
+        [p.top_p for p in params],
+        [1 / max(p.temperature, COLDEST) if p.temperature else 0.0 for p in params],
+    ]
+    columns = torch.from_numpy(packed).to(logits.device)[:, :, None]
+    low, high, many = columns[:3]
+    share, cold = columns[3:].view(torch.float64)
+    cut = rows.cut(
+        logits,
+        cold.float(),
+        many if any(p.top_k for p in warm) else None,
+        share if any(p.top_p < 1 for p in warm) else None,
+        apart=not any(p.top_k and p.top_p < 1 for p in warm),
+    )
+    drawn = rows.drawn(logits, *cut, low, high)
+    return torch.where(cold[:, 0] == 0, best, drawn[:1] if twice else drawn)[: len(best)]
+
+
+def _drawn(logits: torch.Tensor, params: SamplingParams, number: int) -> torch.Tensor:
+    """The token in whose part of the whole the number falls: on the processor a number for each token costs fifty times as much."""
+    cold, tokens = 1 / max(params.temperature, COLDEST), None
+    clean = cleaned(logits)
+    weights = weighed(distances(clean, clean.amax(), cold))
     if params.top_k or params.top_p < 1:
-        few, places = weights.topk(min(len(weights), params.top_k or _FEW))
-        found = float(few.sum())
-        if params.top_k or found >= params.top_p:  # there is no need to order them all
-            weights, tokens = few, places
-            if not params.top_k:
-                params = dataclasses.replace(params, top_p=min(params.top_p / found, 1.0))
-        weights = _kept(weights[None], [params])[0]
-    ends = weights.cumsum(0, dtype=torch.float64)
-    place = torch.rand((), dtype=torch.float64, generator=generator) * ends[-1]
-    # where nothing is a number all lie before the place
-    drawn = torch.searchsorted(ends, place, right=True).clamp_(max=len(ends) - 1)
-    return drawn if tokens is None else tokens[drawn]
+        tokens = _kept(clean, weights, params, cold)
+        weights = weights[tokens]
+    ends = weights.cumsum(0)
+    place = number * int(ends[-1]) // SEEDS
+    found = torch.searchsorted(ends, place, right=True)
+    return found if tokens is None else tokens[found]
 
 
-def _kept(weights: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """Weights with zeros for tokens beyond a row's ``top_k``, then for those behind the ones that sum up to its ``top_p``."""
-    device, size = weights.device, weights.shape[-1]
-    many = torch.tensor([p.top_k or size for p in params], device=device)
-    share = torch.tensor([p.top_p for p in params], device=device)
-    ordered, order = weights.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(size, device=device)
-    ordered = ordered.masked_fill(rank >= many[:, None], 0.0)
-    ordered = ordered / ordered.sum(-1, keepdim=True)
-    before = ordered.cumsum(-1) - ordered
-    # rounded sums pass 1 early: without top_p nothing is left out; the first is always kept
-    beyond = (before >= share[:, None]) & (share < 1)[:, None] & (rank > 0)
-    return torch.zeros_like(weights).scatter(1, order, ordered.masked_fill(beyond, 0.0))
+def _kept(clean: torch.Tensor, weights: torch.Tensor, params: SamplingParams, cold: float) -> torch.Tensor:
+    """The tokens of a row that top-k and top-p leave: looked for among the heaviest, and where these are too few, by the search."""
+    size = len(clean)
+    many = min(params.top_k or size, size)
+    share = torch.tensor(params.top_p, dtype=torch.float64)
+    count = many if params.top_k else min(_FEW, size)
+    ordered, order = clean.topk(count)
+    if params.top_p < 1:
+        parts = weights[order]
+        most = bound(parts.sum() if params.top_k else weights.sum(), share)
+        within = int((parts.cumsum(0) - parts < most).sum())
+        if within == count < many:
+            column = torch.full((1, 1), many)
+            cut = _PLAIN.cut(clean[None], torch.full((1, 1), cold), column, share.view(1, 1))
+            return left(keys_of(clean, 0)[None], cut)[0].nonzero()[:, 0]
+        count = within
+    # of those that weigh as much as the last one, the first
+    last = ordered[count - 1]
+    heavier = (clean > last).nonzero()[:, 0]
+    return torch.cat((heavier, (clean == last).nonzero()[: count - len(heavier), 0]))

@@ -52,8 +52,8 @@ class Scheduler:
         #: tokens that were found in the cache; guesses that were made, and that were right
         self.shared = self.guessed = self.right = 0
 
-    def add(self, request: Request) -> None:
-        """Let a request wait for its turn. Raises BZ7406 for one that could never run, BZ7407 where too many wait."""
+    def check(self, request: Request) -> None:
+        """Raises BZ7406 for a request that could never run, BZ7407 where too many wait."""
         limits, size = self.limits, len(request.prompt)
         guesses = self.drafter.count if self.drafter else 0
         longest = min(size + request.params.max_tokens + guesses, limits.max_model_len)
@@ -75,14 +75,21 @@ class Scheduler:
             raise UserError(
                 "BZ7407", f"request {request.id} is refused", why=f"{len(self.waiting)} requests wait already"
             )
+
+    def add(self, request: Request) -> None:
+        """Let a request wait for its turn. Raises what ``check`` does."""
+        self.check(request)
+        limits, size = self.limits, len(request.prompt)
         request.longest = min(size + request.params.max_tokens, limits.max_model_len)
         request.stops = frozenset(request.params.stop) | (
             frozenset() if request.params.ignore_eos else self.eos
         )
         self.waiting.append(request)
 
-    def schedule(self) -> list[Work]:
-        """The next step's work; empty where nobody has any."""
+    def schedule(self, only: Request | None = None) -> list[Work]:
+        """The next step's work; empty where nobody has any. ``only``: for this request alone, with the whole cache; the others wait."""
+        if only is not None:
+            self._alone(only)
         budget, found, before = self.limits.max_num_batched_tokens, [], self.preemptions
         for request in list(self.running):
             if not request.blocks or not budget:
@@ -91,7 +98,8 @@ class Scheduler:
             if self._room(request, work.begin + len(work.tokens)):
                 found.append(work)
                 budget -= len(work.tokens)
-        while budget and self.waiting and len(self.running) < self.limits.max_num_seqs:
+        most = 1 if only is not None else self.limits.max_num_seqs
+        while budget and self.waiting and len(self.running) < most:
             if self.preemptions > before:
                 break  # there is no room; whoever lost its own waits a step
             admitted = self._admitted(budget)
@@ -211,6 +219,18 @@ class Scheduler:
         self.waiting.popleft()
         self.running.append(request)
         return work
+
+    def retreat(self) -> None:
+        """All that run give their blocks back and wait, in the order in which they came: what they have is computed again."""
+        for request in reversed(list(self.running)):
+            self._preempt(request)
+
+    def _alone(self, request: Request) -> None:
+        """A request is the one that runs, or the first that waits."""
+        if self.running != [request]:
+            self.retreat()
+            self.waiting.remove(request)
+            self.waiting.appendleft(request)
 
     def _room(self, request: Request, tokens: int) -> bool:
         """Give a request the blocks for so many tokens, if need be those of the youngest; False where it was itself the youngest."""

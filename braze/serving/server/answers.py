@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from braze.serving.engine.requests import Ended
-from braze.serving.engine.sampling import SamplingParams
-from braze.serving.server.loop import Delta, EngineLoop
+from braze.serving.engine.sampling import SEEDS, SamplingParams
+from braze.serving.server.loop import Delta, EngineLoop, Ticket
 from braze.serving.server.protocol import Answer, error_body, usage
 from braze.serving.server.tokens import Detokenizer, TextTokens
 
@@ -34,10 +35,13 @@ class Generation:
         self.loop, self.prompts, self.params, self.seconds, self.each = loop, prompts, params, seconds, each
         self.texts = [Detokenizer(tokens, stop) for _ in range(len(prompts) * each)]
         self.generated = 0
+        self.tickets: list[Ticket] = []
         self._events: asyncio.Queue[tuple[int, Delta]] = asyncio.Queue()
+        self._early: list[tuple[int, Delta]] = []
 
     async def __aenter__(self) -> Generation:
         here = asyncio.get_running_loop()
+        self._deadline = here.time() + self.seconds
 
         def sender(index: int) -> Callable[[Delta], None]:
             def send(delta: Delta) -> None:
@@ -46,27 +50,46 @@ class Generation:
 
             return send
 
-        self.tickets = [
-            self.loop.submit(prompt, self._own(copy), sender(i * self.each + copy))
-            for i, prompt in enumerate(self.prompts)
-            for copy in range(self.each)
-        ]
+        try:
+            for i, prompt in enumerate(self.prompts):
+                for copy in range(self.each):
+                    send = sender(i * self.each + copy)
+                    self.tickets.append(self.loop.submit(prompt, self._own(copy), send))
+        except BaseException:  # the loop closes: nobody leaves what nobody has entered
+            self._leave()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
         for ticket in self.tickets:
             self.loop.cancel(ticket)
+
+    async def taken(self) -> None:
+        """Until the engine has taken all of them. Raises its error where it refuses one, or TimedOut."""
+        left = set(range(len(self.texts)))
+        while left:
+            index, delta = await self._event()
+            if delta.error is not None:
+                raise delta.error
+            left.discard(index)
+            self._early.append((index, delta))
+
+    async def _event(self) -> tuple[int, Delta]:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._events.get()
+        except TimeoutError:
+            raise TimedOut(f"the request took more than {self.seconds:g} seconds") from None
 
     async def parts(self) -> AsyncIterator[tuple[int, str, str | None]]:
         """(choice, text that was added, why it ended) until all have ended. Raises the engine's error, or TimedOut."""
         left = set(range(len(self.texts)))
-        deadline = asyncio.get_running_loop().time() + self.seconds
+        early = iter(self._early)
         while left:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    index, delta = await self._events.get()
-            except TimeoutError:
-                raise TimedOut(f"the request took more than {self.seconds:g} seconds") from None
+            index, delta = next(early, None) or await self._event()
             if index not in left:
                 continue
             if delta.error is not None:
@@ -86,9 +109,7 @@ class Generation:
         params = self.params
         if params.seed is None or not copy:
             return params
-        return SamplingParams(
-            params.max_tokens, params.temperature, params.top_k, params.top_p, params.seed + copy, params.stop, params.ignore_eos
-        )  # fmt: skip
+        return dataclasses.replace(params, seed=(params.seed + copy) % SEEDS)
 
     def _said(self, index: int, delta: Delta) -> tuple[str, str | None]:
         writer = self.texts[index]

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 
 from braze.serving.engine.engine import Engine
 from braze.serving.server.answers import Generation, TimedOut, collected, streamed
@@ -24,18 +25,23 @@ from braze.support.record import record
 
 #: what the engine's refusals mean in HTTP; others are bad requests
 _STATUS = {"BZ7407": 429, "BZ7501": 503, "BZ7506": 404}
+#: characters that are split into tokens in less than a millisecond
+_SHORT = 4096
+#: errors of one request that are told; digits of a length that is not absurd
+_TOLD, _DIGITS = 5, 20
 
 
 @record
 class ServerOptions:
     """``name``: of the model. ``request_seconds``: a request's at most. ``shutdown_seconds``: that requests have to end in.
-    ``most_requests``: HTTP requests at once; more are refused. ``most_prompts``: prompts of one request, its copies counted."""
+    ``most_requests``: HTTP requests at once; more are refused. ``most_prompts``: prompts of one request, its copies counted; ``most_bytes``: of one request."""
 
     name: str = "model"
     request_seconds: float = 600.0
     shutdown_seconds: float = 30.0
     most_requests: int = 512
     most_prompts: int = 64
+    most_bytes: int = 16 << 20
 
 
 @dataclass
@@ -64,6 +70,7 @@ def make_app(engine: Engine, tokens: TextTokens, options: ServerOptions | None =
 
     app = FastAPI(title="braze", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.server = server
+    app.add_middleware(_Bounded, most=server.options.most_bytes)
     _add_errors(app)
     _add_generation(app, server)
     _add_facts(app, server)
@@ -73,13 +80,24 @@ def make_app(engine: Engine, tokens: TextTokens, options: ServerOptions | None =
 def _add_generation(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        prompts = [server.tokens.encode(p) if isinstance(p, str) else p for p in body.prompts()]
+        given = body.prompts()
+        _admit(server, body, len(given))
+        prompts = [await _encoded(server, p) if isinstance(p, str) else p for p in given]
         return await _generate(server, request, body, prompts, chat=False)
 
     @app.post("/v1/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:
-        prompt = server.tokens.chat([message.plain() for message in body.messages])
+        _admit(server, body, 1)
+        messages = [message.plain() for message in body.messages]
+        prompt = await asyncio.to_thread(server.tokens.chat, messages)
         return await _generate(server, request, body, [prompt], chat=True)
+
+
+async def _encoded(server: Server, text: str) -> list[int]:
+    """The tokens of a text; other requests go on while a long one is split."""
+    if len(text) < _SHORT:
+        return server.tokens.encode(text)
+    return await asyncio.to_thread(server.tokens.encode, text)
 
 
 def _add_facts(app: FastAPI, server: Server) -> None:
@@ -100,22 +118,63 @@ def _add_facts(app: FastAPI, server: Server) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        told = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
-        return JSONResponse(error_body(told, "invalid_request_error"), 400)
+        found = [(".".join(map(str, e["loc"][1:])) or "body", e["msg"]) for e in error.errors()]
+        told = "; ".join(f"{field}: {why}" for field, why in found[:_TOLD])
+        return _error(400, told, param=found[0][0].partition(".")[0])
+
+    @app.exception_handler(HTTPException)
+    async def answered(request: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, str(error.detail))
 
     @app.exception_handler(BrazeError)
     async def refused(request: Request, error: BrazeError) -> JSONResponse:
-        return _refusal(error)
+        status = _STATUS.get(error.code, 400 if isinstance(error, UserError) else 500)
+        return _error(status, str(error), error.code)
 
     @app.exception_handler(TimedOut)
     async def late(request: Request, error: TimedOut) -> JSONResponse:
-        return JSONResponse(error_body(str(error), "timeout"), 504)
+        return _error(504, str(error), kind="timeout")
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        return _error(500, f"{type(error).__name__}: {error}")
 
 
-def _refusal(error: BrazeError) -> JSONResponse:
-    status = _STATUS.get(error.code, 400 if isinstance(error, UserError) else 500)
-    kind = "invalid_request_error" if status == 400 else "server_error"
-    return JSONResponse(error_body(str(error), kind, error.code), status)
+def _error(
+    status: int, message: str, code: str | None = None, param: str | None = None, kind: str = ""
+) -> JSONResponse:
+    kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
+    return JSONResponse(error_body(message, kind, code, param), status)
+
+
+class _Bounded:
+    """An application whose requests have so many bytes at most; more are refused (413) before they are read."""
+
+    def __init__(self, app: Any, most: int) -> None:
+        self.app, self.most = app, most
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        told = next((value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0")
+        if not told.isdigit() or int(told[:_DIGITS]) > self.most:
+            await self._refusal()(scope, receive, send)
+            return
+        read = 0
+
+        async def bounded() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.most:
+                raise HTTPException(413, self._why())
+            return message
+
+        await self.app(scope, bounded, send)
+
+    def _why(self) -> str:
+        return f"a request has at most {self.most} bytes"
+
+    def _refusal(self) -> JSONResponse:
+        return _error(413, self._why())
 
 
 async def _generate(
@@ -126,16 +185,17 @@ async def _generate(
     chat: bool,
 ) -> Response:
     """Run a request's prompts, and answer at once or in a stream."""
-    _admit(server, body, prompts)
     params = body.params(_room(server, prompts))
     answer = Answer(body.model or server.options.name, chat)
     generation = Generation(
-        server.loop, server.tokens, prompts, params, body.stops(), server.options.request_seconds, body.n
+        server.loop, server.tokens, prompts, params, body.stops(), server.options.request_seconds, body.copies
     )
     server.open += 1
     async with AsyncExitStack() as stack:
         stack.callback(_done, server)
         await stack.enter_async_context(generation)
+        # what the engine refuses has its status in a stream, too
+        await generation.taken()
         if not body.stream:
             found = await _unless_gone(request, collected(generation, answer))
             return JSONResponse(found) if found is not None else Response(status_code=499)
@@ -144,7 +204,7 @@ async def _generate(
         return _Events(events, stack.pop_all())
 
 
-def _admit(server: Server, body: CompletionRequest | ChatRequest, prompts: Sequence[Sequence[int]]) -> None:
+def _admit(server: Server, body: CompletionRequest | ChatRequest, prompts: int) -> None:
     """Refuse what is too much. Raises BZ7407, BZ7505, BZ7506."""
     options = server.options
     if body.model and body.model != options.name:
@@ -153,9 +213,9 @@ def _admit(server: Server, body: CompletionRequest | ChatRequest, prompts: Seque
         )
     if server.open >= options.most_requests:
         raise UserError("BZ7407", f"{server.open} requests are being served, as many as may be")
-    if not prompts or len(prompts) * body.n > options.most_prompts:
+    if not 0 < prompts * body.copies <= options.most_prompts:
         raise UserError(
-            "BZ7505", f"{len(prompts)} prompts, {body.n} answers each: 1 to {options.most_prompts} are served"
+            "BZ7505", f"{prompts} prompts, {body.copies} answers each: 1 to {options.most_prompts} are served"
         )
 
 

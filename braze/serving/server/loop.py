@@ -34,6 +34,8 @@ class Ticket:
     deliver: Callable[[Delta], None]
     request: Request | None = None
     cancelled: bool = False
+    #: how many tokens it was sent
+    sent: int = 0
     #: seconds on time.monotonic: when it came, and when its first token did
     came: float = field(default_factory=time.monotonic)
     first: float = 0.0
@@ -42,8 +44,8 @@ class Ticket:
 class EngineLoop:
     """Steps an engine for as long as there is work. ``watch`` is told of each ticket's events, for metrics.
 
-    A step that raises ends all requests that run, each with that error; the loop goes on. After ``most_failures`` such steps one
-    after another it is no longer ``healthy``.
+    A step that raises ends the request for whose sake it did: where it was for several, each of them is computed again in steps of its own, and who has got a token there goes
+    on. Only where steps of several raise and those of each do not, all of these end. After ``most_failures`` such steps one after another the loop is no longer ``healthy``.
     """
 
     def __init__(
@@ -56,6 +58,9 @@ class EngineLoop:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._tickets: dict[Request, Ticket] = {}
         self._failures = 0
+        #: whom a failed step may have failed for, and how many tokens they had, the next to be tried last; and who was well alone
+        self._suspects: list[tuple[Request, int]] = []
+        self._tried: set[Request] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="braze engine", daemon=True)
 
@@ -96,10 +101,20 @@ class EngineLoop:
             self._thread.join(10)
         while not self._commands.empty():  # sent while the thread ended
             if (command := self._commands.get()) is not None:
-                command()
+                self._do(command)
         self._cancel_all()
 
     def _run(self) -> None:
+        try:
+            self._go()
+        except BaseException as error:  # of the engine itself, of which nothing is certain now
+            self._closing.set()
+            told = InternalError("BZ7504", "the engine has ended", why=_why(error))
+            for ticket in list(self._tickets.values()):
+                self._tell(ticket, Delta(error=told))
+            raise
+
+    def _go(self) -> None:
         while True:
             self._obey()
             if not self.engine.scheduler.idle():
@@ -117,18 +132,27 @@ class EngineLoop:
                 return
             idle = False
             if command is not None:
-                command()
+                self._do(command)
+
+    def _do(self, command: Callable[[], None]) -> None:
+        """What was asked for; an error is of one request, and ends no other."""
+        try:
+            command()
+        except Exception as error:
+            log.warn(f"BZ7508: a request could not be taken or ended: {_why(error)}", "capture")
 
     def _add(self, ticket: Ticket) -> None:
         if ticket.cancelled:
             return
         try:
-            ticket.request = self.engine.add(ticket.prompt, ticket.params)
-        except UserError as error:
-            self._tell(ticket, Delta(error=error))
+            request = self.engine.add(ticket.prompt, ticket.params)
+        except Exception as error:
+            unexpected = InternalError("BZ7508", "a request could not be taken", why=_why(error))
+            self._tell(ticket, Delta(error=error if isinstance(error, UserError) else unexpected))
             return
-        self._tickets[ticket.request] = ticket
-        self.watch("added", ticket, Delta())
+        ticket.request = request
+        self._tickets[request] = ticket
+        self._tell(ticket, Delta(), "added")
 
     def _cancel(self, ticket: Ticket, why: Ended = Ended.ABORT) -> None:
         if ticket.request is not None and ticket.request in self._tickets:
@@ -140,36 +164,68 @@ class EngineLoop:
             self._cancel(ticket)
 
     def _step(self) -> None:
+        trial, had = self._next_suspect()
         try:
-            outputs = self.engine.step()
+            outputs = self.engine.step(trial)
         except Exception as error:
-            self._fail(error)
+            self._fail(error, trial)
             return
         self._failures = 0
         for output in outputs:
-            ticket = self._tickets.get(output.request)
-            if ticket is not None:
-                ticket.first = ticket.first or time.monotonic()
-                self._tell(ticket, Delta(output.tokens, output.request.ended))
+            self._send(output.request)
+        if trial is not None and trial.generated > had:
+            self._tried.add(trial)
 
-    def _fail(self, error: Exception) -> None:
-        """A step raised: nobody knows what of it was done, so all that ran are ended."""
-        self._failures += 1
-        why = f"{type(error).__name__}: {error}"
-        log.warn(f"BZ7504: a step of the engine failed: {why}", "capture")
-        told = InternalError("BZ7504", "a step of the engine failed", why=why)
-        for ticket in list(self._tickets.values()):
-            assert ticket.request is not None
-            self.engine.abort(ticket.request)
-            self._tell(ticket, Delta(error=told))
+    def _next_suspect(self) -> tuple[Request | None, int]:
+        """Who is to be tried alone, and how many tokens it had generated before; nobody most of the time."""
+        while self._suspects:
+            trial, had = self._suspects[-1]
+            if trial.ended is None and trial not in self._tried:
+                return trial, had
+            self._suspects.pop()
+        return None, 0
 
-    def _tell(self, ticket: Ticket, delta: Delta) -> None:
+    def _fail(self, error: Exception, trial: Request | None) -> None:
+        """A step raised: nobody knows what of it was done, so that all who ran are computed again, each by itself first. Who was alone ends, and all where each by itself is well."""
+        self._failures += trial is None
+        log.warn(f"BZ7504: a step of the engine failed: {_why(error)}", "capture")
+        ran, following = self.engine.retreat()
+        for request in ran:  # what they got before it raised
+            self._send(request)
+        guilty = [trial] if trial is not None else ran or following
+        if trial is None:
+            untried = [request for request in (*ran, *following) if request not in self._tried]
+            self._suspects = [(request, request.generated) for request in untried]
+            if untried and len(ran) + len(following) > 1:
+                return
+        told = InternalError("BZ7504", "a step of the engine failed", why=_why(error))
+        for request in guilty:
+            self.engine.abort(request)
+            if (ticket := self._tickets.get(request)) is not None:
+                self._tell(ticket, Delta(error=told))
+
+    def _send(self, request: Request) -> None:
+        """What a request has that its sender does not."""
+        ticket = self._tickets.get(request)
+        if ticket is None or request.generated == ticket.sent:
+            return
+        tokens = tuple(request.tokens[len(request.prompt) + ticket.sent :])
+        ticket.sent += len(tokens)
+        ticket.first = ticket.first or time.monotonic()
+        self._tell(ticket, Delta(tokens, request.ended))
+
+    def _tell(self, ticket: Ticket, delta: Delta, kind: str = "") -> None:
         over = delta.ended is not None or delta.error is not None
         if over and ticket.request is not None:
             self._tickets.pop(ticket.request, None)
-        self.watch("ended" if over else "tokens", ticket, delta)
-        if not ticket.cancelled:
-            ticket.deliver(delta)
+            self._tried.discard(ticket.request)
+        try:
+            self.watch(kind or ("ended" if over else "tokens"), ticket, delta)
+            if not ticket.cancelled:
+                ticket.deliver(delta)
+        except Exception as error:  # of this sender, who gets no more
+            log.warn(f"BZ7508: a request's sender could not be told: {_why(error)}", "capture")
+            self.cancel(ticket)
 
     def stats(self) -> dict[str, Any]:
         """Who runs and waits, and how many blocks are whose, as of now."""
@@ -185,3 +241,7 @@ class EngineLoop:
             "right": scheduler.right,
             **self.engine.runner.stats(),
         }
+
+
+def _why(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

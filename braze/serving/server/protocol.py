@@ -4,12 +4,55 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from braze.serving.engine.sampling import SamplingParams
 from braze.support.errors import UserError
+
+#: what an error says at most
+_LONGEST = 2000
+#: texts that end an answer: how many, and of how many characters, at most
+_STOPS, _STOP = 64, 1024
+
+
+def _unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"character {error.start} is half of a surrogate pair") from None
+    return text
+
+
+#: numbers and words as JSON has them: no booleans or texts in place of numbers
+Whole = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(strict=True), AfterValidator(_unicode)]
+Stop = Annotated[Text, Field(min_length=1, max_length=_STOP)]
+
+
+def _prompt(given: Any) -> Any:
+    """A text, tokens, or a list of either, and nothing else; told at the first that is not, however long the list."""
+    if isinstance(given, str):
+        return _unicode(given)
+    if not isinstance(given, list):
+        raise ValueError("a prompt is a text, tokens, or a list of either")
+    if given and isinstance(given[0], (str, list)):
+        for part in given:
+            if type(part) is not type(given[0]):
+                raise ValueError("prompts are all texts, or all tokens")
+            _unicode(part) if isinstance(part, str) else _whole(part)
+    else:
+        _whole(given)
+    return given
+
+
+def _whole(tokens: list[Any]) -> None:
+    for token in tokens:
+        if type(token) is not int:
+            raise ValueError(f"a token is a whole number, not {type(token).__name__}")
 
 
 class StreamOptions(BaseModel):
@@ -24,29 +67,36 @@ class _Sampled(BaseModel):
     refused; those that would not are taken."""
 
     model_config = ConfigDict(extra="forbid")
-    model: str = ""
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int = 0
-    n: int = Field(default=1, ge=1, le=64)
-    stream: bool = False
+    model: str | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    #: -1 and 0: all tokens
+    top_k: Whole | None = Field(default=None, ge=-1)
+    n: Whole | None = Field(default=None, ge=1, le=64)
+    stream: Flag | None = None
     stream_options: StreamOptions | None = None
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    ignore_eos: bool = False
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=_STOPS)] | None = None
+    seed: Whole | None = None
+    ignore_eos: Flag | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    logit_bias: dict[str, Number] | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
-    store: bool | None = None
+    store: Flag | None = None
+
+    @property
+    def copies(self) -> int:
+        """Answers to each prompt."""
+        return self.n or 1
 
     def unserved(self) -> list[str]:
         """Fields with values that are not served."""
-        names = ["presence_penalty", "frequency_penalty", "logit_bias", *self._others()]
-        return [name for name in names if getattr(self, name)]
+        names = ("presence_penalty", "frequency_penalty", "logit_bias")
+        return [name for name in names if getattr(self, name)] + self._others()
 
     def _others(self) -> list[str]:
+        """Those of the one kind of request."""
         return []
 
     def stops(self) -> list[str]:
@@ -64,21 +114,21 @@ class _Sampled(BaseModel):
         return SamplingParams(
             max_tokens=self.limit() or room,
             temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=self.top_k,
+            top_k=max(self.top_k or 0, 0),
             top_p=1.0 if self.top_p is None else self.top_p,
             seed=self.seed,
-            ignore_eos=self.ignore_eos,
+            ignore_eos=bool(self.ignore_eos),
         )
 
 
 class CompletionRequest(_Sampled):
     """``POST /v1/completions``."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: int | None = Field(default=16, ge=1)
-    echo: bool | None = None
-    best_of: int | None = None
-    logprobs: int | None = None
+    prompt: Annotated[Any, AfterValidator(_prompt)]
+    max_tokens: Whole | None = Field(default=16, ge=1)
+    echo: Flag | None = None
+    best_of: Whole | None = None
+    logprobs: Whole | None = None
     suffix: str | None = None
 
     def limit(self) -> int | None:
@@ -86,7 +136,13 @@ class CompletionRequest(_Sampled):
         return self.max_tokens
 
     def _others(self) -> list[str]:
-        return ["echo", "logprobs", "suffix", *(["best_of"] if self.best_of not in (None, self.n) else [])]
+        asked = {
+            "echo": self.echo,
+            "logprobs": self.logprobs is not None,
+            "suffix": self.suffix,
+            "best_of": self.best_of not in (None, self.copies),
+        }
+        return [name for name, value in asked.items() if value]
 
     def prompts(self) -> list[str | list[int]]:
         """Each prompt, as text or tokens."""
@@ -107,7 +163,7 @@ class Message(BaseModel):
         """For the template. Raises BZ7505 for parts that are no text."""
         content = self.content
         if isinstance(content, list):
-            if any(part.get("type") != "text" for part in content):
+            if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in content):
                 raise UserError("BZ7505", "messages with other parts than text are not served")
             content = "".join(part["text"] for part in content)
         return {**(self.model_extra or {}), "role": self.role, "content": content or ""}
@@ -117,10 +173,10 @@ class ChatRequest(_Sampled):
     """``POST /v1/chat/completions``."""
 
     messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+    max_tokens: Whole | None = Field(default=None, ge=1)
+    max_completion_tokens: Whole | None = Field(default=None, ge=1)
+    logprobs: Flag | None = None
+    top_logprobs: Whole | None = None
     tools: list[Any] | None = None
     response_format: dict[str, Any] | None = None
 
@@ -130,7 +186,8 @@ class ChatRequest(_Sampled):
 
     def _others(self) -> list[str]:
         text = (self.response_format or {"type": "text"}).get("type") == "text"
-        return ["logprobs", "top_logprobs", "tools", *([] if text else ["response_format"])]
+        names = ("logprobs", "top_logprobs", "tools", *(() if text else ("response_format",)))
+        return [name for name in names if getattr(self, name)]
 
 
 class Answer:
@@ -176,6 +233,7 @@ def usage(prompts: int, generated: int) -> dict[str, int]:
     return {"prompt_tokens": prompts, "completion_tokens": generated, "total_tokens": prompts + generated}
 
 
-def error_body(message: str, kind: str, code: str | None = None) -> dict[str, Any]:
-    """An error as the protocol has it."""
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    """An error as the protocol has it; ``param``: the field at fault. What a request said may be in it, and need not be text that can be sent."""
+    told, field = (text and text[:_LONGEST].encode(errors="replace").decode() for text in (message, param))
+    return {"error": {"message": told, "type": kind, "param": field, "code": code}}

@@ -40,7 +40,7 @@ class FileTokens:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """As ``TextTokens`` says."""
-        return self._tokenizer.encode(text, add_special_tokens=special).ids
+        return self._tokenizer.encode(_written(text), add_special_tokens=special).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """As ``TextTokens`` says."""
@@ -52,7 +52,7 @@ class FileTokens:
             raise UserError("BZ7502", "this model has no chat template", hints=("use /v1/completions",))
         try:
             text = self._template.render(messages=messages, add_generation_prompt=True, **self._names)
-        except TemplateError as error:
+        except Exception as error:  # a template may do anything with what messages hold
             raise UserError(
                 "BZ7502", "the chat template refuses this conversation", why=str(error)
             ) from error
@@ -67,7 +67,7 @@ class ByteTokens:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """As ``TextTokens`` says; a small vocabulary takes the rest of a byte's division by its size."""
-        return [byte % self.vocab for byte in text.encode()]
+        return [byte % self.vocab for byte in _written(text).encode()]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """As ``TextTokens`` says; tokens beyond a byte's are written as numbers."""
@@ -77,6 +77,15 @@ class ByteTokens:
         """As ``TextTokens`` says."""
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
         return self.encode("".join(lines) + "assistant: ")
+
+
+def _written(text: str) -> str:
+    """A text that can be written as bytes. Raises BZ7502 for one with half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError("BZ7502", "a text that is no Unicode", why=str(error)) from None
+    return text
 
 
 def tokens_of(folder: Path, vocab: int) -> TextTokens:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,14 @@ import torch
 import torch.multiprocessing as mp
 
 from braze.cudagraphs.registry import device_of, register
-from braze.cudagraphs.simulated import SimulatedGraphs
+from braze.cudagraphs.simulated import SimulatedGraph, SimulatedGraphs
 from braze.serving.engine.loading import load_model, write_random
+from braze.serving.engine.models import parallel
 from braze.serving.engine.models.config import read_config, split
-from braze.serving.engine.models.parallel import Ranks, ranks_of
+from braze.serving.engine.models.parallel import Ranks, leave, ranks_of, records_for
 from braze.serving.engine.sampling import SamplingParams
 from braze.support.errors import UserError
-from tests.serving.engine.tiny import DEEPSEEK, LLAMA, QWEN3, engine
+from tests.serving.engine.tiny import DEEPSEEK, LLAMA, QWEN3, engine, tiny
 
 EVEN = {"vocab_size": 98}
 CONFIGS = {
@@ -60,8 +63,8 @@ def worker(rank: int, folder: str, backend: str, results: Any) -> None:
     results.put((rank, [tokens(*run, folder, ranks, device) for run in RUNS]))
     results.close()
     results.join_thread()
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave(ranks)
+    assert not torch.distributed.is_initialized()
 
 
 def check_two_ranks(folder: Path, backend: str, device: str) -> None:
@@ -91,6 +94,28 @@ def check_two_ranks(folder: Path, backend: str, device: str) -> None:
 
 def test_two_ranks_give_the_tokens_of_one_process(tmp_path, simulated):
     check_two_ranks(tmp_path, "gloo", "cpu")
+
+
+def test_who_leaves_a_group_lets_go_of_what_was_recorded_first(simulated, monkeypatch):
+    """NCCL waits without an end for recordings of a group that is destroyed, whole ones and those of pieces, though somebody holds the engine."""
+    model = tiny("qwen3")
+    served = engine(model, 60, simulated, cudagraph_mode="FULL_AND_PIECEWISE", split="graph")
+    expected = served.generate([[5, 6, 7]], GREEDY)
+    graphs = [weakref.ref(graph) for graph in gc.get_objects() if isinstance(graph, SimulatedGraph)]
+    assert len(graphs) > len(served.runner.graphs) > 0
+    ranks = Ranks(0, 2, "two")
+    alive: list[int] = []
+    monkeypatch.setitem(parallel._groups, "two", "a group")
+    monkeypatch.setattr(torch.distributed, "barrier", lambda group: None)
+    monkeypatch.setattr(
+        torch.distributed,
+        "destroy_process_group",
+        lambda group: alive.append(sum(graph() is not None for graph in graphs)),
+    )
+    records_for(ranks, served.runner)
+    leave(ranks)
+    assert alive == [0]
+    assert served.generate([[5, 6, 7]], GREEDY) == expected, "its steps run as they are"
 
 
 def test_each_rank_has_its_part_of_a_checkpoints_tensor():

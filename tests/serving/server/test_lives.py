@@ -18,7 +18,7 @@ SLOW = dict(model="tiny", prompt="x", max_tokens=90, temperature=0)
 def slowed(found, seconds: float = 0.1) -> None:
     """Each step takes so long at least: ninety of them longer than a test has to wait."""
     step = found.engine.step
-    found.engine.step = lambda: (time.sleep(seconds), step())[1]
+    found.engine.step = lambda *only: (time.sleep(seconds), step(*only))[1]
 
 
 def test_a_client_that_leaves_a_stream_frees_its_blocks():
@@ -102,11 +102,11 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(stream):
     with serving() as found:
         step, failing = found.engine.step, [True]
 
-        def failed():
+        def failed(*only):
             if failing:
                 failing.pop()
                 raise RuntimeError("the device is on fire")
-            return step()
+            return step(*only)
 
         found.engine.step = failed
         answer = httpx.post(f"{found.url}/v1/completions", json={**SLOW, "stream": stream}, timeout=PATIENCE)
@@ -120,7 +120,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others(stream):
 def test_steps_that_go_on_failing_make_the_server_unhealthy():
     with serving() as found:
 
-        def failed():
+        def failed(*only):
             raise RuntimeError("broken")
 
         found.engine.step = failed

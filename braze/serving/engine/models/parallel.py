@@ -6,7 +6,9 @@ whatever ``torch.distributed`` has for the device: NCCL on GPUs, gloo on the pro
 
 from __future__ import annotations
 
-from typing import Any
+import gc
+import weakref
+from typing import Any, Protocol
 
 import torch
 from torch import distributed
@@ -43,6 +45,16 @@ class Ranks:
         return tensor
 
 
+class Recording(Protocol):
+    """Who may hold recordings of a group's sums and gathers."""
+
+    def release(self) -> None:
+        """Let go of them."""
+
+
+#: those of each group, by its name
+_recording: dict[str, weakref.WeakSet[Any]] = {}
+
 #: a process that has the whole model
 ONE = Ranks()
 
@@ -52,6 +64,26 @@ def ranks_of(group: Any = None) -> Ranks:
     name = f"ranks {len(_groups)}" if group is not None else "all ranks"
     _groups[name] = group
     return Ranks(distributed.get_rank(group), distributed.get_world_size(group), name)
+
+
+def records_for(ranks: Ranks, who: Recording) -> None:
+    """Know who may record what goes over these ranks."""
+    if ranks.size > 1:
+        _recording.setdefault(ranks.name, weakref.WeakSet()).add(who)
+
+
+def leave(ranks: Ranks) -> None:
+    """End this process's part in a group, when all ranks do; engines that share their model over it make no more steps.
+
+    NCCL ends a group when no recording holds its kernels any more, and waits for that without an end: so these go first.
+    """
+    for who in list(_recording.pop(ranks.name, ())):
+        who.release()
+    gc.collect()
+    if ranks.size > 1:
+        group = _groups.pop(ranks.name)
+        distributed.barrier(group)
+        distributed.destroy_process_group(group)
 
 
 def sum_over_ranks(x: torch.Tensor, ranks: str) -> None:

@@ -1,0 +1,120 @@
+"""The search for where top-k and top-p end finds what ordering the vocabulary finds, and draws by weight."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import braze
+from braze.serving.engine import kept
+from braze.serving.engine.compiled import compiled_rows
+from braze.serving.engine.kept import Rows, bound, cleaned, distances, keys_of, left, weighed
+from braze.serving.engine.sampling import SamplingParams, number_of, sample
+from tests.serving.cases import share
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+#: few, so that many are equal; ends of the range, infinite ones, zeros of both signs, and no numbers
+VALUES = st.sampled_from([0.0, -0.0, 1.0, 1.5, -3.0, 8.0, 30.0, -1e30, 3e38, math.inf, -math.inf, math.nan])
+LOGITS = st.lists(VALUES | st.floats(-20, 20, width=32), min_size=1, max_size=300)
+WARM = st.sampled_from([1.0, 0.1, 0.7, 100.0, 1e-30])
+SHARES = st.sampled_from([1.0, 0.5, 0.25, 0.9, 1e-300, 5e-324, 1 - 1e-12]) | st.floats(0.001, 0.999)
+
+
+def ordered(logits: torch.Tensor, cold: float, many: int, part: float) -> torch.Tensor:
+    """Whether each token of a row is kept, by putting all in order."""
+    clean = cleaned(logits)
+    weights = weighed(distances(clean, clean.amax(), cold))
+    order = torch.where(clean == 0, 0.0, clean).sort(descending=True, stable=True).indices[:many]
+    before = weights[order].cumsum(0) - weights[order]
+    found = torch.zeros(len(logits), dtype=torch.bool)
+    found[order[before < bound(weights[order].sum(), torch.tensor(part, dtype=torch.float64))]] = True
+    return found
+
+
+def searched(
+    rows: Rows, logits: torch.Tensor, colds: list[float], many: list[int], parts: list[float]
+) -> torch.Tensor:
+    """The same of several rows at once, by the search."""
+    column = [
+        torch.tensor(values, dtype=dtype)[:, None]
+        for values, dtype in ((colds, torch.float32), (many, torch.int64), (parts, torch.float64))
+    ]
+    size = logits.shape[-1]
+    apart = all(k >= size or p == 1 for k, p in zip(many, parts, strict=True))
+    cut = rows.cut(logits, *column, apart=apart)
+    return left(keys_of(cleaned(logits), kept._EMPTY.get(logits.dtype, 0)), cut)
+
+
+@settings(max_examples=share(2), deadline=None)
+@given(LOGITS, st.sampled_from(TYPES), WARM, st.integers(1, 320), SHARES)
+def test_the_search_keeps_what_ordering_keeps(values, dtype, warmth, many, part):
+    """Ties, top-k beyond the vocabulary, shares of 1 and near 0, logits that are infinite or no numbers."""
+    logits = torch.tensor(values, dtype=torch.float32).to(dtype)
+    size = len(values)
+    cases = [(min(many, size), part), (min(many, size), 1.0), (size, part), (size, 1.0)]
+    found = searched(Rows(), logits.expand(4, -1), [1 / warmth] * 4, *map(list, zip(*cases, strict=True)))
+    for row, (k, p) in zip(found, cases, strict=True):
+        assert row.equal(ordered(logits, 1 / warmth, k, p)), (k, p)
+    apart = searched(Rows(), logits.expand(2, -1), [1 / warmth] * 2, [cases[1][0], size], [1.0, part])
+    assert apart[0].equal(found[1]) and apart[1].equal(found[2])
+
+
+@settings(max_examples=share(2), deadline=None)
+@given(LOGITS, WARM, st.integers(0, 320), SHARES, st.integers(0, 2**64 - 1))
+def test_the_processor_and_the_search_draw_what_ordering_keeps(values, warmth, many, part, number):
+    logits = torch.tensor(values, dtype=torch.float32)
+    params = SamplingParams(temperature=warmth, top_k=many, top_p=part)
+    may = ordered(logits, 1 / warmth, min(many or len(values), len(values)), part)
+    for rows in (None, Rows()):
+        token = int(sample(logits[None], [params], [number], rows))
+        assert may[token]
+        assert not math.isnan(values[token]) or all(math.isnan(v) or v == -math.inf for v in values)
+
+
+@pytest.mark.parametrize(("many", "part"), [(0, 0.999), (1500, 0.9), (1500, 1.0), (40, 0.5), (9999, 1.0)])
+def test_of_many_tokens_the_processor_keeps_what_ordering_keeps(many, part):
+    """Whether the share is found among the heaviest, or not."""
+    logits = torch.randn(4000, generator=torch.Generator().manual_seed(3)).mul(2).round() / 2
+    params = SamplingParams(temperature=1.5, top_k=many, top_p=part)
+    may = ordered(logits, 1 / 1.5, min(many or 4000, 4000), part)
+    drawn = torch.cat([sample(logits[None], [params], [number_of(1, i)]) for i in range(300)])
+    assert may[drawn].all()
+    weights = logits.div(1.5).exp() * may
+    heavy = weights / weights.sum() > 0.01
+    assert heavy[drawn].float().mean().sub(weights[heavy].sum() / weights.sum()).abs() < 0.1
+
+
+def test_exponentials_are_of_their_distribution():
+    """By the share of them below each of some bounds, and of two rows of neighbouring numbers together."""
+    low, high = (torch.tensor([[5], [6]]) for _ in range(2))
+    found = kept.exponentials(low, high, 200_000)
+    for limit in (1e-3, 0.1, 0.7, 2.0, 5.0):
+        chance = 1 - math.exp(-limit)
+        wide = 5 * math.sqrt(chance * (1 - chance) / 200_000)
+        assert ((found < limit).float().mean(-1) - chance).abs().max() < wide
+        both = ((found[0] < limit) & (found[1] < limit)).float().mean()
+        assert abs(both - chance**2) < 5 * math.sqrt(chance**2 / 200_000)
+    assert found.isfinite().all() and (found > 0).all()
+
+
+def test_compiled_rows_keep_and_draw_what_plain_ones_do():
+    """For one row, which goes as two, and for several."""
+    compiled_rows.cache_clear()
+    braze.reset()
+    numbers = torch.Generator().manual_seed(0)
+    for count in (2, 5, 1):
+        logits = torch.randn(count, 700, generator=numbers).mul(3).round().bfloat16()
+        params = [
+            SamplingParams(temperature=0.5 + i, top_k=(0, 7, 20)[i % 3], top_p=(0.8, 1.0)[i % 2])
+            for i in range(count)
+        ]
+        draws = [number_of(9, i) for i in range(count)]
+        plain = sample(logits, params, draws, Rows())
+        assert sample(logits, params, draws, compiled_rows()).equal(plain)
+        assert searched(
+            compiled_rows(), logits.repeat(2, 1), [0.7] * count * 2, [20] * count * 2, [0.6] * count * 2
+        ).equal(searched(Rows(), logits.repeat(2, 1), [0.7] * count * 2, [20] * count * 2, [0.6] * count * 2))
