@@ -46,6 +46,8 @@ class CudaPool:
         self.bytes = 0
         #: bytes of it that it had for workspaces before there were recordings
         self.before = 0
+        #: workspaces were made there
+        self.warm = False
         #: PyTorch waits for ever for the end of a recording into it: nothing more can be recorded there
         self.broken = False
         #: pools in which there were workspaces of recordings into this one
@@ -169,15 +171,15 @@ class Room:
             torch.inference_mode(False),
             torch.no_grad(),
         ):
-            if not memory.before and _large_workspaces(self.index):
+            if not memory.warm and _large_workspaces(self.index):
                 # given back at once: one piece for both
                 torch.empty(_WORKSPACE + _BESIDE, dtype=torch.uint8, device=self.side.device)
             x = torch.ones(16, 16, device=self.side.device)
             torch.addmm(x[0], x, x)
             torch.mm(x, x)
-        if not memory.before:
+        if not memory.warm:
             memory.weigh()
-            memory.before = memory.bytes
+            memory.before, memory.warm = memory.bytes, True
 
     def finish(self, ours: set[int]) -> None:
         """Let go of workspaces, if that harms nobody; else the memory in which they lie stays."""

@@ -176,7 +176,7 @@ class CudaGraphs:
     def rehearsing(self) -> Iterator[None]:
         """A block in which a call runs where it will be recorded; before anything is, where it ran, whose memory it finds there."""
         with torch.cuda.device(self.device):
-            if not self._room().memory().before:
+            if not self._room().memory().warm:
                 yield
                 return
             room, caller = self._prepared(shared=True)
@@ -273,7 +273,7 @@ class CudaGraphs:
         """Let PyTorch know that a capture is over which an error has ended: its allocator waits for the end, and its generator, until another ends well."""
         opened.room.broke(opened.graph, opened.taken_from)
         with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.no_grad():
-            x = torch.zeros(1, device=self.device)
+            x = torch.zeros(1, device=opened.room.side.device)
             whole = torch.cuda.CUDAGraph()
             whole.capture_begin(capture_error_mode="thread_local")
             x.add_(1)
