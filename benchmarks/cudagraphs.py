@@ -3,7 +3,7 @@
 Each case in eager, torch.compile and braze, the last two in the default mode and in ``mode="reduce-overhead"``; one process, rounds
 interleaved, medians. The time is a user's: from the first call of a run to the end of the device's work for the last, by the
 clock. ``torch.compiler.cudagraph_mark_step_begin`` is called before each call, for those who need it. Results are compared with eager's; a
-case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model and its inputs, ``whole_mb`` with them.
+case that fails is a row that says so. ``peak_mb`` is what PyTorch's allocator reserves at most beyond the model, its inputs and what earlier implementations of a case keep, ``whole_mb`` with the first two.
 
 ``--limit 220`` starts nothing more after so many seconds, ``--rounds 1`` is a quick look, which also builds what later runs find. ``--device cpu`` runs
 smaller models with recordings on the simulated device: that tries the logic, its times mean nothing. Of steps of decoding the device's time in kernels
@@ -233,9 +233,13 @@ def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> li
     torch.manual_seed(0)
     fn, inputs = (case.small if case.small is not None and machine.device == "cpu" else case.make)()
     inputs = tuple(_moved(x, machine.device) for x in inputs)
-    if isinstance(fn, nn.Module):
-        fn = fn.to(machine.device).bfloat16().train(case.training)
+    if isinstance(
+        fn, nn.Module
+    ):  # rounded first: else memory of the wider weights would lie about, which calls could use
+        fn = fn.bfloat16().to(machine.device).train(case.training)
     wanted = [t.clone() for t in _call(fn, fn, inputs, case, "eager")()]
+    machine.clear()
+    model = machine.reserved()
     calls: dict[str, Callable[[], list[torch.Tensor]]] = {}
     for row in rows:
         impl = row["impl"]
@@ -245,6 +249,7 @@ def _case(name: str, case: Case, impls: tuple[str, ...], machine: Machine) -> li
         try:
             call = _call(_compiled(fn, impl), fn, inputs, case, impl)
             _first(call, row, wanted, machine)
+            row["whole_mb"] = model / 2**20 + row["peak_mb"]
             calls[impl] = call
         except Exception as error:
             row["failed"] = f"{type(error).__name__}: {error}"
@@ -330,7 +335,6 @@ def _first(
     row["recordings"] = trace.COUNTERS["cudagraph_recordings"] - made
     row["notes"] = sorted({str(note) for kind, note in events if kind == "cudagraph"})
     row["peak_mb"] = (machine.reserved(most=True) - before) / 2**20
-    row["whole_mb"] = machine.reserved(most=True) / 2**20
     row["difference"] = max(
         (float((a.float() - b.float()).abs().max() / b.float().abs().max().clamp_min(1e-9)))
         for a, b in zip(found, wanted, strict=True)

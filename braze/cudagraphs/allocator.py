@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import os
 import sys
 import threading
 import weakref
@@ -13,10 +13,6 @@ from typing import Any
 
 import torch
 
-Handle = tuple[int, int]
-
-#: types of matrices whose products have handles and workspaces that are made at a thread's first call on a stream
-_PRODUCTS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 #: where threads wait and compute nothing, as (module, function) of their innermost frame
 _WAITING = frozenset(
     {
@@ -31,34 +27,47 @@ _WAITING = frozenset(
         ("socket", "accept"),
     }
 )
-#: whether PyTorch tells of one pool's memory alone
-_BY_POOL = "mempool_id" in inspect.signature(torch.cuda.memory_snapshot).parameters
+#: bytes of cuBLAS's workspace on Hopper, for which the allocator would take a piece of its own; and of others beside it, for which it would take 20 MB
+_WORKSPACE, _BESIDE = 32 << 20, 8 << 20
 #: where a thread waits for a backward that others compute
 _BACKWARD = ("torch.autograd.graph", "_engine_run_backward")
 
 
 class CudaPool:
-    """A private pool. ``shared``: that in which recordings put what they need only until they end."""
+    """A private pool. ``shared``: that in which recordings put what they need only until they end.
 
-    def __init__(self, index: int, shared: CudaPool | None = None) -> None:
+    PyTorch's allocators, of the GPU's memory and of the host's, give a pool up for good once no recording has it. So one that
+    does nothing keeps it as long as this lives.
+    """
+
+    def __init__(self, index: int, side: torch.cuda.Stream, shared: CudaPool | None = None) -> None:
         self.index, self.shared = index, shared
-        self.handle: Handle = torch.cuda.graph_pool_handle()
+        self.handle: Any = torch.cuda.graph_pool_handle()
         self.bytes = 0
+        #: bytes of it that it had for workspaces before there were recordings
+        self.before = 0
+        #: workspaces were made there
+        self.warm = False
+        #: PyTorch waits for ever for the end of a recording into it: nothing more can be recorded there
+        self.broken = False
         #: pools in which there were workspaces of recordings into this one
         self.beside: list[CudaPool] = []
-        # the allocator keeps the memory of a pool that is in use: by recordings, and by this
-        torch._C._cuda_beginAllocateCurrentThreadToPool(index, self.handle)
-        torch._C._cuda_endAllocateToPool(index, self.handle)
-        weakref.finalize(self, torch._C._cuda_releasePool, index, self.handle).atexit = False
+        self._keeper = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side), torch.inference_mode(False), torch.no_grad():
+            x = torch.zeros(1, device=side.device).add_(
+                1
+            )  # once before: what is loaded at a first call is loaded now
+            self._keeper.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+            x.add_(1)
+            self._keeper.capture_end()
 
     def held(self) -> int:
-        """Bytes that the pool had of the device after the last recording into it."""
-        return self.bytes
+        """Bytes that the pool had of the device after the last recording into it, without those for workspaces."""
+        return self.bytes - self.before
 
     def segments(self) -> list[dict[str, Any]]:
         """What it has of the device now."""
-        found = torch.cuda.memory_snapshot(self.handle) if _BY_POOL else torch.cuda.memory_snapshot()
-        return [s for s in found if tuple(s["segment_pool_id"]) == self.handle]
+        return [s for s in _segments() if tuple(s["segment_pool_id"]) == self.handle]
 
     def memory(self) -> Iterator[tuple[int, int, torch.device]]:
         """The same as (address, bytes, device)."""
@@ -84,15 +93,14 @@ class CudaPool:
             torch._C._cuda_releasePool(self.index, self.handle)
 
     @contextlib.contextmanager
-    def instead_of(self, other: CudaPool) -> Iterator[None]:
-        """The same while a recording takes its memory from another pool."""
-        torch._C._cuda_endAllocateToPool(self.index, other.handle)
+    def left(self) -> Iterator[None]:
+        """A block in which this thread's recording takes its memory from elsewhere."""
+        torch._C._cuda_endAllocateToPool(self.index, self.handle)
         try:
-            with self.used():
-                yield
+            yield
         finally:
-            torch._C._cuda_beginAllocateCurrentThreadToPool(self.index, other.handle)
-            torch._C._cuda_releasePool(self.index, other.handle)
+            torch._C._cuda_beginAllocateCurrentThreadToPool(self.index, self.handle)
+            torch._C._cuda_releasePool(self.index, self.handle)
 
     def leave(self) -> None:
         """Let the allocator forget a recording into this pool that ended with an error: else it waits for its end, and keeps its memory."""
@@ -101,6 +109,16 @@ class CudaPool:
         except RuntimeError:
             return  # it has forgotten it
         torch._C._cuda_releasePool(self.index, self.handle)
+
+
+def _segments() -> list[dict[str, Any]]:
+    """What the allocator has of the device.
+
+    Never of one pool alone: asked for that, PyTorch lets go of references to its number that are not its own
+    (https://github.com/pytorch/pytorch/pull/196366), and Python ends when it looks at that number again.
+    """
+    found: list[dict[str, Any]] = torch._C._cuda_memorySnapshot(None)["segments"]
+    return found
 
 
 def _living(segment: dict[str, Any]) -> list[int]:
@@ -125,45 +143,59 @@ class Room:
         self.index = index
         self.side = torch.cuda.ExternalStream(stream, torch.device("cuda", index))
         self._memory: weakref.ref[CudaPool] | None = None
-        self._pinned: CudaPool | None = None
+        #: memory in which there are workspaces
+        self._pinned: set[CudaPool] = set()
+        #: recordings that failed: PyTorch goes on asking them whether they take memory
+        self._failed: list[torch.cuda.CUDAGraph] = []
 
     def memory(self) -> CudaPool:
         """The memory that recordings share; it goes when nothing is recorded there any more."""
         found = self._memory() if self._memory is not None else None
-        if found is None:
-            found = CudaPool(self.index)
+        if found is None or found.broken:
+            found = CudaPool(self.index, self.side)
             self._memory = weakref.ref(found)
         return found
 
     def clear(self, ours: set[int]) -> None:
         """Give back memory that nobody needs, and workspaces. ``ours``: streams on which recordings are made."""
-        if _alone(self.index, ours):
-            torch._C._cuda_clearCublasWorkspaces()
+        self.finish(ours)
         torch.cuda.empty_cache()
 
     def warm(self) -> None:
         """Have this thread's workspaces made."""
+        memory = self.memory()
+        self._pinned.add(memory)
         with (
-            self.memory().used(),
+            memory.used(),
             torch.cuda.stream(self.side),
             torch.inference_mode(False),
             torch.no_grad(),
         ):
-            for dtype in _PRODUCTS:
-                x = torch.ones(16, 16, dtype=dtype, device=self.side.device)
-                torch.addmm(x[0], x, x)
-                torch.mm(x, x)
+            if not memory.warm and _large_workspaces(self.index):
+                # given back at once: one piece for both
+                torch.empty(_WORKSPACE + _BESIDE, dtype=torch.uint8, device=self.side.device)
+            x = torch.ones(16, 16, device=self.side.device)
+            torch.addmm(x[0], x, x)
+            torch.mm(x, x)
+        if not memory.warm:
+            memory.weigh()
+            memory.before, memory.warm = memory.bytes, True
 
     def finish(self, ours: set[int]) -> None:
-        """Let go of them again, if that harms nobody."""
+        """Let go of workspaces, if that harms nobody; else the memory in which they lie stays."""
         if _alone(self.index, ours):
             torch._C._cuda_clearCublasWorkspaces()
-        else:
-            self.keep()
+            self._pinned.clear()
 
-    def keep(self) -> None:
-        """Keep the memory as long as the process: workspaces stay there."""
-        self._pinned = self.memory()
+    def broke(self, graph: torch.cuda.CUDAGraph, pool: CudaPool) -> None:
+        """A recording into a pool has failed."""
+        pool.leave()
+        pool.broken = True
+        self._failed.append(graph)
+
+
+def _large_workspaces(index: int) -> bool:
+    return torch.cuda.get_device_capability(index) == (9, 0) and "CUBLAS_WORKSPACE_CONFIG" not in os.environ
 
 
 def _alone(index: int, ours: set[int]) -> bool:
@@ -178,7 +210,7 @@ def _alone(index: int, ours: set[int]) -> bool:
         tuple(segment["segment_pool_id"]) == (0, 0)
         and (segment["device"] != index or segment["stream"] not in (0, *ours))
         and _living(segment)
-        for segment in torch.cuda.memory_snapshot()
+        for segment in _segments()
     )
 
 

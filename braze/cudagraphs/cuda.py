@@ -80,18 +80,19 @@ class _Leaving:
 
     def __init__(self, device: CudaGraphs) -> None:
         self._device = device
-        self._entered: contextlib.AbstractContextManager[None] | None = None
+        self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> None:
         opened = self._device.mine()
         if opened is not None:
-            self._entered = opened.pool.instead_of(opened.taken_from)
-            self._entered.__enter__()
+            with contextlib.ExitStack() as entered:
+                entered.enter_context(opened.taken_from.left())
+                entered.enter_context(opened.pool.used())
+                self._entered = entered.pop_all()
 
     def __exit__(self, *error: Any) -> None:
-        if self._device.mine() is not None and self._entered is not None:
-            self._entered.__exit__(*error)
-            self._entered = None
+        if self._device.mine() is not None:
+            self._entered.close()
 
 
 class CudaGraphs:
@@ -118,7 +119,9 @@ class CudaGraphs:
 
     def new_pool(self, *, shared: bool = False) -> CudaPool:
         """An empty pool."""
-        return CudaPool(self.index, self._room().memory() if shared else None)
+        with torch.cuda.device(self.device):
+            room = self._room()
+            return CudaPool(self.index, room.side, room.memory() if shared else None)
 
     def capacity(self) -> int:
         """Bytes of the GPU."""
@@ -171,8 +174,11 @@ class CudaGraphs:
 
     @contextlib.contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """A block in which a call runs where it will be recorded."""
+        """A block in which a call runs where it will be recorded; before anything is, where it ran, whose memory it finds there."""
         with torch.cuda.device(self.device):
+            if not self._room().memory().warm:
+                yield
+                return
             room, caller = self._prepared(shared=True)
             try:
                 with torch.cuda.stream(room.side):
@@ -188,14 +194,19 @@ class CudaGraphs:
         memory = room.memory()
         if memory not in (pool.shared, *pool.beside):
             pool.beside.append(memory)
-        source = pool if pool.shared is None or not asked.shared else pool.shared
-        living = source.living() if source is not pool else frozenset()
+        shares = pool.shared is not None and asked.shared and not pool.shared.broken
+        source = pool.shared if pool.shared is not None and shares else pool
+        living = source.living() if shares else frozenset()
         before = torch.cuda.memory_reserved(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=launcher is not None)
         with contextlib.ExitStack() as entered:
             entered.enter_context(torch.cuda.device(self.device))
             entered.enter_context(torch.cuda.stream(room.side))
-            graph.capture_begin(pool=source.handle, capture_error_mode="thread_local")
+            try:
+                graph.capture_begin(pool=source.handle, capture_error_mode="thread_local")
+            except RuntimeError:
+                room.broke(graph, source)
+                raise
             if launcher is not None:
                 launcher.watch()
             self._open = _Open(
@@ -249,9 +260,7 @@ class CudaGraphs:
         """Leave the stream on which something was captured, and weigh what it took."""
         pool, shared = opened.pool, opened.pool.shared
         with torch.cuda.device(self.device), torch.cuda.stream(opened.caller):
-            if shared is None:
-                opened.room.keep()
-            else:
+            if shared is not None:
                 opened.room.finish(self._sides())
         opened.caller.wait_stream(opened.room.side)
         if shared is None:
@@ -262,9 +271,9 @@ class CudaGraphs:
 
     def _forget(self, opened: _Open) -> None:
         """Let PyTorch know that a capture is over which an error has ended: its allocator waits for the end, and its generator, until another ends well."""
-        opened.taken_from.leave()
+        opened.room.broke(opened.graph, opened.taken_from)
         with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.no_grad():
-            x = torch.zeros(1, device=self.device)
+            x = torch.zeros(1, device=opened.room.side.device)
             whole = torch.cuda.CUDAGraph()
             whole.capture_begin(capture_error_mode="thread_local")
             x.add_(1)
@@ -311,7 +320,7 @@ class CudaGraphs:
         opened = self.mine()
         if opened is None:
             return native.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device=device)
-        with native.relaxed(), torch.cuda.stream(opened.caller):
+        with native.relaxed(), opened.taken_from.left(), torch.cuda.stream(opened.caller):
             made = native.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device=device)
         opened.apart.add(made.untyped_storage().data_ptr())
         return made

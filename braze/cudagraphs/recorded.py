@@ -9,6 +9,7 @@ not any more, runs as it is, and says why.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -172,7 +173,9 @@ class Recorded:
         try:
             placed = Inputs(inputs, static, copied)
             movable = self._movable(copied, leave)
-            graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs, movable)
+            mine = [r.inputs.static for r in fitting if r.thread == threading.get_ident()]
+            rehearsed = placed.static in mine
+            graph, outputs = made(self.call, self.plan, self.device, tree, placed, inputs, movable, rehearsed)
         except Exception as error:
             if not self._given_up(error, placed):
                 self._failed(group, error)

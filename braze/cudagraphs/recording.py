@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ class Recording:
         self.tree, self.number, self.name = tree, number, name
         self.inputs, self.graph, self.outputs = inputs, graph, outputs
         self.leave = leave
+        #: the thread that made it
+        self.thread = threading.get_ident()
         self._lent: list[Held] = []
         #: the same as one call of the C core; None where Python does it
         self.quick: native.Replay | None = None
@@ -104,16 +107,17 @@ def made(
     inputs: Inputs,
     given: Sequence[Any],
     movable: Sequence[int] = (),
+    rehearsed: bool = False,
 ) -> tuple[Graph, Outputs]:
     """Rehearse a call and record it. The outputs have no values yet, and nobody but they hold their memory.
 
-    ``movable``: those of the copied inputs of which kernels may be told instead. Where something lives on that was made in memory which the
+    ``movable``: those of the copied inputs of which kernels may be told instead. ``rehearsed``: there is a recording of the same by this thread. Where something lives on that was made in memory which the
     pool shares (an output that sees an intermediate value's memory, a tensor that an operator of the program's keeps), the call is
     recorded once more, without such memory.
     """
     with torch.inference_mode(False), torch.no_grad():
         inputs.place(given)
-        if not plan.written:  # else what it writes would be written twice
+        if not (plan.written or rehearsed):  # else what it writes would be written twice
             _rehearse(call, plan, device, list(inputs.values))
         watched = inputs.memory(movable)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 import torch
@@ -52,6 +53,27 @@ def test_a_second_slot_takes_its_outputs_alone(device):
     assert one - shared <= 2 * OUTPUT and shared <= 3 * BLOCK, (one, shared)
     assert forest_of(device).held() - before <= one + 2 * BLOCK
     assert_equal(kept, [chain(x) for x in inputs])
+
+
+def test_a_second_slot_is_not_rehearsed_again_but_what_lies_elsewhere_or_another_thread_records_is(
+    device, monkeypatch
+):
+    rehearsals, w = [], torch.nn.Parameter(numbers(4, 4), requires_grad=False)
+    rehearsing = device.rehearsing
+    monkeypatch.setattr(device, "rehearsing", lambda: rehearsals.append(1) or rehearsing())
+    f, inputs = recording(lambda x: chain(x @ w)), [numbers(4, 4) for _ in range(9)]
+    with recordings() as made:
+        kept = [f(x) for x in inputs[:4]]
+        assert (made(), len(rehearsals)) == (3, 1)
+        w.data = numbers(4, 4)
+        kept = [f(inputs[4])]
+        assert (made(), len(rehearsals)) == (4, 2)
+        with torch.no_grad():
+            thread = threading.Thread(target=lambda: kept.append(f(inputs[5])))
+            thread.start()
+            thread.join()
+        assert (made(), len(rehearsals)) == (5, 3)
+    assert_equal(kept, [chain(x @ w) for x in inputs[4:6]])
 
 
 def test_sizes_and_graphs_lie_over_one_another(device):

@@ -13,5 +13,7 @@ from tests.cudagraphs.helpers import Place
 def simulated(monkeypatch):
     """The real device in place of the simulated one."""
     monkeypatch.setattr(Place, "device", "cuda")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    return device_of("cuda:0")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield device_of("cuda:0")
+    torch.set_float32_matmul_precision(before)
