@@ -154,20 +154,26 @@ def _is_empty(tensor: torch.Tensor) -> bool:
 
 def eager_error(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
     """The exception that a call raises on real tensors; None where it works, or cannot be tried here."""
+    found = tried(func, args, kwargs)
+    return found if isinstance(found, Exception) else None
+
+
+def tried(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | bool:
+    """The exception that a call raises on real tensors of zeros, or True where it works; False where it cannot be tried here."""
     if getattr(func, "namespace", "aten") not in ("aten", "prims"):
-        return None  # an operator of the user's may have effects
+        return False  # an operator of the user's may have effects
     with disable_functions(), outside_modes():
         try:
             real = [real_like(v) for v in args]
             named = {k: real_like(v) for k, v in kwargs.items()}
         except _CannotTry:
-            return None
+            return False
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             try:
                 func(*real, **named)
             except Exception as error:
                 return error.with_traceback(None)
-    return None
+    return True
 
 
 class _CannotTry(Exception):

@@ -71,6 +71,7 @@ class SizeSymbols:
         kind = names.name_of(e)
         if kind in ROUNDED and names.name_of(e.args[0]) == names.INT_TRUE_DIV:
             top, bottom = (self._convert(a, env) for a in e.args[0].args)
+            check_divisor(e, bottom)
             return -floor_div(-top, bottom) if kind == names.CEIL_TO_INT else floor_div(top, bottom)
         args = [self._convert(a, env) for a in e.args] if not e.is_Pow else []
         if e.is_Add:
@@ -82,10 +83,9 @@ class SizeSymbols:
             return product(args)
         if e.is_Pow and e.args[1].is_Integer and int(e.args[1]) > 0:
             return product([self._convert(e.args[0], env)] * int(e.args[1]))
-        if kind in names.QUOTIENTS:
-            return floor_div(args[0], args[1])
-        if kind in names.REMAINDERS:
-            return modulo(args[0], args[1])
+        if kind in names.QUOTIENTS or kind in names.REMAINDERS:
+            check_divisor(e, args[1])
+            return (floor_div if kind in names.QUOTIENTS else modulo)(args[0], args[1])
         if kind in (names.MAX, names.MIN):
             fold = maximum if kind == names.MAX else minimum
             out = args[0]
@@ -107,6 +107,12 @@ class SizeSymbols:
                 high = None
             found = self.by_name[name] = Symbol(name, low, high)
         return found
+
+
+def check_divisor(e: Any, divisor: Expr) -> None:
+    """Refuse a quotient or remainder by what may be below zero: the rules of ours are those of divisors above it."""
+    if (low := divisor.bounds()[0]) is None or low < 0:
+        raise Unsupported("BZ3002", f"the size {e} has no integer form", why=f"{divisor} may be below zero")
 
 
 def _finite(bound: Any) -> int | None:

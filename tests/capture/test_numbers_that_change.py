@@ -12,6 +12,7 @@ import torch
 
 import braze
 from braze.graph import bits
+from tests.helpers import logged
 
 X = torch.arange(3.0)
 LOG: list[str] = []
@@ -116,3 +117,21 @@ def test_bits_by_arithmetic() -> None:
         for function in (operator.and_, operator.or_, operator.xor):
             found = bits.combined(lambda f, a, b: f(a, b), function, Number(n), mask)
             assert found is None or found == function(n, mask), (n, mask)
+
+
+QUOTIENTS: dict[str, Callable[[int, int], Any]] = {
+    "signs": lambda a, b: ((a % (5 - b)) < 0, (a % (5 - b)) + 1 > 0, max(a % (5 - b), 0)),
+    "of a number": lambda a, b: (a + (2 % (8 - b)), min(2 // (8 - b), a)),
+    "of a quotient": lambda a, b: ((a // (5 - b)) % (5 - b), (a * (5 - b) + 1) % (5 - b)),
+    "divmod": lambda a, b: (divmod(a, 5 - b), (a // (5 - b)) * (5 - b) + a % (5 - b)),
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_what_a_number_below_zero_divides_has_pythons_sign(name: str) -> None:
+    fn = QUOTIENTS[name]
+    compiled = braze.compile(lambda x, a, b: (x + 1, fn(a, b)), backend="eager")
+    with logged() as said:
+        for a, b in [(2, 2), (3, 3), (4, 4), (5, 9), (6, 10), (7, 12), (9, 9), (3, 7), (12, 11), (30, 2)]:
+            assert compiled(X, a, b)[1] == fn(a, b), (a, b)
+    assert not [message for message in said if "BZ9" in message]

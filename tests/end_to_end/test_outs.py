@@ -47,3 +47,21 @@ def test_an_out_of_another_shape_takes_the_results(fn, backend):
             torch.testing.assert_close(compiled(given, y), fn(theirs, y), rtol=0, atol=0)
             torch.testing.assert_close(given, theirs, rtol=0, atol=0)
     assert any("BZ2009" in message for message in messages)
+
+
+@pytest.mark.filterwarnings("ignore:.*was resized.*")
+def test_what_fakes_alone_refuse_comes_to_no_handler_of_the_program():
+    """``out=`` of a varying size gets another; fakes cannot follow, which is no error of the program's."""
+
+    def fn(x, out):
+        try:
+            torch.add(x, 1, out=out)
+        except Exception as error:
+            return repr(error)
+        return out
+
+    compiled = braze.compile(fn, backend="eager")
+    for size in (3, 4, 5, 0):
+        given = torch.zeros(size)
+        assert compiled(torch.ones(3), given) is given
+        assert given.tolist() == [2.0] * 3

@@ -237,7 +237,10 @@ class Recorder(Recording):
             refused = error
         if refused is not None:  # what fakes were at when they failed is no context of the program's error
             refused.__context__ = None
-            raise probe.eager_error(func, args, kwargs) or refused
+            eager = probe.tried(func, args, kwargs)
+            if eager is True:
+                graph_break("BZ1013", f"{name} is refused on fake tensors alone: {refused}")
+            raise eager if isinstance(eager, Exception) else refused
         for x, version in listed:
             if x._version == version:  # of fakes in lists PyTorch does not count the writes
                 torch.autograd.graph.increment_version(x)
