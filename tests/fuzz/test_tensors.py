@@ -258,6 +258,45 @@ def test_a_norm_whose_sums_overflow_is_nothing_to_go_by():
     assert told(torch.full((1, 4), torch.nan, dtype=torch.float64), "result 0", found)
 
 
+@pytest.mark.parametrize("operation", ["sum(0)", "mean(0)", "nansum(0)"])
+def test_a_sum_that_leaves_its_type_on_the_way_in_another_order_is_nothing_to_go_by(operation):
+    text = f"def program(x0):\n    v0 = x0.{operation}\n    return (v0,)\n"
+    for numbers, open_ in (("1.7e308, -1.7e308, -2.5", True), ("1.5, -1.5, -2.5", False)):
+        found = numbers_by(text, f"torch.tensor([{numbers}], dtype=t_float64)")
+        assert bool(told(torch.tensor(0.0, dtype=torch.float64), "result 0", found)) is not open_
+
+
+def test_a_product_that_leaves_its_type_on_the_way_in_another_order_is_nothing_to_go_by():
+    text = "def program(x0):\n    v0 = x0.prod()\n    return (v0,)\n"
+    for numbers, open_ in (("3e38, 3e38, 0.0", True), ("1e-30, 1e-30, 1e30", True), ("3e8, 3e8, 0.0", False)):
+        found = numbers_by(text, f"torch.tensor([{numbers}])")
+        assert bool(told(torch.tensor(torch.nan), "result 0", found)) is not open_
+
+
+def test_a_logarithm_of_a_sum_is_as_near_as_what_it_is_taken_off():
+    text = "def program(x0):\n    v0 = x0.log_softmax(0)\n    return (v0,)\n"
+    found = numbers_by(text, "torch.tensor([3.0, 0.7, 0.3], dtype=t_float64)")
+    value = found[0]["result 0"]
+    assert not told(value + 4e-16, "result 0", found) and told(value + 4e-14, "result 0", found)
+
+
+def test_what_is_computed_again_for_its_derivative_may_be_computed_once():
+    """Eager computes it of what was written since: no derivative of what the program computed."""
+    text = "def program(x0):\n    v0 = checkpoint(lambda: x0.exp2(), use_reentrant=False)\n    x0.neg_()\n    return (v0,)\n"
+    program = parsed(text, (Given("x0", ("numbers((4, 4), 'float32', 0, 'small')",), "made"),), backward=True)
+    theirs = checking.seen(program, program.function(), 0)
+    for power, alike in ((1, True), (3, False)):
+
+        def ours(x, power=power):
+            made = x.exp2()
+            x.neg_()
+            made.register_hook(lambda g: g * power)
+            return (made,)
+
+        seen = checking.seen(program, ours, 0)
+        assert (checking.differs(program, 0, seen, theirs) is None) is alike
+
+
 def test_what_a_program_is_given_is_not_rounded():
     """The largest number of all would become an infinity."""
     found = numbers_by(

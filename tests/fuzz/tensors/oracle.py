@@ -32,7 +32,10 @@ BY_PLACE = frozenset(
     logit_backward""".split()
 )
 #: operators whose parts cancel: they are rounded part by part
-BY_PARTS = frozenset("silu_backward gelu_backward mish_backward gelu _softmax_backward_data".split())
+BY_PARTS = frozenset(
+    """silu_backward gelu_backward mish_backward gelu _softmax_backward_data _log_softmax
+    _log_softmax_backward_data logsumexp native_group_norm_backward""".split()
+)
 #: operators of many steps inside, means taken off among them: they are as near as the exact result of a rounded argument
 STABLE = frozenset(
     "var var_mean std std_mean native_layer_norm native_batch_norm native_group_norm batch_norm _native_batch_norm_legit".split()
@@ -56,6 +59,8 @@ class RandomRounding(TorchDispatchMode):
         self.exact = torch.float32 if dtype is torch.float64 else dtype
         self.generator = torch.Generator().manual_seed(seed)
         self.odd = bool(seed % 2)
+        # halves are added up in float32
+        self.widest = torch.float64 if dtype is torch.float64 else torch.float32
         self.huge = HUGE[dtype is torch.float64]
         self.zero = -0.0 if self.odd else 0.0
 
@@ -90,6 +95,9 @@ class RandomRounding(TorchDispatchMode):
                 if name in STABLE:  # eager adds up one number after the other, in doubles as in smaller types
                     eps = torch.finfo(torch.float64).eps * args[0].numel() ** 0.5
                 self.round(value.detach(), size.detach().abs(), sums, lost, eps)
+                if (name == "prod" or name in SUMS - STABLE) and not self.odd:
+                    beyond = self.beyond(func, args, kwargs, sums)
+                    put(value.detach(), value.detach().masked_fill(beyond, torch.nan))
                 if overflows and not self.odd:
                     put(value.detach(), torch.full_like(value, torch.nan))
                 if str(func).removeprefix("aten.").removesuffix(".default") in SIGNLESS:
@@ -102,6 +110,18 @@ class RandomRounding(TorchDispatchMode):
             return value
         noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         return value + value * noise * self.eps
+
+    def beyond(self, func: Any, args: Any, kwargs: Any, sums: bool) -> Tensor:
+        """Where numbers, added or multiplied in another order, may leave the type on the way: there is nothing to go by."""
+        info = torch.finfo(self.widest)
+        sizes = absolute([a.nan_to_num(0.0, 0.0, 0.0) if is_float(a) else a for a in args])
+        if sums:
+            return tensors(func(*sizes, **kwargs))[0] > info.max
+        large, small = (
+            func(*[f(a) if is_float(a) else a for a in sizes], **kwargs)
+            for f in (lambda a: a.clamp(min=1), lambda a: a.masked_fill(a == 0, 1).clamp(max=1))
+        )
+        return (large > info.max) | (small < info.tiny)
 
     def round(
         self, value: Tensor, size: Tensor, sums: bool, lost: Tensor | None = None, least: float = 0.0
@@ -162,6 +182,10 @@ def put(value: Tensor, numbers: Tensor) -> None:
         value.copy_(numbers)
 
 
+def is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
 def tensors(made: Any) -> list[Tensor]:
     made = made if isinstance(made, (tuple, list)) else (made,)
     return [value for value in made if isinstance(value, Tensor)]
@@ -169,9 +193,7 @@ def tensors(made: Any) -> list[Tensor]:
 
 def absolute(args: Any) -> Any:
     """Arguments without their signs."""
-    return [
-        value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value for value in args
-    ]
+    return [value.abs() if is_float(value) else value for value in args]
 
 
 def same(ours: Tensor, theirs: Tensor) -> bool:
