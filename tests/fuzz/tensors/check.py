@@ -173,7 +173,8 @@ def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) 
         program = once
     if not suspects:
         return None
-    exact, rounded = in_double(program, call, theirs)
+    dtype = smallest(program, theirs)
+    exact, rounded = in_double(program, call, dtype)
     for name in suspects:
         mine, its = ours.values[name], theirs.values[name]
         best = exact.get(name)
@@ -188,7 +189,7 @@ def numbers_differ(program: TensorProgram, call: int, ours: Seen, theirs: Seen) 
         if dict(program.options).get("numerics") == "float32" and not its.is_floating_point():
             wrong = oracle.decided(mine, its, rounded_)
         else:
-            wrong = oracle.verdict(mine, its, best, rounded_, signs)
+            wrong = oracle.verdict(mine, its, best, rounded_, signs, dtype)
         if wrong:
             kind = "gradient values" if name.startswith("gradient") else "values"
             return Finding(kind, f"{name} at call {call}: {wrong}")
@@ -201,13 +202,18 @@ def without_checkpoints(program: TensorProgram) -> TensorProgram:
     return replace(program, lines=tuple(lines))
 
 
-def in_double(program: TensorProgram, call: int, theirs: Seen) -> oracle.Samples:
-    """The program's numbers in float64, if it runs in that."""
-    fn = program.function(double=True)
+def smallest(program: TensorProgram, theirs: Seen) -> torch.dtype:
+    """The type of a program that rounds most."""
     dtypes = [value.dtype for value in theirs.values.values()]
     if program.around == "autocast" or "autocast" in program.text():
         dtypes.append(torch.bfloat16)
     dtypes += [
         getattr(torch, name) for name in re.findall(r"bfloat16|float16", repr(program.given) + program.text())
     ]
-    return oracle.samples(lambda: seen(program, fn, call, double=True).values, oracle.smallest(dtypes))
+    return oracle.smallest(dtypes)
+
+
+def in_double(program: TensorProgram, call: int, dtype: torch.dtype) -> oracle.Samples:
+    """The program's numbers in float64, if it runs in that."""
+    fn = program.function(double=True)
+    return oracle.samples(lambda: seen(program, fn, call, double=True).values, dtype)
