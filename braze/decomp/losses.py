@@ -141,13 +141,16 @@ def binary_cross_entropy_with_logits(
     weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
     reduction: int = 1,
-) -> Tensor:
-    """(1 - t)·x - log(sigmoid x)·(1 + (pos_weight - 1)·t)."""
+) -> Any:
+    """(1 - t)·x - log(sigmoid x)·(1 + (pos_weight - 1)·t), written into 1 - t step by step: the type is that of t."""
+    if not target.dtype.is_floating_point:
+        return NotImplemented
     log_sigmoid = aten.log_sigmoid_forward.default(x)[0]
     if pos_weight is not None:
         scale = aten.add.Scalar(aten.mul.Tensor(aten.sub.Scalar(pos_weight, 1), target), 1)
-        log_sigmoid = aten.mul.Tensor(scale, log_sigmoid)
-    losses = aten.sub.Tensor(aten.mul.Tensor(aten.rsub.Scalar(target, 1), x), log_sigmoid)
+        log_sigmoid = cast(aten.mul.Tensor(scale, log_sigmoid), x.dtype)
+    losses = cast(aten.mul.Tensor(aten.rsub.Scalar(target, 1), x), target.dtype)
+    losses = cast(aten.sub.Tensor(losses, log_sigmoid), target.dtype)
     if weight is not None:
-        losses = aten.mul.Tensor(losses, weight)
+        losses = cast(aten.mul.Tensor(losses, weight), target.dtype)
     return reduced(losses, reduction)

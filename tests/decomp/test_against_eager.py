@@ -107,6 +107,8 @@ CASES: dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     aten.binary_cross_entropy_with_logits.default: [
         ((plain(3, 4), unit(3, 4), None, None, 1), {}),
         ((torch.tensor([1e3, -1e3, 0.0], dtype=torch.float64), unit(3), unit(3), unit(3), 0), {}),
+        ((plain(4).float(), unit(4).double(), unit(4).double(), unit(4).double(), 1), {}),
+        ((plain(4).double(), unit(4).float(), None, unit(4).double(), 0), {}),
     ],
     aten.glu.default: [((numbers(3, 8), 1), {}), ((plain(4, 3), 0), {})],
     aten._prelu_kernel.default: [((numbers(3, 8), plain(8)), {})],

@@ -207,7 +207,7 @@ def test_a_mean_taken_off_is_as_near_as_the_numbers_it_is_of() -> None:
     text = "def program(x0):\n    v0 = F.batch_norm(x0, None, None, training=True)\n    v1 = x0.var(0)\n    return (v0, v1,)\n"
     program = parsed(text, (Given("x0", ("numbers((7, 3), 'float64', 0, 'small') + 1000",)),))
     theirs = checking.seen(program, program.function(), 0)
-    exact, rounded = checking.in_double(program, 0, theirs)
+    exact, rounded = checking.in_double(program, 0, checking.smallest(program, theirs))
     for name, value in theirs.values.items():
         near, far = value + 1e-13, value + 1e-6
         told = [oracle.verdict(v, value, exact[name], [r[name] for r in rounded]) for v in (near, far)]
@@ -233,7 +233,7 @@ def numbers_by(text: str, calls: str) -> tuple[dict[str, Any], Any, Any]:
     """A program's numbers in eager, in float64 and in float64 with rounding."""
     program = parsed(text, (Given("x0", (calls,), "leaf"),), backward=True)
     theirs = checking.seen(program, program.function(), 0)
-    return theirs.values, *checking.in_double(program, 0, theirs)
+    return theirs.values, *checking.in_double(program, 0, checking.smallest(program, theirs))
 
 
 def told(value: torch.Tensor, name: str, found: tuple[dict[str, Any], Any, Any], signs: bool = True) -> str:
@@ -256,6 +256,70 @@ def test_a_norm_whose_sums_overflow_is_nothing_to_go_by():
     assert not told(torch.full((1, 4), torch.nan, dtype=torch.float64), "result 0", found)
     found = numbers_by(text, "torch.tensor([[1e9, -1e9, 3.0, 0.0]], dtype=t_float64)")
     assert told(torch.full((1, 4), torch.nan, dtype=torch.float64), "result 0", found)
+
+
+@pytest.mark.parametrize("operation", ["sum(0)", "mean(0)", "nansum(0)"])
+def test_a_sum_that_leaves_its_type_on_the_way_in_another_order_is_nothing_to_go_by(operation):
+    text = f"def program(x0):\n    v0 = x0.{operation}\n    return (v0,)\n"
+    for numbers, open_ in (("1.7e308, -1.7e308, -2.5", True), ("1.5, -1.5, -2.5", False)):
+        found = numbers_by(text, f"torch.tensor([{numbers}], dtype=t_float64)")
+        assert bool(told(torch.tensor(0.0, dtype=torch.float64), "result 0", found)) is not open_
+
+
+def test_a_double_made_of_rounded_numbers_has_their_room():
+    """Of some numbers all throws of the rounding cancel."""
+    exact = torch.full((2,), 2.877, dtype=torch.float64)
+    moved = [exact + torch.tensor([2e-7, 0.0]).double()] * 4
+    near, far = exact + 3e-7, exact + 3e-6
+    assert not oracle.verdict(near, exact, exact, moved, dtype=torch.float32)
+    assert oracle.verdict(far, exact, exact, moved, dtype=torch.float32)
+    assert oracle.verdict(near, exact, exact, [exact] * 4, dtype=torch.float32)
+
+
+def test_gradients_may_be_divided_before_they_are_added():
+    """Three quarters by three, less a quarter."""
+    text = "def program(x0):\n    v0 = x0.mean(0)\n    v1 = x0.roll(3, 1)\n    return (v0, v1,)\n"
+    found = numbers_by(text, "numbers((3, 7), 'float32', 0, 'small')")
+    name = "gradient of x0"
+    assert (found[0][name][:, 5] == 0).all()
+    assert not told(found[0][name] + torch.eye(7)[5] * 1.5e-8, name, found)
+    assert told(found[0][name] + 1e-5, name, found)
+
+
+def test_sums_of_bools_and_numbers_are_rounded_too():
+    text = "def program(x0):\n    v0 = (x0 > 0) + x0 / 3\n    return (v0,)\n"
+    assert "gradient of x0" in numbers_by(text, "numbers((3, 7), 'float32', 0, 'small')")[2][0]
+
+
+def test_a_product_that_leaves_its_type_on_the_way_in_another_order_is_nothing_to_go_by():
+    text = "def program(x0):\n    v0 = x0.prod()\n    return (v0,)\n"
+    for numbers, open_ in (("3e38, 3e38, 0.0", True), ("1e-30, 1e-30, 1e30", True), ("3e8, 3e8, 0.0", False)):
+        found = numbers_by(text, f"torch.tensor([{numbers}])")
+        assert bool(told(torch.tensor(torch.nan), "result 0", found)) is not open_
+
+
+def test_a_logarithm_of_a_sum_is_as_near_as_what_it_is_taken_off():
+    text = "def program(x0):\n    v0 = x0.log_softmax(0)\n    return (v0,)\n"
+    found = numbers_by(text, "torch.tensor([3.0, 0.7, 0.3], dtype=t_float64)")
+    value = found[0]["result 0"]
+    assert not told(value + 4e-16, "result 0", found) and told(value + 4e-14, "result 0", found)
+
+
+def test_what_is_computed_again_for_its_derivative_may_be_computed_once():
+    """Eager computes it of what was written since: no derivative of what the program computed."""
+    text = "def program(x0):\n    v0 = checkpoint(lambda: x0.exp2(), use_reentrant=False)\n    x0.neg_()\n    return (v0,)\n"
+    program = parsed(text, (Given("x0", ("numbers((4, 4), 'float32', 0, 'small')",), "made"),), backward=True)
+    theirs = checking.seen(program, program.function(), 0)
+    for power, alike in ((1, True), (3, False)):
+
+        def ours(x, power=power):
+            made = x.exp2()
+            x.neg_()
+            made.register_hook(lambda g: g * power)
+            return (made,)
+
+        seen = checking.seen(program, ours, 0)
+        assert (checking.differs(program, 0, seen, theirs) is None) is alike
 
 
 def test_what_a_program_is_given_is_not_rounded():
