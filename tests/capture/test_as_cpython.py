@@ -11,15 +11,18 @@ import enum
 import functools
 import gc
 import pickle
+import random
 import sys
 import traceback
 import typing
+import unittest.mock
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import braze
 
@@ -619,3 +622,68 @@ def test_a_warning_that_is_an_error_is_handled_where_it_is_given() -> None:
             return str(error)
 
     assert braze.compile(warned, backend="eager")() == warned() == "a"
+
+
+class Always(contextlib.AbstractContextManager[list[tuple[Any, ...]]]):
+    """Every warning, with its place."""
+
+    def __enter__(self) -> list[tuple[Any, ...]]:
+        self.found: list[tuple[Any, ...]] = []
+        self.caught = warnings.catch_warnings(record=True)
+        self.given = self.caught.__enter__()
+        warnings.simplefilter("always")
+        return self.found
+
+    def __exit__(self, *error: Any) -> None:
+        self.caught.__exit__(*error)
+        self.found += [(w.filename, w.lineno, w.category, str(w.message)) for w in self.given or ()]
+
+
+def told_by_c_code() -> list[bool]:
+    first = bool(NotImplemented)
+    warnings.warn("between")
+    return [first, not NotImplemented, bool(NotImplemented)]
+
+
+def test_a_warning_of_c_code_names_the_programs_line_at_each_call() -> None:
+    compiled = braze.compile(told_by_c_code, backend="eager")
+    with Always() as expected:
+        told_by_c_code()
+    assert len(expected) == 4
+    for _ in range(2):
+        with Always() as found:
+            compiled()
+        assert found == expected
+
+
+def test_a_warning_of_pytorch_about_what_is_traced_names_the_programs_line() -> None:
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(x)
+
+    with Always() as expected:
+        copied(torch.ones(2))
+    with Always() as found:
+        braze.compile(copied, backend="eager")(torch.ones(2))
+    assert expected[0][0] == __file__ and found[0] == expected[0]
+
+
+def test_a_warning_that_the_program_makes_an_error_is_raised_where_c_code_gives_it() -> None:
+    def tells() -> str:
+        try:
+            return str(bool(NotImplemented))
+        except DeprecationWarning as e:
+            return type(e).__name__
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert braze.compile(tells, backend="eager")() == tells() == "DeprecationWarning"
+
+
+@unittest.mock.patch("random.Random.random")
+def drawn_from_a_mock(mock: Any) -> float:
+    mock.side_effect = [0.45]
+    return random.gammavariate(1.0, 3.14)
+
+
+def test_what_is_put_in_place_of_a_generators_method_is_called_once() -> None:
+    assert braze.compile(drawn_from_a_mock, backend="eager")() == drawn_from_a_mock() > 1.8

@@ -56,3 +56,54 @@ def test_calls_are_inlined_as_deep_as_before() -> None:
         return 0 if n == 0 else 1 + down(n - 1)
 
     assert braze.compile(lambda: down(150), backend="eager", fullgraph=True)() == 150
+
+
+def leave(frames: int) -> None:
+    """Leave the program so many frames more than the least that Python lets be."""
+    limit = 1
+    while True:
+        try:
+            sys.setrecursionlimit(limit)
+        except RecursionError:
+            limit += 1
+        else:
+            break
+    sys.setrecursionlimit(limit + frames)
+
+
+def without_end(n: int) -> int:
+    try:
+        return without_end(n + 1) + 1
+    finally:
+        n = 0
+
+
+def at_the_limit() -> list[str]:
+    """Leaves itself a few frames, and goes on."""
+    before, found = sys.getrecursionlimit(), []
+    try:
+        leave(15)
+        for name in ("first", "second"):
+            try:
+                without_end(0)
+            except RecursionError:
+                found.append(name)
+    finally:
+        sys.setrecursionlimit(before)
+    return found
+
+
+def test_a_program_that_leaves_itself_a_few_frames_goes_on_in_them() -> None:
+    """Compiling what follows needs more than these: it runs as it is."""
+    assert braze.compile(at_the_limit, backend="eager")() == at_the_limit() == ["first", "second"]
+
+
+def test_a_compiled_function_that_calls_itself_without_end_meets_the_limit() -> None:
+    def again(n: int) -> int:
+        braze.graph_break()
+        return compiled(n + 1) + 1
+
+    compiled = braze.compile(again, backend="eager")
+    for _ in range(2):
+        with pytest.raises(RecursionError):
+            compiled(0)

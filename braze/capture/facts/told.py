@@ -47,6 +47,19 @@ def tell(places: tuple[Place, ...], message: Callable[..., Any], /, *args: Any, 
     return call()
 
 
+def warn_from(place: Place, text: str, category: type[Warning]) -> None:
+    """Give a warning of C code that was called at this place: its module's filters and what it has been told decide as ever."""
+    file, _, line, home = place
+    space = home.__globals__ if isinstance(home, types.FunctionType) else vars(sys.modules[home])
+    registry = space.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, category, file, line, space.get("__name__") or "<string>", registry)
+
+
+def forget_warned() -> None:
+    """Called where a warning is shown: the module whose line it names has not been told of it."""
+    sys._getframe(2).f_globals.pop("__warningregistry__", None)
+
+
 def stack_level(message: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """How many frames up a message says that it comes from; None where it does not say."""
     if message is warnings.warn and len(args) > 2:

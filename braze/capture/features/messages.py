@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
+import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from braze.capture.facts.breaks import HINT_MOVE, graph_break
+from braze.capture.facts.told import forget_warned, place_of, warn_from
 from braze.capture.facts.values import UnknownText, lookup_in_mro
 from braze.capture.graph import unbacked
 from braze.capture.graph.replays import replay
@@ -52,6 +57,36 @@ def warn(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """A warning whose text is known now is given when the graph has run; any other breaks the graph."""
     if not replay(t, warnings.warn, args, kwargs):
         graph_break("BZ1007", "a message is logged whose text is known only when the graph runs")
+
+
+#: the folder of braze, and that from which PyTorch's operators run on fakes
+OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
+GRAPH = os.path.join(OURS, "graph", "")
+
+
+@contextlib.contextmanager
+def warnings_named(t: Trace) -> Iterator[None]:
+    """Meanwhile a warning of C code, which names a line of ours, is the program's: it is given at each call.
+
+    One of PyTorch's is given now, once: where the operator runs it is given by what runs it.
+    """
+    shown, me = warnings._showwarnmsg, threading.get_ident()  # type: ignore[attr-defined]
+
+    def show(message: Any) -> None:
+        text = str(message.message)
+        if threading.get_ident() != me or not message.filename.startswith(OURS) or not t.frames.stack:
+            return shown(message)
+        forget_warned()  # the next line's is another
+        place = place_of(t.frames.stack[-1])
+        if message.filename.startswith(GRAPH):
+            return warn_from(place, text, message.category)
+        t.done.replays.append((warn_from, (place, text, message.category), {}))
+
+    warnings._showwarnmsg = show  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        warnings._showwarnmsg = shown  # type: ignore[attr-defined]
 
 
 def is_enabled(t: Trace, logger: Any, level: int) -> bool:

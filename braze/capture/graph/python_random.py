@@ -39,6 +39,8 @@ ITEM = "item"
 MOST, MOST_GIVEN = 4096, 64
 #: the generator whose methods the module's functions are
 GENERATOR: Any = random._inst  # type: ignore[attr-defined]
+#: what generators do of their own; a program may have put something else there
+_ITS_OWN = dict(vars(random.Random))
 #: integers beyond this do not fit into a tensor
 LARGEST = 1 << 62
 
@@ -57,7 +59,7 @@ def draw(t: Trace, name: str, owner: Any, args: Any, kwargs: dict[str, Any] | No
 
 def draw_numbers(t: Trace, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Note a draw from Python's generator: a symbol for the number that it gives, or a list of such."""
-    if name not in DRAWS:
+    if name not in DRAWS or is_replaced():
         refuse(name)
     try:
         kinds = native.unhooked(example, name, args, kwargs)
@@ -73,6 +75,12 @@ def draw_numbers(t: Trace, name: str, args: tuple[Any, ...], kwargs: dict[str, A
     first = len(t.done.draws)
     note(t, what, None)
     return [note(t, Draw(ITEM, (first, i)), t.graph.mode.unknown(kind)) for i, kind in enumerate(kinds)]
+
+
+def is_replaced() -> bool:
+    """Whether methods of generators are the program's: an example of a draw would run these."""
+    now = vars(random.Random)
+    return len(now) != len(_ITS_OWN) or any(now.get(name) is not value for name, value in _ITS_OWN.items())
 
 
 def note(t: Trace, what: Draw, value: Any) -> Any:

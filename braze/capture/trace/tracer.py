@@ -33,6 +33,7 @@ from braze.capture.features import (
     transforms,
     whole_transforms,
 )
+from braze.capture.features.messages import warnings_named
 from braze.capture.finish import hooks, outcome, reconstruction
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
@@ -193,7 +194,7 @@ def _trace(t: Tracer, localsplus: tuple[Any, ...]) -> Capture:
     t.outside.settings.remember()
     Lookups.begin()
     try:
-        with collector_paused, t.outside.settings.outside_inference(), t.graph.mode:
+        with collector_paused, t.outside.settings.outside_inference(), t.graph.mode, warnings_named(t):
             return _interpret(t, localsplus)
     finally:
         try:

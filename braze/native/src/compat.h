@@ -109,16 +109,19 @@ PyObject **frame_slots(Frame *frame);
 int frame_dispose(PyThreadState *state, Frame *frame, PyObject *stub);
 bool frame_needs_stub(void);
 
-/* Whether little is left of what CPython counts for calls that nest on the C stack (1500 on 3.12.1). */
+/* Whether little is left of Python's limit of recursion, or of what CPython counts for calls that nest on the C stack (1500
+ * on 3.12.1). Calls that are captured together count as one, and compiling needs frames itself: so near the end of a
+ * recursion, and where a program leaves itself a few frames, nothing is compiled, and the limit is met where it is. */
 static inline bool
 recursion_is_short(PyThreadState *state)
 {
+    enum { FRAMES = 200 };
 #if PY_VERSION_HEX >= 0x030D0000
-    return state->c_recursion_remaining < Py_C_RECURSION_LIMIT / 3;
+    return state->py_recursion_remaining < FRAMES || state->c_recursion_remaining < Py_C_RECURSION_LIMIT / 3;
 #elif PY_VERSION_HEX >= 0x030C0000
-    return state->c_recursion_remaining < C_RECURSION_LIMIT / 3;
+    return state->py_recursion_remaining < FRAMES || state->c_recursion_remaining < C_RECURSION_LIMIT / 3;
 #else
-    return false;
+    return state->recursion_remaining < FRAMES;
 #endif
 }
 

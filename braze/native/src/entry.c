@@ -77,7 +77,7 @@ static int
 ask_on_miss(Entry *entry, PyFunctionObject *function, PyObject *const *slots, Py_ssize_t count, PyObject **residual,
             PyObject **inputs)
 {
-    if (builtins_replaced()) {
+    if (builtins_replaced() || recursion_is_short(PyThreadState_Get())) {
         return 0;
     }
     PyObject *locals = PyTuple_New(count);
