@@ -196,3 +196,18 @@ def test_an_input_with_a_history_is_detached_in_place_as_the_call_says(backend):
         out = compiled(x)
         assert not x.requires_grad and x.grad_fn is None
         assert out is None or (torch.equal(out, given * 2) and not out.requires_grad)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_leaf_that_is_detached_in_place_may_be_written(backend):
+    def f(x):
+        twice = x * 2
+        x.detach_()
+        x.sub_(twice)
+        return twice
+
+    compiled = braze.compile(f, backend=backend, options={"verify": 2})
+    ours, theirs = torch.arange(1.0, 4.0, requires_grad=True), torch.arange(1.0, 4.0, requires_grad=True)
+    given, wanted = compiled(ours), f(theirs)
+    assert torch.equal(given, wanted) and torch.equal(ours, theirs)
+    assert (ours.is_leaf, ours.requires_grad) == (theirs.is_leaf, theirs.requires_grad)
