@@ -143,6 +143,10 @@ class Differentiation:
         for i, node in enumerate(self.outputs.placeholders):
             value = node.meta["val"]
             if isinstance(value, torch.Tensor) and value.grad_fn is not recorder.histories[i]:
+                # autograd lets nobody write to a leaf that requires grad
+                was_leaf = recorder.histories[i] is None and recorder.leaves[i] is not None
+                if was_leaf or not value.requires_grad:
+                    raise Unsupported("BZ2009", "aten.detach_.default on an input of the graph")
                 self.seeds.append(("input", i))
                 found.append(value)
         for i, value in enumerate(self.outputs.computed()):

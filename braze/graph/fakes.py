@@ -107,6 +107,9 @@ class FakeMode:
                     "BZ2019", "a fake tensor of another trace", why="it has no data to compute with"
                 )
             require_plain(tensor)
+            has_history = tensor.requires_grad and not _is_leaf(
+                tensor
+            )  # may refuse: before sizes get symbols
             sizes, strides = tuple(tensor.shape), tensor.stride()
             offset: Any = tensor.storage_offset()
             if symbolic_dims and self.env is not None:
@@ -121,7 +124,7 @@ class FakeMode:
                 fake.__dict__.update(_is_buffer=True, persistent=getattr(tensor, "persistent", True))
             if not symbolic_dims:
                 self._storages.setdefault(torch_compat.storage_key(tensor), (fake, tensor))
-        if tensor.requires_grad and not _is_leaf(tensor):
+        if has_history:
             result = self._non_leaf(fake)
             result.__dict__["_history"] = result.grad_fn
             return result

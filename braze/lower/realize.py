@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from braze.context import CompileContext
+from braze.graph.learned_sizes import SettledSizes
 from braze.loops import build
 from braze.loops.dtypes import HALVES, from_torch
 from braze.loops.ir import (
@@ -30,7 +31,6 @@ from braze.loops.ir import (
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, strided_lazy
 from braze.products import Way
 from braze.support.errors import InternalError, Origin
-from braze.symbolic.border import SizeSymbols
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, indirect, linear
 
 #: an expression dearer than this is stored rather than grown
@@ -63,7 +63,7 @@ class ProgramBuilder:
         #: whether the kernels may leave out roundings to half types, and whether there are any
         self.leaves_out = ctx.options.numerics == "float32"
         self.rounds = False
-        self.symbols = SizeSymbols()
+        self.symbols = SettledSizes()
         #: of those that only the data tell, the ones that the steps so far make known
         self.known_sizes: set[Symbol] = set()
         self.checks: list[SizeCheck] = []

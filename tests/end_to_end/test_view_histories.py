@@ -163,3 +163,51 @@ def test_an_input_with_a_history_is_written_in_inference_mode(backend):
         braze.compile(program, backend=backend)(x)
     assert x.flatten().tolist() == [2.0 * n for n in range(8)]
     assert not any("eagerly" in line for line in lines)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_view_that_autograd_has_given_up_leaves_no_sizes_to_guard(backend):
+    """After a break its fake is refused; symbols made for it stood in guards, which no call could meet."""
+
+    def f(x):
+        part = x.as_strided((4, 3), (1, 1))
+        x.t_()
+        return part
+
+    x = torch.randn(6, requires_grad=True) * 2
+    compiled = braze.compile(f, backend=backend, dynamic=True, options={"verify": 2})
+    with torch.inference_mode():
+        assert torch.equal(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_an_input_with_a_history_is_detached_in_place_as_the_call_says(backend):
+    def only(x):
+        x.detach_()
+
+    def first(x):
+        x.detach_()
+        return x * 2
+
+    for f in (only, first):
+        compiled = braze.compile(f, backend=backend, options={"verify": 2})
+        x = torch.randn(6, requires_grad=True) * 2
+        given = x.detach().clone()
+        out = compiled(x)
+        assert not x.requires_grad and x.grad_fn is None
+        assert out is None or (torch.equal(out, given * 2) and not out.requires_grad)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_a_leaf_that_is_detached_in_place_may_be_written(backend):
+    def f(x):
+        twice = x * 2
+        x.detach_()
+        x.sub_(twice)
+        return twice
+
+    compiled = braze.compile(f, backend=backend, options={"verify": 2})
+    ours, theirs = torch.arange(1.0, 4.0, requires_grad=True), torch.arange(1.0, 4.0, requires_grad=True)
+    given, wanted = compiled(ours), f(theirs)
+    assert torch.equal(given, wanted) and torch.equal(ours, theirs)
+    assert (ours.is_leaf, ours.requires_grad) == (theirs.is_leaf, theirs.requires_grad)
