@@ -64,9 +64,10 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check braze tests benchmarks docs setup.py
 	$(BIN)/mypy
 
-# the C core's tests with the address and undefined-behaviour sanitizers
+# the C core's tests with the address and undefined-behaviour sanitizers, then with that of threads (those without PyTorch)
 test-sanitize: $(STAMPS)/test
 	$(BIN)/python tests/native/run_plain.py --sanitize $(ARGS)
+	$(BIN)/python tests/native/run_plain.py --sanitize=thread $(ARGS)
 
 # BENCH="models --models bert,vit" etc.
 BENCH ?= models

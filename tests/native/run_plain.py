@@ -2,8 +2,10 @@
 
     python tests/native/run_plain.py [part of a test's name]
     python tests/native/run_plain.py --sanitize [part of a test's name]
+    python tests/native/run_plain.py --sanitize=thread [part of a test's name]
 
-With ``--sanitize`` the extension is built with the address and undefined-behaviour sanitizers, whose library is loaded first.
+With ``--sanitize`` the extension is built with the address and undefined-behaviour sanitizers, with ``--sanitize=thread`` with that
+of threads, and the library of these is loaded first. What the interpreter itself does beside its lock is left out by ``races.txt``.
 For interpreters that have neither pytest, setuptools nor torch.
 """
 
@@ -30,6 +32,7 @@ TORCH_FREE = (
     "test_mutations",
     "test_launch",
     "test_standin",
+    "test_many_threads",
 )
 
 
@@ -82,37 +85,44 @@ def run(name_part: str) -> int:
     return failed
 
 
-SANITIZE = (
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=undefined",
-    "-fno-omit-frame-pointer",
-    "-g",
-)
+#: which sanitizers -> flags of the compiler, the library that is loaded first, settings of the environment
+SANITIZERS = {
+    "address": (
+        ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
+        "libasan.so",
+        # the interpreter leaves much behind; its own pools hide who owns a block
+        {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONMALLOC": "malloc"},
+    ),
+    "thread": (
+        ("-fsanitize=thread",),
+        "libtsan.so",
+        # a race ends the run, also one found by a process that a test starts
+        {
+            "TSAN_OPTIONS": f"halt_on_error=1 exitcode=66 suppressions={HERE / 'races.txt'}",
+            "PYTHONMALLOC": "malloc",
+        },
+    ),
+}
 
 
-def with_sanitizers() -> None:
+def with_sanitizers(which: str) -> None:
     """Start this program again with the sanitizer's library before all others, and Python's own pools off."""
-    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+    _, library, settings = SANITIZERS[which]
+    if library in os.environ.get("LD_PRELOAD", ""):
         return
-    library = subprocess.run(
-        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    )
-    os.environ.update(
-        LD_PRELOAD=library.stdout.strip(),
-        ASAN_OPTIONS="detect_leaks=0",  # the interpreter leaves much behind
-        UBSAN_OPTIONS="print_stacktrace=1",
-        PYTHONMALLOC="malloc",
-    )
+    found = subprocess.run(["cc", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
+    os.environ.update(settings, LD_PRELOAD=found.stdout.strip())
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    sanitize = "--sanitize" in words
-    if sanitize:
-        words.remove("--sanitize")
-        with_sanitizers()
+    flags: tuple[str, ...] = ()
+    if words and words[0].startswith("--sanitize"):
+        which = words.pop(0).partition("=")[2] or "address"
+        with_sanitizers(which)
+        flags = (*SANITIZERS[which][0], "-fno-omit-frame-pointer", "-g")
     sys.path[:0] = [str(ROOT), str(HERE)]
     with tempfile.TemporaryDirectory() as folder:
-        load(build(folder, *(SANITIZE if sanitize else ())))
+        load(build(folder, *flags))
         sys.exit(1 if run(words[0] if words else "") else 0)

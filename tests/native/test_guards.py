@@ -390,3 +390,63 @@ def test_threads_share_a_program():
 def test_cost_is_a_time():
     program = GuardProgram([(-1, "local", 0)], [(0, "is", None)], [])
     assert 0 < program.cost(anything, (None,), 1000) < 1e6
+
+
+class Ending(BaseException):
+    pass
+
+
+def test_what_ends_the_program_is_not_taken_for_a_guard_that_fails():
+    """Ctrl-C may fall into Python code that a walk runs."""
+
+    def ends(sizes):
+        raise Ending
+
+    for kind in PROGRAMS:
+        program = kind([(-1, "local", 0)], [(0, "int", ("sym", 0)), (-1, "range", ends)], [0], 1)
+        for _ in range(2):
+            raised(Ending, lambda program=program: program.match(anything, (5,)))
+
+
+class Colliding:
+    """A key equal to none, whose comparison does something."""
+
+    does = staticmethod(lambda: None)
+
+    def __hash__(self):
+        return hash("k")
+
+    def __eq__(self, other):
+        Colliding.does()
+        return False
+
+
+class Holder:
+    pass
+
+
+def test_a_dict_that_a_comparison_takes_away_is_looked_through_to_its_end():
+    """And an error of the comparison is a guard that fails, but for what ends the program."""
+    for kind in PROGRAMS:
+        holder = Holder()
+        holder.table = {Colliding(): 1, "m": 2}
+        nodes = [(-1, "local", 0), (0, "attr", "table")]
+        program = kind(nodes, [(1, "has_key", ("k", False))], [0])
+
+        def takes_away(holder=holder):
+            holder.table = None
+
+        Colliding.does = staticmethod(takes_away)
+        program.match(anything, (holder,))
+        assert holder.table is None
+
+        def refuses(error):
+            raise error
+
+        holder.table = {Colliding(): 1, "m": 2}
+        Colliding.does = staticmethod(lambda: refuses(ValueError))
+        assert program.match(anything, (holder,)) is None
+        Colliding.does = staticmethod(lambda: refuses(Ending))
+        raised(Ending, lambda program=program, holder=holder: program.match(anything, (holder,)))
+        Colliding.does = staticmethod(lambda: None)
+        assert program.match(anything, (holder,)) == (holder,)

@@ -97,3 +97,22 @@ def test_a_malformed_program_is_not_run() -> None:
     for code in (((2, 0),), ((1, 9),), ((0, 1), (0, 1)), (("x", 0),), ((99, 0),), ()):
         checked = Relation("True", lambda values: True, code)  # type: ignore[arg-type]
         assert holds(checked, 1, 2, 3)
+
+
+def test_a_walk_inside_a_relation_leaves_the_outer_ones_sizes_alone() -> None:
+    """Python code of one relation may walk the same program over others (another thread has its turn, an object ends)."""
+    inner: list[Any] = []
+
+    def walks(sizes: Any) -> bool:
+        if len(inner) < 1:
+            inner.append(None)
+            inner[0] = made.match(frame, (7, 7, 7))
+        return True
+
+    nodes = [(-1, "local", i) for i in range(3)]
+    checks: list[Any] = [(i, "int", ("sym", i)) for i in range(3)]
+    ranges = [(-1, "range", walks), (-1, "range", relation("a == b"))]
+    made = native.GuardProgram(nodes, [*checks, *ranges], [0], 3)
+    assert made.match(frame, (1, 2, 3)) is None
+    assert inner == [(7,)]
+    assert made.match(frame, (4, 4, 3)) == (4,)

@@ -9,9 +9,18 @@
 extern PyTypeObject GuardProgram_Type;
 typedef struct GuardProgram GuardProgram;
 
-/* The graph inputs (new tuple) if all guards hold; else NULL, with no exception set. */
+/* The graph inputs (new tuple) if all guards hold; else NULL, with an exception set only where it ends the program. */
 PyObject *program_match(GuardProgram *program, PyFunctionObject *function, PyObject *const *locals,
                         Py_ssize_t nlocals);
+
+/* Forget why a guard could not be read. What ends the program (Ctrl-C in Python code that a guard runs) stays the caller's. */
+static inline void
+forget_error(void)
+{
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+    }
+}
 
 /* -- tensor.c ----------------------------------------------------------------------------------- */
 typedef struct {

@@ -134,9 +134,11 @@ has_key_is(PyObject *value, PyObject *expected)
         return false;
     }
     PyObject *key = PyTuple_GET_ITEM(expected, 0);
+    Py_INCREF(value); /* an __eq__ of the program's may take it from where it was found */
     int found = PyDict_Check(value) ? PyDict_Contains(value, key) : PySet_Contains(value, key);
+    Py_DECREF(value);
     if (found < 0) {
-        PyErr_Clear();
+        forget_error();
         return false;
     }
     return (found != 0) == (PyTuple_GET_ITEM(expected, 1) == Py_True);

@@ -249,6 +249,14 @@ ranges_hold(GuardProgram *p)
     return hold;
 }
 
+static void
+clear_items(PyObject *tuple)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+        Py_CLEAR(((PyTupleObject *)tuple)->ob_item[i]);
+    }
+}
+
 /* A walk inside a walk of the same program (a C descriptor that runs Python code): by the plain rules. */
 static PyObject *
 match_plainly(GuardProgram *p, PyFunctionObject *function, PyObject *const *locals, Py_ssize_t nlocals)
@@ -262,8 +270,10 @@ match_plainly(GuardProgram *p, PyFunctionObject *function, PyObject *const *loca
     }
     Py_XDECREF(match);
     Py_XDECREF(slots);
-    PyErr_Clear();
-    if (found == Py_None) {
+    if (found == NULL) {
+        forget_error();
+    }
+    else if (found == Py_None) {
         Py_CLEAR(found);
     }
     return found;
@@ -283,7 +293,12 @@ program_match(GuardProgram *p, PyFunctionObject *function, PyObject *const *loca
     }
     Walk walk = {p, function, locals, nlocals, &PyTuple_GET_ITEM(inputs, 0)};
     p->busy = true;
-    if (!walk_holds(&walk)) {
+    bool hold = walk_holds(&walk);
+    if (hold && p->nrange > 0 && !ranges_hold(p)) { /* still busy: what Python code it runs may walk here, over the same symbols */
+        clear_items(inputs);
+        hold = false;
+    }
+    if (!hold) {
         p->spare = inputs;
         inputs = NULL;
     }
@@ -291,11 +306,8 @@ program_match(GuardProgram *p, PyFunctionObject *function, PyObject *const *loca
     while (p->ntemp > 0) { /* may run finalizers: nothing borrowed is looked at from here on */
         Py_DECREF(p->temps[--p->ntemp]);
     }
-    if (inputs != NULL && p->nrange > 0 && !ranges_hold(p)) {
-        Py_CLEAR(inputs);
-    }
     if (inputs == NULL) {
-        PyErr_Clear();
+        forget_error();
     }
     else {
         p->hits++;
@@ -398,7 +410,7 @@ program_match_method(GuardProgram *p, PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *inputs = program_match(p, function, &PyTuple_GET_ITEM(locals, 0), PyTuple_GET_SIZE(locals));
     Py_DECREF(locals);
-    return inputs != NULL ? inputs : Py_NewRef(Py_None);
+    return inputs != NULL || PyErr_Occurred() ? inputs : Py_NewRef(Py_None);
 }
 
 static PyObject *

@@ -18,10 +18,12 @@ dict_get(PyObject *dict, PyObject *key)
     if (dict == NULL || !PyDict_Check(dict)) {
         return NULL;
     }
+    Py_INCREF(dict); /* as in has_key_is */
     PyObject *value = PyDict_GetItemWithError(dict, key);
     if (value == NULL) {
-        PyErr_Clear();
+        forget_error();
     }
+    Py_DECREF(dict);
     return value;
 }
 

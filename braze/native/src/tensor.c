@@ -209,7 +209,7 @@ holds_through_python(const TensorSpec *spec, PyObject *value, Symbols *symbols)
     }
     Py_XDECREF(check);
     Py_XDECREF(bound);
-    PyErr_Clear();
+    forget_error();
     return holds;
 }
 
@@ -329,7 +329,7 @@ state_through_python(const StateSpec *spec)
     bool result = answer == Py_True;
     Py_XDECREF(holds);
     Py_XDECREF(answer);
-    PyErr_Clear();
+    forget_error();
     return result;
 }
 
