@@ -47,3 +47,16 @@ def test_an_out_of_another_shape_takes_the_results(fn, backend):
             torch.testing.assert_close(compiled(given, y), fn(theirs, y), rtol=0, atol=0)
             torch.testing.assert_close(given, theirs, rtol=0, atol=0)
     assert any("BZ2009" in message for message in messages)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_an_out_without_elements_of_another_shape_leaves_its_views_as_they_were(backend):
+    def program(x):
+        v = x.swapaxes(0, -1).sort(1).values
+        turned = v.mT
+        torch.add(x, 1, out=v)
+        return turned, v
+
+    compiled = braze.compile(program, backend=backend, options={"verify": 2})
+    ours, theirs = (call(torch.ones(0, 2, 4)) for call in (compiled, program))
+    assert [t.shape for t in ours] == [t.shape for t in theirs] == [(4, 0, 2), (0, 2, 4)]
