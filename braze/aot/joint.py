@@ -327,16 +327,30 @@ def _row_major(sizes: Any) -> list[Any]:
 def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], outputs: Outputs) -> None:
     """Refuse where an output requires grad in the trace but did not when captured, or the other way round.
 
-    A view that is made again of the caller's tensor requires grad as it does in eager, whatever either thought.
+    A view that is made again of the caller's tensor requires grad as it does in eager, whatever either thought; but not by a
+    leaf that the program made of a view of it on the way.
     """
+    leaves = {
+        torch_compat.storage_key(n.args[0].meta["val"])
+        for n in gm.graph.nodes
+        if n.target in ("requires_grad_", torch.Tensor.requires_grad_) and isinstance(n.args[0], Node)
+    }
     output: Any = gm.graph.output_node()
     values = output.args[0]
     for captured, (_, traced) in zip(
         values if isinstance(values, (tuple, list)) else (values,), pairs, strict=True
     ):
-        if not isinstance(captured, Node) or captured.op == "placeholder" or outputs.is_remade(traced):
+        if not isinstance(captured, Node) or captured.op == "placeholder":
             continue
         was = captured.meta.get("val")
+        if outputs.is_remade(traced):
+            if leaves and was.requires_grad and not was.is_leaf and torch_compat.storage_key(was) in leaves:
+                raise Unsupported(
+                    "BZ2021",
+                    "a view of a leaf that the program makes of an input's memory",
+                    origin=facts(captured).origin,
+                )
+            continue
         if isinstance(was, torch.Tensor) and was.requires_grad is not traced.requires_grad:
             raise Unsupported(
                 "BZ2001",

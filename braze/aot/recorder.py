@@ -487,7 +487,8 @@ class Recorder(TorchDispatchMode):
         functional = functional_form(func)
         names = [p.name for p in func._schema.arguments if p.is_out]
         outs = [kwargs[name] for name in names]
-        if functional is None or any(out.__dict__["_node"].op != "call_function" for out in outs):
+        unusual = any(out.__dict__["_node"].op != "call_function" or self.ways.views_of(out) for out in outs)
+        if functional is None or unusual:
             raise Unsupported("BZ2009", f"{func}, which gives a tensor memory", origin=self.origin)
         made = self.emit(functional, args, {k: v for k, v in kwargs.items() if k not in names})
         result = self.mode.run(func, args, kwargs)

@@ -172,3 +172,16 @@ def test_one_that_stays_inside_is_no_break():
     w = W.clone().requires_grad_()
     braze.compile(inside, fullgraph=True)(X, w).backward()
     torch.testing.assert_close(w.grad, X.sum(0))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "braze"])
+def test_a_view_of_an_argument_that_comes_to_require_grad_does_so_beside_another_gradient(backend):
+    def program(x, w):
+        v = x.unflatten(0, (-1, 1))
+        v.requires_grad_()
+        return v.flatten(0, 1), w.sum()
+
+    for fn in (program, braze.compile(program, backend=backend)):
+        x, w = torch.ones(3), torch.ones(2, requires_grad=True)
+        view, _ = fn(x, w)
+        assert view.requires_grad and not view.is_leaf and not x.requires_grad

@@ -65,3 +65,16 @@ def test_what_fakes_alone_refuse_comes_to_no_handler_of_the_program():
         given = torch.zeros(size)
         assert compiled(torch.ones(3), given) is given
         assert given.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "braze"])
+def test_an_out_without_elements_of_another_shape_leaves_its_views_as_they_were(backend):
+    def program(x):
+        v = x.swapaxes(0, -1).sort(1).values
+        turned = v.mT
+        torch.add(x, 1, out=v)
+        return turned, v
+
+    compiled = braze.compile(program, backend=backend, options={"verify": 2})
+    ours, theirs = (call(torch.ones(0, 2, 4)) for call in (compiled, program))
+    assert [t.shape for t in ours] == [t.shape for t in theirs] == [(4, 0, 2), (0, 2, 4)]
