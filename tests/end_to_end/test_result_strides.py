@@ -156,3 +156,16 @@ def test_parts_of_what_is_repeated_lie_as_in_eager_at_varying_sizes(name):
         ours, theirs = compiled(x), fn(x)
         assert ours.stride() == theirs.stride()
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("fn", [torch.logaddexp, torch.logaddexp2])
+def test_results_over_two_types_and_turned_operands_lie_as_in_eager(fn):
+    def called(x, y):
+        return fn(x[:, None], y[None])
+
+    rows, turned = torch.rand(4, 9), torch.rand(9, 9).t()
+    compiled = braze.compile(called, options={"verify": 2})
+    for x, y in ((rows, turned.half()), (rows, turned), (rows.half(), turned)):
+        ours, theirs = compiled(x, y), called(x, y)
+        assert (ours.stride(), ours.dtype) == (theirs.stride(), theirs.dtype)
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
