@@ -169,3 +169,17 @@ def test_results_over_two_types_and_turned_operands_lie_as_in_eager(fn):
         ours, theirs = compiled(x, y), called(x, y)
         assert (ours.stride(), ours.dtype) == (theirs.stride(), theirs.dtype)
         torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("fn", [torch.logaddexp, torch.add, torch.nn.functional.l1_loss])
+def test_what_a_broadcast_over_varying_sizes_gives_lies_as_in_eager(fn):
+    def called(x, y):
+        whole = fn(x, y, reduction="none") if fn is torch.nn.functional.l1_loss else fn(x, y)
+        return whole, whole[1:2].contiguous()
+
+    compiled = braze.compile(called, dynamic=True, options={"verify": 2})
+    for n in (2, 3):
+        x, y = torch.rand(n), torch.rand(n, 2, 4).permute(2, 1, 0)
+        for ours, theirs in zip(compiled(x, y), called(x, y), strict=True):
+            assert ours.stride() == theirs.stride()
+            torch.testing.assert_close(ours, theirs)
