@@ -11,7 +11,7 @@ import torch
 from braze.aot.functionalize import Functional, evaluate
 from braze.aot.records import OutputKind, OutputRole, ViewStep
 from braze.aot.symbols import SymbolNodes
-from braze.aot.views import apply_view, hint, is_view, root_of, steps_meet
+from braze.aot.views import apply_view, has_overlap, hint, is_view, root_of, steps_meet
 from braze.aot.ways import Ways
 from braze.graph import torch_compat
 from braze.graph.facts import facts, set_facts
@@ -221,7 +221,8 @@ class Outputs:
             made = self._call(mode, aten.copy.default, (empty, node))
             if repeated:
                 made = self._call(mode, aten.expand.default, (made, sizes))
-        if not same_strides(made.meta["val"], like):
+        numbers = all(isinstance(n, int) for n in (*once, *strides))
+        if (numbers and has_overlap(empty.meta["val"])) or not same_strides(made.meta["val"], like):
             raise Unsupported(
                 "BZ2012", "a result whose elements share memory, of other strides than what it is made of"
             )

@@ -19,6 +19,8 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 _TAKE_SCALE = frozenset({"add", "sub", "rsub"})
+#: of those of floats alone, the ones that take two types
+_JOIN_FLOATS = frozenset({"logaddexp", "logaddexp2"})
 
 
 @functools.cache
@@ -54,7 +56,8 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name.startswith("bitwise") and dtype.is_floating_point:
         return NotImplemented
     if known.takes is Takes.FLOATS and (
-        not dtype.is_floating_point or any(t.dtype is not dtype for t in tensors)
+        not dtype.is_floating_point
+        or (name not in _JOIN_FLOATS and any(t.dtype is not dtype for t in tensors))
     ):
         return NotImplemented
     if name.startswith("clamp") or name == "hardtanh":

@@ -254,15 +254,23 @@ def is_asking(tensors: Sequence[Any]) -> bool:
 
 
 def broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
-    """The common shape: in each dim, sizes that are not the number 1 must be written alike."""
+    """The common shape: in each dim, sizes that are not the number 1 are written alike, or asked whether they are one."""
     made: list[Any] = []
     for d in range(max(map(len, shapes)), 0, -1):
         sizes = [s[-d] for s in shapes if len(s) >= d]
         sizes = [n for n in sizes if type(n) is not int or n != 1] or [1]
-        if not all(same(n, sizes[0]) for n in sizes[1:]):
-            raise Undecided("a broadcast of different sizes")
-        made.append(sizes[0])
+        made.append(sizes[0] if all(same(n, sizes[0]) for n in sizes[1:]) else _asked_to_agree(sizes))
     return made
+
+
+def _asked_to_agree(sizes: list[Any]) -> Any:
+    """What a broadcast makes of sizes that are written differently, where that may be asked."""
+    if not any(type(n) is Extent and n.ground.asking for n in sizes):
+        raise Undecided("a broadcast of different sizes")
+    wide = [n for n in sizes if n != 1]
+    if any(n != wide[0] for n in wide[1:]):
+        raise ValueError("shapes do not fit")
+    return next((n for n in wide if type(n) is int), wide[0]) if wide else 1
 
 
 def allocated(operands: Sequence[Geometry], shape: Sequence[Any], dtype: torch.dtype) -> Any:

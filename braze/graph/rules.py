@@ -311,7 +311,7 @@ def _vector_norm(
     x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """PyTorch's own keeps dims of one element on 2.11, whether asked to or not."""
-    if not x.dtype.is_floating_point or is_symbolic(x.shape) or 0 in x.shape:
+    if not x.dtype.is_floating_point or 0 in x.shape:
         return NotImplemented
     return _reduced(x, dim, keepdim, dtype or x.dtype)
 

@@ -156,3 +156,30 @@ def test_parts_of_what_is_repeated_lie_as_in_eager_at_varying_sizes(name):
         ours, theirs = compiled(x), fn(x)
         assert ours.stride() == theirs.stride()
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("fn", [torch.logaddexp, torch.logaddexp2])
+def test_results_over_two_types_and_turned_operands_lie_as_in_eager(fn):
+    def called(x, y):
+        return fn(x[:, None], y[None])
+
+    rows, turned = torch.rand(4, 9), torch.rand(9, 9).t()
+    compiled = braze.compile(called, options={"verify": 2})
+    for x, y in ((rows, turned.half()), (rows, turned), (rows.half(), turned)):
+        ours, theirs = compiled(x, y), called(x, y)
+        assert (ours.stride(), ours.dtype) == (theirs.stride(), theirs.dtype)
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("fn", [torch.logaddexp, torch.add, torch.nn.functional.l1_loss])
+def test_what_a_broadcast_over_varying_sizes_gives_lies_as_in_eager(fn):
+    def called(x, y):
+        whole = fn(x, y, reduction="none") if fn is torch.nn.functional.l1_loss else fn(x, y)
+        return whole, whole[1:2].contiguous()
+
+    compiled = braze.compile(called, dynamic=True, options={"verify": 2})
+    for n in (2, 3):
+        x, y = torch.rand(n), torch.rand(n, 2, 4).permute(2, 1, 0)
+        for ours, theirs in zip(compiled(x, y), called(x, y), strict=True):
+            assert ours.stride() == theirs.stride()
+            torch.testing.assert_close(ours, theirs)

@@ -53,6 +53,8 @@ CALLS = {
     "mean": (aten.mean.dim, HALF, [2, 3], True),
     "sum": (aten.sum.dim_IntList, X, [1]),
     "amax": (aten.amax.default, X, [-1], True),
+    "norm": (aten.linalg_vector_norm.default, X, 2, [1]),
+    "norm over one element": (aten.linalg_vector_norm.default, like(B, 1, S), 1, [1]),
     "cat": (aten.cat.default, [X, like(B, S, 3)], -1),
     "pad": (aten.constant_pad_nd.default, X, [0, 0, 1, 2]),
     "copy": (aten.clone.default, X),
