@@ -609,6 +609,24 @@ def what_printing_raises_is_handled_where_it_is_printed() -> Any:
             return str(error)
 
 
+def yielding(value: int) -> Iterator[int]:
+    kept = value
+
+    def inner() -> int:
+        return kept
+
+    yield inner()
+
+
+@case
+def an_error_thrown_into_a_generator_that_has_not_begun_shows_it() -> Any:
+    try:
+        yielding(1).throw(KeyError("a"))
+    except KeyError as error:
+        rows = traceback.extract_tb(error.__traceback__)
+        return [(row.name, row.lineno, row.line) for row in rows]
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_an_error_is_handled_where_it_is_given() -> None:
     def warned() -> str:
