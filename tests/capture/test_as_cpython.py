@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import braze
 
@@ -637,3 +638,19 @@ def test_a_warning_that_is_an_error_is_handled_where_it_is_given() -> None:
             return str(error)
 
     assert braze.compile(warned, backend="eager")() == warned() == "a"
+
+
+def test_what_a_long_jump_raises_is_told_at_its_line() -> None:
+    """A jump over much code has its distance in two instructions; what follows it, ``if True:``, in one that does nothing."""
+    body = "".join(f"        y = y * x.dim() + {i}\n" for i in range(60))
+    text = f"def f(x, y):\n    if x > 0:\n        if True:\n            pass\n{body}    return y\n"
+    space: dict[str, Any] = {}
+    exec(compile(text, "<long>", "exec"), space)
+
+    def line(f: Callable[..., Any]) -> list[int | None]:
+        with pytest.raises(RuntimeError) as caught:
+            f(torch.ones(3), 1)
+        rows = traceback.extract_tb(caught.value.__traceback__)
+        return [row.lineno for row in rows if row.filename == "<long>"]
+
+    assert line(braze.compile(space["f"], backend="eager")) == line(space["f"]) == [2]
