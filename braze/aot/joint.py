@@ -343,6 +343,8 @@ def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], ou
         if not isinstance(captured, Node) or captured.op == "placeholder":
             continue
         was = captured.meta.get("val")
+        if not isinstance(was, torch.Tensor):
+            continue
         if outputs.is_remade(traced):
             if leaves and was.requires_grad and not was.is_leaf and torch_compat.storage_key(was) in leaves:
                 raise Unsupported(
@@ -351,7 +353,7 @@ def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], ou
                     origin=facts(captured).origin,
                 )
             continue
-        if isinstance(was, torch.Tensor) and was.requires_grad is not traced.requires_grad:
+        if was.requires_grad is not traced.requires_grad:
             raise Unsupported(
                 "BZ2001",
                 f"a result, {captured.name}, whose need of a gradient the trace does not reproduce",

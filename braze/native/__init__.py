@@ -59,6 +59,7 @@ run_hooked = core.run_hooked
 unhooked = core.unhooked
 emptied = core.emptied
 handling = core.handling
+taken_over = core.taken_over
 throw = core.throw
 call_traced = core.call_traced
 mode = core.mode
@@ -121,6 +122,7 @@ __all__ = [
     "skip_code",
     "storage_place",
     "tabulate",
+    "taken_over",
     "tensor_meta",
     "throw",
     "unhooked",

@@ -362,6 +362,11 @@ def throw(error: BaseException, /) -> NoReturn:
     raise error
 
 
+def taken_over(error: Any, /) -> Any:
+    """Put the calling frame in place of the stand-in for it in a traceback; without the extension the stand-in stays."""
+    return error
+
+
 def emptied(state: tuple[Any, ...], /) -> None:
     """Let go of what a tuple of ours holds, which others still hold; tuples stay as they are without the extension."""
 

@@ -612,6 +612,24 @@ def what_printing_raises_is_handled_where_it_is_printed() -> Any:
             return str(error)
 
 
+def yielding(value: int) -> Iterator[int]:
+    kept = value
+
+    def inner() -> int:
+        return kept
+
+    yield inner()
+
+
+@case
+def an_error_thrown_into_a_generator_that_has_not_begun_shows_it() -> Any:
+    try:
+        yielding(1).throw(KeyError("a"))
+    except KeyError as error:
+        rows = traceback.extract_tb(error.__traceback__)
+        return [(row.name, row.lineno, row.line) for row in rows]
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_an_error_is_handled_where_it_is_given() -> None:
     def warned() -> str:
@@ -687,3 +705,19 @@ def drawn_from_a_mock(mock: Any) -> float:
 
 def test_what_is_put_in_place_of_a_generators_method_is_called_once() -> None:
     assert braze.compile(drawn_from_a_mock, backend="eager")() == drawn_from_a_mock() > 1.8
+
+
+def test_what_a_long_jump_raises_is_told_at_its_line() -> None:
+    """A jump over much code has its distance in two instructions; what follows it, ``if True:``, in one that does nothing."""
+    body = "".join(f"        y = y * x.dim() + {i}\n" for i in range(60))
+    text = f"def f(x, y):\n    if x > 0:\n        if True:\n            pass\n{body}    return y\n"
+    space: dict[str, Any] = {}
+    exec(compile(text, "<long>", "exec"), space)
+
+    def line(f: Callable[..., Any]) -> list[int | None]:
+        with pytest.raises(RuntimeError) as caught:
+            f(torch.ones(3), 1)
+        rows = traceback.extract_tb(caught.value.__traceback__)
+        return [row.lineno for row in rows if row.filename == "<long>"]
+
+    assert line(braze.compile(space["f"], backend="eager")) == line(space["f"]) == [2]

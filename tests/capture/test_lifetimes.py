@@ -8,6 +8,7 @@ import collections
 import gc
 import logging
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -560,3 +561,100 @@ def test_code_that_runs_when_an_object_dies_runs_in_its_place(function: Callable
         gc.collect()
         said.append(list(ENDS))
     assert said[0] == said[1] == said[2]
+
+
+def suspended(name: str) -> Iterator[int]:
+    try:
+        yield 1
+    finally:
+        ENDS.append(f"{name} is closed")
+
+
+def left_from_a_finally() -> None:
+    try:
+        raise KeyError("a")
+    finally:
+        held = suspended("held")
+        next(held)
+        braze.graph_break()
+
+
+def left_from_a_handler_by_another_error() -> None:
+    held = suspended("held")
+    next(held)
+    try:
+        [].pop()
+    except IndexError as error:
+        braze.graph_break()
+        inner = suspended("inner")
+        next(inner)
+        raise ValueError("b") from error
+
+
+def left_after_two_breaks() -> None:
+    held = suspended("held")
+    next(held)
+    try:
+        raise KeyError("c")
+    except KeyError:
+        braze.graph_break()
+        ENDS.append("between")
+        braze.graph_break()
+        raise
+
+
+def left_through_another() -> None:
+    outer = suspended("outer")
+    next(outer)
+    try:
+        left_from_a_finally()
+    finally:
+        braze.graph_break()
+        ENDS.append("outer goes on")
+
+
+def swallowed() -> None:
+    held = suspended("held")
+    next(held)
+    try:
+        raise KeyError("d")
+    except KeyError:
+        braze.graph_break()
+    ENDS.append("after")
+
+
+def met(function: Callable[[], None]) -> list[str]:
+    """What a call says, and what ends when its error is dropped; the text of the error with its traceback."""
+    ENDS.clear()
+    try:
+        function()
+    except Exception as error:
+        shown = traceback.TracebackException.from_exception(error)
+        shown.stack = traceback.StackSummary.from_list(
+            [row for row in shown.stack if row.filename == __file__ and row.name != "met"]
+        )
+        text = list(shown.format())
+        ENDS.append("caught")
+        del error
+        ENDS.append("dropped")
+    else:
+        text = ["none"]
+    return [*ENDS, *text]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        left_from_a_finally,
+        left_from_a_handler_by_another_error,
+        left_after_two_breaks,
+        left_through_another,
+        swallowed,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_a_traceback_holds_what_frames_hold_that_went_on_in_a_handler(function: Callable[[], None]) -> None:
+    compiled = braze.compile(function, backend="eager")
+    expected = met(function)
+    for _ in range(2):
+        assert met(compiled) == expected

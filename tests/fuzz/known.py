@@ -9,10 +9,6 @@ READS = (
     "a compiled backward reads an input that eager's does not: where that is turned or written after the graph, "
     "autograd refuses the backward; no number is wrong"
 )
-HELD = (
-    "an exception's traceback holds frames, and with them suspended generators, which end when it is dropped: "
-    "the frames of a resumed function are others than eager's"
-)
 
 #: (machine, seed) -> why
 KNOWN: dict[tuple[str, int], str] = {
@@ -28,5 +24,4 @@ KNOWN: dict[tuple[str, int], str] = {
         300003138,
     ): "requires_grad_() of a view whose base has no gradient, viewed again under no_grad: "
     "ahead of time an input has no base, and the view requires one",
-    ("programs", 720000219): HELD,
 }

@@ -103,6 +103,8 @@ def previous_instruction(code: CodeType, offset: int) -> int:
 
 def end_of(code: CodeType, offset: int, following: int) -> int:
     """Where the instruction at ``offset`` ends, if there are only NOPs from there to ``following``; else ``following``."""
+    while code.co_code[offset] == EXTENDED_ARG:
+        offset += 2
     end = offset + 2 + 2 * cache_units(dis.opname[code.co_code[offset]])
     return end if all(op == NOP for op in code.co_code[end:following:2]) and end <= following else following
 

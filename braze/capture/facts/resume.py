@@ -9,7 +9,8 @@ that it raised. Once it is read the tuple is emptied: what the frame lets go of 
 A slot of a cell gets the *cell*, stored raw, so that closures made before the break still share it.
 The prologue repeats MAKE_CELL and COPY_FREE_VARS, by which ``locals()`` and ``super()`` know cells for
 what they are. A stack slot where PUSH_EXC_INFO saved the previous exception holds, in the state, the
-exception that is being handled there, and PUSH_EXC_INFO is done again.
+exception that is being handled there, and PUSH_EXC_INFO is done again. Its traceback begins with this frame: where
+that was interpreted until now, with a stand-in, whose place the frame takes.
 """
 
 from __future__ import annotations
@@ -184,13 +185,20 @@ class _Unpack:
             elif not is_bound:
                 self.body.append(("PUSH_NULL", 0))
             elif kind == bytecode.SAVED:
-                self.body += [*self.item(), ("PUSH_EXC_INFO", 0), ("POP_TOP", 0)]
+                self.body += [*self.taken_over(self.item()), ("PUSH_EXC_INFO", 0), ("POP_TOP", 0)]
             elif kind == bytecode.LASTI:
                 self.item()  # there, but not read
                 self.body.append(self.constant(0))
             else:
                 self.body += self.item()
         self.depth = len(bound)
+
+    def taken_over(self, pushed: Instructions) -> Instructions:
+        """Push an exception that is handled, in whose traceback the frame then stands itself."""
+        if not native.native_available:
+            return pushed
+        self.constants.append(native.taken_over)
+        return [*bytecode.calls(len(self.constants) - 1), *pushed, *bytecode.CALL_WITH_ONE]
 
     def read_locals(self, bound: Sequence[bool]) -> None:
         """Store locals and own cells into their slots; slot 0 later."""

@@ -479,6 +479,12 @@ def emptied(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     return None
 
 
+@rule(native.taken_over)
+def taken_over(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
+    """In front of a resumed frame's code: there is no frame to show in a traceback."""
+    return args[0]
+
+
 @rule(native.throw)
 def throw(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
     """What an operation outside the graph has raised goes on in the frame."""

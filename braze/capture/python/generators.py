@@ -133,3 +133,4 @@ def close_dropped(t: Trace) -> None:
 
 
 OURS.add(drive.__code__)
+raised.DRIVERS.add(drive.__code__)

@@ -18,6 +18,8 @@ from braze.support.errors import Origin
 
 #: instructions that go on raising without an entry of their own
 SILENT = ("RERAISE", "CLEANUP_THROW")
+#: the code of Python generators that drive interpreted frames (``generators``)
+DRIVERS: set[types.CodeType] = set()
 
 
 def about_to_raise(t: Trace, error: BaseException) -> None:
@@ -52,12 +54,31 @@ def passing(t: Trace, f: Frame, error: BaseException) -> None:
             set_context(last, t.frames.handled)
         if type(error).__module__ == "builtins" and "FakeTensor" in str(error.args[:1]):
             error.args = tuple(a.replace("FakeTensor", "Tensor") if type(a) is str else a for a in error.args)
+        if (unbegun := unbegun_of(error.__traceback__)) is not None:
+            add_entry(t, found, unbegun.decoded.origin(opcode_of(unbegun, "RETURN_GENERATOR")))
     if not silent(f):
-        origin = f.decoded.origin(f.at)
-        made = entry(origin, found.traceback)
-        t.done.tracebacks[id(made)] = (made, origin, found.traceback)
-        found.traceback = made
+        add_entry(t, found, f.decoded.origin(f.at))
     error.__traceback__ = found.traceback
+
+
+def add_entry(t: Trace, found: Raised, origin: Origin) -> None:
+    """One more entry, in front of those that an exception has."""
+    made = entry(origin, found.traceback)
+    t.done.tracebacks[id(made)] = (made, origin, found.traceback)
+    found.traceback = made
+
+
+def unbegun_of(traceback: types.TracebackType | None) -> Frame | None:
+    """The frame of a generator into which an exception was thrown before it began: nothing of it was interpreted."""
+    last = None
+    while traceback is not None:
+        last, traceback = traceback, traceback.tb_next
+    return last.tb_frame.f_locals["f"] if last is not None and last.tb_frame.f_code in DRIVERS else None
+
+
+def opcode_of(f: Frame, name: str) -> int:
+    """The index of a frame's first instruction of a kind."""
+    return f.code.co_code[::2].index(opcode.opmap[name])
 
 
 def set_context(error: BaseException, handled: BaseException | None) -> None:

@@ -376,20 +376,20 @@ class _Writer:
         step = f"{name(Jump)}(then, (*state{len(frames) - 1}, *more))"
         rest = lines[before:]
         lines[before:before] = self._let_go(rest)
-        # a resumed frame hands the next step to its caller's loop instead of nesting in it
-        if self.resumed is not None:
-            lines.append(f"return {step}")
-            return
         lines.append(f"step = {step}")
-        # what the user's frame drops from here on must be freed then, not when this function returns
+        # what the user's frame drops from here on must be freed then, not when this function returns; or later: a frame of the
+        # user's that a traceback holds leads back to this one
         held = ["more", *(f"state{i}" for i in range(len(frames))), *self._held_by(rest, True)]
         lines.append(f"del {', '.join(held)}")
         unsure = [
-            n for n in ("value", "item", "call") if any(re.search(rf"\b{n} =|, {n} =", line) for line in rest)
+            n
+            for n in ("value", "item", "call", "before")
+            if any(re.search(rf"\b{n} =|, {n} =", line) for line in rest)
         ]
         if unsure:  # whether they have been set depends on what was raised
             lines.append(f"{' = '.join(unsure)} = None")
-        lines.append(f"return {name(run)}(step)")
+        # a resumed frame hands the next step to its caller's loop instead of nesting in it
+        lines.append("return step" if self.resumed is not None else f"return {name(run)}(step)")
 
     def _from_state(self, operand: str, frame: _Frame) -> str:
         """An operand as the frame's state has it, where it has: so that it is held once, as by a variable of the frame."""

@@ -33,8 +33,10 @@ class Raised:
         return name not in self.before or self.before[name] is now
 
     def restore(self) -> None:
-        """Give an outside exception back as it was."""
-        if self.before is not None:
+        """Give an outside exception back as it was; let one of the trace hold the program's frames alone, not the tracer's."""
+        if self.before is None:
+            self.error.__traceback__ = self.traceback
+        else:
             for name, value in self.before.items():
                 setattr(self.error, name, value)
 
