@@ -29,4 +29,9 @@ KNOWN: dict[tuple[str, int], str] = {
     ): "requires_grad_() of a view whose base has no gradient, viewed again under no_grad: "
     "ahead of time an input has no base, and the view requires one",
     ("programs", 720000219): HELD,
+    (
+        "hooked",
+        730000047,
+    ): "a comparison that a dict's look-up asks for while tracing runs for real: what it writes is guarded as it was before",
+    ("hooked", 730000069): "as 730000047",
 }
