@@ -14,6 +14,11 @@ HELD = (
     "the frames of a resumed function are others than eager's"
 )
 
+ASKED = (
+    "a comparison that a dict's look-up asks for while tracing runs for real: "
+    "guards hold what it wrote as it was before"
+)
+
 #: (machine, seed) -> why
 KNOWN: dict[tuple[str, int], str] = {
     ("tensors", 500009012): READS,
@@ -29,9 +34,6 @@ KNOWN: dict[tuple[str, int], str] = {
     ): "requires_grad_() of a view whose base has no gradient, viewed again under no_grad: "
     "ahead of time an input has no base, and the view requires one",
     ("programs", 720000219): HELD,
-    (
-        "hooked",
-        730000047,
-    ): "a comparison that a dict's look-up asks for while tracing runs for real: what it writes is guarded as it was before",
-    ("hooked", 730000069): "as 730000047",
+    ("hooked", 730000047): ASKED,
+    ("hooked", 730000069): ASKED,
 }
