@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import signal
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -42,9 +44,30 @@ class Planted(Exception):
     """What a hook of the program raises."""
 
 
+#: identity of a code object -> references to it; equal ones are others
+held: dict[int, list[types.CodeType]] = {}
+
+
+def hold_codes() -> None:
+    """Keep all code that functions of this process make functions of.
+
+    CPython 3.12 and 3.13 give such a code object back twice where memory ends while the function is made; it is freed sooner or later,
+    and the process dies of the next call.
+    """
+    if sys.version_info < (3, 12):
+        return
+    found = [f.__code__ for f in gc.get_objects() if type(f) is types.FunctionType]
+    while found:
+        code = found.pop()
+        if id(code) not in held:
+            held[id(code)] = [code] * 100
+            found += [value for value in code.co_consts if type(value) is types.CodeType]
+
+
 @contextlib.contextmanager
 def no_memory(at: int, folder: Path, model: Any) -> Iterator[Expected]:
     """Python's allocators fail, once."""
+    hold_codes()
     _testcapi.set_nomemory(at, at + 1)
     try:
         yield MemoryError

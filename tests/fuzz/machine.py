@@ -82,6 +82,7 @@ MACHINES: dict[str, Row] = {
     "faults": Row(
         "tests.fuzz.faults", "memory, signals, disks, compilers, hooks, forks and threads that fail"
     ),
+    "hooked": Row("tests.fuzz.hooked", "errors of the program's own code, wherever it is called"),
     "programs": Row(
         "tests.fuzz.programs.machine", "Python programs whose surroundings change between calls", share=2
     ),
