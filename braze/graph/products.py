@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,13 +29,16 @@ def product_of(node: torch.fx.Node) -> Product | None:
     left, right = (_plain(node.args[k]) for k in places)
     if left is None or right is None or right.dim() != 2 or not left.dim():
         return None
-    if node.target is aten.linear.default:
-        right = right.t()
-    inner, columns = right.shape
+    sizes, strides = right.shape, right.stride()
+    if (
+        node.target is aten.linear.default
+    ):  # not by a call: of a fake outside of its mode PyTorch imports torch.distributed.tensor for one
+        sizes, strides = sizes[::-1], strides[::-1]
+    inner, columns = sizes
     rows = left.numel() // inner if inner else 0
-    if not rows or not columns or 1 not in right.stride():
+    if not rows or not columns or 1 not in strides:
         return None
-    return Product(rows, inner, columns, _by_columns(left), _by_columns(right))
+    return Product(rows, inner, columns, _by_columns(left.stride()), _by_columns(strides))
 
 
 def _plain(argument: Any) -> torch.Tensor | None:
@@ -45,9 +49,9 @@ def _plain(argument: Any) -> torch.Tensor | None:
     return x if all(type(n) is int for n in (*x.shape, *x.stride())) else None
 
 
-def _by_columns(x: torch.Tensor) -> bool:
-    """Whether a matrix is the transpose of one that lies row by row."""
-    return x.dim() == 2 and x.stride(0) == 1 and x.stride(1) != 1
+def _by_columns(strides: Sequence[int]) -> bool:
+    """Whether a tensor of these strides is a matrix that is the transpose of one that lies row by row."""
+    return len(strides) == 2 and strides[0] == 1 and strides[1] != 1
 
 
 def device_product_of(node: torch.fx.Node) -> DeviceProduct | None:

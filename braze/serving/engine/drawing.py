@@ -12,7 +12,7 @@ from braze.serving.engine.compiled import compiled_rows
 from braze.serving.engine.models.decoder import Decoder
 from braze.serving.engine.models.parallel import of_first
 from braze.serving.engine.requests import Work
-from braze.serving.engine.sampling import sample
+from braze.serving.engine.sampling import SamplingParams, sample
 
 
 @dataclass
@@ -61,6 +61,14 @@ class Drawing:
         if rows > self.best.shape[0]:
             self.logits = torch.zeros(rows, self.model.config.vocab, dtype=dtype, device=self.device)
             self.best = torch.zeros(rows, dtype=torch.int64, device=self.device)
+
+    @torch.inference_mode()
+    def warm_up(self, dtype: torch.dtype) -> None:
+        """Draw once, so that what is compiled for that is there."""
+        if self.rows is not None:
+            logits = torch.zeros(2, self.model.config.vocab, dtype=dtype, device=self.device)
+            params = SamplingParams(temperature=1.0, top_k=1, top_p=0.5)
+            sample(logits, [params] * 2, [0, 1], self.rows)
 
     def record(self, hidden: torch.Tensor) -> None:
         """Logits of these rows and their greatest, into the reserved memory: part of what is recorded."""

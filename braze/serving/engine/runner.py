@@ -221,6 +221,7 @@ class ModelRunner:
         """Run steps of padding of one token, two, and the most: all that is compiled at a first call is then there."""
         for tokens in (1, 2, self.limits.max_num_batched_tokens):
             self.dummy_run(tokens)
+        self.drawing.warm_up(self.dtype)
 
     @torch.inference_mode()
     def dummy_run(self, tokens: int, requests: int | None = None) -> torch.Tensor:

@@ -15,6 +15,7 @@ from braze.serving.engine.compiled import compiled_rows
 from braze.serving.engine.kept import Rows, bound, cleaned, distances, keys_of, left, weighed
 from braze.serving.engine.sampling import SamplingParams, number_of, sample
 from tests.serving.cases import share
+from tests.serving.engine.tiny import engine, tiny
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: few, so that many are equal; ends of the range, infinite ones, zeros of both signs, and no numbers
@@ -118,3 +119,15 @@ def test_compiled_rows_keep_and_draw_what_plain_ones_do():
         assert searched(
             compiled_rows(), logits.repeat(2, 1), [0.7] * count * 2, [20] * count * 2, [0.6] * count * 2
         ).equal(searched(Rows(), logits.repeat(2, 1), [0.7] * count * 2, [20] * count * 2, [0.6] * count * 2))
+
+
+def test_what_draws_is_compiled_before_anything_is_served():
+    """A warm-up calls each function that a GPU's draws call."""
+    runner, called = engine(tiny()).runner, set()
+
+    def noted(function):
+        return lambda *given: called.add(function.__name__) or function(*given)
+
+    runner.drawing.rows = Rows(noted)
+    runner.warm_up()
+    assert called == {"greatest", "weight", "nearer", "last_place", "drawn"}
