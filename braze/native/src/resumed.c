@@ -47,6 +47,8 @@ is_at(PyObject *place, PyObject *other)
     return PyObject_RichCompareBool(place, other, Py_EQ);
 }
 
+enum { CODE_UNIT = 2 }; /* bytes of a code unit, of which co_positions tells one by one */
+
 /* The offset of an instruction of `code` at the place of a stand-in's only line; 0 where there is none. */
 static int
 offset_like(PyCodeObject *code, PyCodeObject *stand_in)
@@ -59,7 +61,7 @@ offset_like(PyCodeObject *code, PyCodeObject *stand_in)
         int same = is_at(next, place);
         Py_DECREF(next);
         if (same) {
-            found = same > 0 ? i * (int)sizeof(_Py_CODEUNIT) : 0;
+            found = same > 0 ? i * CODE_UNIT : 0;
             break;
         }
     }
