@@ -338,7 +338,7 @@ def check_as_captured(gm: torch.fx.GraphModule, pairs: list[tuple[Any, Any]], ou
     ):
         if not isinstance(captured, Node) or captured.op == "placeholder":
             continue
-        was = captured.meta.get("val")
+        was: Any = captured.meta.get("val")
         if outputs.is_remade(traced):
             if leaves and was.requires_grad and not was.is_leaf and torch_compat.storage_key(was) in leaves:
                 raise Unsupported(
