@@ -10,10 +10,16 @@ from tests.cudagraphs.helpers import Place
 
 
 @pytest.fixture
-def simulated(monkeypatch):
-    """The real device in place of the simulated one."""
-    monkeypatch.setattr(Place, "device", "cuda")
+def exact_products():
+    """Products of float32 are those of float32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    yield device_of("cuda:0")
+    yield
     torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def simulated(monkeypatch, exact_products):
+    """The real device in place of the simulated one."""
+    monkeypatch.setattr(Place, "device", "cuda")
+    return device_of("cuda:0")

@@ -9,7 +9,10 @@ from torch.nn import functional as F
 import braze
 from braze.support import trace
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.usefixtures("exact_products"),
+]
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -33,15 +36,6 @@ def no_further(ours, eager, exact):
     assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
     theirs = (eager.double() - exact).norm()
     assert (ours.double() - exact).norm() <= 1.2 * theirs + 1e-6 * exact.norm()
-
-
-@pytest.fixture(autouse=True)
-def exact_products():
-    """Products of float32 are those of float32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)

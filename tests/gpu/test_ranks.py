@@ -9,7 +9,6 @@ from tests.serving.engine.test_parallel import check_two_ranks
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs")
-def test_two_gpus_give_the_tokens_of_one(tmp_path, monkeypatch):
+def test_two_gpus_give_the_tokens_of_one(tmp_path, exact_products):
     """Sums and gathers over NCCL, in recordings too."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     check_two_ranks(tmp_path, "nccl", "cuda:0")

@@ -34,13 +34,7 @@ STEPS = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 FEW = ("one token of a long request", "decode with padded requests", "prompts, chunks and decodes")
 
 
-@pytest.fixture(autouse=True)
-def exact_products():
-    """Products of float32 are those of float32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
+pytestmark = pytest.mark.usefixtures("exact_products")
 
 
 def here(b: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

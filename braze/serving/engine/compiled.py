@@ -45,6 +45,10 @@ def compile_decoder(
     return braze_compile(model, fullgraph=True, dynamic=True, backend=backend)
 
 
+#: up to so many rows of 151,936 logits an H200 took less time to order them than to search (8 rows: 0.68 and 0.98 ms; 64: 2.04 and 1.19)
+_ORDERED = 16
+
+
 @functools.cache
 def compiled_rows() -> Rows:
     """What draws tokens, compiled for any number of rows from two on."""
@@ -53,4 +57,4 @@ def compiled_rows() -> Rows:
         names = [name for name in inspect.signature(function).parameters if name != "step"]
         return braze_compile(function, fullgraph=True, shapes=dict.fromkeys(names, ("rows", None)))
 
-    return Rows(compiled)
+    return Rows(compiled, few=_ORDERED)

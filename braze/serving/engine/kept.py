@@ -178,10 +178,31 @@ def drawn(
     return torch.where(kept, scores, float("-inf")).argmax(-1)
 
 
-class Rows:
-    """The search and the draw, by functions that ``compiled`` has made kernels of, or that are as they are written."""
+def ordered(
+    logits: torch.Tensor, cold: torch.Tensor, many: torch.Tensor | None, share: torch.Tensor | None
+) -> Cut:
+    """Where each row's kept tokens end, found by putting the vocabulary in order."""
+    clean = cleaned(logits)
+    top = clean.amax(-1, keepdim=True)
+    keys, order = keys_of(clean, _EMPTY.get(logits.dtype, 0)).sort(dim=-1, descending=True, stable=True)
+    weights = weighed(distances(clean, top, cold)).gather(-1, order)
+    kept = torch.ones_like(keys, dtype=torch.bool)
+    if many is not None:
+        kept = torch.arange(keys.shape[-1], device=keys.device) < many
+        weights = torch.where(kept, weights, 0)
+    if share is not None:
+        kept = kept & (weights.cumsum(-1) - weights < bound(weights.sum(-1, keepdim=True), share))
+    last = kept.sum(-1, keepdim=True) - 1
+    return Cut(top, cold, keys.gather(-1, last).long(), order.gather(-1, last))
 
-    def __init__(self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda f: f) -> None:
+
+class Rows:
+    """The search and the draw, by functions that ``compiled`` has made kernels of, or that are as they are written; ``few``: rows that are put in order instead."""
+
+    def __init__(
+        self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda f: f, few: int = 0
+    ) -> None:
+        self.few = few
         self.greatest, self.weight, self.nearer = compiled(greatest), compiled(weight), compiled(nearer)
         self.last_place, self.drawn = compiled(last_place), compiled(drawn)
         self._steps: dict[torch.device, torch.Tensor] = {}
@@ -195,6 +216,8 @@ class Rows:
         apart: bool = True,
     ) -> Cut:
         """Where each row's kept tokens end. ``many`` and ``share``: top-k and top-p, None: no row has it; ``apart``: no row has both."""
+        if logits.shape[0] <= self.few and not (many is None and share is None):
+            return ordered(logits, cold, many, share)
         least = torch.full(cold.shape, -(1 << 31), dtype=torch.int64, device=cold.device)
         found = Cut(self.greatest(logits), cold, least, torch.zeros_like(least))
         every = torch.full_like(least, logits.shape[-1])

@@ -58,6 +58,10 @@ def test_the_search_keeps_what_ordering_keeps(values, dtype, warmth, many, part)
     size = len(values)
     cases = [(min(many, size), part), (min(many, size), 1.0), (size, part), (size, 1.0)]
     found = searched(Rows(), logits.expand(4, -1), [1 / warmth] * 4, *map(list, zip(*cases, strict=True)))
+    inorder = searched(
+        Rows(few=4), logits.expand(4, -1), [1 / warmth] * 4, *map(list, zip(*cases, strict=True))
+    )
+    assert inorder.equal(found)
     for row, (k, p) in zip(found, cases, strict=True):
         assert row.equal(ordered(logits, 1 / warmth, k, p)), (k, p)
     apart = searched(Rows(), logits.expand(2, -1), [1 / warmth] * 2, [cases[1][0], size], [1.0, part])
@@ -100,6 +104,21 @@ def test_exponentials_are_of_their_distribution():
         both = ((found[0] < limit) & (found[1] < limit)).float().mean()
         assert abs(both - chance**2) < 5 * math.sqrt(chance**2 / 200_000)
     assert found.isfinite().all() and (found > 0).all()
+
+
+def test_few_rows_are_put_in_order_and_many_are_searched(monkeypatch):
+    """A row's token is the same in either company."""
+    rows, asked = compiled_rows(), []
+    monkeypatch.setattr(rows, "nearer", lambda *words: asked.append(1) or kept.nearer(*words))
+    logits = torch.randn(20, 500, generator=torch.Generator().manual_seed(1)).mul(4).round().bfloat16()
+    params = [
+        SamplingParams(temperature=1.0, top_k=(0, 9)[i % 2], top_p=(0.7, 1.0)[i // 2 % 2]) for i in range(20)
+    ]
+    draws = [number_of(4, i) for i in range(20)]
+    few = sample(logits[:8], params[:8], draws[:8], rows)
+    assert not asked
+    many = sample(logits, params, draws, rows)
+    assert asked and many[:8].equal(few)
 
 
 def test_compiled_rows_keep_and_draw_what_plain_ones_do():
