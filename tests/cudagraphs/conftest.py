@@ -6,6 +6,7 @@ import pytest
 
 from braze.cudagraphs.registry import device_of, register
 from braze.cudagraphs.simulated import SimulatedGraphs
+from tests.cudagraphs.helpers import Place
 
 
 @pytest.fixture
@@ -14,3 +15,4 @@ def simulated():
     register("cpu", SimulatedGraphs)
     yield device_of("cpu")
     register("cpu", None)
+    Place.made.clear()

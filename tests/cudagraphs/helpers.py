@@ -16,21 +16,28 @@ class Place:
     """The device on which tests make their tensors: tests/gpu takes the same tests to a GPU."""
 
     device = "cpu"
+    #: what the test has made: held, so that no later input lies by chance where an earlier one lay, and is read there
+    made: list[torch.Tensor] = []
 
 
 def numbers(*shape: int) -> torch.Tensor:
     """Numbers of the standard normal distribution."""
-    return torch.randn(*shape, device=Place.device)
+    return held(torch.randn(*shape, device=Place.device))
 
 
 def filled(value: float, *shape: int) -> torch.Tensor:
     """A tensor of one value."""
-    return torch.full(shape, value, device=Place.device)
+    return held(torch.full(shape, value, device=Place.device))
 
 
 def tensor(data: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A tensor of these values."""
-    return torch.tensor(data, dtype=dtype, device=Place.device)
+    return held(torch.tensor(data, dtype=dtype, device=Place.device))
+
+
+def held(x: torch.Tensor) -> torch.Tensor:
+    Place.made.append(x)
+    return x
 
 
 def placed(module: torch.nn.Module) -> Any:

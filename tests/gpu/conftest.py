@@ -22,4 +22,5 @@ def exact_products():
 def simulated(monkeypatch, exact_products):
     """The real device in place of the simulated one."""
     monkeypatch.setattr(Place, "device", "cuda")
-    return device_of("cuda:0")
+    yield device_of("cuda:0")
+    Place.made.clear()
