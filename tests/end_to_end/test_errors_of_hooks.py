@@ -168,31 +168,47 @@ def test_an_error_of_the_data_in_what_a_backend_made_is_raised_in_the_programs_l
     assert "f" in [entry.name for entry in raised.traceback]
 
 
-@pytest.mark.parametrize("where", ["inside", "outside"])
-def test_an_error_of_a_hook_that_packs_is_the_calls(where: str) -> None:
+def test_an_error_of_a_hook_that_packs_is_the_calls() -> None:
     w = torch.ones(3, 3, requires_grad=True)
 
     def pack(x: torch.Tensor) -> torch.Tensor:
         due()
         return x
 
-    def f() -> torch.Tensor:
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            return (X @ w).sin()
-
-    def g() -> torch.Tensor:
-        return (X @ w).sin()
-
-    compiled = braze.compile(f if where == "inside" else g, backend="eager")
+    compiled = braze.compile(lambda: (X @ w).sin(), backend="eager")
 
     def call() -> torch.Tensor:
-        if where == "inside":
-            return compiled()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             return compiled()
 
     call()
     fails_once(call)
+
+
+def test_what_was_entered_before_a_break_is_left_by_an_error_behind_it() -> None:
+    """The end of a ``with`` that a resumed frame is in is Python's: hooks stayed in force for all that came after."""
+    w, armed = torch.ones(3, 3, requires_grad=True), [False]
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        due.calls += 1
+        if armed[0]:
+            raise Planted
+        return x
+
+    def program() -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            return (X @ w).sin()
+
+    compiled = braze.compile(program, backend="eager")
+    compiled()
+    armed[0] = True
+    with pytest.raises(Planted):
+        compiled()
+    before = due.calls
+    (X @ w).sin()
+    assert due.calls == before
+    armed[0] = False
+    compiled()
 
 
 @pytest.mark.parametrize("error", [NotImplementedError, RuntimeError])

@@ -37,9 +37,12 @@ STATISTICS = {"batch_norm": ("training", 5), "instance_norm": ("use_input_stats"
 _BEGINS_HANDLER, _ENDS_WITH = dis.opmap["PUSH_EXC_INFO"], dis.opmap["WITH_EXCEPT_START"]
 
 
-def how_again(capture: Capture) -> Callable[..., Any]:
-    """What a call comes to whose graph has failed: which function of ``replay`` is told."""
-    if handles_errors(capture.code, capture.inlined):
+def how_again(capture: Capture, resumed: bool) -> Callable[..., Any]:
+    """What a call comes to whose graph has failed: which function of ``replay`` is told.
+
+    A ``with`` of a resumed frame may have been entered before the break: its end is Python's to bring about.
+    """
+    if handles_errors(capture.code, capture.inlined) or (resumed and has_handler(capture.code, withs=True)):
         return run_again
     return own_after_again if capture.effects else own_or_again
 
@@ -58,12 +61,13 @@ def _only_cleans_up(function: types.FunctionType) -> bool:
 
 
 @remembered(4096)
-def has_handler(code: types.CodeType) -> bool:
-    """Whether code has an ``except`` or a ``finally``; the end of a ``with`` is its context manager's."""
+def has_handler(code: types.CodeType, withs: bool = False) -> bool:
+    """Whether code has an ``except`` or a ``finally``; the end of a ``with`` is its context manager's, and counts if ``withs``."""
     rows = decode_exceptions(code.co_exceptiontable)
     bytecode = code.co_code
     return any(
-        bytecode[row.target] == _BEGINS_HANDLER and bytecode[row.target + 2] != _ENDS_WITH for row in rows
+        bytecode[row.target] == _BEGINS_HANDLER and (withs or bytecode[row.target + 2] != _ENDS_WITH)
+        for row in rows
     )
 
 

@@ -276,7 +276,7 @@ class _Writer:
         if graph is None or not can_run_again(graph.graph):
             return [line]
         run, args = self._call_as_it_is()
-        again = self.names.name_of(how_again(self.capture), "run_again")
+        again = self.names.name_of(how_again(self.capture, self.resumed is not None), "run_again")
         before, after = [], []
         seeds = self._seeds()
         if draws(graph.graph) and not seeds:
