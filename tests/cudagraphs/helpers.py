@@ -70,16 +70,12 @@ def run(
     make: Callable[[], torch.Tensor] = lambda: numbers(4, 4),
     **options: Any,
 ) -> tuple[int, list[str]]:
-    """Call a program and its recorded form beside each other; how many recordings were made, and the codes noted.
-
-    The inputs are kept: an allocator may give each the address of the one before, or not, and those would be read where they lie.
-    """
-    f, given = recording(program, **options), []
+    """Call a program and its recorded form beside each other; how many recordings were made, and the codes noted."""
+    f = recording(program, **options)
     with recordings() as made, noted() as codes:
         for _ in range(times):
             x = make()
-            given.append(x.clone())
-            assert_equal(f(given[-1]), program(x.clone()))
+            assert_equal(f(held(x.clone())), program(x.clone()))
         return made(), codes()
 
 
