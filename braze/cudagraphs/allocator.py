@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from braze.support.threads import companions
+
 #: where threads wait and compute nothing, as (module, function) of their innermost frame
 _WAITING = frozenset(
     {
@@ -216,8 +218,8 @@ def _alone(index: int, ours: set[int]) -> bool:
 
 def _others_compute() -> bool:
     """Whether another thread may be inside of an operator."""
-    me = threading.get_ident()
-    where = [place_of(frame) for thread, frame in sys._current_frames().items() if thread != me]
+    others = companions() | {threading.get_ident()}
+    where = [place_of(frame) for thread, frame in sys._current_frames().items() if thread not in others]
     return computing(where, in_backward=torch._C._current_graph_task_id() != -1)
 
 
