@@ -114,7 +114,6 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
     """The plan of one part: its tensors, then the sizes, which it gets as numbers."""
     part = whole.parts[number]
     program = part.schedule.program
-    unrecorded = {name for other in whole.parts if other.why for name in other.gives}
     place = {name: k for k, name in enumerate(whole.program.inputs) if name}
     outside_fixed = _fixed_inputs(partition, whole.program)
     constants = _constant_inputs(partition, whole.program)
@@ -138,7 +137,6 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
         bool(part.fixed),
         _draws(part.schedule.groups),
         ctx.consumes,
-        frozenset(i for i in tensors if part.takes[i] in unrecorded),
         _read_by_kernels(program, part.schedule.groups),
         _multiplies(part.schedule.groups),
         large_values(part.schedule, ctx, LARGE) or 0,
