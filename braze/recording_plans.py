@@ -12,10 +12,13 @@ from types import MappingProxyType
 import torch
 
 from braze.aot.records import InputRole, Partition
+from braze.codegen.host import large_values
 from braze.codegen.host.externs import overload, scalar_arguments
 from braze.context import CompileContext
+from braze.cudagraphs.device import LARGE
 from braze.cudagraphs.plan import Batch, Plan, Refusal
 from braze.cudagraphs.reasons import note
+from braze.graph.operators import Family, operator_facts
 from braze.graph.specs import SymbolSpec, TensorSpec
 from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram
 from braze.runtime.purity import may_draw
@@ -102,6 +105,8 @@ def whole_plan(partition: Partition, s: Schedule, ctx: CompileContext) -> Plan:
         _draws(s.groups),
         ctx.consumes,
         kernels=_read_by_kernels(program, s.groups),
+        products=_multiplies(s.groups),
+        values=large_values(s, ctx, LARGE) or 0,
     )
 
 
@@ -109,7 +114,6 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
     """The plan of one part: its tensors, then the sizes, which it gets as numbers."""
     part = whole.parts[number]
     program = part.schedule.program
-    unrecorded = {name for other in whole.parts if other.why for name in other.gives}
     place = {name: k for k, name in enumerate(whole.program.inputs) if name}
     outside_fixed = _fixed_inputs(partition, whole.program)
     constants = _constant_inputs(partition, whole.program)
@@ -133,8 +137,9 @@ def part_plan(whole: Schedule, number: int, partition: Partition, ctx: CompileCo
         bool(part.fixed),
         _draws(part.schedule.groups),
         ctx.consumes,
-        frozenset(i for i in tensors if part.takes[i] in unrecorded),
         _read_by_kernels(program, part.schedule.groups),
+        _multiplies(part.schedule.groups),
+        large_values(part.schedule, ctx, LARGE) or 0,
     )
 
 
@@ -252,6 +257,13 @@ def _given(call: ExternCall) -> tuple[object, ...]:
 
 def _draws(groups: Sequence[Group]) -> bool:
     return any(may_draw(overload(g.call.target)) for g in groups if isinstance(g.call, ExternCall))
+
+
+def _multiplies(groups: Sequence[Group]) -> bool:
+    """Whether an operator may have cuBLAS multiply matrices; convolutions are cuDNN's as a rule."""
+    calls = [overload(g.call.target) for g in groups if isinstance(g.call, ExternCall)]
+    facts = [operator_facts(op) for op in calls if op is not torch.ops.aten.convolution.default]
+    return any(known is None or known.family is Family.PRODUCT for known in facts)
 
 
 def operators_of(s: Schedule) -> frozenset[str]:
