@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from braze import gemm_times, pipeline
+from braze import device_times, gemm_times, pipeline
 from braze.codegen.triton.gemm_tiles import parsed
 from braze.products import DeviceProduct, Way, takes_template
 from braze.schedule.records import GroupKind
@@ -27,9 +27,9 @@ SHAPES = (torch.ones(4, 256, dtype=torch.float16), torch.ones(4, 256, dtype=torc
 def clock(monkeypatch, tmp_path):
     """Measurements that give what the test says: seconds by (columns, way)."""
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(gemm_times, "_KEPT", {})
-    monkeypatch.setattr(gemm_times, "_can_measure", lambda: True)
-    monkeypatch.setattr(gemm_times, "_build", lambda *rest: None)
+    monkeypatch.setattr(device_times, "_KEPT", {})
+    monkeypatch.setattr(gemm_times, "can_measure", lambda: True)
+    monkeypatch.setattr(gemm_times, "build", lambda *rest: None)
     measured = []
 
     def seconds(trial):
@@ -62,7 +62,7 @@ def test_the_quicker_way_of_each_product_is_taken(clock):
 
 def test_nothing_is_measured_twice_and_the_default_follows_what_is_kept(clock, monkeypatch):
     first = compiled(max_autotune=True)
-    monkeypatch.setattr(gemm_times, "_KEPT", {})  # another process
+    monkeypatch.setattr(device_times, "_KEPT", {})  # another process
     assert compiled(max_autotune=True) == compiled() == first
     assert len(clock) == 2
 
@@ -139,7 +139,7 @@ def test_a_trial_runs_the_kernel_in_each_way_and_the_work_apart(monkeypatch, tmp
         results.append(made[out].clone())
         return 1.0
 
-    monkeypatch.setattr(gemm_times, "_memory", memory)
+    monkeypatch.setattr(gemm_times, "memory_of", memory)
     monkeypatch.setattr(gemm_times, "recorded_seconds", seconds)
     trial = gemm_times.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
     spent = trial.seconds()
