@@ -14,6 +14,7 @@ from braze.context import CompileContext
 from braze.loops.dtypes import TORCH_NAME
 from braze.loops.ir import Buffer
 from braze.runtime import cache, triton_build, triton_load
+from braze.support.errors import BrazeError
 from braze.support.log import logger
 from braze.symbolic.expr import Expr
 
@@ -21,6 +22,11 @@ log = logger("kernels")
 
 #: launches in one recording at least, and recordings' replays that count
 _LEAST, _REPLAYS = 4, 5
+
+#: numbers of a pattern that fills floats
+_PATTERN = 4093
+#: how far results may lie apart, as a part of the largest: sums of a row in another order
+_APART = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 #: what this process knows, also where the cache folder is of no use
 _KEPT: dict[str, str] = {}
@@ -95,6 +101,12 @@ def launcher(text: KernelText) -> Callable[..., None]:
     return triton_load.load(_job(text), text.sizes, launch.grid)
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether a kernel was refused, by Triton, the driver or us."""
+    known = isinstance(error, (RuntimeError, BrazeError, ValueError))
+    return known or type(error).__module__.split(".")[0] == "triton"
+
+
 # -- memory -----------------------------------------------------------------------------------------
 
 
@@ -125,6 +137,29 @@ def number(e: Expr) -> int:
 def room(device: str) -> int:
     """Bytes of a GPU that nobody has."""
     return int(torch.cuda.mem_get_info(device)[0])
+
+
+def fill(tensor: torch.Tensor) -> None:
+    """Floats from a pattern of numbers between 0 and 1; zeros in what is whole."""
+    flat = tensor.as_strided((span(tensor.shape, tensor.stride()),), (1,))
+    if not tensor.dtype.is_floating_point:
+        flat.zero_()
+        return
+    pattern = torch.arange(1, _PATTERN + 1, device=tensor.device) * 1009 % (_PATTERN + 1) / (_PATTERN + 1)
+    whole = flat.numel() // _PATTERN * _PATTERN
+    flat[:whole].view(-1, _PATTERN).copy_(pattern)
+    flat[whole:].copy_(pattern[: flat.numel() - whole])
+
+
+def alike(ours: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether two ways to compute the same have done so: sums of floats may be taken in another order."""
+    if ours.dtype not in _APART:
+        return bool(torch.equal(ours, wanted))
+    if ours.numel() == 0:
+        return True
+    finite = torch.where(wanted.isfinite(), wanted, 0).abs().max()
+    apart = _APART[ours.dtype]
+    return bool(torch.allclose(ours, wanted, rtol=apart, atol=apart * float(finite), equal_nan=True))
 
 
 # -- the clock --------------------------------------------------------------------------------------

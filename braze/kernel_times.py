@@ -19,8 +19,11 @@ from braze.codegen.records import KernelText
 from braze.codegen.triton.kernels import kernel
 from braze.context import CompileContext
 from braze.device_times import (
+    alike,
     build,
     can_measure,
+    fill,
+    is_refusal,
     keep,
     kept,
     launcher,
@@ -37,7 +40,6 @@ from braze.schedule.kernels import plan_kernel
 from braze.schedule.records import Group, GroupKind, Schedule
 from braze.schedule.tilings import planned_as, tilings
 from braze.support import trace
-from braze.support.errors import BrazeError
 from braze.support.log import logger
 
 log = logger("kernels")
@@ -52,10 +54,6 @@ _LAUNCHES = 16
 _SAVED = 0.03
 #: of the cuts: raise it when there are others, so that what was measured before does not count
 _REVISION = 1
-#: numbers of a pattern that fills floats
-_PATTERN = 4093
-#: how far results may lie apart, as a part of the largest: sums of a row in another order
-_APART = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def with_tilings(plans: Sequence[Schedule], ctx: CompileContext) -> CompileContext:
@@ -169,7 +167,7 @@ class Trial:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # too much shared memory, a kernel that is not built
-                if not _is_refusal(error):
+                if not is_refusal(error):
                     raise
                 log.info("%s as %s is left out: %s", self.group.name, name, error)
                 continue
@@ -200,32 +198,3 @@ class Trial:
         for tensor in memory.values():
             fill(tensor)
         return memory
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether a kernel was refused, by Triton, the driver or us."""
-    known = isinstance(error, (RuntimeError, BrazeError, ValueError))
-    return known or type(error).__module__.split(".")[0] == "triton"
-
-
-def fill(tensor: torch.Tensor) -> None:
-    """Floats from a pattern of numbers between 0 and 1; zeros in what is whole."""
-    flat = tensor.as_strided((span(tensor.shape, tensor.stride()),), (1,))
-    if not tensor.dtype.is_floating_point:
-        flat.zero_()
-        return
-    pattern = torch.arange(1, _PATTERN + 1, device=tensor.device) * 1009 % (_PATTERN + 1) / (_PATTERN + 1)
-    whole = flat.numel() // _PATTERN * _PATTERN
-    flat[:whole].view(-1, _PATTERN).copy_(pattern)
-    flat[whole:].copy_(pattern[: flat.numel() - whole])
-
-
-def alike(ours: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Whether two cuts of a kernel have computed the same: sums of floats may be taken in another order."""
-    if ours.dtype not in _APART:
-        return bool(torch.equal(ours, wanted))
-    if ours.numel() == 0:
-        return True
-    finite = torch.where(wanted.isfinite(), wanted, 0).abs().max()
-    apart = _APART[ours.dtype]
-    return bool(torch.allclose(ours, wanted, rtol=apart, atol=apart * float(finite), equal_nan=True))
