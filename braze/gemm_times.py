@@ -10,45 +10,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 
 import torch
 import torch.fx
 
-import braze
-from braze.codegen import triton as triton_code
-from braze.codegen.records import KernelText
-from braze.codegen.triton.gemm import gemm_kernel, shape_of
-from braze.codegen.triton.gemm_tiles import Means, Tiles, candidates
+from braze.codegen.triton.gemm import gemm_kernel
+from braze.codegen.triton.gemm_tiles import Means, Tiles
 from braze.context import CompileContext
+from braze.device_times import build, can_measure, keep, kept, machine
+from braze.gemm_trials import PartsTrial, Trial
 from braze.graph.products import device_product_of
-from braze.loops.dtypes import TORCH_NAME
-from braze.loops.ir import Buffer, BufferView, ExternCall, TemplateCall
-from braze.options import Options
-from braze.products import DeviceProduct, Way, may_take_template
-from braze.runtime import cache, triton_build, triton_load
-from braze.runtime.operators import operator
-from braze.schedule import schedule
+from braze.loops.ir import Buffer, TemplateCall
+from braze.products import DeviceProduct, Way, may_take_template, parts_of
+from braze.runtime import cache
 from braze.schedule.records import Group, Schedule
-from braze.schedule.unfused import unfused
 from braze.support import trace
-from braze.support.errors import BrazeError
 from braze.support.log import logger
-from braze.symbolic.expr import Expr
-from braze.target import Target
 
 log = logger("kernels")
 
-#: bytes of right-hand matrices that launches read in turn, so that none is in the cache as it would not be in a model
-_COLD = 160 << 20
-#: launches in one recording at least and at most, and recordings' replays that count
-_LEAST, _MOST, _REPLAYS = 4, 48, 5
+#: what parts of a sum must save, as a part of the others' time
+_SAVED = 0.03
 #: of the template: raise it when it becomes quicker, so that what was measured before does not count
-_REVISION = 1
-
-#: what this process knows, also where the cache folder is of no use
-_KEPT: dict[str, str] = {}
+_REVISION = 2
 
 
 def with_products(
@@ -62,9 +48,9 @@ def with_products(
     )
     if not found:
         return ctx
-    known = {p: Way(text) for p in found if (text := _read(_product_key(p, ctx)))}
+    known = {p: Way(text) for p in found if (text := kept(_product_key(p, ctx)))}
     missing = [p for p in found if p not in known and p.rows is not None]
-    if missing and ctx.options.max_autotune and _can_measure():
+    if missing and ctx.options.max_autotune and can_measure():
         known |= _measured(missing, plan, _with(ctx, known))
     return _with(ctx, known)
 
@@ -79,7 +65,7 @@ def with_tiles(plans: Sequence[Schedule], ctx: CompileContext) -> CompileContext
     for plan in plans:
         buffers = {b.name: b for b in plan.program.buffers}
         for group in _templates(plan):
-            text = _read(_kernel_key(group, buffers, ctx))
+            text = kept(_kernel_key(group, buffers, ctx))
             if text:
                 found.append((group.name, text))
     return dataclasses.replace(ctx, tiles=tuple(found)) if found else ctx
@@ -93,47 +79,16 @@ def _templates(plan: Schedule) -> list[Group]:
 
 
 def _product_key(p: DeviceProduct, ctx: CompileContext) -> cache.CacheKey:
-    return cache.key("device_product", product=p, **_machine(ctx))
+    return cache.key("device_product", product=p, **machine(ctx, _REVISION))
 
 
 def _kernel_key(group: Group, buffers: dict[str, Buffer], ctx: CompileContext) -> cache.CacheKey:
     """The key of a kernel, whatever its tiles and its name."""
     text = gemm_kernel(group, buffers, Tiles(Means.MULTIPLY, 1, 1, 16))
-    return cache.key("tiles", kernel=text.source.replace(group.name, "kernel"), **_machine(ctx))
-
-
-def _machine(ctx: CompileContext) -> dict[str, object]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else ctx.target.arch
-    versions = (torch.__version__, _triton_version(), getattr(braze, "__version__", "0"), _REVISION)
-    return {"device": (device, ctx.target), "versions": versions}
-
-
-def _triton_version() -> str:
-    try:
-        import triton
-    except ImportError:
-        return ""
-    return str(triton.__version__)
-
-
-def _read(key: cache.CacheKey) -> str:
-    digest = key.digest
-    if digest not in _KEPT:
-        data = cache.DiskCache().get(key, "txt")
-        _KEPT[digest] = "" if data is None else data.decode()
-    return _KEPT[digest]
-
-
-def _keep(key: cache.CacheKey, choice: str) -> None:
-    _KEPT[key.digest] = choice
-    cache.DiskCache().put(key, choice.encode(), "txt")
+    return cache.key("tiles", kernel=text.source.replace(group.name, "kernel"), **machine(ctx, _REVISION))
 
 
 # -- measuring --------------------------------------------------------------------------------------
-
-
-def _can_measure() -> bool:
-    return torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()
 
 
 def _measured(
@@ -147,170 +102,50 @@ def _measured(
     spent: dict[DeviceProduct, list[tuple[float, float]]] = {}
     with trace.stage("measure"), torch.no_grad(), torch.autocast("cuda", enabled=False):
         trials = [Trial(group, buffers, ctx.target) for group in groups.values()]
-        _build([t for trial in trials for t in trial.texts.values()], ctx)
+        parts = _parts(trials, set(products))
+        texts = [t for trial in trials for t in trial.texts.values()]
+        texts += [t for trial in parts.values() for t in trial.texts()]
+        build(texts, ctx.options.autotune_seconds)
         for trial in trials:
             seconds = trial.seconds()
-            ours = min((s for name, s in seconds.items() if name != Way.ATEN.value), default=float("inf"))
-            theirs = seconds.get(Way.ATEN.value, float("inf"))
-            log.info("%s: %s", trial.group.name, json.dumps(seconds))
+            theirs = seconds.pop(Way.ATEN.value, None)
+            log.info("%s: ATen %s, %s", trial.group.name, theirs, json.dumps(seconds))
             trace.count("products_measured")
-            if ours < float("inf"):
-                best = min((n for n in seconds if n != Way.ATEN.value), key=lambda n: seconds[n])
-                _keep(_kernel_key(trial.group, buffers, ctx), best)
-            spent.setdefault(trial.product(), []).append((ours, theirs))
-    made: dict[DeviceProduct, Way] = {}
-    for p in products:
-        times = spent.get(p)
-        if times is not None:
-            way = Way.OURS if sum(a for a, _ in times) <= sum(b for _, b in times) else Way.ATEN
-            made[p] = way
-            _keep(_product_key(p, ctx), way.value)
+            if seconds:
+                keep(_kernel_key(trial.group, buffers, ctx), min(seconds, key=seconds.__getitem__))
+            if theirs is not None:
+                spent.setdefault(trial.product(), []).append((min(seconds.values(), default=inf), theirs))
+        made: dict[DeviceProduct, Way] = {}
+        for p in products:
+            if p in spent:
+                made[p] = _quickest(spent[p], parts.get(p), ctx)
+                keep(_product_key(p, ctx), made[p].value)
     return made
 
 
-def _build(texts: Sequence[KernelText], ctx: CompileContext) -> None:
-    """Build kernels side by side; those that are not done in time are built when they are launched first, or not at all."""
-    builders = triton_load.builders()
-    if builders is None:
-        return
-    jobs = [_job(text) for text in texts]
-    for job, why in triton_build.build(jobs, builders, seconds=ctx.options.autotune_seconds).items():
-        log.info("%s with %s is not built: %s", job.name, job.constants, why)
+def _parts(trials: Sequence[Trial], products: Collection[DeviceProduct]) -> dict[DeviceProduct, PartsTrial]:
+    """The products whose sums are worth cutting, each as it was met first."""
+    found: dict[DeviceProduct, PartsTrial] = {}
+    for trial in trials:
+        p = trial.product()
+        if p in products and p not in found and parts_of(p, trial.target.cores) > 1:
+            found[p] = PartsTrial(trial.call, trial.buffers, trial.target)
+    return found
 
 
-def _job(text: KernelText) -> triton_build.Job:
-    launch = text.launch
-    assert launch is not None
-    how = launch.constants, launch.num_warps, launch.num_stages
-    return triton_build.Job(str(_path(text)), text.name, launch.dtypes, (), *how)
-
-
-def _path(text: KernelText) -> Any:
-    return cache.DiskCache().file(cache.key("triton", source=text.source), text.source.encode, "py")
-
-
-def _launcher(text: KernelText) -> Callable[..., None]:
-    launch = text.launch
-    assert launch is not None
-    return triton_load.load(_job(text), text.sizes, launch.grid)
-
-
-class Trial:
-    """One template's kernel in every way worth a try, and the same work apart."""
-
-    def __init__(self, group: Group, buffers: dict[str, Buffer], target: Target) -> None:
-        assert isinstance(group.call, TemplateCall)
-        self.target = target
-        self.group, self.call, self.buffers = group, group.call, buffers
-        self.texts = {t.text(): gemm_kernel(group, buffers, t) for t in candidates(*shape_of(self.call))}
-
-    def product(self) -> DeviceProduct:
-        """The product as the graph has it."""
-        left, right, *others = self.call.args
-        columns = (right.sizes[1].value or 0) * (1 + len(others))
-        return DeviceProduct(left.dtype.label, left.sizes[0].value, left.sizes[1].value or 0, columns)
-
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each way that runs, by its name."""
-        memory = _memory([self.buffers[n] for n in (*self.group.reads, *self.group.writes)])
-        right = self.call.args[1].buffer
-        copies = _copies(memory[right])
-        spent: dict[str, float] = {}
-        ways: dict[str, Callable[[], Callable[[torch.Tensor], None]]] = {
-            Way.ATEN.value: lambda: self._apart(memory)
-        }
-        for name, text in self.texts.items():
-            ways[name] = lambda text=text: self._kernel(text, memory)  # type: ignore[misc]
-        for name, make in ways.items():
-            try:
-                run = make()
-                spent[name] = recorded_seconds([lambda w=w: run(w) for w in copies])  # type: ignore[misc]
-            except (
-                RuntimeError,
-                BrazeError,
-                ValueError,
-            ) as error:  # too much shared memory, a kernel that is not built
-                log.info("%s as %s is left out: %s", self.group.name, name, error)
-            except Exception as error:
-                if type(error).__module__.split(".")[0] != "triton":
-                    raise
-                log.info("%s as %s is left out: %s", self.group.name, name, error)
-        return spent
-
-    def _kernel(self, text: KernelText, memory: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], None]:
-        launch, right = _launcher(text), self.call.args[1].buffer
-        return lambda matrix: launch(*(matrix if a == right else memory[a] for a in text.args))
-
-    def _apart(self, memory: Mapping[str, torch.Tensor]) -> Callable[[torch.Tensor], None]:
-        """The product by ATen, with kernels before and after."""
-        program = unfused(self.call, self.buffers)
-        ctx = CompileContext(Options(matmul_template=False), self.target)
-        plan = schedule(program, ctx)
-        made = {b.name: b for b in plan.program.buffers}
-        own = {**_memory([b for b in made.values() if b.name not in memory]), **memory}
-        texts = {t.name: t for t in triton_code.generate(plan, ctx)}
-        launches = {name: _launcher(text) for name, text in texts.items()}
-        right = self.call.args[1].buffer
-
-        def run(matrix: torch.Tensor) -> None:
-            at = {**own, right: matrix}
-            for group in plan.groups:
-                if isinstance(group.call, ExternCall):
-                    a, b = (_viewed(at, v) for v in group.call.args)
-                    operator(group.call.out_variant)(a, b, out=at[group.call.outputs[0]])
-                else:
-                    launches[group.name](*(at[name] for name in texts[group.name].args))
-
-        return run
-
-
-def _memory(buffers: Sequence[Buffer]) -> dict[str, torch.Tensor]:
-    """Ones in each buffer: no random numbers are drawn from the user's generator."""
-    made = {}
-    for b in buffers:
-        sizes, strides = [_number(e) for e in b.sizes], [_number(e) for e in b.strides]
-        dtype = getattr(torch, TORCH_NAME[b.dtype])
-        made[b.name] = torch.empty_strided(sizes, strides, dtype=dtype, device=b.device).fill_(1)
-    return made
-
-
-def _number(e: Expr) -> int:
-    assert e.value is not None
-    return e.value
-
-
-def _viewed(memory: Mapping[str, torch.Tensor], v: BufferView) -> torch.Tensor:
-    sizes, strides = [_number(e) for e in v.sizes], [_number(e) for e in v.strides]
-    return memory[v.buffer].as_strided(sizes, strides, _number(v.offset))
-
-
-def _copies(matrix: torch.Tensor) -> list[torch.Tensor]:
-    size = max(matrix.numel() * matrix.element_size(), 1)
-    count = max(2, min(_MOST, -(-_COLD // size)))
-    return [matrix, *(matrix.clone() for _ in range(count - 1))]
-
-
-def recorded_seconds(runs: Sequence[Callable[[], None]]) -> float:
-    """Seconds of one of some runs, from a recording of all, one after the other, as a model's step is."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for run in runs[:2]:
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    rounds = max(1, -(-_LEAST // len(runs)))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(rounds):
-            for run in runs:
-                run()
-    times = []
-    for _ in range(_REPLAYS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e-3)
-    return sorted(times)[1] / (rounds * len(runs))
+def _quickest(times: Sequence[tuple[float, float]], parts: PartsTrial | None, ctx: CompileContext) -> Way:
+    """Who is to compute a product. What follows parts is done by the kernel that adds them: they have to be quicker, without it, than the others with it."""
+    ours, theirs = (sum(column) for column in zip(*times, strict=True))
+    way, best = (Way.OURS, ours) if ours <= theirs else (Way.ATEN, theirs)
+    if parts is None:
+        return way
+    seconds = parts.seconds()
+    alone = seconds.pop(Way.ATEN.value, None)
+    log.info("%s in %d parts: ATen %s, %s", parts.group.name, parts.count, alone, json.dumps(seconds))
+    if alone is None or not seconds:
+        return way
+    tiles = min(seconds, key=seconds.__getitem__)
+    if seconds[tiles] > (1 - _SAVED) * min(alone, best / len(times)):
+        return way
+    keep(_kernel_key(parts.group, {b.name: b for b in parts.plan.program.buffers}, ctx), tiles)
+    return Way.PARTS

@@ -101,11 +101,12 @@ class Options:
     )
     max_autotune: bool = option(
         False,
-        "measure the ways to compute each matrix product on a GPU, our kernels and ATen's, where that is not known yet; what is "
-        "chosen is kept in the cache folder, and every later compile follows it",
+        "measure on a GPU the ways to compute each matrix product, our kernels and ATen's, and the cuts of other kernels (tiles, warps, rows held "
+        "whole or walked), where that is not known yet; what is chosen is kept in the cache folder, and every later compile follows it",
     )
     autotune_seconds: float = option(
-        60.0, "seconds that building the kernels of one graph's measurements may take"
+        60.0,
+        "seconds that building the kernels of one graph's measurements may take, and after which no other kernel than a product's is measured",
     )
     cudagraphs: bool = option(False, "record calls of graphs on a GPU, and replay them as CUDA graphs")
     cudagraph_measure: bool = option(

@@ -33,6 +33,7 @@ from braze.graph_calls import (
     with_modes,
     with_subgraphs,
 )
+from braze.kernel_times import with_tilings
 from braze.loops.ir import ExternCall, LoopProgram
 from braze.loops.printer import print_program
 from braze.loops.verify import require_fresh_writes, verify
@@ -298,7 +299,7 @@ def generate_code(plan: Schedule, ctx: CompileContext) -> HostModule:
         on_cpu = ctx if ctx.target.kind == "cpu" else dataclasses.replace(ctx, target=cpu_target())
         plans = [part.schedule for part in plan.parts] or [plan]
         plans += [plan.fixed] if plan.fixed is not None else []
-        ctx = with_tiles(plans, ctx) if ctx.target.kind == "cuda" else ctx
+        ctx = with_tilings(plans, with_tiles(plans, ctx)) if ctx.target.kind == "cuda" else ctx
         kernels = tuple(
             k for p in plans for k in (*c_code.generate(p, on_cpu), *triton_code.generate(p, ctx))
         )

@@ -13,6 +13,7 @@ class Way(enum.Enum):
 
     OURS = "ours"  # the packed template, what follows done on its tiles
     ATEN = "aten"
+    PARTS = "parts"  # the template on parts of the sum, and a kernel that adds them
     ONEDNN = "onednn"  # a linear layer of oneDNN's, which takes either order of the right-hand matrix
 
 
@@ -41,12 +42,18 @@ def quickest(seconds: Mapping[Way, float]) -> Way:
 
 @record
 class DeviceProduct:
-    """[rows, inner] @ [inner, columns] of one type on a GPU; ``rows`` is None where only a call tells."""
+    """[rows, inner] @ [inner, columns] of one type on a GPU; ``rows`` is None where only a call tells.
+
+    ``batch``: so many of them; 0: one, of matrices that have no such dimension. ``layout``: of a batch, the dimension along which the left and the right
+    matrix lie ("kn": both row by row).
+    """
 
     dtype: str
     rows: int | None
     inner: int
     columns: int
+    batch: int = 0
+    layout: str = ""
 
 
 #: rows of float32 up to which the template multiplies: its products of more would need the tensor cores' TensorFloat-32
@@ -66,7 +73,7 @@ def takes_template(
     if wanted is True:
         return True
     way = known.get(product)
-    return ruled if way is None else way is Way.OURS
+    return ruled if way is None else way in (Way.OURS, Way.PARTS)
 
 
 def pays_by_rule(product: DeviceProduct, most: int | None, arch: str) -> bool:
@@ -78,6 +85,7 @@ def pays_by_rule(product: DeviceProduct, most: int | None, arch: str) -> bool:
     least, longest = RULED_INNER
     return (
         arch == "sm_90"
+        and not product.batch
         and product.dtype in ("f16", "bf16")
         and most is not None
         and most <= RULED_ROWS
@@ -91,3 +99,28 @@ def may_take_template(product: DeviceProduct) -> bool:
     if product.dtype == "f32":
         return product.rows is not None and product.rows <= FEW_ROWS_F32
     return product.dtype in ("f16", "bf16")
+
+
+#: rows and columns of a program's results, of a product with few of them
+TILE = 64
+#: places of the sum in each part at least, and parts at most
+LEAST_PART, MOST_PARTS = 256, 32
+
+
+def parts_of(product: DeviceProduct, cores: int) -> int:
+    """In how many parts the sum of a product is worth cutting on a GPU of so many multiprocessors; 1: in none.
+
+    Few tiles of results leave multiprocessors idle, each for the whole of a long sum. Parts are equal, so that none needs a mask.
+    """
+    if product.batch or product.rows is None or product.dtype == "f32":
+        return 1
+    tiles = -(-product.rows // TILE) * -(-product.columns // TILE)
+    parts = 1
+    while (
+        2 * parts <= MOST_PARTS
+        and parts * tiles < cores
+        and product.inner % (2 * parts) == 0
+        and product.inner // (2 * parts) >= LEAST_PART
+    ):
+        parts *= 2
+    return parts

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from braze import gemm_times, pipeline
+from braze import device_times, gemm_times, gemm_trials, pipeline
+from braze.codegen.triton.gemm import tiles_of
 from braze.codegen.triton.gemm_tiles import parsed
+from braze.loops.ir import TemplateCall
 from braze.products import DeviceProduct, Way, takes_template
 from braze.schedule.records import GroupKind
 from braze.schedule.unfused import unfused
@@ -27,9 +31,9 @@ SHAPES = (torch.ones(4, 256, dtype=torch.float16), torch.ones(4, 256, dtype=torc
 def clock(monkeypatch, tmp_path):
     """Measurements that give what the test says: seconds by (columns, way)."""
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(gemm_times, "_KEPT", {})
-    monkeypatch.setattr(gemm_times, "_can_measure", lambda: True)
-    monkeypatch.setattr(gemm_times, "_build", lambda *rest: None)
+    monkeypatch.setattr(device_times, "_KEPT", {})
+    monkeypatch.setattr(gemm_times, "can_measure", lambda: True)
+    monkeypatch.setattr(gemm_times, "build", lambda *rest: None)
     measured = []
 
     def seconds(trial):
@@ -41,7 +45,7 @@ def clock(monkeypatch, tmp_path):
         del found[names[0]]  # a kernel that could not be built
         return found
 
-    monkeypatch.setattr(gemm_times.Trial, "seconds", seconds)
+    monkeypatch.setattr(gemm_trials.Trial, "seconds", seconds)
     return measured
 
 
@@ -62,7 +66,7 @@ def test_the_quicker_way_of_each_product_is_taken(clock):
 
 def test_nothing_is_measured_twice_and_the_default_follows_what_is_kept(clock, monkeypatch):
     first = compiled(max_autotune=True)
-    monkeypatch.setattr(gemm_times, "_KEPT", {})  # another process
+    monkeypatch.setattr(device_times, "_KEPT", {})  # another process
     assert compiled(max_autotune=True) == compiled() == first
     assert len(clock) == 2
 
@@ -79,7 +83,7 @@ def test_everywhere_and_nowhere_ask_nobody(clock):
 
 
 def test_a_product_that_no_kernel_of_ours_could_compute_stays_with_aten(clock, monkeypatch):
-    monkeypatch.setattr(gemm_times.Trial, "seconds", lambda trial: {Way.ATEN.value: 1.0})
+    monkeypatch.setattr(gemm_trials.Trial, "seconds", lambda trial: {Way.ATEN.value: 1.0})
     assert GroupKind.TEMPLATE not in compiled(max_autotune=True)[0]
 
 
@@ -139,11 +143,142 @@ def test_a_trial_runs_the_kernel_in_each_way_and_the_work_apart(monkeypatch, tmp
         results.append(made[out].clone())
         return 1.0
 
-    monkeypatch.setattr(gemm_times, "_memory", memory)
-    monkeypatch.setattr(gemm_times, "recorded_seconds", seconds)
-    trial = gemm_times.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
+    monkeypatch.setattr(gemm_trials, "memory_of", memory)
+    monkeypatch.setattr(gemm_trials, "recorded_seconds", seconds)
+    trial = gemm_trials.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
     spent = trial.seconds()
     assert Way.ATEN.value in spent and len(spent) == len(trial.texts) + 1
     assert trial.product() == DeviceProduct("f32", 3, 40, 20)
     for result in results:
         torch.testing.assert_close(result, gated(*given))
+
+
+# -- batches, and sums in parts ---------------------------------------------------------------------------
+
+
+def attended(q, k, r):
+    return torch.bmm(q, k.transpose(1, 2)) * 0.125 + r
+
+
+def long_sum(x, w, r):
+    return F.linear(x, w).relu() + r
+
+
+BATCH = (torch.ones(6, 32, 64, dtype=torch.float16), torch.ones(6, 48, 64, dtype=torch.float16),
+         torch.ones(6, 32, 48, dtype=torch.float16))  # fmt: skip
+LONG = (torch.ones(24, 2048, dtype=torch.float16), torch.ones(40, 2048, dtype=torch.float16),
+        torch.ones(24, 40, dtype=torch.float16))  # fmt: skip
+
+
+def tuned(fn, shapes, **options):
+    ctx = context(**options)
+    _, plan = pipeline.scheduled(captured(fn, ctx, *shapes), ctx)
+    return plan, gemm_times.with_tiles([plan], ctx).tiles
+
+
+@pytest.fixture
+def parts(clock, monkeypatch):
+    """Sums in parts take what the test says, in the second way to cut them; ATen alone takes 4."""
+    said = {"seconds": 0.5e-6}
+
+    def seconds(trial):
+        return {Way.ATEN.value: 4e-6, trial.tiles[0]: 5e-6, trial.tiles[1]: said["seconds"]}
+
+    monkeypatch.setattr(gemm_trials.PartsTrial, "seconds", seconds)
+    return said
+
+
+def test_a_batch_is_measured_once_and_followed(clock, monkeypatch):
+    monkeypatch.setattr(gemm_trials.Trial, "seconds", lambda trial: clock.append(trial.product()) or {Way.ATEN.value: 2.0, list(trial.texts)[2]: 1.0})  # fmt: skip
+    first = tuned(attended, BATCH, max_autotune=True)
+    assert [g.kind for g in first[0].groups] == [GroupKind.TEMPLATE] and len(first[1]) == 1
+    assert clock == [DeviceProduct("f16", 32, 64, 48, 6, "kk")]
+    monkeypatch.setattr(device_times, "_KEPT", {})  # another process
+    assert tuned(attended, BATCH) == tuned(attended, BATCH, max_autotune=True) == first and len(clock) == 1
+
+
+def test_a_batch_that_aten_computes_faster_is_its(clock, monkeypatch):
+    monkeypatch.setattr(
+        gemm_trials.Trial, "seconds", lambda trial: {Way.ATEN.value: 1.0, next(iter(trial.texts)): 2.0}
+    )
+    plan, tiles = tuned(attended, BATCH, max_autotune=True)
+    assert GroupKind.TEMPLATE not in [g.kind for g in plan.groups] and not tiles
+
+
+def test_a_sum_in_parts_is_taken_where_it_is_clearly_quicker(parts):
+    plan, tiles = tuned(long_sum, LONG, max_autotune=True)
+    template, added = plan.groups
+    assert template.call.batch is not None and added.steps
+    ((name, text),) = tiles
+    assert name == template.name and text == tiles_of(template.call)[1].text()
+    assert tuned(long_sum, LONG)[0] == plan, "the default follows"
+
+
+@pytest.mark.parametrize("seconds", [0.99e-6, 3e-6])
+def test_a_sum_in_parts_that_saves_too_little_is_not_taken(seconds, parts):
+    parts["seconds"] = seconds
+    plan, _ = tuned(long_sum, LONG, max_autotune=True)
+    assert all(not isinstance(g.call, TemplateCall) or g.call.batch is None for g in plan.groups)
+
+
+def test_a_product_that_could_not_be_run_at_all_is_asked_for_again(clock, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(gemm_trials.Trial, "seconds", lambda trial: {})
+        assert GroupKind.TEMPLATE not in compiled(max_autotune=True)[0]
+    assert GroupKind.TEMPLATE in compiled(max_autotune=True)[0] and clock
+
+
+def on_cpu(monkeypatch):
+    """Buffers of a GPU on the CPU, where Triton's interpreter is; the results of each way that was timed."""
+    results = []
+    real, clock = gemm_trials.memory_of, lambda runs: results.append(runs) or float(len(results))
+    monkeypatch.setattr(
+        gemm_trials,
+        "memory_of",
+        lambda buffers: real([dataclasses.replace(b, device="cpu") for b in buffers]),
+    )
+    monkeypatch.setattr(gemm_trials, "recorded_seconds", clock)
+    monkeypatch.setattr(gemm_trials, "_COLD", 1)
+    return results
+
+
+def test_a_trial_of_parts_runs_them_and_aten(monkeypatch, tmp_path):
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    results = on_cpu(monkeypatch)
+    plan = planned(long_sum, *LONG, matmul_template=True)
+    (group,) = plan.groups
+    trial = gemm_trials.PartsTrial(group.call, {b.name: b for b in plan.program.buffers}, context().target)
+    assert trial.count > 1 and len(trial.texts()) >= len(trial.tiles)
+    spent = trial.seconds()
+    assert list(spent) == [Way.ATEN.value, *trial.tiles] and len(results) == len(spent), (
+        "all gave ATen's results"
+    )
+
+
+def test_a_trial_of_a_batch_leaves_out_what_gives_other_results(monkeypatch, tmp_path):
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    on_cpu(monkeypatch)
+    plan = planned(attended, *BATCH, matmul_template=True)
+    (group,) = plan.groups
+    trial = gemm_trials.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
+    assert list(trial.seconds()) == [Way.ATEN.value, *trial.texts]
+    real, wrong = gemm_trials.launcher, list(trial.texts.values())[1]
+
+    def launcher(text):
+        return (lambda *memory: None) if text is wrong else real(text)
+
+    monkeypatch.setattr(gemm_trials, "launcher", launcher)
+    rest = [name for name, text in trial.texts.items() if text is not wrong]
+    assert list(trial.seconds()) == [Way.ATEN.value, *rest]
+
+
+def test_a_trial_without_memory_gives_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+
+    def full(buffers):
+        raise torch.OutOfMemoryError("none is left")
+
+    monkeypatch.setattr(gemm_trials, "memory_of", full)
+    plan = planned(attended, *BATCH, matmul_template=True)
+    trial = gemm_trials.Trial(plan.groups[0], {b.name: b for b in plan.program.buffers}, context().target)
+    assert trial.seconds() == {}

@@ -19,6 +19,7 @@ _PLACES: dict[Any, tuple[int, int]] = {
     aten.addmm.default: (1, 2),
     aten.linear.default: (0, 1),
 }
+_BATCHES: dict[Any, tuple[int, int]] = {aten.bmm.default: (0, 1), aten.baddbmm.default: (1, 2)}
 
 
 def product_of(node: torch.fx.Node) -> Product | None:
@@ -56,6 +57,8 @@ def _by_columns(strides: Sequence[int]) -> bool:
 
 def device_product_of(node: torch.fx.Node) -> DeviceProduct | None:
     """The product that a node computes on a GPU, of matrices of one float type and a known right-hand one; else None."""
+    if is_batch(node):
+        return _batch_of(node)
     places = _PLACES.get(node.target) if node.op == "call_function" else None
     if places is None or node.kwargs:
         return None
@@ -73,6 +76,39 @@ def device_product_of(node: torch.fx.Node) -> DeviceProduct | None:
     sizes = left.shape[:-1]
     rows = math.prod(sizes) if all(type(n) is int for n in sizes) else None
     return DeviceProduct(dtype, rows, inner, columns) if rows != 0 else None
+
+
+def is_batch(node: torch.fx.Node) -> bool:
+    """Whether a node computes a product for each of a batch of matrices."""
+    return node.op == "call_function" and node.target in _BATCHES
+
+
+def _batch_of(node: torch.fx.Node) -> DeviceProduct | None:
+    """The products of known sizes that a node computes on a GPU, of matrices that lie row by row or column by column; else None."""
+    given = [n.meta.get("val") if isinstance(n, torch.fx.Node) else None for n in node.args]
+    if node.kwargs or len(given) <= max(_BATCHES[node.target]):
+        return None
+    left, right = (given[k] for k in _BATCHES[node.target])
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return None
+    sizes = (*left.shape, *right.shape, *left.stride(), *right.stride())
+    dtype = _LABELS.get(left.dtype)
+    if left.device.type != "cuda" or left.dtype is not right.dtype or dtype is None:
+        return None
+    if not all(type(n) is int for n in sizes) or 0 in (*left.shape, *right.shape):
+        return None
+    batch, rows, inner = left.shape
+    layout = layout_of(left.stride(), right.stride())
+    return DeviceProduct(dtype, rows, inner, right.shape[2], batch, layout) if layout else None
+
+
+def layout_of(left: Sequence[int], right: Sequence[int]) -> str:
+    """The dimensions along which batches of left and right matrices with such strides lie; nothing where one lies along neither."""
+    along = [
+        names[1] if strides[2] == 1 else names[0] if strides[1] == 1 else ""
+        for names, strides in (("mk", left), ("kn", right))
+    ]
+    return "".join(along) if all(along) else ""
 
 
 _LABELS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}

@@ -359,6 +359,7 @@ class TemplateCall:
     weight); the single output buffer is [M, N] row-major; ``epilogue`` maps ``Op.REDUCED`` attr 0 (the
     accumulated element, f32) at axes (m, n) to the stored value. ``constant_b`` says that b is a
     CONSTANT buffer, so that a packed copy may be kept, keyed by the tensor's version.
+    On a GPU there may be a third axis, before the others: then the views are [B, M, K] and [B, K, N], one product for each.
     Further ``args`` are right-hand matrices of the same sizes: REDUCED attr k is the product with the k-th of them.
     ``prologue``: loops over the axis m, and the row k, that compute the buffer of ``a`` first; what they write nobody else sees.
     """
@@ -373,6 +374,11 @@ class TemplateCall:
     ops: tuple[str, ...] = ()
     origin: Origin | None = None
     prologue: tuple[LoopNest, ...] = ()
+
+    @property
+    def batch(self) -> Axis | None:
+        """The axis of products of the same sizes, if it is such."""
+        return self.axes[0] if len(self.axes) == 3 else None
 
     @property
     def inside(self) -> frozenset[str]:

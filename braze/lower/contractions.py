@@ -230,13 +230,51 @@ def _extern(target: Any) -> None:
     lowering(target)(lower)
 
 
-for _target in (
-    aten.bmm.default,
-    aten.baddbmm.default,
-    aten.dot.default,
-    aten.mv.default,
-):
+for _target in (aten.dot.default, aten.mv.default):
     _extern(_target)
+
+
+@lowering(aten.bmm.default)
+def bmm(g: ProgramBuilder, a: Lazy, b: Lazy) -> Any:
+    """a[i] @ b[i] for each i."""
+    out = device_batch(g, a, b, None)
+    return call_extern(g, aten.bmm.default, (a, b), {}) if out is None else out
+
+
+@lowering(aten.baddbmm.default)
+def baddbmm(g: ProgramBuilder, bias: Lazy, a: Lazy, b: Lazy, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * bias + alpha * a[i] @ b[i] for each i."""
+    out = device_batch(g, a, b, bias) if beta == 1 and alpha == 1 else None
+    if out is not None:
+        return out
+    scales = {name: v for name, v in (("beta", beta), ("alpha", alpha)) if v != 1}
+    return call_extern(g, aten.baddbmm.default, (bias, a, b), scales)
+
+
+def device_batch(g: ProgramBuilder, a: Lazy, b: Lazy, bias: Lazy | None) -> Lazy | None:
+    """The Triton template's call for a batch of products, or None where it does not apply or ATen is the choice."""
+    product, sizes = g.batch, (*a.sizes[:2], b.sizes[2])
+    if product is None or g.symbols.exprs(g.val.stride()) != contiguous_strides(sizes):
+        return None
+    if bias is not None and (bias.dtype is not a.dtype or bias.device != a.device):
+        return None
+    if not takes_template(product, g.ctx.options.matmul_template, dict(g.ctx.device_products)):
+        return None
+    left, right = g.realize(a), g.realize(b)
+    if ONE not in left.strides[1:] or ONE not in right.strides[1:]:
+        return None
+    buffer = g.new_buffer(a.dtype, sizes, contiguous_strides(sizes), a.device)
+    axes = tuple(Axis(axis_symbol(name, size), size) for name, size in zip("bmn", sizes, strict=True))
+    index = [ZERO if x.extent is ONE else x.symbol for x in axes]
+    value: Node = build.reduced(0, DType.F32)
+    if bias is not None:
+        g.realize(bias)
+        place = broadcast_index(bias, 3, sizes)(index)
+        value = build.add(value, build.cast(bias.load(place), DType.F32))
+    store = Store(buffer, linear(index, contiguous_strides(sizes), ZERO), g.rounded(value, a.dtype))
+    name = g.name_step((g.op_name,))
+    g.add(TemplateCall(name, "gemm", (left, right), axes, (store,), False, a.device, (g.op_name,), g.origin))
+    return g.lazy(buffer)
 
 
 @lowering(aten.scaled_dot_product_attention.default)

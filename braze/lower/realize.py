@@ -29,7 +29,7 @@ from braze.loops.ir import (
     Store,
 )
 from braze.lower.lazy import Lazy, contiguous_strides, dense_order, strided_lazy
-from braze.products import Way
+from braze.products import DeviceProduct, Way
 from braze.support.errors import InternalError, Origin
 from braze.symbolic.expr import ONE, ZERO, Expr, Symbol, axis_symbol, indirect, linear
 
@@ -58,6 +58,8 @@ class ProgramBuilder:
         self.wanted: frozenset[int] = frozenset()
         #: who computes it, where it is a product of matrices that was measured
         self.way: Way | None = None
+        #: the products of a batch of matrices that it computes on a GPU
+        self.batch: DeviceProduct | None = None
         #: the type of Python floats
         self.default_float = DType.F32
         #: whether the kernels may leave out roundings to half types, and whether there are any

@@ -110,8 +110,9 @@ def compile_offline(
     constants: Sequence[tuple[str, int]],
     num_warps: int,
     capability: int = 90,
+    num_stages: int = 3,
 ) -> dict[str, Any]:
-    """Compile a kernel to machine code of ``sm_<capability>`` without a GPU: Triton's stages by name.
+    """Compile a kernel to machine code of ``sm_<capability>`` without a GPU: Triton's stages by name, and its bytes of ``shared`` memory.
 
     Raises Triton's own CompilationError where the text is not valid.
     """
@@ -129,6 +130,6 @@ def compile_offline(
     built = triton.compile(
         ASTSource(fn=function, signature=signature, constexprs=constexprs, attrs=aligned),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": num_warps},
+        options={"num_warps": num_warps, "num_stages": num_stages},
     )
-    return dict(built.asm)
+    return {**built.asm, "shared": built.metadata.shared}

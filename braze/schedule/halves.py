@@ -36,6 +36,7 @@ def _halved(step: Step, steps: Sequence[Step]) -> Step:
         not isinstance(step, TemplateCall)
         or step.device == "cpu"
         or len(step.args) != 2
+        or step.batch is not None
         or len(step.epilogue) != 1
     ):
         return step

@@ -222,9 +222,9 @@ def _single_writers(block: Block, conflicts: set[str], facts: Facts) -> bool:
 def _wise(a: Block, b: Block, made: Block, fit: Fit, facts: Facts) -> bool:
     """Whether the stores keep their innermost strides, an epilogue stays free of divisions, and rows that end early still do."""
     choices = facts.choices
-    if made.shape is Shape.TEMPLATE:
+    if made.shape is Shape.TEMPLATE:  # of which product it is one, a program divides once
         return choices.index_math_in_epilogue() or not any(
-            _divides(e, made.axes) for part in made.parts for e in index_exprs(part.nest)
+            _divides(e, made.axes[-2:]) for part in made.parts for e in index_exprs(part.nest)
         )
     if (_ends_early(a) or _ends_early(b)) and not _ends_early(made):
         return False

@@ -59,7 +59,7 @@ def _absorbed(
 def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ...] | None:
     """A group's loops over a template's rows, and along them; None where they are others, or too much to do again."""
     call = user.call
-    if not isinstance(call, TemplateCall) or call.kind != "gemm" or call.prologue:
+    if not isinstance(call, TemplateCall) or call.kind != "gemm" or call.prologue or call.batch is not None:
         return None
     left = call.args[0]
     (name,) = group.writes

@@ -14,6 +14,7 @@ from braze.schedule.dependences import edges, families, group_accesses, needed_s
 from braze.schedule.fusion import Fusion, kept_buffers
 from braze.schedule.halves import halved_products
 from braze.schedule.hoist import hoist
+from braze.schedule.long_sums import sums_in_parts
 from braze.schedule.lookups import computed_lookups
 from braze.schedule.memory import plan_memory
 from braze.schedule.mixed import mix_groups
@@ -38,7 +39,9 @@ def schedule(program: LoopProgram, ctx: CompileContext, choices: Choices | None 
     """Decide the kernels of ``program``, their order, and where its temporaries live."""
     choices = choices or Choices(ctx.options)
     kept = kept_buffers(program)
-    program = halved_products(computed_lookups(program, kept))
+    program = computed_lookups(program, kept)
+    program = sums_in_parts(program, dict(ctx.device_products), ctx.target.cores)
+    program = halved_products(program)
     program = dataclasses.replace(program, steps=tuple(needed_steps(program.steps, kept)))
     constant, program = hoist(program, kept, choices) if ctx.options.hoist else (None, program)
     cores = ctx.target.cores if ctx.target.kind == "cuda" else 0

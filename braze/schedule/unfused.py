@@ -27,25 +27,22 @@ from braze.symbolic.expr import ONE, ZERO, Expr, linear
 def unfused(call: TemplateCall, buffers: Mapping[str, Buffer]) -> LoopProgram:
     """A program of a template's loops before, the product by ATen, the loops after. Its sizes are inputs, after the buffers."""
     found = accesses(call)
-    product, right = _product(call, buffers)
-    m, n = call.axes
-    width = right.sizes[1]
+    product, right = product_apart(call, buffers)
+    places = [_place(a.symbol, a.extent) for a in call.axes]
+    n = call.axes[-1]
 
     def loaded(node: Node) -> Node:
         if node.op is not Op.REDUCED:
             return node
-        at = linear(
-            (_place(m.symbol, m.extent), _place(n.symbol, n.extent) + node.attr * n.extent),
-            (width, ONE),
-            ZERO,
-        )
+        at = linear((*places[:-1], places[-1] + node.attr * n.extent), product.strides, ZERO)
         return build.cast(build.load(product.name, product.dtype, at), node.dtype)
 
     memo: dict[Node, Node] = {}
     stores = tuple(dataclasses.replace(s, value=rewrite(s.value, loaded, memo)) for s in call.epilogue)
+    op = "mm" if call.batch is None else "bmm"
     multiply = ExternCall(
-        f"{call.name}_mm", "aten.mm.default", (call.args[0], right), (), (product.name,), (), "aten.mm.out",
-        call.device, ("mm",), call.origin,
+        f"{call.name}_mm", f"aten.{op}.default", (call.args[0], right), (), (product.name,), (), f"aten.{op}.out",
+        call.device, (op,), call.origin,
     )  # fmt: skip
     after = LoopNest(f"{call.name}_after", call.axes, (), (), stores, call.device, call.ops, call.origin)
     inside = [dataclasses.replace(buffers[name], kind=BufferKind.TEMPORARY) for name in sorted(call.inside)]
@@ -66,11 +63,12 @@ def _place(symbol: Expr, extent: Expr) -> Expr:
     return ZERO if extent is ONE else symbol
 
 
-def _product(call: TemplateCall, buffers: Mapping[str, Buffer]) -> tuple[Buffer, BufferView]:
+def product_apart(call: TemplateCall, buffers: Mapping[str, Buffer]) -> tuple[Buffer, BufferView]:
     """The buffer of ATen's product, and the right-hand matrix: halves that lie side by side are one again."""
     left, first, *others = call.args
-    columns = first.sizes[1] * (1 + len(others))
-    right = BufferView(first.buffer, (first.sizes[0], columns), first.strides, first.offset, first.dtype)
-    sizes = (call.axes[0].extent, columns)
+    columns = first.sizes[-1] * (1 + len(others))
+    right = BufferView(first.buffer, (*first.sizes[:-1], columns), first.strides, first.offset, first.dtype)
+    sizes = (*(a.extent for a in call.axes[:-1]), columns)
+    strides = (columns, ONE) if call.batch is None else (sizes[1] * columns, columns, ONE)
     name = f"{call.name}_product"
-    return Buffer(name, left.dtype, sizes, (columns, ONE), call.device, BufferKind.TEMPORARY), right
+    return Buffer(name, left.dtype, sizes, strides, call.device, BufferKind.TEMPORARY), right

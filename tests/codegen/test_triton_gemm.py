@@ -287,9 +287,9 @@ def test_rows_between_bounds_are_one_kernel_for_all(low, high, kernels, tmp_path
         assert (out[rows] == 7).all()
 
 
-def planned_for(fn, bounds, *inputs):
+def planned_for(fn, bounds, *inputs, **options):
     """The schedule for inputs whose first sizes lie between bounds, by number of the input."""
-    graph, ctx = torch.fx.symbolic_trace(fn), context()
+    graph, ctx = torch.fx.symbolic_trace(fn), context(**options)
     low, high = next(iter(bounds.values()))
     mode = new_mode(dynamic=True)
     rows = mode.bounded_symbol(max(low, 2), "rows", low, high)

@@ -67,3 +67,77 @@ def test_a_choice_is_measured_once():
         call = braze.compile(fn, dynamic=False, options={"max_autotune": True})
         no_further(call(*given), fn(*given), fn(*(x.double() for x in given)))
     assert trace.COUNTERS["products_measured"] == before
+
+
+def batch(x, y, c, r):
+    """A bias, a scale and a residual after a batch of products."""
+    return torch.baddbmm(c, x, y) * 0.5 + r
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16])
+@pytest.mark.parametrize(
+    ("b", "m", "k", "n"), [(1, 1, 1, 1), (24, 197, 64, 197), (96, 512, 64, 512), (8, 1, 128, 4096), (16, 16, 1000, 513), (3, 33, 7, 2)]
+)  # fmt: skip
+@pytest.mark.parametrize("wanted", [True, None])
+def test_a_batch_is_no_further_from_float64_than_eager(wanted, b, m, k, n, dtype):
+    call = braze.compile(batch, dynamic=False, options={"matmul_template": wanted})
+    found = []
+    with torch.no_grad():
+        for seed in range(16 if b * m * n < 1000 else 1):
+            given = numbers((b, m, k), (b, k, n), (n,), (b, m, n), dtype=dtype, seed=seed)
+            found.append((call(*given), batch(*given), batch(*(x.double() for x in given))))
+    no_further(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+@pytest.mark.parametrize("turned", [(False, True), (True, False), (True, True)])
+def test_batches_of_transposes_and_of_one_matrix(turned):
+    def fn(x, y):
+        return torch.bmm(*(v.transpose(1, 2) if t else v for v, t in zip((x, y), turned, strict=True))).relu()
+
+    x, y = numbers(
+        (12, 72, 96) if turned[0] else (12, 96, 72), (12, 80, 72) if turned[1] else (12, 72, 80), dtype=BF16
+    )
+    call = braze.compile(fn, dynamic=False, options={"matmul_template": True})
+    for a, b in ((x, y), (x[:1].expand_as(x), y), (x, y[:1].expand_as(y))):
+        no_further(call(a, b), fn(a, b), fn(a.double(), b.double()))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(16, 14336, 1024), (64, 65536, 64), (1, 8192, 128), (33, 3072, 65)]
+)
+def test_sums_in_parts_are_no_further_from_float64_than_eager(m, k, n, monkeypatch):
+    """Whatever a clock says of them."""
+    from braze import gemm_times
+    from braze.products import Way
+
+    monkeypatch.setattr(gemm_times, "_product_key", lambda product, ctx: product)
+    monkeypatch.setattr(gemm_times, "kept", lambda key: Way.PARTS.value if not hasattr(key, "digest") else "")
+
+    def fn(x, w, r):
+        return F.gelu(F.linear(x, w)) + r
+
+    given = numbers((m, k), (n, k), (m, n), dtype=BF16)
+    call = braze.compile(fn, dynamic=False)
+    with trace.collect() as events, torch.no_grad():
+        ours, again = call(*given), call(*given)
+    kernels = [name for kind, p in events if kind == "compiled" for name in p.kernels]
+    assert len(kernels) == 2, kernels
+    assert torch.equal(ours, again), "parts are added in their order"
+    no_further(ours, fn(*given), fn(*(x.double() for x in given)))
+
+
+def test_a_batch_and_a_long_sum_are_measured_once():
+    def fn(x, y, w):
+        return torch.bmm(x, y).relu(), F.linear(x.reshape(24, -1), w).relu()
+
+    given = numbers((24, 64, 96), (24, 96, 64), (72, 64 * 96), dtype=BF16)
+    with torch.no_grad():
+        first = braze.compile(fn, dynamic=False, options={"max_autotune": True})(*given)
+        before = trace.COUNTERS["products_measured"]
+        braze.reset()
+        again = braze.compile(fn, dynamic=False)(*given)
+        exact = fn(*(x.double() for x in given))
+    assert trace.COUNTERS["products_measured"] == before > 0
+    for a, b, c, d in zip(first, again, fn(*given), exact, strict=True):
+        assert torch.equal(a, b)
+        no_further(a, c, d)

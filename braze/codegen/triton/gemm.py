@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from braze.codegen.records import KernelText, TritonLaunch
 from braze.codegen.triton.emit import NOTHING, Emitter, Scope, Value, index_text
-from braze.codegen.triton.gemm_tiles import Means, Tiles, by_rule
+from braze.codegen.triton.gemm_tiles import Means, Tiles, batch_candidates, by_rule, candidates
 from braze.codegen.triton.kernels import EARLY_HEADER, HEADER, Writer
 from braze.codegen.triton.ops import POINTERS, TYPES
 from braze.codegen.triton.prelude import used
@@ -48,14 +48,22 @@ def gemm_kernel(
 
 def rule_of(call: TemplateCall, buffers: dict[str, Buffer]) -> Tiles:
     """The tiles of a call that nobody has measured."""
-    return by_rule(*shape_of(call))
+    return tiles_of(call)[0] if call.batch is not None else by_rule(*shape_of(call))
+
+
+def tiles_of(call: TemplateCall) -> tuple[Tiles, ...]:
+    """The tiles of a call that are worth a measurement, the rule's first."""
+    rows, inner, columns, rights, itemsize = shape_of(call)
+    if call.batch is None:
+        return candidates(rows, inner, columns, rights, itemsize)
+    return batch_candidates(rows, inner, columns, itemsize)
 
 
 def shape_of(call: TemplateCall) -> tuple[int, int, int, int, int]:
     """(likely rows, places of the sum, columns, right-hand matrices, bytes of an element)."""
-    m, n = call.axes
+    m, n = call.axes[-2:]
     return (
-        likely_size(m.extent), likely_size(call.args[0].sizes[1]), likely_size(n.extent), len(call.args) - 1,
+        likely_size(m.extent), likely_size(call.args[0].sizes[-1]), likely_size(n.extent), len(call.args) - 1,
         call.args[0].dtype.itemsize,
     )  # fmt: skip
 
@@ -73,12 +81,17 @@ class _Product(Writer):
         triggers: bool,
     ) -> None:
         self.call, self.buffers, self.tiles, self.name = call, buffers, tiles, group.name
-        self.m, self.n = call.axes
-        inner = call.args[0].sizes[1]
+        self.m, self.n = call.axes[-2:]
+        self.batch = call.batch
+        inner = call.args[0].sizes[-1]
         self.k = Axis(axis_symbol("k", inner), inner)
         self.rights = call.args[1:]
         # where weights cannot be read ahead, programs that wait only take up room: 8 rows were a fifth slower with it
-        ahead = tiles.means is Means.MULTIPLY and {v.buffer for v in self.rights} <= (early or frozenset())
+        ahead = (
+            self.batch is None
+            and tiles.means is Means.MULTIPLY
+            and {v.buffer for v in self.rights} <= (early or frozenset())
+        )
         self.early = early if ahead and self._one_block() and self._whole_sum() else None
         self.triggers = triggers and self.early is not None
         loops = Group(
@@ -122,13 +135,13 @@ class _Product(Writer):
 
     def _sizes(self) -> tuple[Symbol, ...]:
         call = self.call
-        exprs: list[Expr] = [self.m.extent, self.n.extent, self.k.extent]
+        exprs: list[Expr] = [*(a.extent for a in call.axes), self.k.extent]
         for view in call.args:
             exprs += [*view.strides, view.offset]
         exprs += [s.index for s in call.epilogue]
         exprs += [s.index for nest in call.prologue for s in nest.stores]
         exprs += [e for n in self._nodes() for e in attr_exprs(n.attr)]
-        own = {self.m.symbol, self.n.symbol, self.k.symbol}
+        own = {self.k.symbol, *(a.symbol for a in call.axes)}
         found = {s for e in exprs for s in e.symbols() if s.place is None} - own
         return tuple(sorted(found, key=lambda s: s.name))
 
@@ -149,6 +162,7 @@ class _Product(Writer):
         header = HEADER if self.early is None else HEADER + EARLY_HEADER
         source = f"{header}\n{used(function)}\n\n{function}"
         grid = blocks(self.m.extent, tiles.rows) * blocks(self.n.extent, tiles.columns)
+        grid = grid if self.batch is None else self.batch.extent * grid
         dtypes = tuple(POINTERS[self.buffers[b].dtype] for b in plan.arguments)
         launch = TritonLaunch(str(grid), constants, tiles.warps, tiles.stages, dtypes)
         canonical = f"{launch}\n{source.replace(self.name, 'kernel')}"
@@ -204,6 +218,10 @@ class _Product(Writer):
         down = index_text(blocks(self.m.extent, self.tiles.rows), names)
         wide = ".to(tl.int64)" if plan.wide else ""
         lines.append(f"    program = tl.program_id(0){wide}")
+        if self.batch is not None:
+            lines.append(f"    batch = program // (({down}) * ({across}))")
+            lines.append(f"    program = program % (({down}) * ({across}))")
+            self.emitter.symbols[self.batch.symbol] = Value("batch", NOTHING)
         if self._one_block():
             lines += ["    xblock = program * 0", "    yblock = program"]
         elif self.tiles.band == 1:
@@ -251,7 +269,8 @@ class _Product(Writer):
     def _left(self, scope: Scope) -> str:
         """The variable of the left matrix's tile: [XBLOCK, RBLOCK], or cut in slices."""
         emit, view, tiles = self.emitter, self.call.args[0], self.tiles
-        places = (ZERO if a.extent is ONE else a.symbol for a in (self.m, self.k))
+        axes = (self.m, self.k) if self.batch is None else (self.batch, self.m, self.k)
+        places = (ZERO if a.extent is ONE else a.symbol for a in axes)
         index = linear(tuple(places), view.strides, view.offset)
         value = emit.value(Node(Op.LOAD, view.dtype, (), (view.buffer, index)), scope)
         text = value.name
@@ -271,8 +290,9 @@ class _Product(Writer):
         """The variable of a right-hand matrix's tile: by rows of its columns to be multiplied, by rows of the sum for the tensor cores."""
         emit, tiles = self.emitter, self.tiles
         names = {s.name: v.name for s, v in emit.symbols.items()}
-        down, across = (index_text(s, names) for s in view.strides)
-        base = f"{emit.pointers[view.buffer]} + ({index_text(view.offset, names)})"
+        down, across = (index_text(s, names) for s in view.strides[-2:])
+        begin = view.offset if self.batch is None else view.offset + self.batch.symbol * view.strides[0]
+        base = f"{emit.pointers[view.buffer]} + ({index_text(begin, names)})"
         ragged_y, ragged_r = self._ragged_columns(), emit.masks["r"]
         lines, indent = scope.lines, scope.indent
         if tiles.slices > 1:
@@ -289,10 +309,10 @@ class _Product(Writer):
                 "tl.arange(0, RBLOCK)[None, :]",
                 "(yblock * YBLOCK + tl.arange(0, YBLOCK))[:, None]",
             )
-        begin = "" if self.plan.whole else "roffset + "
+        walked = "" if self.plan.whole else "roffset + "
         at = f"b{emit.count}"
         emit.count += 1
-        lines.append(f"{indent}{at}r = {begin}{places}")
+        lines.append(f"{indent}{at}r = {walked}{places}")
         lines.append(f"{indent}{at}y = {columns}")
         masks = [f"({at}r < rnumel)"] if ragged_r else []
         masks += [f"({at}y < {index_text(self.n.extent, names)})"] if ragged_y else []
@@ -325,6 +345,8 @@ class _Product(Writer):
             if self.tiles.slices > 1:
                 lines.append(f"    acc{k}_ = tl.sum(acc{k}_, 0)")
         symbols = {s: Value(s.name, NOTHING) for s in self.plan.sizes}
+        if self.batch is not None:
+            symbols[self.batch.symbol] = Value("batch", NOTHING)
         emit = self.emitter = Emitter(symbols, before.pointers, ("x", "y"))
         emit.count = before.count
         emit.masks = {"x": before.masks["x"], "y": self._ragged_columns()}

@@ -143,6 +143,27 @@ def candidates(rows: int, inner: int, columns: int, rights: int, itemsize: int) 
     return tuple(dict.fromkeys(_no_longer(t, inner) for t in found))
 
 
+def batch_candidates(rows: int, inner: int, columns: int, itemsize: int) -> tuple[Tiles, ...]:
+    """The ways worth a measurement for each product of a batch, the rule's first: there are programs enough without small tiles."""
+    if itemsize > 2 or rows == 1:
+        x = min(power(rows), MULTIPLIED)
+        found = [
+            Tiles(Means.MULTIPLY, x, side, step, 1, 4, 1)
+            for side, step in ((4, 512), (8, 256), (16, 128), (64 // x, 64), (2, 1024))
+        ]
+    else:
+        x = max(CORE_ROWS, min(128, power(rows)))
+        found = [
+            Tiles(Means.CORES, min(x, most), y, step, 1, warps, stages, band)
+            for most, y, step, warps, stages, band in (
+                (64, 64, 64, 4, 3, 1), (128, 128, 64, 8, 3, 8), (128, 64, 64, 4, 3, 8), (64, 128, 64, 4, 3, 8), (32, 64, 128, 4, 3, 1), (16, 32, 128, 4, 4, 1),
+                (64, 32, 64, 4, 4, 1),
+            )
+        ]  # fmt: skip
+    made = (dataclasses.replace(t, columns=min(t.columns, max(power(columns), CORE_ROWS))) for t in found)
+    return tuple(dict.fromkeys(_no_longer(t, inner) for t in made))
+
+
 def _no_longer(t: Tiles, inner: int) -> Tiles:
     """The tiles with steps that are not longer than the sum, and for the tensor cores not shorter than they take."""
     least = CORE_ROWS * t.slices if t.means is Means.CORES else 1

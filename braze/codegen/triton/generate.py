@@ -6,13 +6,13 @@ from itertools import zip_longest
 
 from braze.codegen.records import KernelText
 from braze.codegen.triton.gemm import gemm_kernel
-from braze.codegen.triton.gemm_tiles import Tiles, parsed
+from braze.codegen.triton.gemm_tiles import parsed
 from braze.codegen.triton.kernels import kernel
 from braze.codegen.triton.waits import Early, early_of, require_turns, require_wait_first
 from braze.context import CompileContext
 from braze.loops.ir import Buffer
-from braze.schedule.kernels import plan_kernel
 from braze.schedule.records import Group, GroupKind, Schedule
+from braze.schedule.tilings import parsed_tiling, planned_as
 
 
 def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
@@ -20,7 +20,7 @@ def generate(schedule: Schedule, ctx: CompileContext) -> tuple[KernelText, ...]:
 
     Raises Unsupported (BZ5010) for a group that Triton cannot express.
     """
-    chosen = {name: parsed(text) for name, text in ctx.tiles}
+    chosen = dict(ctx.tiles)
     buffers = {b.name: b for b in schedule.program.buffers}
     early = early_of(schedule, ctx)
     texts = tuple(
@@ -38,14 +38,15 @@ def _kernel(
     buffers: dict[str, Buffer],
     schedule: Schedule,
     early: Early,
-    tiles: Tiles | None,
+    tiles: str | None,
 ) -> KernelText:
     ahead = frozenset[str]()
     if group.kind is GroupKind.TEMPLATE:
-        text = gemm_kernel(group, buffers, tiles, early.ahead(group), triggers=group.name in early.lets)
+        told = None if tiles is None else parsed(tiles)
+        text = gemm_kernel(group, buffers, told, early.ahead(group), triggers=group.name in early.lets)
         ahead = early.constants
     else:
-        plan = plan_kernel(group, buffers)
+        plan = planned_as(group, buffers, None if tiles is None else parsed_tiling(tiles))
         waits, triggers = early.waits(group), early.triggers(group, behind)
         text = kernel(group, plan, schedule, waits=waits, triggers=triggers)
     require_wait_first(text, ahead)

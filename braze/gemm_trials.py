@@ -1,0 +1,215 @@
+"""One matrix product of a GPU in every way worth a try, run and timed: the template's kernels, the same work apart, its sum in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from braze.codegen import triton as triton_code
+from braze.codegen.records import KernelText
+from braze.codegen.triton.gemm import gemm_kernel, tiles_of
+from braze.context import CompileContext
+from braze.device_times import alike, fill, is_refusal, launcher, memory_of, number, recorded_seconds
+from braze.graph.products import layout_of
+from braze.loops import build
+from braze.loops.ir import (
+    Axis,
+    Buffer,
+    BufferKind,
+    BufferView,
+    DType,
+    ExternCall,
+    LoopProgram,
+    Store,
+    TemplateCall,
+)
+from braze.options import Options
+from braze.products import DeviceProduct, Way, parts_of
+from braze.runtime.operators import operator
+from braze.schedule import schedule
+from braze.schedule.long_sums import in_parts, product_of_call
+from braze.schedule.records import Group, Schedule
+from braze.schedule.unfused import product_apart, unfused
+from braze.support.log import logger
+from braze.symbolic.expr import ONE, ZERO, axis_symbol, linear
+from braze.target import Target
+
+log = logger("kernels")
+
+#: bytes of right-hand matrices that launches read in turn, so that none is in the cache as it would not be in a model
+_COLD = 160 << 20
+#: copies of them at most
+_MOST = 48
+
+#: does the work once, with the right-hand matrix that it is given
+Run = Callable[[torch.Tensor], None]
+
+
+class Trial:
+    """One template's kernel in every way worth a try, and the same work apart."""
+
+    def __init__(self, group: Group, buffers: dict[str, Buffer], target: Target) -> None:
+        assert isinstance(group.call, TemplateCall)
+        self.target = target
+        self.group, self.call, self.buffers = group, group.call, buffers
+        self.texts = {t.text(): gemm_kernel(group, buffers, t) for t in tiles_of(self.call)}
+
+    def product(self) -> DeviceProduct:
+        """The product as the graph has it."""
+        left, right, *others = self.call.args
+        rows, inner = (e.value for e in left.sizes[-2:])
+        columns = (right.sizes[-1].value or 0) * (1 + len(others))
+        if self.call.batch is None:
+            return DeviceProduct(left.dtype.label, rows, inner or 0, columns)
+        layout = layout_of(*([e.value or 0 for e in v.strides] for v in (left, right)))
+        return DeviceProduct(left.dtype.label, rows, inner or 0, columns, left.sizes[0].value or 0, layout)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each way that runs and gives ATen's results, by its name; nothing where memory does not suffice."""
+        ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._apart}
+        for name, text in self.texts.items():
+            ways[name] = lambda memory, text=text: self._kernel(text, memory)  # type: ignore[misc]
+        names = (*self.group.reads, *self.group.writes)
+        return _timed(
+            self.group.name,
+            [self.buffers[n] for n in names],
+            self.call.args[1].buffer,
+            self.group.writes,
+            ways,
+        )
+
+    def _kernel(self, text: KernelText, memory: Mapping[str, torch.Tensor]) -> Run:
+        launch, right = launcher(text), self.call.args[1].buffer
+        return lambda matrix: launch(*(matrix if a == right else memory[a] for a in text.args))
+
+    def _apart(self, memory: Mapping[str, torch.Tensor]) -> Run:
+        """The product by ATen, with kernels before and after."""
+        ctx = CompileContext(Options(matmul_template=False), self.target)
+        plan = schedule(unfused(self.call, self.buffers), ctx)
+        return _run_of(plan, memory, self.call.args[1].buffer, ctx)
+
+
+class PartsTrial:
+    """The product of a template's call alone: its sum in parts, which are cut in every way worth a try, and by ATen."""
+
+    def __init__(self, call: TemplateCall, buffers: dict[str, Buffer], target: Target) -> None:
+        product, right = product_apart(call, buffers)
+        left = call.args[0]
+        self.out, self.views = product.name, (left, right)
+        m, columns = call.axes[0], product.sizes[1]
+        axes = (m, Axis(axis_symbol("n", columns), columns))
+        index = linear([ZERO if a.extent is ONE else a.symbol for a in axes], product.strides, ZERO)
+        store = Store(product.name, index, build.cast(build.reduced(0, DType.F32), product.dtype))
+        plain = TemplateCall(call.name, "gemm", self.views, axes, (store,), False, call.device, ("mm",))
+        wanted = product_of_call(plain)
+        assert wanted is not None, "a product of known sizes"
+        self.count = parts_of(wanted, target.cores)
+        self.ctx = CompileContext(Options(), target)
+        template, added, between = in_parts(plain, self.count)
+        given = [replace(buffers[v.buffer], kind=BufferKind.INPUT) for v in self.views]
+        made = replace(product, kind=BufferKind.OUTPUT)
+        output = BufferView(made.name, made.sizes, made.strides, ZERO, made.dtype)
+        names = tuple(b.name for b in given)
+        self.plan = schedule(
+            LoopProgram("parts", (*given, between, made), (template, added), names, (output,)), self.ctx
+        )
+        self.group = next(g for g in self.plan.groups if isinstance(g.call, TemplateCall))
+        assert isinstance(self.group.call, TemplateCall)
+        self.tiles = [t.text() for t in tiles_of(self.group.call)]
+
+    def texts(self) -> list[KernelText]:
+        """The kernels of all ways."""
+        return list(
+            dict.fromkeys(x for t in self.tiles for x in triton_code.generate(self.plan, self._cut(t)))
+        )
+
+    def _cut(self, tiles: str) -> CompileContext:
+        return replace(self.ctx, tiles=((self.group.name, tiles),))
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of ATen's product, and of the parts in each way that runs and gives the same, by the tiles' name."""
+        right = self.views[1].buffer
+        ways: dict[str, Callable[[Mapping[str, torch.Tensor]], Run]] = {Way.ATEN.value: self._aten}
+        for name in self.tiles:
+            ways[name] = lambda memory, t=name: _run_of(self.plan, memory, right, self._cut(t))  # type: ignore[misc]
+        buffers = [self.plan.buffer(name) for name in (*self.plan.program.inputs, self.out)]
+        return _timed(self.group.name, buffers, right, (self.out,), ways)
+
+    def _aten(self, memory: Mapping[str, torch.Tensor]) -> Run:
+        left, right = self.views
+        function = operator("aten.mm.out")
+
+        def run(matrix: torch.Tensor) -> None:
+            at = {**memory, right.buffer: matrix}
+            function(_viewed(at, left), _viewed(at, right), out=memory[self.out])
+
+        return run
+
+
+def _timed(
+    what: str,
+    buffers: Sequence[Buffer],
+    right: str,
+    written: Sequence[str],
+    ways: Mapping[str, Callable[[Mapping[str, torch.Tensor]], Run]],
+) -> dict[str, float]:
+    """Seconds of each way that runs, and gives what the first gives."""
+    try:
+        memory = memory_of(buffers)
+        for tensor in memory.values():
+            fill(tensor)
+        copies = _copies(memory[right])
+    except torch.OutOfMemoryError as error:
+        log.info("%s is not measured: %s", what, error)
+        return {}
+    spent: dict[str, float] = {}
+    wanted: list[torch.Tensor] | None = None
+    for name, make in ways.items():
+        try:
+            run = make(memory)
+            for out in written:
+                fill(memory[out])
+            run(copies[0])
+            made = [memory[out].clone() for out in written]
+            wanted = made if wanted is None else wanted
+            if not all(alike(ours, theirs) for ours, theirs in zip(made, wanted, strict=True)):
+                log.warning("%s as %s is left out: it gives other results", what, name)
+                continue
+            spent[name] = recorded_seconds([lambda w=w: run(w) for w in copies])  # type: ignore[misc]
+        except Exception as error:  # too much shared memory, a kernel that is not built
+            if not is_refusal(error):
+                raise
+            log.info("%s as %s is left out: %s", what, name, error)
+    return spent
+
+
+def _run_of(plan: Schedule, memory: Mapping[str, torch.Tensor], right: str, ctx: CompileContext) -> Run:
+    """The kernels and calls of a schedule, one after the other."""
+    made = {b.name: b for b in plan.program.buffers}
+    own = {**memory_of([b for b in made.values() if b.name not in memory]), **memory}
+    texts = {t.name: t for t in triton_code.generate(plan, ctx)}
+    launches = {name: launcher(text) for name, text in texts.items()}
+
+    def run(matrix: torch.Tensor) -> None:
+        at = {**own, right: matrix}
+        for group in plan.groups:
+            if isinstance(group.call, ExternCall):
+                a, b = (_viewed(at, v) for v in group.call.args)
+                operator(group.call.out_variant)(a, b, out=at[group.call.outputs[0]])
+            else:
+                launches[group.name](*(at[name] for name in texts[group.name].args))
+
+    return run
+
+
+def _viewed(memory: Mapping[str, torch.Tensor], v: BufferView) -> torch.Tensor:
+    sizes, strides = [number(e) for e in v.sizes], [number(e) for e in v.strides]
+    return memory[v.buffer].as_strided(sizes, strides, number(v.offset))
+
+
+def _copies(matrix: torch.Tensor) -> list[torch.Tensor]:
+    size = max(matrix.numel() * matrix.element_size(), 1)
+    count = max(2, min(_MOST, -(-_COLD // size)))
+    return [matrix, *(matrix.clone() for _ in range(count - 1))]

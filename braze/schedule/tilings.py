@@ -1,0 +1,163 @@
+"""Other cuts of one GPU kernel that are worth a measurement: larger and smaller tiles, more and fewer warps, rows held whole or walked.
+
+A cut is a line of text, by which a choice is kept. All cuts of a kernel compute the same numbers of the same elements; only the
+order in which a row is summed differs, and each cut has one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from braze.loops.ir import Buffer
+from braze.schedule.kernels import MAX_PERSISTENT, KernelPlan, limit_of, plan_kernel, power
+from braze.schedule.passes import accesses_of
+from braze.schedule.plans import Form
+from braze.schedule.records import Group, GroupKind
+from braze.schedule.split import writes_what_it_reads
+from braze.support.record import record
+from braze.symbolic.guess import likely_size
+
+#: threads of a warp, and warps that a program may have
+WARP, MOST_WARPS = 32, 32
+#: elements of a tile of points, and of one that walks a row, at most
+LARGEST, LONGEST = 8192, 32768
+
+_TEXT = re.compile(r"(whole|walk|points) (\d+(?:x\d+)*) w(\d+) p(\d+)")
+
+
+@record
+class Tiling:
+    """How a kernel of a given form is cut: whether it holds ``whole`` rows or walks them (None: it has none), how many elements each dimension of
+    its tile has (points as the plan has them, then the row), warps, and tiles of a walk that are on their way at once."""
+
+    whole: bool | None
+    blocks: tuple[int, ...]
+    warps: int
+    stages: int
+
+    def text(self) -> str:
+        """A name, by which a choice is kept."""
+        rows = "points" if self.whole is None else "whole" if self.whole else "walk"
+        return f"{rows} {'x'.join(map(str, self.blocks))} w{self.warps} p{self.stages}"
+
+
+def parsed_tiling(text: str) -> Tiling:
+    """The tiling of a name.
+
+    >>> t = Tiling(False, (1, 4096), 8, 2)
+    >>> parsed_tiling(t.text()) == t
+    True
+    """
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"not a tiling: {text!r}")
+    whole = {"points": None, "whole": True, "walk": False}[found[1]]
+    return Tiling(whole, tuple(map(int, found[2].split("x"))), int(found[3]), int(found[4]))
+
+
+def tiling_of(plan: KernelPlan) -> Tiling:
+    """How a plan is cut."""
+    tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
+    whole = plan.whole if plan.row is not None else None
+    return Tiling(whole, tuple(tile.block for tile in tiles), plan.warps, plan.stages)
+
+
+def planned_as(group: Group, buffers: dict[str, Buffer], tiling: Tiling | None) -> KernelPlan:
+    """The plan of a group, cut so; as the rule says where it is None, or does not fit the group."""
+    rule = plan = plan_kernel(group, buffers)
+    if tiling is None:
+        return rule
+    if tiling.whole is not tiling_of(rule).whole:
+        plan = _in_other_form(group, buffers) or rule
+    own = tiling_of(plan)
+    if tiling == own:
+        return plan
+    if (own.whole, len(own.blocks)) != (tiling.whole, len(tiling.blocks)) or not _fits(tiling, plan):
+        return rule
+    count = len(plan.points)
+    points = tuple(
+        dataclasses.replace(tile, block=block)
+        for tile, block in zip(plan.points, tiling.blocks[:count], strict=True)
+    )
+    row = plan.row and dataclasses.replace(plan.row, block=tiling.blocks[count])
+    return dataclasses.replace(plan, points=points, row=row, warps=tiling.warps, stages=tiling.stages)
+
+
+def _in_other_form(group: Group, buffers: dict[str, Buffer]) -> KernelPlan | None:
+    """The plan of a group that walks its rows where the rule holds them whole, or holds them where it walks; None where it cannot."""
+    other = {GroupKind.PERSISTENT: GroupKind.LOOPED, GroupKind.LOOPED: GroupKind.PERSISTENT}
+    kind = other.get(group.kind)
+    if kind is None:
+        return None
+    plan = plan_kernel(dataclasses.replace(group, kind=kind), buffers)
+    if plan.whole is not (kind is GroupKind.PERSISTENT) or plan.row is None:
+        return None
+    # a walk of one tile holds its row whole
+    return plan if plan.whole or likely_size(plan.row.extent) > plan.row.block else None
+
+
+def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
+    """The cuts worth a measurement, the rule's first and five others at most.
+
+    The rule's alone where times would depend on what memory holds, or a kernel writes over what it reads: it could not be run
+    again, and would read in its second walk what it has written in the first.
+    """
+    plan = plan_kernel(group, buffers)
+    rule = tiling_of(plan)
+    by_memory = limit_of(group) is not None or any(a.indirect for a in accesses_of(group, buffers))
+    if by_memory or writes_what_it_reads(group):
+        return (rule,)
+    found = [rule, *(t for t in _others(plan) if _fits(t, plan))]
+    if rule.whole is not None:
+        other = _in_other_form(group, buffers)
+        found += [] if other is None else [tiling_of(other)]
+    return tuple(dict.fromkeys(found))
+
+
+def _others(plan: KernelPlan) -> Iterator[Tiling]:
+    """Four neighbours of a plan's cut: tiles twice and half as large, and as many elements for each thread half or twice."""
+    t = tiling_of(plan)
+    yield dataclasses.replace(t, warps=2 * t.warps)
+    yield dataclasses.replace(t, warps=t.warps // 2)
+    if plan.form is Form.COLUMNS and not plan.whole:
+        x, r = t.blocks
+        yield dataclasses.replace(t, blocks=(x // 2, 2 * r))
+        yield dataclasses.replace(t, blocks=(2 * x, r // 2))
+        return
+    at = _stretched(plan)
+    for blocks, warps in (
+        (_scaled(t.blocks, at, 2), 2 * t.warps),
+        (_scaled(t.blocks, at, 0.5), t.warps // 2),
+    ):
+        # what a program keeps down its columns is the same for few rows as for many: its warps stay
+        yield dataclasses.replace(t, blocks=blocks, warps=t.warps if plan.form is Form.MIXED else warps)
+
+
+def _stretched(plan: KernelPlan) -> int:
+    """The dimension of a plan's tile that others have more or less of: the row where it is walked, else the first of the points."""
+    return len(plan.points) if plan.row is not None and not plan.whole else 0
+
+
+def _scaled(blocks: tuple[int, ...], at: int, by: float) -> tuple[int, ...]:
+    return tuple(int(b * by) if k == at else b for k, b in enumerate(blocks))
+
+
+def _fits(t: Tiling, plan: KernelPlan) -> bool:
+    """Whether a tile is one, no larger than what it covers, and has something for each thread."""
+    # a part of rows is walked by whole tiles: what lies past it is another program's
+    if plan.walked is not None and (plan.walked.value is None or plan.walked.value % max(t.blocks[0], 1)):
+        return False
+    size = 1
+    tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
+    for tile, block in zip(tiles, t.blocks, strict=True):
+        if block < 1 or block > max(tile.block, power(likely_size(tile.extent))):
+            return False
+        size *= block
+    if plan.row is not None and not plan.whole and plan.form is Form.ROWS:
+        if t.blocks[-1] < max(plan.vector, WARP) or t.blocks[-1] > LONGEST:
+            return False
+    elif size > max(LARGEST, MAX_PERSISTENT if t.whole else 0):
+        return False
+    return 1 <= t.warps <= MOST_WARPS and WARP * t.warps <= max(size, WARP)

@@ -1,0 +1,266 @@
+"""Every cut of every form of kernel that tuning may choose, in Triton's interpreter: eager's numbers, whatever the tiles, warps and walks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+
+from braze.codegen.triton import generate
+from braze.codegen.triton.kernels import kernel
+from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store
+from braze.schedule import kernels, split
+from braze.schedule.choices import Choices
+from braze.schedule.kernels import plan_kernel
+from braze.schedule.plans import Form
+from braze.schedule.records import Group, GroupKind, MemoryPlan, Schedule
+from braze.schedule.tilings import Tiling, parsed_tiling, planned_as, tiling_of, tilings
+from braze.symbolic.expr import ZERO, as_expr, axis_symbol
+from tests.codegen.test_triton import offline
+from tests.codegen.test_triton_forms import agree, exact, numbers
+from tests.codegen.test_triton_mixed import layer_norm as norm_backward
+from tests.codegen.test_triton_mixed import norm_inputs
+from tests.codegen.triton_bench import context, launcher, planned, run
+from tests.codegen.triton_groups import F32, buffer, read
+from tests.codegen.triton_offline import dropout
+
+NAN, INF = torch.nan, torch.inf
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Tiles and parts so small that a few hundred numbers are many of them: the interpreter is slow."""
+    monkeypatch.setattr(kernels, "WALK", 64)
+    monkeypatch.setattr(split, "LEAST_ROW", 40)
+    monkeypatch.setattr(split, "LEAST_COLUMN", 10)
+    monkeypatch.setattr(Choices, "persistent_bytes", 256)
+
+
+def cuts(plan):
+    """(kernel's name, cut) of all that tuning may choose beside the rule's."""
+    buffers = {b.name: b for b in plan.program.buffers}
+    return [(g.name, t) for g in plan.groups if g.steps for t in tilings(g, buffers)[1:]]
+
+
+def made(plan, folder, name, tiling, inputs, cores=132):
+    """What a schedule gives with one kernel cut so."""
+    texts = generate(plan, replace(context(cores), tiles=((name, tiling.text()),)))
+    (text,) = (t for t in texts if t.name == name)
+    plain = next(t for t in generate(plan, context(cores)) if t.name == name)
+    assert text.canonical != plain.canonical, "another cut is another kernel"
+    return run(plan, folder, *inputs, cores=cores, texts=texts)
+
+
+def check(fn, folder, *inputs, cores=132, digits=1e-5):
+    """Each cut gives eager's numbers; the cuts."""
+    plan = planned(fn, *inputs, cores=cores)
+    wanted, found = exact(fn, *inputs), cuts(plan)
+    for name, tiling in found:
+        agree(made(plan, folder, name, tiling, inputs, cores), wanted, digits)
+    return [t for _, t in found]
+
+
+# -- points -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool]
+)
+@pytest.mark.parametrize("shape", [(3, 1000), (1, 4099), (2049,), (1,)])
+def test_points(shape, dtype, tmp_path):
+    x, y = numbers(*shape, dtype=dtype), numbers(*shape, dtype=dtype, seed=1)
+    join = torch.logical_xor if dtype is torch.bool else torch.add
+    found = check(lambda x, y: join(x, y), tmp_path, x, y, digits=2e-2)
+    assert len(found) >= (3 if math.prod(shape) > 1 else 0)
+
+
+@pytest.mark.parametrize("shape", [(65, 70), (64, 128), (3, 300)])
+def test_squares(shape, tmp_path):
+    assert check(lambda x, y: x + y.t(), tmp_path, numbers(*shape), numbers(*shape[::-1], seed=1))
+
+
+def test_squares_of_an_expanded_and_an_offset_input(tmp_path):
+    x, y = numbers(40, 1).expand(40, 50), numbers(51, 41, seed=1)[1:, 1:]
+    assert check(lambda x, y, z: x + y.t() + z, tmp_path, x, y, numbers(40, 50, seed=2))
+
+
+def test_nothing_at_all(tmp_path):
+    check(lambda x: (x * 2, x.sum(0)), tmp_path, numbers(0, 5))
+
+
+def test_random_numbers_are_those_of_the_rule(tmp_path):
+    group, buffers = dropout()
+    plan = Schedule(
+        LoopProgram("p", tuple(buffers), group.steps, ("x", "seed"), ()), (group,), MemoryPlan((), ZERO)
+    )
+    found = cuts(plan)
+    memory = {"x": torch.ones(1000), "seed": torch.tensor(7)}
+    results = []
+    for tiling in (None, *(t for _, t in found)):
+        text = kernel(group, planned_as(group, {b.name: b for b in buffers}, tiling), plan)
+        path = tmp_path / f"cut_{len(results)}.py"
+        path.write_text(text.source)
+        memory["out"] = torch.full((1000,), NAN)
+        launcher(path, text)(*(memory[a] for a in text.args))
+        results.append(memory["out"])
+    assert len(results) > 3 and results[0].unique().numel() > 900
+    assert all(torch.equal(r, results[0]) for r in results)
+
+
+# -- rows -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(5, 300), (1, 2100), (70, 33), (3, 1), (2, 1024)])
+def test_whole_rows(shape, dtype, tmp_path):
+    digits = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    check(lambda x: torch.softmax(x, -1), tmp_path, numbers(*shape, dtype=dtype), digits=digits)
+
+
+def test_a_row_held_whole_may_be_walked(tmp_path):
+    found = check(lambda x: torch.softmax(x, -1), tmp_path, numbers(1, 5000))
+    assert {t.whole for t in found} == {True, False}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_that_is_walked_may_be_held_whole(dtype, monkeypatch, tmp_path):
+    monkeypatch.setattr(Choices, "persistent_bytes", 256)
+    digits = 1e-5 if dtype is torch.float32 else 2e-2
+    found = check(lambda x: torch.log_softmax(x, -1), tmp_path, numbers(2, 2500, dtype=dtype), digits=digits)
+    assert {t.whole for t in found} == {True, False}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("width", [640, 641, 1001])
+def test_walked_rows_of_every_reduction(width, tmp_path):
+    """Rows that begin anywhere, and special values."""
+    x = numbers(4, width)
+    x[1, 7], x[2, 90], x[3, :], x[2, 91] = NAN, INF, -INF, -INF
+    fn = lambda x: (
+        x.amax(1),
+        x.amin(1),
+        x.argmax(1),
+        x.sum(1),
+        torch.softmax(x, 1),
+        (x > 2).any(1),
+        x.clamp(0.9, 1.1).prod(1),
+    )
+    assert any(t.whole is False for t in check(fn, tmp_path, x, cores=1, digits=1e-4))
+
+
+@pytest.mark.parametrize("width", [260, 3000])
+def test_norms(width, tmp_path):
+    fn = lambda x, w, b: F.layer_norm(x + 100, (width,), w, b)
+    assert check(fn, tmp_path, numbers(7, width), numbers(width, seed=1), numbers(width, seed=2), digits=1e-3)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_variance_of_walked_rows(tmp_path):
+    assert check(lambda x: torch.var_mean(x + 100, 1), tmp_path, numbers(3, 777), digits=1e-3)
+
+
+# -- columns ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (7, 1), (70, 65), (300, 3), (200, 256)])
+def test_columns(rows, columns, tmp_path):
+    check(lambda x: (x.sum(0), x.amax(0)), tmp_path, numbers(rows, columns), digits=1e-4)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_long_columns_in_parts(dtype, tmp_path):
+    digits = 1e-4 if dtype is torch.float32 else 0.3
+    x = numbers(521, 70, dtype=dtype)
+    assert check(lambda x: x.sum(0), tmp_path, x, cores=2, digits=digits)
+
+
+def test_the_norm_of_columns(tmp_path):
+    fn = lambda x: x / torch.linalg.vector_norm(x, 2, (1,), keepdim=True)
+    assert check(fn, tmp_path, numbers(2, 150, 40))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(61, 33), (97, 1), (40, 300)])
+def test_rows_and_columns_from_one_read(shape, dtype, tmp_path):
+    inputs = norm_inputs(*shape, dtype)
+    plan = planned(norm_backward, *inputs, cores=1)
+    buffers = {b.name: b for b in plan.program.buffers}
+    assert any(plan_kernel(g, buffers).form is Form.MIXED for g in plan.groups) or shape[1] == 1
+    digits = 1e-4 if dtype is torch.float32 else 0.2
+    check(norm_backward, tmp_path, *inputs, cores=1, digits=digits)
+
+
+# -- which ------------------------------------------------------------------------------------------------
+
+
+def groups_of(fn, *inputs):
+    plan = planned(fn, *inputs)
+    return plan.groups, {b.name: b for b in plan.program.buffers}
+
+
+def test_the_rule_is_first_and_its_text_names_the_same_plan():
+    for fn, shape in (
+        (lambda x: x.sigmoid(), (64, 4096)),
+        (lambda x: x.sum(0), (4096, 64)),
+        (lambda x: x.sum(1), (64, 4096)),
+    ):
+        groups, buffers = groups_of(fn, torch.empty(shape, device="meta"))
+        for group in groups:
+            rule, *others = tilings(group, buffers)
+            assert rule == tiling_of(plan_kernel(group, buffers)) and len(others) <= 5
+            assert planned_as(group, buffers, parsed_tiling(rule.text())) == plan_kernel(group, buffers)
+            assert rule not in others
+
+
+def test_what_memory_decides_keeps_the_rule():
+    table, places = torch.empty(5000, 640, device="meta"), torch.empty(300, dtype=torch.int64, device="meta")
+    groups, buffers = groups_of(lambda w, i: F.embedding(i, w) * 2, table, places)
+    assert all(len(tilings(g, buffers)) == 1 for g in groups)
+
+
+def test_what_is_written_over_keeps_the_rule():
+    i = axis_symbol("i", 100000)
+    for target, others in (("x", 0), ("y", 4)):
+        store = Store(target, i, Node(Op.NEG, F32, (read("x", i),)))
+        nest = LoopNest("n", (Axis(i, as_expr(100000)),), (), (), (store,), "cuda:0", ("neg",))
+        group = Group("g", GroupKind.POINTWISE, (nest,), nest.axes, device="cuda:0")
+        assert len(tilings(group, {n: buffer(n, (100000,)) for n in "xy"})) == 1 + others
+
+
+def test_programs_of_parts_stay_within_them():
+    """A tile that is larger than a part, or does not divide it, would add the next part's rows as well."""
+    inputs = norm_inputs(61, 33, torch.float32)
+    plan = planned(norm_backward, *inputs, cores=1)
+    buffers = {b.name: b for b in plan.program.buffers}
+    (group,) = (g for g in plan.groups if g.walked is not None)
+    rule = plan_kernel(group, buffers)
+    for rows in (2 * rule.walked.value, 3):
+        told = replace(tiling_of(rule), blocks=(rows, tiling_of(rule).blocks[1]))
+        assert planned_as(group, buffers, told) == rule
+
+
+def test_a_cut_that_is_not_of_the_kernels_form_is_the_rules():
+    groups, buffers = groups_of(lambda x: x * 2, torch.empty(100, device="meta"))
+    for strange in (Tiling(True, (1, 1024), 4, 1), Tiling(None, (8, 8), 4, 1), Tiling(False, (1,), 4, 1)):
+        assert planned_as(groups[0], buffers, strange) == plan_kernel(groups[0], buffers)
+
+
+def test_a_text_that_is_no_cut_is_refused():
+    with pytest.raises(ValueError, match="not a tiling"):
+        parsed_tiling("cores 16x32x256 s4 w4 p2 b1")
+
+
+@pytest.mark.slow
+def test_every_cut_fits_a_multiprocessor():
+    """Compiled to sm_90 machine code: registers and shared memory; few cuts spill, and none of the rule's."""
+    printed = [
+        line for line in offline("tests.codegen.tilings_offline").splitlines() if line.startswith("cut ")
+    ]
+    spilled = [line for line in printed if " 0 bytes of stack" not in line]
+    assert len(printed) > 60 and len(spilled) <= 3

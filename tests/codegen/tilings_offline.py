@@ -1,0 +1,107 @@
+"""Compile every cut of the benchmark's kinds of kernels to sm_90 machine code without a GPU; prints registers, spilled bytes and shared memory. Run by test_triton_tilings.py.
+
+Its own process: Triton decides on import whether it interprets.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import triton.backends.nvidia
+from torch.nn import functional as F
+
+from braze.codegen.records import KernelText
+from braze.codegen.triton.kernels import kernel
+from braze.runtime.triton_load import compile_offline
+from braze.schedule.tilings import planned_as, tilings
+from tests.codegen.test_triton_mixed import layer_norm as norm_backward
+from tests.codegen.triton_bench import planned
+
+#: bytes of shared memory that a program may have
+SHARED = 227 << 10
+DUMP = Path(triton.backends.nvidia.__file__).parent / "bin" / "cuobjdump"
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def rms_norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+F32 = torch.float32
+CASES = (
+    (lambda x: torch.softmax(x, -1), (empty(8192, 8192),)),
+    (lambda x: torch.softmax(x, -1), (empty(512, 131072),)),
+    (lambda x: torch.softmax(x, -1), (empty(1 << 20, 64),)),
+    (lambda x: torch.log_softmax(x, -1), (empty(4096, 50257),)),
+    (lambda x, w, b: F.layer_norm(x, (4096,), w, b), (empty(16384, 4096), empty(4096), empty(4096))),
+    (rms_norm, (empty(16384, 4096), empty(4096))),
+    (lambda x, y: F.silu(x) * y, (empty(16384, 11008), empty(16384, 11008))),
+    (lambda x, y: x + y.t(), (empty(8192, 8192), empty(8192, 8192))),
+    (lambda x: x.sum(0), (empty(65536, 1024),)),
+    (lambda x: x.sum(1), (empty(65536, 1024),)),
+    (lambda x: x.argmax(), (empty(1 << 26),)),
+    (lambda x: torch.var_mean(x.float(), (0, 2, 3)), (empty(64, 256, 56, 56),)),
+    (lambda x: torch.linalg.vector_norm(x, 2, (1, 2)), (empty(64, 56, 56, 640),)),
+    (lambda x, y: F.cross_entropy(x.float(), y), (empty(4096, 128256), empty(4096, dtype=torch.int64))),
+    (
+        norm_backward,
+        (empty(65536, 1024), empty(65536, 1024), empty(1024), empty(65536, 1, dtype=F32), empty(65536, 1, dtype=F32)),
+    ),
+)  # fmt: skip
+
+
+def texts() -> Iterator[tuple[str, KernelText]]:
+    """Each cut of each kernel once."""
+    for fn, inputs in CASES:
+        plan = planned(fn, *inputs)
+        buffers = {b.name: b for b in plan.program.buffers}
+        for group in plan.groups:
+            if group.steps:
+                for tiling in tilings(group, buffers):
+                    yield tiling.text(), kernel(group, planned_as(group, buffers, tiling), plan)
+
+
+def resources(cubin: bytes, folder: Path) -> tuple[int, int]:
+    """(registers, bytes of the stack: spilled ones) of a kernel's machine code."""
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    told = subprocess.run([DUMP, "-res-usage", path], capture_output=True, text=True, check=True).stdout
+    found = [re.search(rf"{name}:(\d+)", told) for name in ("REG", "STACK")]
+    return tuple(int(match[1]) for match in found if match)  # type: ignore[return-value]
+
+
+def main() -> int:
+    """Compile all; nonzero where one does not fit a multiprocessor."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, text) in enumerate(texts()):
+            launch = text.launch
+            assert launch is not None
+            path = Path(folder) / f"cut_{number}.py"
+            path.write_text(text.source)
+            built = compile_offline(
+                path,
+                text.name,
+                launch.dtypes,
+                text.sizes,
+                launch.constants,
+                launch.num_warps,
+                num_stages=launch.num_stages,
+            )
+            (registers, stack), shared = resources(built["cubin"], Path(folder)), built["shared"]
+            print(f"cut {text.name} [{name}]: {registers} registers, {stack} bytes of stack, {shared} shared")
+            if shared > SHARED or registers * 32 * launch.num_warps > 65536:
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

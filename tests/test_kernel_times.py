@@ -1,0 +1,234 @@
+"""Cuts of a GPU's kernels: measured once, kept, followed. Times are made up, and no GPU is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton")
+
+from braze import device_times, kernel_times, pipeline
+from braze.codegen.triton import generate
+from braze.kernel_times import Trial, alike, chosen, fill, with_tilings
+from braze.options import Options
+from braze.schedule.tilings import parsed_tiling, tilings
+from braze.support import trace
+from braze.support.errors import BrazeError
+from tests.codegen.triton_bench import context, planned
+from tests.helpers import logged
+
+
+def norm_and_sum(x, w):
+    return F.rms_norm(x, (640,), w) * 2, x.sum(0)
+
+
+SHAPES = (torch.empty(8192, 640, device="meta"), torch.empty(640, device="meta"))
+SMALL = (torch.empty(16, 640, device="meta"), torch.empty(640, device="meta"))
+
+
+@pytest.fixture
+def clock(monkeypatch, tmp_path):
+    """Measurements that give what the test says: a second for each cut but the third, which takes half of one."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(device_times, "_KEPT", {})
+    monkeypatch.setattr(kernel_times, "can_measure", lambda: True)
+    monkeypatch.setattr(kernel_times, "build", lambda *rest: None)
+    measured = []
+
+    def seconds(trial):
+        measured.append(trial.group.name)
+        return {name: 0.5 if k == 2 else 1.0 for k, name in enumerate(trial.texts)}
+
+    monkeypatch.setattr(Trial, "seconds", seconds)
+    return measured
+
+
+def tuned(shapes=SHAPES, **options):
+    """(the schedule, its kernels' texts, what was chosen) of the norm and the sum."""
+    ctx = context(**options)
+    plan = planned(norm_and_sum, *shapes)
+    ctx = with_tilings([plan], ctx)
+    return plan, generate(plan, ctx), dict(ctx.tiles)
+
+
+def loops(plan):
+    return [g for g in plan.groups if g.steps]
+
+
+def test_the_quickest_cut_of_each_kernel_is_taken(clock):
+    plan, texts, found = tuned(max_autotune=True)
+    buffers = {b.name: b for b in plan.program.buffers}
+    large = {g.name: g for g in loops(plan) if g.name in clock}
+    assert large and found.keys() == large.keys()
+    for name, group in large.items():
+        third = tilings(group, buffers)[2]
+        assert parsed_tiling(found[name]) == third
+        (text,) = (t for t in texts if t.name == name)
+        assert text.launch.num_warps == third.warps
+
+
+def test_nothing_is_measured_twice_and_the_default_follows_what_is_kept(clock, monkeypatch):
+    first = tuned(max_autotune=True)
+    count = len(clock)
+    monkeypatch.setattr(device_times, "_KEPT", {})  # another process
+    assert tuned(max_autotune=True) == tuned() == first
+    assert len(clock) == count > 0
+
+
+def test_the_default_measures_nothing_and_makes_no_keys(clock, monkeypatch):
+    monkeypatch.setattr(kernel_times, "_key", lambda *rest: pytest.fail("a key where nothing is kept"))
+    _, texts, found = tuned()
+    assert texts and not found and not clock
+
+
+def test_small_kernels_keep_the_rules_cut(clock):
+    assert tuned(SMALL, max_autotune=True)[2] == {} and not clock
+
+
+def test_equal_kernels_are_measured_once(clock):
+    def fn(x, y):
+        return torch.mm(x.exp(), y), y.exp()
+
+    plan = planned(fn, torch.empty(2048, 2048, device="meta"), torch.empty(2048, 2048, device="meta"))
+    ctx = with_tilings([plan], context(max_autotune=True))
+    assert len(loops(plan)) == 2 and len(clock) == 1
+    assert {name for name, _ in ctx.tiles} == {g.name for g in loops(plan)}
+
+
+def test_where_no_time_is_left_nothing_is_kept(clock):
+    assert tuned(max_autotune=True, autotune_seconds=-1.0)[2] == {} and not clock
+    assert tuned(max_autotune=True)[2]
+
+
+def test_a_kernel_that_could_not_be_run_is_tried_again(clock, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "seconds", lambda trial: {})
+        assert tuned(max_autotune=True)[2] == {}
+    assert tuned(max_autotune=True)[2] and clock
+
+
+def test_a_cut_that_saves_less_than_noise_is_not_taken():
+    assert chosen({"rule": 1.0, "other": 0.98}, "rule") == "rule"
+    assert chosen({"rule": 1.0, "other": 0.9, "third": 0.8}, "rule") == "third"
+
+
+def test_the_pipeline_follows_it(clock):
+    ctx = dataclasses.replace(context(max_autotune=True), options=Options(max_autotune=True))
+    plan = planned(norm_and_sum, *SHAPES)
+    before = trace.COUNTERS["kernels_measured"]
+    host = pipeline.generate_code(plan, ctx)
+    assert host.source and clock and trace.COUNTERS["kernels_measured"] == before + len(clock)
+
+
+# -- a trial, in Triton's interpreter --------------------------------------------------------------------
+
+
+@pytest.fixture
+def trial(monkeypatch, tmp_path):
+    """A trial of a kernel on the CPU's memory, and what its clock was given."""
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    given = {}
+
+    def seconds(ways, least):
+        given.update(ways)
+        return {name: 1.0 for name in ways}
+
+    monkeypatch.setattr(kernel_times, "seconds_in_turn", seconds)
+    monkeypatch.setattr(kernel_times, "room", lambda device: 1 << 30)
+    monkeypatch.setattr(kernel_times, "_COLD", 100_000)
+    plan = planned(
+        lambda x, b: torch.softmax(x + b, -1), torch.empty(12, 600), torch.empty(1, 600).expand(12, 600)
+    )
+    (group,) = plan.groups
+    made = Trial(group, plan)
+    made.buffers = [dataclasses.replace(b, device="cpu") for b in made.buffers]
+    return made, given
+
+
+def test_a_trial_runs_each_cut_on_memory_that_the_cache_does_not_hold(trial):
+    made, given = trial
+    spent = made.seconds()
+    assert list(spent) == list(made.texts) == list(given) and len(spent) > 3
+    assert {len(runs) for runs in given.values()} == {-(-100_000 // made.bytes)}
+
+
+def test_a_cut_that_gives_other_results_or_is_refused_is_left_out(trial, monkeypatch):
+    made, _ = trial
+    rule, second, third, *rest = made.texts
+    real = kernel_times.launcher
+
+    def launcher(text):
+        if text is made.texts[third]:
+            raise BrazeError("BZ5010", "too much shared memory")
+        if text is made.texts[second]:
+            return lambda *memory: real(text)(*memory) or memory[-1].add_(1)
+        return real(text)
+
+    monkeypatch.setattr(kernel_times, "launcher", launcher)
+    with logged() as lines:
+        spent = made.seconds()
+    assert list(spent) == [rule, *rest]
+    assert any("gives other results" in line for line in lines)
+
+
+def test_without_memory_a_trial_gives_nothing(trial, monkeypatch):
+    made, given = trial
+    monkeypatch.setattr(kernel_times, "room", lambda device: 2 * made.bytes)
+    assert made.seconds() == {} and not given
+
+    def full(buffers):
+        raise torch.OutOfMemoryError("none is left")
+
+    monkeypatch.setattr(kernel_times, "room", lambda device: 1 << 30)
+    monkeypatch.setattr(kernel_times, "memory_of", full)
+    assert made.seconds() == {} and not given
+
+
+def test_other_errors_are_not_hidden(trial, monkeypatch):
+    made, _ = trial
+    monkeypatch.setattr(kernel_times, "launcher", lambda text: {}["nothing"])
+    with pytest.raises(KeyError):
+        made.seconds()
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (4093,), (3, 5000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_floats_are_filled_by_a_pattern_and_whole_numbers_by_zeros(shape, dtype):
+    x = torch.ones(shape, dtype=dtype)
+    fill(x)
+    if dtype.is_floating_point:
+        assert ((x > 0) & (x <= 1)).all() and x.unique().numel() >= min(x.numel(), 200)
+    else:
+        assert not x.any()
+
+
+def test_results_are_alike_up_to_the_order_of_sums():
+    x = torch.rand(1000)
+    for dtype, step in (
+        (torch.float64, 1e-8),
+        (torch.float32, 1e-3),
+        (torch.float16, 0.02),
+        (torch.bfloat16, 0.2),
+    ):
+        a = x.to(dtype)
+        far = a.clone()
+        far[17] += step
+        assert alike(a, a.clone()) and not alike(far, a)
+    a[3] = torch.nan
+    assert alike(a, a.clone()) and not alike(x.bfloat16(), a)
+    assert alike(torch.tensor([1, 2]), torch.tensor([1, 2])) and not alike(
+        torch.tensor([1, 2]), torch.tensor([1, 3])
+    )
+
+
+def test_a_damaged_choice_is_not_followed(clock, tmp_path):
+    """A kept text that is no choice of this kernel's: the cache tells damage by its hash, and the rule stands."""
+    first = tuned(max_autotune=True)[2]
+    assert first
+    for path in tmp_path.rglob("*.txt"):
+        path.write_bytes(b"walk 1x64 w1 p1")
+    device_times._KEPT.clear()
+    assert tuned()[2] == {}
