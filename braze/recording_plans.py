@@ -20,9 +20,9 @@ from braze.cudagraphs.plan import Batch, Plan, Refusal
 from braze.cudagraphs.reasons import note
 from braze.graph.operators import Family, operator_facts
 from braze.graph.specs import SymbolSpec, TensorSpec
-from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram
+from braze.loops.ir import BufferKind, BufferView, Condition, DType, ExternCall, LoopProgram, views_in
 from braze.runtime.purity import may_draw
-from braze.schedule.dependences import families, views_in
+from braze.schedule.dependences import families
 from braze.schedule.parts import Run, cut, launches, runs_of
 from braze.schedule.records import Group, Schedule
 from braze.support.record import record
@@ -244,15 +244,10 @@ def _read_by_kernels(program: LoopProgram, groups: Sequence[Group]) -> frozenset
         family[name]
         for g in groups
         if isinstance(g.call, ExternCall)
-        for name in (*g.reads, *g.writes, *g.call.aliases, *(v.buffer for v in views_in(_given(g.call))))
+        for name in (*g.reads, *g.writes, *g.call.aliases, *(v.buffer for v in views_in(g.call.given)))
     }
     read = {name for g in groups for name in g.reads}
     return frozenset(i for i, n in enumerate(program.inputs) if n in read and family[n] not in others)
-
-
-def _given(call: ExternCall) -> tuple[object, ...]:
-    """All that a call is given."""
-    return (*call.args, *(value for _, value in call.kwargs))
 
 
 def _draws(groups: Sequence[Group]) -> bool:

@@ -10,11 +10,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Op, StoreMode, TemplateCall
-from braze.loops.rewrite import Substitution, index_exprs, roots, walk
+from braze.loops.rewrite import Substitution, index_exprs, loads, roots, walk
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses, families
 from braze.schedule.records import Group, GroupKind
-from braze.symbolic.expr import ONE, ZERO, Expr, FloorDiv, Mod, axis_symbol, linear
+from braze.symbolic.expr import ONE, ZERO, FloorDiv, Mod, axis_symbol, linear
+from braze.symbolic.flat import parts_of
 
 _LOOPS = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED)
 
@@ -79,7 +80,7 @@ def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ..
     stores = [s for n in nests for s in n.stores if s.buffer == name]
     if len(stores) != 1 or stores[0].index is not place:
         return None
-    if any(isinstance(x, (FloorDiv, Mod)) for n in nests for e in index_exprs(n) for x in _parts(e)):
+    if any(isinstance(x, (FloorDiv, Mod)) for n in nests for e in index_exprs(n) for x in parts_of(e)):
         return None
     again = all(choices.recompute(s.value) for n in nests for s in n.stores if k in n.axes)
     return nests if again else None
@@ -87,8 +88,7 @@ def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ..
 
 def _read_elsewhere(call: TemplateCall) -> set[str]:
     """The buffers that a template reads beside its left matrix."""
-    loaded = {n.attr[0] for n in walk(*(s.value for s in call.epilogue)) if n.op is Op.LOAD}
-    return {v.buffer for v in call.args[1:]} | loaded
+    return {v.buffer for v in call.args[1:]} | loads(*(s.value for s in call.epilogue))
 
 
 def _plain(group: Group) -> bool:
@@ -126,19 +126,4 @@ def _over(group: Group, m: Axis, k: Axis) -> Substitution | None:
 def _moved(step: LoopNest, change: Substitution, group: Group, m: Axis, k: Axis) -> LoopNest:
     row = {a.symbol for a in group.row_axes}
     along = not group.row_axes or any(a.symbol in row for a in step.axes)
-    return dataclasses.replace(
-        step,
-        axes=(m, k) if along else (m,),
-        reduce_axes=(k,) if step.reduce_axes else (),
-        reductions=tuple(map(change.reduction, step.reductions)),
-        stores=tuple(map(change.store, step.stores)),
-    )
-
-
-def _parts(e: Expr) -> list[Expr]:
-    found, stack = [], [e]
-    while stack:
-        x = stack.pop()
-        found.append(x)
-        stack.extend(x.children())
-    return found
+    return change.nest(step, (m, k) if along else (m,), (k,) if step.reduce_axes else ())
