@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import struct
+import sys
 import types
 import weakref
 from collections.abc import Iterable, Mapping
@@ -263,7 +264,12 @@ class RecipeTable(Recipes):
         more = {**fields(value), **linked(value)}
         if value.__traceback__ is not None:
             more = {"__traceback__": value.__traceback__, **more}
-        return self.with_attributes(made, more)
+        found = raised.known(self.t.done, value)
+        if found is None or not found.alone or value.__context__ is not None:
+            return self.with_attributes(made, more)
+        handled = self.add(Build("call", (self.add(Constant(sys.exception)),)))
+        values = (self.add(made), *self.items(more.values()), handled)
+        return Build("attributes", values, None, (*more, "__context__"))
 
     def with_attributes(self, made: Build, more: Mapping[str, Any]) -> Recipe:
         """What is made, with further attributes set on it in their order."""

@@ -17,12 +17,16 @@ from braze.support.errors import Origin
 
 
 class Raised:
-    """An exception that was raised in the trace. ``before``: what an outside one looked like before."""
+    """An exception that was raised in the trace. ``before``: what an outside one looked like before.
 
-    __slots__ = ("before", "error", "traceback")
+    ``alone``: raised where nothing of the trace's is handled; its context is what the caller of the function handles.
+    """
+
+    __slots__ = ("alone", "before", "error", "traceback")
 
     def __init__(self, error: BaseException, outside: bool) -> None:
         self.error = error
+        self.alone = False
         self.traceback: types.TracebackType | None = None
         self.before = state_of(error) if outside else None
 

@@ -75,7 +75,10 @@ class Outside:
 
     def release(self) -> None:
         """Let go of the values of the call."""
-        for node in (*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()):
+        waiting = [*self.tree.known.values(), *self.tree.order, *self.tree.roots.values()]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
             node.children = {}
             node.dict = node.container = None
         vars(self).clear()

@@ -55,7 +55,7 @@ from braze.capture.state.frames import Frames
 from braze.capture.state.handlers import HANDLERS, Feature
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside, Symbolic
-from braze.capture.state.trace import GraphState, Trace
+from braze.capture.state.trace import GraphState, Recording, Trace
 from braze.graph import fakes
 from braze.options import Options
 from braze.support import trace
@@ -112,8 +112,12 @@ class Tracer(Trace):
     def release(self) -> None:
         """Let go of the values of the call, which the parts of a trace that point at each other would keep until they are collected."""
         self.outside.release()
-        for record in (self.done, self.graph, self.frames):
-            vars(record).clear()
+        recording: Recording | None = self.graph.recorder
+        while recording is not None:
+            inner, recording = recording, recording.outer
+            vars(inner).clear()
+        for part in (self.done, self.graph, self.frames):
+            vars(part).clear()
 
 
 def new_trace(
