@@ -75,6 +75,23 @@ def test_what_differs_from_eager_is_noticed(kind, text):
     assert found is not None and found.kind == kind
 
 
+def test_a_mode_that_a_compiled_call_leaves_set_is_noticed_and_ends_with_the_program(monkeypatch):
+    """With gradients off, all later programs of the process passed."""
+
+    def compile(fn: Callable[..., Any], **words: Any) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            result = fn(*args)
+            torch.set_grad_enabled(False)
+            return result
+
+        return call
+
+    monkeypatch.setattr(checking.braze, "compile", compile)
+    found = checking.check(parsed(TEXT, GIVEN))
+    assert found is not None and found.kind == "left" and "grad mode" in found.text
+    assert torch.is_grad_enabled()
+
+
 def test_rounding_is_not_taken_for_an_error():
     """Sums that cancel: another order is as good as eager's."""
     given = (Given("x0", ("numbers((16, 33), 'float32', 0, 'large')",)),)
