@@ -147,6 +147,10 @@ class Drawn:
 Recipe = FromSource | GraphOutput | Constant | Build | Drawn
 
 
+#: draws that are none: a number of an earlier draw, which gave a list, as (which draw, which number), and a seed of PyTorch's generators
+ITEM, SEED = "item", "manual_seed"
+
+
 @record
 class Draw:
     """A call of a function of Python's ``random``, done before the graph runs. The arguments are plain numbers, or tuples of

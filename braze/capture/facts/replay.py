@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import random
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from braze.support.raisers import is_of_program
 GENERATED = "<braze "
 
 
+#: the generator whose methods the functions of ``random`` are
+GENERATOR: Any = random._inst  # type: ignore[attr-defined]
 #: what ``next`` gives at the end of an iterator
 END = object()
 
@@ -159,6 +162,13 @@ def class_attribute(cls: type, name: str) -> Any:
 def number_as_tensor(value: float) -> torch.Tensor:
     """A number of Python's as it enters a graph: a tensor of no dimensions that holds it exactly."""
     return torch.tensor(value, dtype=torch.float64 if type(value) is float else torch.int64, device="cpu")
+
+
+def shuffled(values: tuple[int | float, ...]) -> list[int | float]:
+    """Numbers in an order that is drawn."""
+    made = list(values)
+    GENERATOR.shuffle(made)
+    return made
 
 
 def make_function(code: Any, owner: Any, name: str, defaults: Any, kwdefaults: Any, cells: Any) -> Any:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.hooks import RemovableHandle
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
 from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
@@ -34,8 +33,7 @@ from braze.capture.facts.values import (
     is_constant,
     is_identity_type,
 )
-from braze.capture.finish import hooks
-from braze.capture.graph import python_random, sizes, unbacked
+from braze.capture.graph import sizes, unbacked
 from braze.capture.outside.class_values import has_hash_of_its_own
 from braze.capture.outside.globals import owner_of_globals
 from braze.capture.python import raised
@@ -136,8 +134,9 @@ class RecipeTable(Recipes):
 
     def symbolic(self, value: Any) -> Recipe:
         """A symbolic number, as computed by the graph; one that no graph can compute is guarded to stay the same."""
-        if self.t.done.draws and (drawn := python_random.recipe(self, value)) is not None:
-            return drawn
+        maker = HANDLERS.recipes.get(type(value))
+        if maker is not None and (made := maker(self, value)) is not None:
+            return made
         if isinstance(value, torch.SymBool) and not unbacked.is_unbacked(value):
             return Constant(bool(value))
         place = self.t.outside.tree.node_of(value)
@@ -172,11 +171,9 @@ class RecipeTable(Recipes):
 
     def built(self, value: Any, kind: type) -> Recipe:
         """A container or object made in the trace."""
-        if kind is RemovableHandle and (made := hooks.recipe(self, value)) is not None:
-            return made
         maker = HANDLERS.recipes.get(kind)
-        if maker is not None:
-            return maker(self, value)
+        if maker is not None and (made := maker(self, value)) is not None:
+            return made
         if issubclass(type(value), dict):
             return self.dict(value)
         if issubclass(type(value), list):

@@ -108,6 +108,8 @@ class Ledger:
         self.function_fields: dict[int, tuple[Any, dict[str, Any]]] = {}
         #: numbers drawn from Python's random, in order: (call, what stands for the number, where)
         self.draws: list[tuple[Draw, Any, Any]] = []
+        #: which of these a symbol stands for
+        self.drawn: dict[Any, int] = {}
         #: instance dicts written, by identity of the shadow (outside.shadows)
         self.dirty: dict[int, Any] = {}
         #: dicts that the program has made the ``__dict__`` of an object, by identity

@@ -18,15 +18,17 @@ from braze.capture.features import (
     class_bodies,
     control_flow,
     functions,
-    hook_rules,
+    hooks,
     library,
     messages,
     namespaces,
     numpy_rules,
     places,
+    python_random,
     rules,
     scans,
     scripted,
+    seeds,
     text,
     torch_objects,
     torch_rules,
@@ -34,7 +36,7 @@ from braze.capture.features import (
     whole_transforms,
 )
 from braze.capture.features.messages import warnings_named
-from braze.capture.finish import hooks, outcome, reconstruction
+from braze.capture.finish import effects, outcome, reconstruction
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import reads
@@ -64,8 +66,10 @@ from braze.support.errors import Unsupported
 
 
 def features() -> tuple[Feature, ...]:
-    """What has a meaning of its own while tracing, in the order in which it is entered."""
+    """What has a meaning of its own while tracing, in the order in which it is entered, and is done when the graph has run."""
     return (
+        hooks.FEATURE,  # put on before anything is written, in the order of the program
+        effects.FEATURE,
         reconstruction.FEATURE,
         higher_order.FEATURE,
         arrays.FEATURE,
@@ -74,15 +78,16 @@ def features() -> tuple[Feature, ...]:
         class_bodies.FEATURE,
         control_flow.FEATURE,
         functions.FEATURE,
-        hook_rules.FEATURE,
         library.FEATURE,
         messages.FEATURE,
         namespaces.FEATURE,
         numpy_rules.FEATURE,
         places.FEATURE,
+        python_random.FEATURE,
         rules.FEATURE,
         scans.FEATURE,
         scripted.FEATURE,
+        seeds.FEATURE,
         text.FEATURE,
         torch_objects.FEATURE,
         torch_rules.FEATURE,
