@@ -41,7 +41,7 @@ def advice(guard: Guard, value: Any, name: str) -> tuple[str, ...]:
         case Check.IS | Check.REFERENT | Check.ALIAS:
             return (f"make the object behind {name} once, outside, rather than anew before each call",)
         case Check.DISTINCT:
-            return ("the same tensor given twice needs a variant of its own",)
+            return ("the same object given twice needs a variant of its own",)
         case Check.KEYS | Check.HAS_KEY if name == "kwargs":
             return ("pass the same arguments by keyword each time",)
         case Check.LENGTH | Check.KEYS | Check.HAS_KEY:

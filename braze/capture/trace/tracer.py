@@ -34,7 +34,7 @@ from braze.capture.features import (
     whole_transforms,
 )
 from braze.capture.features.messages import warnings_named
-from braze.capture.finish import hooks, outcome, reconstruction
+from braze.capture.finish import hooks, outcome, reconstruction, walks
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import reads
@@ -67,6 +67,7 @@ def features() -> tuple[Feature, ...]:
     """What has a meaning of its own while tracing, in the order in which it is entered."""
     return (
         reconstruction.FEATURE,
+        walks.FEATURE,
         higher_order.FEATURE,
         arrays.FEATURE,
         attention.FEATURE,
