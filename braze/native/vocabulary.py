@@ -138,7 +138,7 @@ class Check(enum.Enum):
         c="distinct_holds(walk->program, &walk->program->distinct[check->number])",
         python="all_differ(value, [walk.value(other) for other in expected if other != node])",
         says="different objects: {', '.join(map(told, expected))}",
-        advice="the same tensor given twice needs a variant of its own")
+        advice="the same object given twice needs a variant of its own")
     # ShapeRelation on ints read from tensors' sizes and int inputs; source None
     RANGE = Kind("range", Place.LAST, says="{expected.expression}",
         advice="a condition on sizes or numbers has a variant for each side: both stay, no more will follow")

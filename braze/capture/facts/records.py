@@ -128,7 +128,7 @@ class Build:
     "function" (code; args: globals-owner function, name, defaults, kwdefaults, closure cells...),
     "cell" (args: contents or nothing), "method" (func, self), "partial", "iterator" (args: what
     makes it, its arguments, its state), "super", "attributes" (args: an object, then values of its attributes ``names``),
-    "deque" (args: maxlen, items...), "call" (args[0] called with the others).
+    "deque" (args: maxlen, items...), "call" (args[0] called with the others), "walk" (the same: an iterator over a dict or set).
     """
 
     kind: str

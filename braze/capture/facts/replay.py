@@ -188,9 +188,41 @@ def iterator_at(maker: Callable[..., Any], *args: Any) -> Any:
     return made
 
 
-def weak_to_nothing() -> weakref.ref[Any]:
-    """A weak reference to an object that is gone."""
-    return weakref.ref(type("Gone", (), {})())
+def dict_walk_at(name: str, left: int, owner: dict[Any, Any]) -> Any:
+    """An iterator over a dict that has so many of its items still to give."""
+    walk = iter(getattr(dict, name)(owner))
+    for _ in range(len(owner) - left):
+        next(walk)
+    return walk
+
+
+def set_walk_at(owner: set[Any], *left: Any) -> Any:
+    """An iterator over a set that has these still to give; over these alone, where the set is in another order."""
+    whole = list(set.__iter__(owner))
+    gone = len(whole) - len(left)
+    if gone < 0 or any(a is not b for a, b in zip(whole[gone:], left, strict=True)):
+        return iter(left)
+    walk = set.__iter__(owner)
+    for _ in range(gone):
+        next(walk)
+    return walk
+
+
+def hashed_weak(target: Any) -> weakref.ref[Any]:
+    """A weak reference that has its object's hash for when that is gone."""
+    made = weakref.ref(target)
+    if type(target).__hash__ is object.__hash__:
+        hash(made)
+    return made
+
+
+def weak_to_nothing(*kept: int) -> weakref.ref[Any]:
+    """A weak reference to an object that is gone, which has been asked for its hash, or has not."""
+    gone = type("Gone", (), {"__hash__": lambda self: kept[0]})()
+    made = weakref.ref(gone)
+    if kept:
+        hash(made)
+    return made
 
 
 def native_new(cls: type) -> Any:

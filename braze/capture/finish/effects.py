@@ -32,7 +32,7 @@ def written(t: Trace, table: RecipeTable) -> list[Effect]:
             effects += items_written(table, shadow)
         elif shadow.changed():
             effects.append(contents(table, shadow))
-    for shadow in t.outside.instance_dicts:
+    for shadow in t.outside.instance_dicts.values():
         effects += attributes_written(table, shadow)
     for node in t.done.slotted:
         for name, value in (node.slots or {}).items():

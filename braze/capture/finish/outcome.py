@@ -26,6 +26,7 @@ from braze.capture.facts.values import UnknownText
 from braze.capture.finish.effects import collect
 from braze.capture.finish.reconstruction import RecipeTable
 from braze.capture.finish.state_at_break import break_state
+from braze.capture.outside import changes
 from braze.capture.python import data_errors
 from braze.capture.state.frames import Frames
 from braze.capture.state.sources import Node
@@ -219,6 +220,7 @@ def guards(t: Trace) -> list[Guard]:
     asked = [n.source for n in t.outside.tree.asked]
     if len(asked) > 1:
         found.append(Guard(asked[0], Check.DISTINCT, tuple(asked[1:])))
+    found += [Guard(group[0], Check.DISTINCT, group[1:]) for group in changes.may_be_one(t)]
     for expression, names in t.graph.mode.shape_relations():
         if not set(names) <= t.graph.mode.symbols.keys() | t.graph.mode.floats.keys():
             continue  # about a size that only the data decides (``nonzero``): no call is told by it

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from braze.capture.facts.breaks import BreakSignal, Unrebuildable
 from braze.capture.facts.records import Build, Constant, FromSource, GraphOutput, Recipe, Step
-from braze.capture.facts.replay import native_new, weak_to_nothing
+from braze.capture.facts.replay import hashed_weak, native_new, weak_to_nothing
 from braze.capture.facts.tracebacks import chain
 from braze.capture.facts.values import (
     BY_INDEX,
@@ -47,8 +47,7 @@ FEATURE = Feature()
 WORD = struct.calcsize("P")
 REDUCIBLE = frozenset(
     {
-        type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter({}.values())),
-        type(iter({}.items())), type(iter(set())), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
+        type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(reversed([])), zip, enumerate, map, filter,
         torch.finfo, torch.iinfo, BY_INDEX, UNTIL,
     }
 )  # fmt: skip
@@ -90,6 +89,9 @@ class RecipeTable(Recipes):
             return FromSource(shadow.node.child(Step.ATTR, "__dict__").source)
         if node is not None:
             return Constant(value)
+        asked = t.done.asked_dicts.get(id(value))
+        if asked is not None and held(asked[1], "__dict__") is value and id(value) not in t.done.namespaces:
+            return Build("call", (self.add(Constant(held)), self.id_of(asked[1]), self.id_of("__dict__")))
         if kind is types.FunctionType and t.done.is_ours(value):
             return self.function(value)
         if is_bound_builtin(value) and not t.outside.is_fixed(value):
@@ -449,13 +451,17 @@ def _partial(table: RecipeTable, value: functools.partial[Any]) -> Recipe:
 
 
 def _weak(table: RecipeTable, ref: weakref.ref[Any]) -> Recipe:
-    """A weak reference to what the trace holds, or one whose object is gone."""
-    if ref.__callback__ is not None:
-        raise Unrebuildable(ref)
+    """A weak reference to what the trace holds, or one whose object is gone. It keeps the hash that it was asked for."""
     target = ref()
+    if ref.__callback__ is not None or (target is not None and has_hash_of_its_own(type(target))):
+        raise Unrebuildable(ref)
     if target is None:
-        return Build("call", (table.add(Constant(weak_to_nothing)),))
-    return Build("call", (table.add(Constant(weakref.ref)), table.id_of(target)))
+        try:
+            kept = (table.id_of(hash(ref)),)
+        except TypeError:
+            kept = ()
+        return Build("call", (table.add(Constant(weak_to_nothing)), *kept))
+    return Build("call", (table.add(Constant(hashed_weak)), table.id_of(target)))
 
 
 def _array(table: RecipeTable, array: np.ndarray[Any, Any]) -> Recipe:

@@ -7,6 +7,7 @@ import inspect
 import opcode as cpython
 import sys
 import warnings
+import weakref
 from logging import Logger
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -63,7 +64,8 @@ def break_state(t: Trace, table: RecipeTable) -> GraphBreak:
             raise Retry(inner.entered_at)
     offset = following if kind is not BreakKind.RUN else 2 * start_of(inner)
     stacks, handled = stacks_of(t.frames, left)
-    states = [suspended(table, inner, offset, stacks[0], pushes)]
+    referred = operands[1] if len(operands) > 1 and any(operands[0] is made for made in WEAK) else None
+    states = [suspended(table, inner, offset, stacks[0], pushes, referred)]
     for f, stack in zip(reversed(t.frames.stack[:-1]), stacks[1:], strict=True):
         states.append(suspended(table, f, after(f), stack, 1))
     code = signal.code if signal is not None else "BZ1001"
@@ -118,8 +120,14 @@ def start_of(f: Frame) -> int:
     return at
 
 
-def suspended(table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int) -> FrameState:
-    """One frame as data."""
+#: what the variables of a frame alone keep alive, then
+WEAK = (weakref.ref, weakref.proxy, weakref.finalize)
+
+
+def suspended(
+    table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int, referred: Any = None
+) -> FrameState:
+    """One frame as data; ``referred``: what its operation makes a weak reference to."""
     free = len(f.locals) - len(f.code.co_freevars)
     wanted = wanted_from(f.code, 2 * f.at)
     return FrameState(
@@ -127,7 +135,7 @@ def suspended(table: RecipeTable, f: Frame, offset: int, stack: Any, pushes: int
         offset=offset,
         stack=tuple(table.id_of(v) for v in stack),
         locals=tuple(
-            table.id_of(v) if i < free and not is_spent(f, i, v, wanted) else -1
+            table.id_of(v) if i < free and (v is referred or not is_spent(f, i, v, wanted)) else -1
             for i, v in enumerate(f.locals)
         ),
         function=table.id_of(f.function),

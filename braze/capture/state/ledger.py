@@ -114,6 +114,8 @@ class Ledger:
         self.dirty: dict[int, Any] = {}
         #: dicts that the program has made the ``__dict__`` of an object, by identity
         self.namespaces: dict[int, Any] = {}
+        #: instance dicts of the trace's own objects that the program has asked for, by identity, each with its object
+        self.asked_dicts: dict[int, tuple[Any, Any]] = {}
         #: outside objects with slots written
         self.slotted: list[Node] = []
         #: leaves of autograd that the trace made (parameters, ``requires_grad_``), by identity: they are claimed

@@ -35,7 +35,7 @@ class Outside:
         #: containers (outside.shadows)
         self.shadows: list[Any] = []
         #: instance dicts (outside.shadows)
-        self.instance_dicts: list[Any] = []
+        self.instance_dicts: dict[int, Any] = {}
         #: views of instance dicts that the program got as values
         self.dict_views: dict[int, Any] = {}
         #: globals of modules, by identity of the dict (outside.globals)

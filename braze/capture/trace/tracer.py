@@ -36,7 +36,7 @@ from braze.capture.features import (
     whole_transforms,
 )
 from braze.capture.features.messages import warnings_named
-from braze.capture.finish import effects, outcome, reconstruction
+from braze.capture.finish import effects, outcome, reconstruction, walks
 from braze.capture.graph.recorder import Recorder
 from braze.capture.graph.view_histories import ViewsMatter
 from braze.capture.outside import reads
@@ -71,6 +71,7 @@ def features() -> tuple[Feature, ...]:
         hooks.FEATURE,  # put on before anything is written, in the order of the program
         effects.FEATURE,
         reconstruction.FEATURE,
+        walks.FEATURE,
         higher_order.FEATURE,
         arrays.FEATURE,
         attention.FEATURE,
