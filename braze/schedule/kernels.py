@@ -95,8 +95,8 @@ class KernelPlan(TaskPlan):
         return self.tasks
 
 
-def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
-    """The plan of one group of loop nests."""
+def plan_kernel(group: Group, buffers: dict[str, Buffer], longest: int = MAX_PERSISTENT) -> KernelPlan:
+    """The plan of one group of loop nests. ``longest``: elements of a row that is held whole, if its group wants that."""
     if group.walked is not None:
         return _mixed(group, buffers)
     limit = limit_of(group)
@@ -105,7 +105,7 @@ def plan_kernel(group: Group, buffers: dict[str, Buffer]) -> KernelPlan:
     found = tuple(accesses_of(group, buffers))
     form, inner = _form(group, found)
     if group.row_axes:
-        outer, points, row, whole, warps, stages = _row_tiles(group, found, form, inner)
+        outer, points, row, whole, warps, stages = _row_tiles(group, found, form, inner, longest)
         passes = passes_of(group.steps, group.row_axes)
     else:
         outer, points, warps = _point_tiles(group, found, form, inner)
@@ -127,17 +127,24 @@ def _for_long_rows(plan: KernelPlan, group: Group, found: Sequence[Access]) -> K
     widest = max((a.itemsize for a in found), default=1)
     if kinds == {ReduceKind.ONLINE_SOFTMAX}:
         if _walks_again(group) and length is not None and length * widest >= AGAIN:
-            # one program to a multiprocessor, or two of shorter rows: all their rows then stay in the cache until they are walked again.
             # Of float32, 8,192 numbers at once reach 74% of copy bandwidth where 16,384 reach 65
-            held = AT_ONCE if length * widest > AGAIN and widest < 4 else AT_ONCE // 2
-            row = dataclasses.replace(row, block=held // widest)
-            return dataclasses.replace(plan, row=row, warps=max(1, held // OF_A_WARP), streamed=True)
+            return few_at_once(
+                plan, widest, AT_ONCE if length * widest > AGAIN and widest < 4 else AT_ONCE // 2
+            )
         return dataclasses.replace(plan, unrolled=UNROLLED)
     if ReduceKind.WELFORD in kinds and row.block > SPREAD:
         return dataclasses.replace(
             plan, row=dataclasses.replace(row, block=SPREAD), warps=warps_of(SPREAD, EACH)
         )
     return plan
+
+
+def few_at_once(plan: KernelPlan, itemsize: int, held: int) -> KernelPlan:
+    """A plan of programs that have so many bytes of their rows at once: there is room for one on a multiprocessor, or two, and all their rows
+    stay in the cache until they are walked again."""
+    assert plan.row is not None
+    row, warps = dataclasses.replace(plan.row, block=held // itemsize), max(1, held // OF_A_WARP)
+    return dataclasses.replace(plan, row=row, warps=warps, streamed=True, unrolled=1)
 
 
 def _of_vectors(plan: KernelPlan, group: Group, found: Sequence[Access]) -> KernelPlan:
@@ -287,7 +294,7 @@ def _point_tiles(
 
 
 def _row_tiles(
-    group: Group, found: Sequence[Access], form: Form, inner: Axis | None
+    group: Group, found: Sequence[Access], form: Form, inner: Axis | None, longest: int
 ) -> tuple[tuple[Axis, ...], tuple[Tile, ...], Tile, bool, int, int]:
     """(axes with one point a program, points of the tile, row, whether whole, warps, stages)."""
     row = _static(group.row_axes)
@@ -312,7 +319,7 @@ def _row_tiles(
     order = group.row_axes
     if inner is not None and inner is not order[-1]:
         order = (*(a for a in order if a is not inner), inner)
-    if held and row is not None and row <= MAX_PERSISTENT:
+    if held and row is not None and row <= longest:
         x, width = tile_of_rows(group)
         # a thread makes four random numbers at once
         warps = warps_of(x * width, EACH_ROW * (2 if _draws(group) else 1))

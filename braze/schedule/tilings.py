@@ -10,8 +10,17 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from braze.loops.ir import Buffer
-from braze.schedule.kernels import MAX_PERSISTENT, KernelPlan, limit_of, plan_kernel, power
+from braze.loops.ir import Buffer, ReduceKind
+from braze.schedule.kernels import (
+    AT_ONCE,
+    MAX_PERSISTENT,
+    UNROLLED,
+    KernelPlan,
+    few_at_once,
+    limit_of,
+    plan_kernel,
+    power,
+)
 from braze.schedule.passes import accesses_of
 from braze.schedule.plans import Form
 from braze.schedule.records import Group, GroupKind
@@ -21,47 +30,47 @@ from braze.symbolic.guess import likely_size
 
 #: threads of a warp, and warps that a program may have
 WARP, MOST_WARPS = 32, 32
-#: elements of a tile of points, and of one that walks a row, at most
+#: elements of a tile of points at most, and of a row that is held whole or walked in one tile
 LARGEST, LONGEST = 8192, 32768
+#: bytes of a row whose programs leave room in the cache for few of them
+LONG_ROW = 48 << 10
 
-_TEXT = re.compile(r"(whole|walk|points) (\d+(?:x\d+)*) w(\d+) p(\d+)")
+_TEXT = re.compile(r"(whole|walk|alone|points) (\d+(?:x\d+)*) w(\d+) p(\d+)")
 
 
 @record
 class Tiling:
-    """How a kernel of a given form is cut: whether it holds ``whole`` rows or walks them (None: it has none), how many elements each dimension of
-    its tile has (points as the plan has them, then the row), warps, and tiles of a walk that are on their way at once."""
+    """How a kernel of a given form is cut: whether it holds rows "whole", "walk"s them, does so "alone" or nearly on its multiprocessor, or has "points" and no rows; how many
+    elements each dimension of its tile has (points as the plan has them, then the row), warps, and tiles of a walk that are on their way at once."""
 
-    whole: bool | None
+    rows: str
     blocks: tuple[int, ...]
     warps: int
     stages: int
 
     def text(self) -> str:
         """A name, by which a choice is kept."""
-        rows = "points" if self.whole is None else "whole" if self.whole else "walk"
-        return f"{rows} {'x'.join(map(str, self.blocks))} w{self.warps} p{self.stages}"
+        return f"{self.rows} {'x'.join(map(str, self.blocks))} w{self.warps} p{self.stages}"
 
 
 def parsed_tiling(text: str) -> Tiling:
     """The tiling of a name.
 
-    >>> t = Tiling(False, (1, 4096), 8, 2)
+    >>> t = Tiling("walk", (1, 4096), 8, 2)
     >>> parsed_tiling(t.text()) == t
     True
     """
     found = _TEXT.fullmatch(text)
     if found is None:
         raise ValueError(f"not a tiling: {text!r}")
-    whole = {"points": None, "whole": True, "walk": False}[found[1]]
-    return Tiling(whole, tuple(map(int, found[2].split("x"))), int(found[3]), int(found[4]))
+    return Tiling(found[1], tuple(map(int, found[2].split("x"))), int(found[3]), int(found[4]))
 
 
 def tiling_of(plan: KernelPlan) -> Tiling:
     """How a plan is cut."""
     tiles = (*plan.points, plan.row) if plan.row is not None else plan.points
-    whole = plan.whole if plan.row is not None else None
-    return Tiling(whole, tuple(tile.block for tile in tiles), plan.warps, plan.stages)
+    rows = "points" if plan.row is None else "whole" if plan.whole else "alone" if plan.streamed else "walk"
+    return Tiling(rows, tuple(tile.block for tile in tiles), plan.warps, plan.stages)
 
 
 def planned_as(group: Group, buffers: dict[str, Buffer], tiling: Tiling | None) -> KernelPlan:
@@ -69,12 +78,14 @@ def planned_as(group: Group, buffers: dict[str, Buffer], tiling: Tiling | None) 
     rule = plan = plan_kernel(group, buffers)
     if tiling is None:
         return rule
-    if tiling.whole is not tiling_of(rule).whole:
+    if (tiling.rows == "whole") is not rule.whole and rule.row is not None:
         plan = _in_other_form(group, buffers) or rule
+    if tiling.rows == "alone" and not plan.streamed and _walks_softmax_again(plan):
+        plan = few_at_once(plan, 1, AT_ONCE)
     own = tiling_of(plan)
     if tiling == own:
         return plan
-    if (own.whole, len(own.blocks)) != (tiling.whole, len(tiling.blocks)) or not _fits(tiling, plan):
+    if (own.rows, len(own.blocks)) != (tiling.rows, len(tiling.blocks)) or not _fits(tiling, plan):
         return rule
     count = len(plan.points)
     points = tuple(
@@ -91,7 +102,7 @@ def _in_other_form(group: Group, buffers: dict[str, Buffer]) -> KernelPlan | Non
     kind = other.get(group.kind)
     if kind is None:
         return None
-    plan = plan_kernel(dataclasses.replace(group, kind=kind), buffers)
+    plan = plan_kernel(dataclasses.replace(group, kind=kind), buffers, LONGEST)
     if plan.whole is not (kind is GroupKind.PERSISTENT) or plan.row is None:
         return None
     # a walk of one tile holds its row whole
@@ -99,7 +110,7 @@ def _in_other_form(group: Group, buffers: dict[str, Buffer]) -> KernelPlan | Non
 
 
 def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
-    """The cuts worth a measurement, the rule's first and five others at most.
+    """The cuts worth a measurement, the rule's first and eight others at most.
 
     The rule's alone where times would depend on what memory holds, or a kernel writes over what it reads: it could not be run
     again, and would read in its second walk what it has written in the first.
@@ -110,10 +121,34 @@ def tilings(group: Group, buffers: dict[str, Buffer]) -> tuple[Tiling, ...]:
     if by_memory or writes_what_it_reads(group):
         return (rule,)
     found = [rule, *(t for t in _others(plan) if _fits(t, plan))]
-    if rule.whole is not None:
+    if plan.row is not None:
         other = _in_other_form(group, buffers)
-        found += [] if other is None else [tiling_of(other)]
+        found += [] if other is None else _of_other_form(tiling_of(other))
+        found += _of_long_rows(plan, group, buffers)
     return tuple(dict.fromkeys(found))
+
+
+def _of_other_form(t: Tiling) -> list[Tiling]:
+    """The cuts of a kernel in its other form: of long rows held whole by as many threads as there can be, too."""
+    long = t.rows == "whole" and t.blocks[-1] > MAX_PERSISTENT
+    return [t, dataclasses.replace(t, warps=MOST_WARPS)] if long else [t]
+
+
+def _of_long_rows(plan: KernelPlan, group: Group, buffers: dict[str, Buffer]) -> Iterator[Tiling]:
+    """Cuts whose programs are few at once, so that a second walk finds its row in the cache."""
+    widest = max((a.itemsize for a in accesses_of(group, buffers)), default=1)
+    if plan.row is None or plan.streamed or not _walks_softmax_again(plan):
+        return
+    for held in (AT_ONCE // 2, AT_ONCE):
+        if max(held, LONG_ROW) <= likely_size(plan.row.extent) * widest:
+            yield tiling_of(few_at_once(plan, widest, held))
+
+
+def _walks_softmax_again(plan: KernelPlan) -> bool:
+    """Whether programs walk rows for a maximum and a sum of powers, and again to store what follows."""
+    kinds = {r.kind for steps in plan.passes for step in steps for r in step.reductions}
+    again = any(not any(s.reductions for s in steps) for steps in plan.passes[1:])
+    return plan.unrolled == UNROLLED and kinds == {ReduceKind.ONLINE_SOFTMAX} and again
 
 
 def _others(plan: KernelPlan) -> Iterator[Tiling]:
@@ -158,6 +193,12 @@ def _fits(t: Tiling, plan: KernelPlan) -> bool:
     if plan.row is not None and not plan.whole and plan.form is Form.ROWS:
         if t.blocks[-1] < max(plan.vector, WARP) or t.blocks[-1] > LONGEST:
             return False
-    elif size > max(LARGEST, MAX_PERSISTENT if t.whole else 0):
+    elif size > (
+        LONGEST
+        if t.rows == "whole" and t.blocks[0] == 1
+        else MAX_PERSISTENT
+        if t.rows == "whole"
+        else LARGEST
+    ):
         return False
     return 1 <= t.warps <= MOST_WARPS and WARP * t.warps <= max(size, WARP)

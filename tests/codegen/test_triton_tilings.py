@@ -15,6 +15,7 @@ from braze.codegen.triton import generate
 from braze.codegen.triton.kernels import kernel
 from braze.loops.ir import Axis, LoopNest, LoopProgram, Node, Op, Store
 from braze.schedule import kernels, split
+from braze.schedule import tilings as tilings_module
 from braze.schedule.choices import Choices
 from braze.schedule.kernels import plan_kernel
 from braze.schedule.plans import Form
@@ -124,7 +125,7 @@ def test_whole_rows(shape, dtype, tmp_path):
 
 def test_a_row_held_whole_may_be_walked(tmp_path):
     found = check(lambda x: torch.softmax(x, -1), tmp_path, numbers(1, 5000))
-    assert {t.whole for t in found} == {True, False}
+    assert {t.rows for t in found} == {"whole", "walk"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -132,7 +133,35 @@ def test_a_row_that_is_walked_may_be_held_whole(dtype, monkeypatch, tmp_path):
     monkeypatch.setattr(Choices, "persistent_bytes", 256)
     digits = 1e-5 if dtype is torch.float32 else 2e-2
     found = check(lambda x: torch.log_softmax(x, -1), tmp_path, numbers(2, 2500, dtype=dtype), digits=digits)
-    assert {t.whole for t in found} == {True, False}
+    assert {t.rows for t in found} == {"whole", "walk"}
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [640, 1001])
+def test_rows_walked_twice_by_few_programs_at_once(width, dtype, monkeypatch, tmp_path):
+    """So few that the second walk finds their rows in the cache."""
+    monkeypatch.setattr(tilings_module, "AT_ONCE", 512)
+    monkeypatch.setattr(tilings_module, "LONG_ROW", 0)
+    x = numbers(3, width, dtype=dtype)
+    x[1, 7], x[2, 90] = -INF, NAN
+    digits = 1e-5 if dtype is torch.float32 else 2e-2
+    found = check(lambda x: torch.log_softmax(x, -1), tmp_path, x, cores=1, digits=digits)
+    assert len([t for t in found if t.rows == "alone"]) == 2
+
+
+def test_long_rows_may_be_held_whole_by_all_threads():
+    """Of 32,000 columns in bfloat16 a row that is held whole is 7% quicker than one that is walked, of 30,522 slower: the clock tells."""
+    for columns, whole in ((32000, 2), (50257, 0)):
+        groups, buffers = groups_of(
+            lambda x: torch.log_softmax(x, -1),
+            torch.empty(4096, columns, dtype=torch.bfloat16, device="meta"),
+        )
+        found = tilings(groups[0], buffers)
+        assert len([t for t in found if t.rows == "whole"]) == whole and any(t.rows == "alone" for t in found)
+        for t in found:
+            plan = planned_as(groups[0], buffers, t)
+            assert tiling_of(plan) == t and plan.streamed is (t.rows == "alone")
 
 
 @pytest.mark.usefixtures("small")
@@ -150,7 +179,7 @@ def test_walked_rows_of_every_reduction(width, tmp_path):
         (x > 2).any(1),
         x.clamp(0.9, 1.1).prod(1),
     )
-    assert any(t.whole is False for t in check(fn, tmp_path, x, cores=1, digits=1e-4))
+    assert any(t.rows == "walk" for t in check(fn, tmp_path, x, cores=1, digits=1e-4))
 
 
 @pytest.mark.parametrize("width", [260, 3000])
@@ -167,7 +196,7 @@ def test_a_variance_of_walked_rows(tmp_path):
 # -- columns ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (7, 1), (70, 65), (300, 3), (200, 256)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (7, 1), (70, 65), (300, 3), (120, 130)])
 def test_columns(rows, columns, tmp_path):
     check(lambda x: (x.sum(0), x.amax(0)), tmp_path, numbers(rows, columns), digits=1e-4)
 
@@ -213,7 +242,7 @@ def test_the_rule_is_first_and_its_text_names_the_same_plan():
         groups, buffers = groups_of(fn, torch.empty(shape, device="meta"))
         for group in groups:
             rule, *others = tilings(group, buffers)
-            assert rule == tiling_of(plan_kernel(group, buffers)) and len(others) <= 5
+            assert rule == tiling_of(plan_kernel(group, buffers)) and len(others) <= 8
             assert planned_as(group, buffers, parsed_tiling(rule.text())) == plan_kernel(group, buffers)
             assert rule not in others
 
@@ -247,7 +276,11 @@ def test_programs_of_parts_stay_within_them():
 
 def test_a_cut_that_is_not_of_the_kernels_form_is_the_rules():
     groups, buffers = groups_of(lambda x: x * 2, torch.empty(100, device="meta"))
-    for strange in (Tiling(True, (1, 1024), 4, 1), Tiling(None, (8, 8), 4, 1), Tiling(False, (1,), 4, 1)):
+    for strange in (
+        Tiling("whole", (1, 1024), 4, 1),
+        Tiling("points", (8, 8), 4, 1),
+        Tiling("walk", (1,), 4, 1),
+    ):
         assert planned_as(groups[0], buffers, strange) == plan_kernel(groups[0], buffers)
 
 

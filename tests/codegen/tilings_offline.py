@@ -42,6 +42,7 @@ CASES = (
     (lambda x: torch.softmax(x, -1), (empty(512, 131072),)),
     (lambda x: torch.softmax(x, -1), (empty(1 << 20, 64),)),
     (lambda x: torch.log_softmax(x, -1), (empty(4096, 50257),)),
+    (lambda x: torch.log_softmax(x, -1), (empty(4096, 32000),)),
     (lambda x, w, b: F.layer_norm(x, (4096,), w, b), (empty(16384, 4096), empty(4096), empty(4096))),
     (rms_norm, (empty(16384, 4096), empty(4096))),
     (lambda x, y: F.silu(x) * y, (empty(16384, 11008), empty(16384, 11008))),
