@@ -86,13 +86,16 @@ def whole_plan(partition: Partition, s: Schedule, ctx: CompileContext) -> Plan:
     """The plan of a graph that is recorded in one piece."""
     program = s.program
     specs, names = partition.inputs, program.inputs
-    tensors = tuple(i for i, spec in enumerate(specs) if not isinstance(spec, SymbolSpec))
+    fixed, constants = _fixed_inputs(partition, program), _constant_inputs(partition, program)
+    used = _used_inputs(s) | fixed
+    tensors = tuple(i for i, spec in enumerate(specs) if not isinstance(spec, SymbolSpec) and i in used)
     held = range(len(specs), len(names))
-    layouts = {i: (s.sizes, s.strides) for i, s in enumerate(specs) if isinstance(s, TensorSpec)}
+    layouts = {
+        i: (s.sizes, s.strides) for i, s in enumerate(specs) if isinstance(s, TensorSpec) and i in used
+    }
     sizes = [(i, d) for i, (n, _) in layouts.items() for d, size in enumerate(n) if isinstance(size, str)]
     sizes += [(i, -1) for i, spec in enumerate(specs) if isinstance(spec, SymbolSpec)]
     varying = {i for i, pair in layouts.items() if any(isinstance(n, str) for part in pair for n in part)}
-    fixed, constants = _fixed_inputs(partition, program), _constant_inputs(partition, program)
     return Plan(
         ctx.name,
         program.device,
@@ -228,6 +231,14 @@ def _fixed_inputs(partition: Partition, program: LoopProgram) -> set[int]:
     if partition.beyond or partition.shared:
         fixed.update(i for i in range(count) if program.inputs[i])
     return fixed
+
+
+def _used_inputs(s: Schedule) -> set[int]:
+    """Inputs that a call looks at, by place; another may be missing, as what a part of a backward does not read."""
+    program = s.program
+    names = {name for g in s.groups for name in (*g.reads, *g.writes)}
+    names |= {o.buffer for o in program.outputs if isinstance(o, BufferView)}
+    return {i for i, name in enumerate(program.inputs) if name in names} | {x.input for x in program.sizes}
 
 
 def _constant_inputs(partition: Partition, program: LoopProgram) -> set[int]:
