@@ -34,7 +34,7 @@ from braze.capture.facts.records import Step
 from braze.capture.facts.values import MISSING, Identity, words
 from braze.capture.graph import constant_evaluation, overloads, sizes, tensor_facts, unbacked, view_histories
 from braze.capture.outside import identities
-from braze.capture.outside.opaque import refuse_opaque
+from braze.capture.outside.opaque import refuse_asked, refuse_opaque
 from braze.capture.state.trace import Recording, Trace
 from braze.graph import probe, torch_nodes
 from braze.graph.facts import InputRole, facts, note_place, set_facts
@@ -208,6 +208,8 @@ class Recorder(Recording):
         if answer is not MISSING:
             return answer
         name = getattr(func, "__name__", "")
+        if type(func) is not types.FunctionType or is_pytorchs(func):
+            refuse_asked((*args, *kwargs.values()))
         if self.t.outside.unfaked:
             refuse_unfaked(self.t, (*args, *kwargs.values()))
         if name in DATA and args and isinstance(args[0], torch.Tensor):

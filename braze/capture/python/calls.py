@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 import weakref
 from enum import EnumMeta
@@ -32,10 +33,10 @@ from braze.capture.graph.recorder import DATA, RecordingMode, refuse_data
 from braze.capture.graph.replays import replay
 from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import changes, identities, texts
-from braze.capture.outside.class_values import trust_class_value
+from braze.capture.outside.class_values import runs_code_as_key, trust_class_value
 from braze.capture.outside.filling import fill, fill_arguments
 from braze.capture.outside.held import dropped, is_held
-from braze.capture.outside.opaque import refuse_opaque
+from braze.capture.outside.opaque import asked_by_code, refuse_opaque
 from braze.capture.python import generators, higher_order
 from braze.capture.python.attributes import (
     class_lookup,
@@ -112,9 +113,14 @@ def call_function(
         result = higher_order.marked(t, fn, args, kwargs, tail)
         if result is not NotImplemented:
             return result
-    if fn in policy.NATIVE_FUNCTIONS:
+    if fn in policy.NATIVE_FUNCTIONS and not calls_back(fn, (*args, *(kwargs or {}).values())):
         return call_native(t, fn, args, kwargs)
     return interpret(t, fn, args, kwargs, tail)
+
+
+def calls_back(fn: Any, values: tuple[Any, ...]) -> bool:
+    """Whether ``re.sub`` has a function of the program's to call for each match, or an object is asked for a number by Python code."""
+    return asked_by_code(values) is not None or (fn is re.sub and has_callable(values, None))
 
 
 @functools.cache
@@ -222,6 +228,8 @@ def call_builtin(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, ta
             return t.outside.settings.told(fn, args, kwargs)
         if purity is policy.Purity.BLIND:
             args = texts.look_into(args)
+            if asked_by_code((*args, *(kwargs or {}).values())) is not None:
+                return call_c(t, fn, args, kwargs)
             return fn(*args, **kwargs) if kwargs else fn(*args)
         if purity is policy.Purity.CALLS:
             return call_c(t, fn, args, kwargs)
@@ -519,6 +527,8 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
         return rule(t, args, kwargs or {}, False)
     if answers_once(fn) and not kwargs and is_constant(tuple(args)):
         return native.unhooked(fn, *args)
+    if any(map(runs_code_as_key, (*args, *(kwargs or {}).values()))):
+        graph_break("BZ1010", f"the cached function {fn.__name__} asks an argument's __hash__ or __eq__")
     key = None
     if (
         all(is_constant(a) or getattr(type(a), "__hash__", None) is object.__hash__ for a in args)

@@ -10,6 +10,7 @@ from braze import native
 from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.callbacks import OURS
 from braze.capture.facts.frame import Frame
+from braze.capture.outside import texts
 from braze.capture.python import raised
 from braze.capture.python.c_border import entered_from_c
 from braze.capture.python.unwinding import catch
@@ -89,12 +90,14 @@ def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
             if error is not None and receiver is not None:
                 hand_on(t, receiver, error)
             del receiver
-            return t.run(f) if error is None else resume_with(t, f, error)
+            result = t.run(f) if error is None else resume_with(t, f, error)
         except (Exception, GeneratorExit):
             f.stack.clear()  # what the frame held is dropped with it
             raise
         finally:
             t.frames.handled, driver.around = driver.around, None
+    # C code that draws from a generator (``str.join``) looks into text
+    return texts.written(result) if t.graph.modes_on else result
 
 
 def hand_on(t: Trace, receiver: Any, error: BaseException) -> None:

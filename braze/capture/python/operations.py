@@ -17,6 +17,7 @@ from braze.capture.graph.sizes import HASHED, as_key
 from braze.capture.outside import texts
 from braze.capture.outside.filling import fill_arguments
 from braze.capture.outside.held import dropped, replaced
+from braze.capture.outside.opaque import says_by_code
 from braze.capture.outside.shadows import DictShadow
 from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
@@ -181,13 +182,21 @@ def unfilled(outside: Outside, obj: Any) -> DictShadow | None:
     return shadow if isinstance(shadow, DictShadow) and not shadow.filled else None
 
 
+def shadow_with(outside: Outside, obj: Any, key: Any) -> DictShadow | None:
+    """The lazily filled shadow in which a key is looked up past the interpreter; none of the program's code runs there."""
+    shadow = unfilled(outside, obj)
+    if shadow is not None:
+        shadow.refuse_code(key)
+    return shadow
+
+
 def contains(t: Trace, container: Any, item: Any) -> bool:
     """``item in container``."""
     kind = type(container)
     if issubclass(type(container), HASHED):
         item = as_key(item)
     if kind is dict:
-        shadow = unfilled(t.outside, container)
+        shadow = shadow_with(t.outside, container, item)
         if shadow is not None:
             return shadow.get(t, item) is not MISSING
     if issubclass(type(container), torch.Tensor):
@@ -208,7 +217,7 @@ def contains(t: Trace, container: Any, item: Any) -> bool:
 def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
     """``obj[key]``."""
     kind = type(obj)
-    if kind in (list, tuple) and type(key) in (int, slice):
+    if kind in (list, tuple) and (type(key) is int or (type(key) is slice and not asked_for_bounds(key))):
         return obj[key]
     if issubclass(type(obj), torch.Tensor):
         key, part = place_of(t, obj, key)
@@ -225,15 +234,23 @@ def get_item(t: Trace, obj: Any, key: Any, tail: bool = False) -> Any:
         return t.call(method, (obj, key), None, tail)
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t.outside, obj)
+        shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
             value = shadow.get(t, key)
             if value is not MISSING:
                 return value
         missing = python_method(t, obj, "__missing__")
-        if missing is not MISSING and not dict.__contains__(obj, key):
-            return t.call(missing, (obj, key), None, tail)
+        if missing is not MISSING:
+            asked = (obj, key, MISSING)
+            plain = type(key) in CONSTANTS
+            found = dict.get(*asked) if plain else call_c(t, dict.get, asked, None)
+            return t.call(missing, (obj, key), None, tail) if found is MISSING else found
     return call_c(t, operator.getitem, (obj, key), None)
+
+
+def asked_for_bounds(key: slice) -> bool:
+    """Whether taking a slice runs Python code, of an object that stands for a number."""
+    return any(type(p) not in CONSTANTS and says_by_code(type(p)) for p in (key.start, key.stop, key.step))
 
 
 def of_class(t: Trace, obj: Any, key: Any) -> Any:
@@ -295,7 +312,7 @@ def set_item(t: Trace, obj: Any, key: Any, value: Any) -> None:
         return
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t.outside, obj)
+        shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
             replaced(t, shadow.peek(t, key))
             shadow.put(t, key, value)
@@ -320,7 +337,7 @@ def delete_item(t: Trace, obj: Any, key: Any) -> None:
         return
     if issubclass(type(obj), dict):
         key = as_key(key)
-        shadow = unfilled(t.outside, obj)
+        shadow = shadow_with(t.outside, obj, key)
         if shadow is not None:
             replaced(t, shadow.peek(t, key))
             if not shadow.drop(t, key):
