@@ -272,6 +272,15 @@ def test_a_trial_of_a_batch_leaves_out_what_gives_other_results(monkeypatch, tmp
     assert list(trial.seconds()) == [Way.ATEN.value, *rest]
 
 
+def test_a_trial_of_a_batch_with_a_scale_before_does_it_apart_as_well(monkeypatch, tmp_path):
+    monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
+    on_cpu(monkeypatch)
+    plan = planned(lambda q, k, r: attended(q * 0.5, k, r), *BATCH, matmul_template=True)
+    (group,) = plan.groups
+    trial = gemm_trials.Trial(group, {b.name: b for b in plan.program.buffers}, context().target)
+    assert group.call.prologue and list(trial.seconds()) == [Way.ATEN.value, *trial.texts]
+
+
 def test_a_trial_without_memory_gives_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("BRAZE_CACHE_DIR", str(tmp_path))
 

@@ -36,6 +36,8 @@ class Choices:
     replayed_bytes, waited_bytes = 2 << 20, 96 << 20
     #: elements of a product's left matrix that each of its programs may compute anew
     points_again = 16 << 10
+    #: columns of a batch's products, some hundred of which are one program's
+    columns_anew = 1024
     #: bytes that siblings must share to be worth one kernel, as a part of what the smaller one reads
     sibling_share = 0.5
 
@@ -86,6 +88,10 @@ class Choices:
         most = likely_size(rows)
         tile = most if most <= 2 else max(most, 16)  # tensor cores take 16 rows
         return 0 < tile * likely_size(inner) <= self.points_again
+
+    def worth_anew(self, columns: Expr) -> bool:
+        """Whether each program of a batch of products may compute its rows anew: so few blocks of columns there are."""
+        return likely_size(columns) <= self.columns_anew
 
     def recompute(self, value: Node) -> bool:
         """Whether a value used in several passes over a row is cheaper computed again than kept."""

@@ -1,4 +1,4 @@
-"""Rows that a product's template computes itself: a norm, a cast, a scale of its left matrix, of few rows.
+"""Rows that a product's template computes itself: a norm, a cast, a scale of its left matrix, of few rows; of a batch's matrices what needs no sums.
 
 The kernel that makes the matrix is dropped, and each template that reads it computes the rows again: of few rows that costs less
 than one more launch and the wait between the two.
@@ -9,12 +9,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from braze.loops.ir import Axis, LoopNest, LoopProgram, Op, StoreMode, TemplateCall
+from braze.loops.ir import Axis, BufferView, LoopNest, LoopProgram, Op, StoreMode, TemplateCall
 from braze.loops.rewrite import Substitution, index_exprs, loads, roots, walk
 from braze.schedule.choices import Choices
 from braze.schedule.dependences import accesses, families
+from braze.schedule.passes import flat
 from braze.schedule.records import Group, GroupKind
-from braze.symbolic.expr import ONE, ZERO, FloorDiv, Mod, axis_symbol, linear
+from braze.symbolic.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    FloorDiv,
+    Mod,
+    Symbol,
+    axis_symbol,
+    floor_div,
+    known_le,
+    linear,
+    modulo,
+    product,
+)
 from braze.symbolic.flat import parts_of
 
 _LOOPS = (GroupKind.POINTWISE, GroupKind.PERSISTENT, GroupKind.LOOPED)
@@ -60,30 +74,69 @@ def _absorbed(
 def _prologue(group: Group, user: Group, choices: Choices) -> tuple[LoopNest, ...] | None:
     """A group's loops over a template's rows, and along them; None where they are others, or too much to do again."""
     call = user.call
-    if not isinstance(call, TemplateCall) or call.kind != "gemm" or call.prologue or call.batch is not None:
+    if not isinstance(call, TemplateCall) or call.kind != "gemm" or call.prologue:
         return None
     left = call.args[0]
     (name,) = group.writes
-    rows, inner = left.sizes
-    if left.buffer != name or left.strides != (inner, ONE) or left.offset is not ZERO:
+    rows, inner = left.sizes[-2:]
+    if left.buffer != name or not _is_dense(left) or left.offset is not ZERO:
         return None
     if name in _read_elsewhere(call) or not _plain(group):
         return None
-    if not choices.worth_again(rows, inner):
+    k = Axis(axis_symbol("k", inner), inner)
+    axes = (*call.axes[:-1], k)
+    if call.batch is None:
+        again, change = choices.worth_again(rows, inner), _over(group, axes[0], k)
+    else:
+        # a program computes its own rows alone, once for each of few blocks of columns
+        again, change = (
+            not group.row_axes and choices.worth_anew(call.axes[-1].extent),
+            _of_batch(group, axes),
+        )
+    if change is None or not again:
         return None
-    m, k = call.axes[0], Axis(axis_symbol("k", inner), inner)
-    change = _over(group, m, k)
-    if change is None:
-        return None
-    nests = tuple(_moved(step, change, group, m, k) for step in group.steps)
-    place = linear([ZERO if a.extent is ONE else a.symbol for a in (m, k)], (inner, ONE), ZERO)
+    nests = tuple(_moved(step, change, group, axes) for step in group.steps)
+    place = linear([ZERO if a.extent is ONE else a.symbol for a in axes], left.strides, ZERO)
     stores = [s for n in nests for s in n.stores if s.buffer == name]
     if len(stores) != 1 or stores[0].index is not place:
         return None
-    if any(isinstance(x, (FloorDiv, Mod)) for n in nests for e in index_exprs(n) for x in parts_of(e)):
+    inside = {a.symbol for a in axes[-2:]}  # of which product it is one, a program divides once
+    divided = (
+        x for n in nests for e in index_exprs(n) for x in parts_of(e) if isinstance(x, (FloorDiv, Mod))
+    )
+    if any(call.batch is None or not inside.isdisjoint(x.symbols()) for x in divided):
         return None
     again = all(choices.recompute(s.value) for n in nests for s in n.stores if k in n.axes)
     return nests if again else None
+
+
+def _is_dense(view: BufferView) -> bool:
+    """Whether a matrix, or a batch of them, lies row after row with nothing between."""
+    rows, inner = view.sizes[-2:]
+    return view.strides == ((inner, ONE) if len(view.sizes) == 2 else (rows * inner, inner, ONE))
+
+
+def _of_batch(group: Group, axes: Sequence[Axis]) -> Substitution | None:
+    """A group's symbols written in the axes of a batch's matrices: one of it for some of these, or some of it for one."""
+    at: dict[Symbol, Expr] = {}
+    theirs, ours = list(group.axes), list(axes)
+    while theirs and ours:
+        some, of = [theirs.pop(0)], [ours.pop(0)]
+        while theirs and _count(some) is not _count(of) and known_le(_count(some), _count(of)):
+            some.append(theirs.pop(0))
+        while ours and _count(some) is not _count(of) and known_le(_count(of), _count(some)):
+            of.append(ours.pop(0))
+        if _count(some) is not _count(of) or 1 not in (len(some), len(of)):
+            return None
+        number = flat(of)
+        for axis in reversed(some[1:]):
+            at[axis.symbol], number = modulo(number, axis.extent), floor_div(number, axis.extent)
+        at[some[0].symbol] = number
+    return None if theirs or ours else Substitution(at)
+
+
+def _count(axes: Sequence[Axis]) -> Expr:
+    return product([a.extent for a in axes])
 
 
 def _read_elsewhere(call: TemplateCall) -> set[str]:
@@ -123,7 +176,7 @@ def _over(group: Group, m: Axis, k: Axis) -> Substitution | None:
     return None
 
 
-def _moved(step: LoopNest, change: Substitution, group: Group, m: Axis, k: Axis) -> LoopNest:
-    row = {a.symbol for a in group.row_axes}
+def _moved(step: LoopNest, change: Substitution, group: Group, axes: tuple[Axis, ...]) -> LoopNest:
+    row, k = {a.symbol for a in group.row_axes}, axes[-1]
     along = not group.row_axes or any(a.symbol in row for a in step.axes)
-    return change.nest(step, (m, k) if along else (m,), (k,) if step.reduce_axes else ())
+    return change.nest(step, axes if along else axes[:-1], (k,) if step.reduce_axes else ())

@@ -34,6 +34,8 @@ def plans() -> Iterator[Schedule]:
     for b, m, k, n in BATCHES:
         given = empty(b, m, k), empty(b, k, n), empty(b, m, n)
         yield planned(lambda x, y, r: torch.bmm(x, y) * 0.125 + r, *given, matmul_template=True)
+        wide = (empty(b, m, k, dtype=torch.float32), *given[1:])
+        yield planned(lambda x, y, r: torch.bmm((x * 0.5).to(y.dtype), y) + r, *wide, matmul_template=True)
         turned = empty(b, m, k), empty(b, n, k)
         yield planned(lambda x, y: torch.bmm(x, y.transpose(1, 2)), *turned, matmul_template=True)
     for m, k, n in SUMS:

@@ -120,6 +120,52 @@ def test_scores_are_scaled_and_masked_by_their_product(tmp_path):
     assert kinds(plan) == ["tem"] and "batch) // " in generate(plan, context())[0].source
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16])
+def test_a_cast_and_a_scale_before(dtype, tmp_path):
+    def fn(x, s, y):
+        return torch.bmm((x.float() * 0.125 * s).to(y.dtype), y).relu()
+
+    given = numbers(3, 19, 40), numbers(40, seed=1), numbers(3, 40, 33, dtype=dtype, seed=2)
+    plan = check(fn, tmp_path, *given, most=99)
+    assert kinds(plan) == ["tem"] and plan.groups[0].call.prologue
+
+
+def test_heads_are_taken_apart_and_scaled_by_their_product(tmp_path):
+    """What a program does of its own rows: of which head it is one, it divides once."""
+
+    def fn(q, k):
+        q = (q.view(2, 17, 3, 32).transpose(1, 2) * 0.5).reshape(6, 17, 32)
+        return torch.bmm(q, k.transpose(1, 2))
+
+    plan = check(fn, tmp_path, numbers(2, 17, 96, dtype=F16), numbers(6, 21, 32, dtype=F16, seed=1), most=99)
+    assert kinds(plan) == ["tem"]
+
+
+@pytest.mark.parametrize("shape", [(1, 19, 40), (3, 1, 40), (3, 19, 1), (1, 1, 40)])
+def test_a_scale_before_matrices_of_one_row_or_column(shape, tmp_path):
+    b, _, k = shape
+    fn = lambda x, y: torch.bmm(x * 0.5 + 1, y)
+    check(fn, tmp_path, numbers(*shape, dtype=F16), numbers(b, k, 20, dtype=F16, seed=1), most=99)
+
+
+def test_sums_before_a_batch_and_many_columns_are_kernels_of_their_own(tmp_path):
+    x, y, wide = (
+        numbers(2, 5, 40, dtype=F16),
+        numbers(2, 40, 24, dtype=F16, seed=1),
+        torch.empty(2, 40, 2048, dtype=F16),
+    )
+    assert kinds(check(lambda x, y: torch.bmm(torch.softmax(x, -1), y), tmp_path, x, y)) == ["per", "tem"]
+    assert kinds(planned(lambda x, y: torch.bmm(x * 2, y), x, wide, matmul_template=True)) == ["poi", "tem"]
+
+
+def test_what_others_read_too_is_not_dropped(tmp_path):
+    def fn(x, y):
+        z = x * 2
+        return torch.bmm(z, y), z.sum(1)
+
+    check(fn, tmp_path, numbers(2, 5, 40, dtype=F16), numbers(2, 40, 24, dtype=F16, seed=1))
+
+
 def test_special_values_of_a_batch(tmp_path):
     x, y = numbers(2, 17, 33, dtype=F16), numbers(2, 33, 20, dtype=F16, seed=1)
     x[0, 3, 5], x[1, 2, 7], x[1, 4, :] = torch.nan, torch.inf, -0.0

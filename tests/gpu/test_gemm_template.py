@@ -102,6 +102,19 @@ def test_batches_of_transposes_and_of_one_matrix(turned):
         no_further(call(a, b), fn(a, b), fn(a.double(), b.double()))
 
 
+def test_a_batch_computes_its_left_matrices_itself():
+    def fn(q, k, mask):
+        q = (q.view(4, 200, 6, 64).transpose(1, 2) * 0.125).reshape(24, 200, 64)
+        return torch.bmm(q, k.transpose(1, 2)).view(4, 6, 200, 200) + mask
+
+    given = numbers((4, 200, 384), (24, 200, 64), (4, 1, 1, 200), dtype=BF16)
+    call = braze.compile(fn, dynamic=False, options={"matmul_template": True})
+    with trace.collect() as events, torch.no_grad():
+        ours = call(*given)
+    assert [len(p.kernels) for kind, p in events if kind == "compiled"] == [1]
+    no_further(ours, fn(*given), fn(*(x.double() for x in given)))
+
+
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(16, 14336, 1024), (64, 65536, 64), (1, 8192, 128), (33, 3072, 65)]
 )
