@@ -56,7 +56,7 @@ def iterate(t: Trace, value: Any) -> Any:
         return iter(value)  # which asks for one item at a time, until IndexError
     fill(t, value)
     if type(value) not in SEQUENCES:
-        refuse_opaque(t, (value,))
+        refuse_opaque(t.outside, (value,))
     return iter(value)
 
 
@@ -120,7 +120,7 @@ def truth(t: Trace, value: Any) -> bool:
         method = python_method(t, value, "__len__")
         if method is not MISSING:
             return bool(t.call(method, (value,), None))
-    refuse_opaque(t, (value,))
+    refuse_opaque(t.outside, (value,))
     return bool(value)
 
 
@@ -139,5 +139,5 @@ def length(t: Trace, value: Any) -> int:
         return found
     fill(t, value)
     if type(value) not in SEQUENCES:
-        refuse_opaque(t, (value,))
+        refuse_opaque(t.outside, (value,))
     return len(value)
