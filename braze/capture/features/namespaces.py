@@ -31,7 +31,7 @@ def globals_(t: Trace, args: Any, kwargs: Any, tail: bool) -> Any:
         if type(known.container) is not GlobalsShadow:
             graph_break("BZ1006", "globals() of a module whose dict is known otherwise")
         return known.value
-    return bind_globals(t.outside, node, globals_of(t, f), f.globals)
+    return bind_globals(t.outside, node, globals_of(t.outside, f), f.globals)
 
 
 def get(t: Trace, owner: Any, args: Any, kwargs: Any, tail: bool) -> Any:

@@ -18,11 +18,11 @@ from braze.capture.facts.breaks import graph_break
 from braze.capture.facts.libraries import is_library_class
 from braze.capture.facts.records import Check, Step
 from braze.capture.facts.values import BY_VALUE, CONSTANTS, Identity, is_identity_type, lookup_in_mro
-from braze.capture.state.trace import Trace
+from braze.capture.state.outside import Outside
 from braze.support import caches
 
 
-def refuse_opaque(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
+def refuse_opaque(outside: Outside, values: Iterable[Any], depth: int = 0) -> None:
     """Break where C code would look into an outside object whose contents no guard can see."""
     for value in values:
         kind = type(value)
@@ -30,9 +30,9 @@ def refuse_opaque(t: Trace, values: Iterable[Any], depth: int = 0) -> None:
             continue
         if kind is list or kind is tuple:
             if depth == 0 and len(value) < 64:
-                refuse_opaque(t, value, 1)
+                refuse_opaque(outside, value, 1)
         elif is_opaque(kind):
-            node = t.outside.tree.node_of(value)
+            node = outside.tree.node_of(value)
             if node is None or node.step is Step.CONSTANT:
                 continue
             if issubclass(kind, IMMUTABLE):

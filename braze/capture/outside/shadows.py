@@ -365,12 +365,12 @@ def no_place(obj: Any, name: str) -> AttributeError:
     return AttributeError(text)
 
 
-def instance_contents(t: Trace, obj: Any, name: str) -> Any:
+def instance_contents(outside: Outside, obj: Any, name: str) -> Any:
     """What an object's instance dict holds as far as the trace has come, which nobody has asked for: nothing is guarded."""
-    node = t.outside.tree.node_of(obj)
+    node = outside.tree.node_of(obj)
     if node is None:
         return (own_dict(obj) or {}).get(name, MISSING)
-    shadow = instance_dict(t.outside, node)
+    shadow = instance_dict(outside, node)
     if shadow is None or name in shadow.deleted:
         return MISSING
     found = dict.get(shadow.view, name, MISSING)

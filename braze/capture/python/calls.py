@@ -206,7 +206,7 @@ def call_c(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None, asks: bo
         refuse_cache(fn)
     if t.outside.identities:
         identities.check_call(t.outside, fn, args)
-    refuse_opaque(t, args)
+    refuse_opaque(t.outside, args)
     with outside_applied(t), RecordingMode(t.graph.recorder):
         result = native.call_traced(functools.partial(called_from_c, t), fn, tuple(args), kwargs or {})
     return canonical(t, result)
@@ -271,7 +271,7 @@ def call_bound(
     if cls is list and name == "append" and len(args) == 1 and not kwargs and not t.outside.identities:
         return fn(*args)  # whatever it is, nothing looks at it
     if cls in policy.METHODS_OF or issubclass(type(owner), CONTAINER_BASES):
-        refuse_opaque(t, (owner,))
+        refuse_opaque(t.outside, (owner,))
         fill(t, owner)
         dropped(t, owner, name, args)
         if may_call_back(args, kwargs) or looks_inside(owner, name):
@@ -327,7 +327,7 @@ def call_descriptor(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None,
         or fn.__objclass__ in policy.METHODS_OF
         or issubclass(type(owner), CONTAINER_BASES)
     ):
-        refuse_opaque(t, (owner,))
+        refuse_opaque(t.outside, (owner,))
         fill(t, owner)
         dropped(t, owner, fn.__name__, args[1:])
         if may_call_back(args[1:], kwargs) or looks_inside(owner, fn.__name__):
@@ -392,7 +392,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
             f"an instance of {cls.__name__} is made while tracing",
             "make it outside, or use a plain tensor",
         )
-    refuse_finalizer(t, cls)
+    refuse_finalizer(cls)
     if type(new) is types.FunctionType:
         trust_class_value(t, owner, "__new__", held)
         obj = call(t, new, (cls, *args), kwargs)
@@ -427,7 +427,7 @@ def make(t: Trace, cls: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
     return obj
 
 
-def refuse_finalizer(t: Trace, cls: type) -> None:
+def refuse_finalizer(cls: type) -> None:
     """An object that says its end must not meet it in a trace: that may have no effect, or have it again."""
     found, owner = lookup_in_mro(cls, "__del__")
     if found is not MISSING and not is_library_class(owner):
@@ -544,7 +544,7 @@ def call_cached(t: Trace, fn: Any, args: Any, kwargs: dict[str, Any] | None) -> 
     ):  # it warns once: the cache itself is to tell whether it has
         only_said, replays = t.done.replays[:said], t.done.replays
         t.done.replays = only_said
-        if changes.written(t) != before or not replay(t, fn, args, kwargs or {}):
+        if changes.written(t) != before or not replay(t.done, fn, args, kwargs or {}):
             t.done.replays = replays
         else:
             before = changes.written(t)

@@ -71,7 +71,7 @@ def called_from_c(t: Trace, function: Any, localsplus: tuple[Any, ...]) -> Any:
         graph_break("BZ1019", "an autograd function is called by C code", "call it by its apply")
     if localsplus:
         guard_special_method(t, function, type(localsplus[0]))
-    with entered_from_c(t):
+    with entered_from_c(t.graph):
         slots = [NULL] * len(t.frames.decoded(code).slots)
         for index, value in enumerate(localsplus[: len(slots) - len(code.co_freevars)]):
             if value is not NULL:

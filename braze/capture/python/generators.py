@@ -14,7 +14,7 @@ from braze.capture.outside import texts
 from braze.capture.python import raised
 from braze.capture.python.c_border import entered_from_c
 from braze.capture.python.unwinding import catch
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter, Trace
 
 CO_GENERATOR = 0x20
 
@@ -80,7 +80,7 @@ def drive(t: Trace, f: Frame) -> Iterator[Any]:
 def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
     """Interpret to the next yield."""
     driver = f.generator
-    with entered_from_c(t):
+    with entered_from_c(t.graph):
         f.entered_at = t.frames.begun_at()
         driver.around = t.frames.handled
         if driver.handled is not None:
@@ -100,7 +100,7 @@ def go_on(t: Trace, f: Frame, error: BaseException | None) -> Any:
     return texts.written(result) if t.graph.modes_on else result
 
 
-def hand_on(t: Trace, receiver: Any, error: BaseException) -> None:
+def hand_on(t: Interpreter, receiver: Any, error: BaseException) -> None:
     """An exception comes to a frame that is stopped at ``yield from``: it is for what that draws from."""
     if not isinstance(error, GeneratorExit):
         graph_break("BZ1009", "an exception is thrown through yield from")

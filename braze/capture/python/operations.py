@@ -23,7 +23,7 @@ from braze.capture.python.attributes import special_method
 from braze.capture.python.calls import call_c
 from braze.capture.state.ledger import Ledger
 from braze.capture.state.outside import Outside
-from braze.capture.state.trace import Trace
+from braze.capture.state.trace import Interpreter, Trace
 from braze.graph.torch_symbols import SYMBOLIC
 
 TEXT = frozenset({str, UnknownText})
@@ -66,7 +66,7 @@ def binary(t: Trace, function: Any, a: Any, b: Any, tail: bool = False) -> Any:
         a, b = texts.written(a), texts.written(b)
     if type(a) in SAFE and type(b) in SAFE:
         if type(a) is torch.SymFloat or type(b) is torch.SymFloat:
-            return floats.combine(t, function, a, b)
+            return floats.combine(t.graph, function, a, b)
         if type(a) is torch.SymInt or type(b) is torch.SymInt:
             return on_numbers(t.graph.mode.ground.combined, function, a, number(b) if type(a) is str else b)
         return on_numbers(function, a, number(b) if type(a) is str else b)
@@ -159,7 +159,7 @@ def unary(t: Trace, function: Any, a: Any) -> Any:
     if issubclass(type(a), torch.Tensor):
         return t.graph.recorder.call(function, (a,), {})
     if type(a) is torch.SymFloat:
-        return floats.combine(t, function, a)
+        return floats.combine(t.graph, function, a)
     if type(a) is torch.SymInt and function is operator.invert:
         return t.graph.mode.ground.combined(operator.sub, -1, a)
     if type(a) in SYMBOLIC:
@@ -253,7 +253,7 @@ def asked_for_bounds(key: slice) -> bool:
     return any(type(p) not in CONSTANTS and says_by_code(type(p)) for p in (key.start, key.stop, key.step))
 
 
-def of_class(t: Trace, obj: Any, key: Any) -> Any:
+def of_class(t: Interpreter, obj: Any, key: Any) -> Any:
     """``Class[key]``."""
     if issubclass(type(obj), type) and not is_library_class(obj):
         maker, owner = lookup_in_mro(obj, "__class_getitem__")
