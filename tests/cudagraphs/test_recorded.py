@@ -56,7 +56,7 @@ def test_an_input_that_is_made_anew_where_the_last_one_lay_is_not_taken_for_one_
     with recordings() as made, noted() as codes:
         for calls in range(5):
             memory.normal_()
-            storage = borrowed(memory.data_ptr(), memory.nbytes, Place.device, memory)
+            storage = borrowed(memory.data_ptr(), memory.nbytes, memory.device, memory)
             x = tensor_over(storage, memory.dtype, 0, (4, 4), (4, 1)) if calls < 3 else numbers(4, 4)
             assert_equal(f(x), fn(x))
         assert (made(), codes()) == (1, [])
