@@ -66,14 +66,16 @@ class Names:
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
         self.whole: dict[int, int] = {}
-        #: name of a tensor of one number -> the name of its elements
+        #: name of a tensor of one number -> the name of its elements, and back
         self.constants: dict[int, int] = {}
+        self.by_element: dict[int, int] = {}
         self.count = 0
 
     def constant(self, value: Any) -> int:
         """A tensor all of whose elements are a number."""
         term = name_of("constants", repr(value))
-        self.constants[term] = name_of("constant", repr(value))
+        element = self.constants[term] = name_of("constant", repr(value))
+        self.by_element[element] = term
         return term
 
     def _spend(self, count: int) -> None:
@@ -96,10 +98,13 @@ class Names:
         return made
 
     def name(self, term: Term) -> int:
-        """One name for a tensor, the same for the same elements."""
+        """One name for a tensor, the same for the same elements: those of one number may come of another shape, before or after this one is seen."""
         if not isinstance(term, Tensor):
             return term
         self._spend(term.numel())
+        first = int(term.flatten()[0]) if term.numel() else 0
+        if first in self.by_element and bool((term == first).all()):
+            return self.by_element[first]
         digest = _digest(term)
         return self.whole.get(digest, digest)
 

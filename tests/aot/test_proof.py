@@ -94,7 +94,17 @@ def nothing_written(x, y):
     return x + y
 
 
-PROGRAMS = [rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written]
+def one_number_twice(x, y):
+    """What holds one number in each place is the same whichever shape it was written in."""
+    x.view(-1).fill_(2)
+    total = x.sum()
+    x.fill_(2)
+    return total, y + 1
+
+
+PROGRAMS = [
+    rows_written, read_between, copied_then_written, noise, scattered_then_written, nothing_written, one_number_twice
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
