@@ -230,6 +230,19 @@ def test_shared_memory_that_is_not_written_back_is_found():
         made.check()
 
 
+def test_shared_memory_of_which_no_element_is_written_is_proved():
+    """The write is to an input without elements, which lies in the others' memory."""
+    memory = torch.zeros(9, 1)
+
+    def f(x, y, z):
+        x.fill_(1)
+        return y + z
+
+    made = Removed(f, memory.as_strided((1, 0), (1, 1)), memory, memory.unsqueeze(0))
+    assert made.functional.shared
+    made.check()
+
+
 def test_shared_memory_with_other_last_contents_is_found():
     made = over_one_memory()
     ((base, _, counted),) = made.functional.mutated
