@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import braze
 from braze import aot
 from braze.support.log import SUBJECTS
+from tests.fuzz.served_hooks import SERVED, served
 
 Step = Callable[[], list[torch.Tensor]]
 Compile = Callable[..., Any]
@@ -354,6 +355,8 @@ PLACES: dict[str, Callable[[Strike, Compile], Step]] = {
     **{n: _of(method, n) for n in ("__eq__", "__hash__", "__bool__", "__len__", "__iter__", "__index__", "__float__", "value")},
     **{n: _of(hook_of_state, n) for n in ("register_state_dict_pre_hook", "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook")},
     **{f"optimizer's {n}": _of(hook_of_optimizer, n) for n in ("register_step_pre_hook", "register_step_post_hook", "register_state_dict_pre_hook")},
+    **{n: _of(served, *how) for n, how in SERVED.items()},
 }  # fmt: skip
 #: code that a trace may call for real: what it raises there is left to Python, which calls it once more, or for a graph once and for all
-TRACED = frozenset({"operator's setup_context", "operator's formula", "function allowed in graphs", "policy of a checkpoint", "decomposition", "operator's fake"})  # fmt: skip
+#: or that is called for recordings besides, which are left out where it raises
+TRACED = frozenset({"operator's setup_context", "operator's formula", "function allowed in graphs", "policy of a checkpoint", "decomposition", "operator's fake", *SERVED})  # fmt: skip
