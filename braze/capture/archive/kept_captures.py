@@ -108,7 +108,7 @@ def _tensors_of(module: Any) -> str:
 
 
 def _extents(locals: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Which sizes of arguments are 0, 1 or more: calls that differ in that are captured apart."""
+    """Which sizes of arguments are 0, 1 or more: calls that differ in that are captured apart, and look for theirs in other places first."""
     values: list[Any] = []
     for value in locals:
         values += (
@@ -120,7 +120,7 @@ def _extents(locals: Sequence[Any]) -> list[tuple[int, ...]]:
 def _places(
     function: FunctionType, locals: Sequence[Any], options: Options, symbolic: Any
 ) -> Iterator[CacheKey]:
-    """The keys of a frame's captures. All modules are called through one function: their classes tell them apart."""
+    """The keys of a frame's captures, likeliest first. All modules are called through one function: their classes tell them apart."""
     code = function.__code__
     module = module_in(function, locals)
     forward = getattr(type(module), "forward", None)
@@ -131,11 +131,12 @@ def _places(
         "code": fingerprint.of_code(code),
         "module": f"{type(module).__module__}.{type(module).__qualname__}",
         "tensors": _tensors_of(module),
-        "extents": _extents(locals),
         "forward": fingerprint.of_function(forward) if isinstance(forward, FunctionType) else "",
         "symbolic": symbolic if isinstance(symbolic, str) else sorted((str(s), d) for s, d in symbolic or ()),
         "options": options.capture_key(),
         "surroundings": sorted(fingerprint.surroundings().items()),
     }
-    for number in range(max(1, options.recompile_limit)):
-        yield key("capture", number=number, **parts)
+    many = max(1, options.recompile_limit)
+    first = hashlib.sha256(repr(_extents(locals)).encode()).digest()[0]
+    for number in range(many):
+        yield key("capture", number=(first + number) % many, **parts)
